@@ -1,0 +1,1 @@
+"""Backend adapters: one short file for each communication library, imported by name only."""

@@ -1,0 +1,150 @@
+"""torch.distributed: gloo on CPU tensors, NCCL on CUDA tensors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import abstractmethod
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+
+from harness import framing
+from harness.contract import Capabilities, No, Rendezvous, TensorBaseDistBackend
+from harness.errors import BackendUnavailableError, UsageError
+
+
+class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
+    """What gloo and NCCL share; a subclass says which device its tensors live on.
+
+    Args:
+        process_group: A group of your own; None stands for the default group, whenever it is made.
+    """
+
+    launcher: ClassVar[str] = "local"
+    device_type: ClassVar[str]
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
+        self._group = process_group
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether torch.distributed has a default process group."""
+        return bool(dist.is_available() and dist.is_initialized())
+
+    @property
+    def rank(self) -> int:
+        """The rank in the process group; 0 when there is none."""
+        return dist.get_rank(self._group) if self.is_initialized else 0
+
+    @property
+    def world_size(self) -> int:
+        """The process group's size; 1 when there is none."""
+        return dist.get_world_size(self._group) if self.is_initialized else 1
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        """Leave the default process group, where there is one."""
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @abstractmethod
+    def _device(self) -> torch.device:
+        """The device of the tensors that travel."""
+
+    def _object_to_tensor(self, obj: Any) -> torch.Tensor:
+        return torch.frombuffer(framing.encode(obj), dtype=torch.uint8).to(self._device())
+
+    def _tensor_to_object(self, tensor: torch.Tensor, size: int, rank: int) -> Any:
+        return framing.decode(memoryview(tensor[:size].cpu().numpy()), rank)
+
+    def _pad_tensor(self, tensor: torch.Tensor, size: int) -> torch.Tensor:
+        if len(tensor) == size:
+            return tensor
+        padded = torch.empty(size, dtype=torch.uint8, device=tensor.device)
+        padded[: len(tensor)] = tensor
+        return padded
+
+    def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        self._check_group()
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(gathered, tensor, group=self._group)
+        return gathered
+
+    def _broadcast(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
+        self._check_group()
+        root = src if self._group is None else dist.get_global_rank(self._group, src)
+        dist.broadcast(tensor, src=root, group=self._group)
+        return tensor
+
+    def _check_group(self) -> None:
+        """Refuse a group that can't move this backend's tensors, before the library hangs on it."""
+        if self.rank < 0:
+            raise UsageError("this process is not in the process group; only its members may call")
+        devices = dist.get_backend_config(self._group)
+        if self.device_type not in devices:
+            raise UsageError(
+                f"this process group ({devices}) does not move {self.device_type} tensors; "
+                f"pass process_group=torch.distributed.new_group(backend=…) of one that does"
+            )
+
+
+class TorchCPUDist(_TorchDist):
+    """gloo, or any process group that moves CPU tensors."""
+
+    device_type = "cpu"
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Join a gloo group that meets in a file of ``rendezvous.path``."""
+        if rendezvous.host == "127.0.0.1" and sys.platform == "linux":
+            # gloo listens on the host name's address otherwise, open to the network.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        _join("gloo", rank, world_size, rendezvous)
+
+    def _device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+class TorchCUDADist(_TorchDist):
+    """NCCL; each rank uses its current CUDA device, ``torch.cuda.set_device`` before that."""
+
+    device_type = "cuda"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        bounded_waits=No("NCCL's watchdog ends the process instead of raising in the collective")
+    )
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
+        if not torch.cuda.is_available():
+            raise BackendUnavailableError(
+                "backend 'torch_cuda' can't be used: torch finds no CUDA device here; "
+                "use 'torch_cpu', or a machine with a GPU and a CUDA build of torch"
+            )
+        super().__init__(process_group)
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Take GPU ``rank`` of this machine, and join an NCCL group."""
+        devices = torch.cuda.device_count()
+        if world_size > devices:
+            raise UsageError(
+                f"world size {world_size} needs as many GPUs, and torch finds {devices}; "
+                f"NCCL can't put two ranks on one"
+            )
+        torch.cuda.set_device(rank)
+        _join("nccl", rank, world_size, rendezvous)
+
+    def _device(self) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device())
+
+
+def _join(library: str, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+    dist.init_process_group(
+        library,
+        store=dist.FileStore(str(rendezvous.path / "torch_store"), world_size),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=rendezvous.timeout),
+    )

@@ -1,0 +1,201 @@
+"""The contract between the harness and a communication library.
+
+A backend adapter subclasses `BaseDistBackend`, or `TensorBaseDistBackend` where its library moves
+tensors of one shape, and gives five things: `is_initialized`, `rank`, `world_size`,
+`all_gather_object` and `broadcast_object`. Everything else has a default.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from harness import framing
+from harness.errors import UsageError
+
+Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True)
+class No:
+    """A capability that a backend does not have, and why. It is false."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can do beyond the contract; each "no" is a `No` that carries its reason.
+
+    Attributes:
+        multi_rank: It can join more than one process.
+        propagates_errors: An object that one rank can't serialise is an error on every rank, and
+            the next collective works.
+        bounded_waits: A collective that waits for a lost rank ends in an error within
+            `Rendezvous.timeout`, without help from a launcher.
+    """
+
+    multi_rank: bool | No = True
+    propagates_errors: bool | No = True
+    bounded_waits: bool | No = True
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """What ranks need to find each other before they can talk.
+
+    Attributes:
+        path: A private directory, empty at the start, on a file system that all ranks share.
+        host: The address on which rank 0 may listen; loopback unless the user said otherwise.
+        port: A port on ``host`` that was free when it was picked.
+        timeout: Seconds that any wait for another rank may take.
+    """
+
+    path: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    timeout: float = 60.0
+
+
+class BaseDistBackend(ABC):
+    """What the harness needs of a communication library.
+
+    Attributes:
+        launcher: How the harness starts this backend's ranks: ``local`` or ``mpirun``.
+        capabilities: What it can do beyond the contract.
+    """
+
+    launcher: ClassVar[str] = "local"
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    @property
+    @abstractmethod
+    def is_initialized(self) -> bool:
+        """Whether this process has joined a group."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """This process's rank, from 0 to ``world_size - 1``; 0 when not initialised."""
+
+    @property
+    @abstractmethod
+    def world_size(self) -> int:
+        """The number of ranks; 1 when not initialised."""
+
+    @abstractmethod
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """Gather one object from each rank; every rank must call it.
+
+        Args:
+            obj: This rank's object. It is not changed.
+
+        Returns:
+            A new list of length ``world_size``: entry r is a copy of rank r's object.
+
+        Raises:
+            RankError: On every rank, when one rank's object can't be serialised.
+        """
+
+    @abstractmethod
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        """Send rank ``src``'s object to every rank; every rank must call it with the same ``src``.
+
+        Args:
+            obj: The object to send; ignored on ranks other than ``src``.
+            src: The sending rank.
+
+        Returns:
+            A copy of rank ``src``'s object, on rank ``src`` too.
+
+        Raises:
+            UsageError: On every rank, when ``src`` is not a rank.
+            RankError: On every rank, when the object can't be serialised.
+        """
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Join the group. The default does nothing: the launcher or the library has joined it."""
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        """Leave the group. The default does nothing."""
+
+    def _check_src(self, src: int) -> None:
+        """Refuse a ``src`` that is no rank; every rank knows the answer without communicating."""
+        if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < self.world_size:
+            raise UsageError(
+                f"src={src!r} is not a rank; give an integer from 0 to {self.world_size - 1}"
+            )
+
+
+class TensorBaseDistBackend(BaseDistBackend, Generic[Tensor]):
+    """Template for libraries that move tensors of one shape.
+
+    A subclass gives the five methods below and inherits both object collectives. They serialise,
+    exchange sizes, pad to the largest, move, trim and deserialise: two tensor collectives each.
+    """
+
+    @abstractmethod
+    def _object_to_tensor(self, obj: Any) -> Tensor:
+        """Return `harness.framing.encode` of ``obj`` as a 1-D uint8 tensor."""
+
+    @abstractmethod
+    def _tensor_to_object(self, tensor: Tensor, size: int, rank: int) -> Any:
+        """Return `harness.framing.decode` of the first ``size`` bytes, sent by ``rank``."""
+
+    @abstractmethod
+    def _pad_tensor(self, tensor: Tensor, size: int) -> Tensor:
+        """Return ``tensor`` lengthened to ``size`` elements; what is added may hold anything."""
+
+    @abstractmethod
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Gather tensors of one length; entry r is rank r's."""
+
+    @abstractmethod
+    def _broadcast(self, tensor: Tensor, src: int) -> Tensor:
+        """Return rank ``src``'s tensor; every rank passes one of the same length."""
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """See `BaseDistBackend.all_gather_object`."""
+        payload = self._object_to_tensor(obj)
+        if self.world_size == 1:
+            return [self._tensor_to_object(payload, _length(payload), 0)]
+        sizes = [
+            self._tensor_to_size(tensor, rank)
+            for rank, tensor in enumerate(self._all_gather(self._size_to_tensor(payload)))
+        ]
+        payloads = self._all_gather(self._pad_tensor(payload, max(sizes)))
+        return [
+            self._tensor_to_object(tensor, size, rank)
+            for rank, (tensor, size) in enumerate(zip(payloads, sizes, strict=True))
+        ]
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        """See `BaseDistBackend.broadcast_object`."""
+        self._check_src(src)
+        # The frame of None is the shortest there is, so the others can always pad it to src's size.
+        payload = self._object_to_tensor(obj if self.rank == src else None)
+        if self.world_size == 1:
+            return self._tensor_to_object(payload, _length(payload), src)
+        size = self._tensor_to_size(self._broadcast(self._size_to_tensor(payload), src), src)
+        payload = self._broadcast(self._pad_tensor(payload, size), src)
+        return self._tensor_to_object(payload, size, src)
+
+    def _size_to_tensor(self, payload: Tensor) -> Tensor:
+        # Eight bytes make a frame of the same length for every size, so ranks need not agree first.
+        return self._object_to_tensor(_length(payload).to_bytes(8, "little"))
+
+    def _tensor_to_size(self, tensor: Tensor, rank: int) -> int:
+        size = int.from_bytes(self._tensor_to_object(tensor, _length(tensor), rank), "little")
+        framing.check_size(size, rank)
+        return size
+
+
+def _length(tensor: Any) -> int:
+    return int(tensor.shape[0])

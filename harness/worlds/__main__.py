@@ -1,0 +1,33 @@
+"""A rank's process: ``python -m harness.worlds CONTROL_DIRECTORY [RANK]``."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from pathlib import Path
+
+from harness.worlds.outer import detect_outer_world
+from harness.worlds.rank import output_path, serve
+
+
+def _redirect_output(path: Path) -> None:
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def main() -> int:
+    """Serve as one rank of the world whose control directory is given."""
+    directory = Path(sys.argv[1])
+    outer = detect_outer_world()
+    # Under mpirun the command is the same for every rank, and mpirun tells each its number.
+    rank = int(sys.argv[2]) if outer is None else outer.rank
+    _redirect_output(output_path(directory, rank))
+    faulthandler.enable()
+    return serve(directory, rank)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

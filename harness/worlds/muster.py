@@ -1,0 +1,57 @@
+"""Waiting for every rank of a new world to report."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener
+
+from harness.worlds import control
+
+_POLL_SECONDS = 0.1
+
+
+class Muster:
+    """The ranks that have reported so far.
+
+    Args:
+        listener: Where they report.
+        world_size: How many there are to be.
+
+    Attributes:
+        connections: The channel to each rank that has reported.
+        pids: The process id of each.
+    """
+
+    def __init__(self, listener: Listener, world_size: int) -> None:
+        self.connections: dict[int, Connection] = {}
+        self.pids: dict[int, int] = {}
+        self._listener = listener
+        self._world_size = world_size
+        self._stopped = False
+
+    def wait(self, give_up: Callable[[], bool]) -> bool:
+        """Wait until all have reported, or ``give_up()`` says so; True when all have."""
+        # Listener.accept has no timeout, so it waits in a thread of its own.
+        thread = threading.Thread(target=self._accept, daemon=True)
+        thread.start()
+        while thread.is_alive() and not give_up():
+            thread.join(_POLL_SECONDS)
+        if thread.is_alive():
+            self._stopped = True
+            # Wakes the thread out of accept.
+            socket.create_connection(self._listener.address, timeout=1).close()
+            thread.join()
+        return len(self.connections) == self._world_size
+
+    def _accept(self) -> None:
+        while len(self.connections) < self._world_size and not self._stopped:
+            try:
+                connection = self._listener.accept()
+                hello = control.receive(connection)
+            except (AuthenticationError, EOFError, OSError):
+                continue  # not one of ours, or one that died; the deadline tells in the end
+            self.pids[hello.rank] = hello.pid
+            self.connections[hello.rank] = connection

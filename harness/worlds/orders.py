@@ -1,0 +1,103 @@
+"""Collecting what came of one order from every rank."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any, cast
+
+from harness.errors import HarnessError
+from harness.worlds import control
+
+OnBeat = Callable[[int, int, int], None]
+"""Called by the leader with a rank, the samples it has done, and the samples of its shard."""
+
+# After the first failure the others get this long to come back, so that the report is whole.
+_GRACE_SECONDS = 1.0
+
+
+@dataclass
+class Outcome:
+    """What came of one order; ranks are lost in the order in which it was noticed."""
+
+    world_size: int
+    replies: dict[int, control.Reply] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank was lost or raised."""
+        return bool(self.lost) or any(reply.trace for reply in self.replies.values())
+
+    @property
+    def in_step(self) -> bool:
+        """Whether every rank came back, by returning or by raising."""
+        return len(self.replies) == self.world_size
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank returned."""
+        return self.in_step and not self.failed
+
+    def in_order(self) -> list[control.Reply]:
+        """The replies by rank."""
+        return [self.replies[rank] for rank in range(self.world_size)]
+
+    def late(self) -> list[int]:
+        """The ranks that neither came back nor were lost."""
+        return [r for r in range(self.world_size) if r not in self.replies and r not in self.lost]
+
+    def exceptions(self) -> dict[int, Exception]:
+        """What each rank that raised raised, where it could travel."""
+        found = {rank: _exception(reply) for rank, reply in self.replies.items()}
+        return {rank: error for rank, error in found.items() if error is not None}
+
+
+def collect(
+    connections: Mapping[int, Connection], number: int, timeout: float, on_beat: OnBeat | None
+) -> Outcome:
+    """Wait for every rank's reply, until the deadline or shortly after the first failure.
+
+    Args:
+        connections: The channel to each rank.
+        number: The order's number.
+        timeout: Seconds without a reply or a beat until the deadline.
+        on_beat: Called with every beat.
+    """
+    outcome = Outcome(len(connections))
+    rank_of: dict[Any, int] = {connection: rank for rank, connection in connections.items()}
+    deadline = time.monotonic() + timeout
+    grace_given = False
+    while rank_of and (left := deadline - time.monotonic()) > 0:
+        for connection in wait(list(rank_of), left):
+            rank = rank_of[connection]
+            try:
+                message = control.receive(connections[rank])
+            except (EOFError, OSError):
+                outcome.lost.append(rank)
+                del rank_of[connection]
+                continue
+            if isinstance(message, control.Beat):
+                if not outcome.failed:
+                    deadline = time.monotonic() + timeout
+                if on_beat is not None:
+                    on_beat(rank, message.done, message.total)
+            elif message.number == number:
+                outcome.replies[rank] = message
+                del rank_of[connection]
+        if outcome.failed and not grace_given:
+            grace_given = True
+            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    return outcome
+
+
+def _exception(reply: control.Reply) -> Exception | None:
+    if reply.error is None:
+        return None
+    try:
+        return cast(Exception, pickle.loads(reply.error))
+    except Exception as error:  # its class may rebuild itself badly; its traceback is in the report
+        return HarnessError(f"an exception that can't be rebuilt here ({error})")

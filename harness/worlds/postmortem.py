@@ -1,0 +1,166 @@
+"""What each rank was doing when a world failed, told so that a person can act on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.worlds.journal import Position, read_position
+from harness.worlds.rank import STACK_SIGNAL, journal_path, output_path, stack_path
+
+_STACK_SECONDS = 2.0
+# Below these frames of a stack lies the harness, not what it was asked to run.
+_OWN_FRAME = re.compile(
+    r"worlds.(rank|world)\.py\", line \d+ in (carry_out|_run_with_backend|_read)$"
+)
+_OUTPUT_LINES = 20
+
+
+@dataclass
+class Fate:
+    """What became of one rank.
+
+    Attributes:
+        rank: Which one.
+        pid: Its process; None when it never reported.
+        raised: The text of its traceback, when its order raised.
+        summary: The exception's last line, when its order raised.
+        returned: Whether its order returned.
+        lost: Whether its process ended or its channel closed.
+        status: Its exit status, where it is known; negative for a signal.
+        position: Where it is in the sequence of collectives.
+        stack: Its threads' stacks, innermost call first.
+        output: The end of what it printed.
+    """
+
+    rank: int
+    pid: int | None = None
+    raised: str = ""
+    summary: str = ""
+    returned: bool = False
+    lost: bool = False
+    status: int | None = None
+    position: Position = field(default_factory=lambda: Position(0, 0, ""))
+    stack: str = ""
+    output: str = ""
+
+
+def examine(directory: Path, fates: Sequence[Fate]) -> None:
+    """Read the journals, stacks and outputs; to be done before any process is ended."""
+    for fate in fates:
+        fate.position = read_position(journal_path(directory, fate.rank))
+        fate.output = _tail(output_path(directory, fate.rank))
+    pending = [f for f in fates if f.pid and not (f.lost or f.raised or f.returned)]
+    asked = [fate for fate in pending if _ask_for_stack(fate)]
+    deadline = time.monotonic() + _STACK_SECONDS
+    for fate in asked:
+        path = stack_path(directory, fate.rank)
+        while not fate.stack and time.monotonic() < deadline:
+            time.sleep(0.02)
+            fate.stack = _read_stack(path)
+        fate.stack = fate.stack or "(it did not answer: blocked outside of Python)"
+
+
+def report(headline: str, fates: Sequence[Fate], launcher_log: str = "") -> str:
+    """Merge everything into one report: the headline, a line a rank, then the evidence."""
+    last = max(fates, key=lambda f: f.position.entered).position
+    lines = [headline, *(f"  rank {f.rank}: {_describe(f, last)}" for f in fates)]
+    lines += _evidence("traceback", {f.rank: f.raised for f in fates})
+    lines += _evidence("stack", {f.rank: f.stack for f in fates})
+    lines += _evidence("end of the output", {f.rank: f.output for f in fates})
+    lines += _section("end of the launcher's output", _last_lines(launcher_log))
+    return "\n".join(lines)
+
+
+def exit_text(status: int | None) -> str:
+    """Say how a process ended."""
+    if status is None:
+        return "its process ended"
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"its process exited with status {status}"
+
+
+def _describe(fate: Fate, last: Position) -> str:
+    where = fate.position
+    if fate.lost:
+        return exit_text(fate.status)
+    if fate.raised:
+        return f"raised {fate.summary}"
+    if fate.pid is None:
+        return "never reported to the leader"
+    if fate.returned:
+        return "returned"
+    state = "is stopped (SIGSTOP)" if _is_stopped(fate.pid) else ""
+    if where.entered < last.entered:
+        missed = f"never entered {last.name} #{last.entered}"
+        return f"{state}, {missed}" if state else missed
+    if where.inside:
+        return state or f"waits in {where.name} #{where.entered}"
+    after = f" after {where.name} #{where.entered}" if where.entered else ""
+    return state or f"is busy outside of any collective{after}"
+
+
+def _is_stopped(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
+
+
+def _ask_for_stack(fate: Fate) -> bool:
+    if fate.pid is None or _is_stopped(fate.pid):
+        return False
+    try:
+        os.kill(fate.pid, STACK_SIGNAL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _read_stack(path: Path) -> str:
+    """The stacks, once they are all there: two equal readings."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    time.sleep(0.02)
+    if not text.endswith("\n") or text != path.read_text(errors="replace"):
+        return ""
+    threads = [_trim(thread) for thread in text.split("\n\n")]
+    return "\n\n".join(thread for thread in threads if thread)
+
+
+def _trim(thread: str) -> str:
+    """One thread's calls without the harness's own, which are the same in every rank."""
+    header, *frames = thread.splitlines()
+    own = [i for i, frame in enumerate(frames) if _OWN_FRAME.search(frame)]
+    if own:
+        # The thread that takes orders waits for one, in every rank alike.
+        frames = [] if frames[own[0]].endswith("_read") else frames[: own[0]]
+    title = "main thread" if header.startswith("Current thread") else "another thread"
+    return "\n".join([f"{title} (innermost call first):", *frames]) if frames else ""
+
+
+def _tail(path: Path) -> str:
+    return _last_lines(path.read_text(errors="replace")) if path.exists() else ""
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-_OUTPUT_LINES:])
+
+
+def _evidence(what: str, texts: dict[int, str]) -> list[str]:
+    """A section for each different text, naming every rank that it is true of."""
+    lines = []
+    for text in dict.fromkeys(texts.values()):
+        ranks = [str(rank) for rank, other in texts.items() if other == text]
+        lines += _section(f"{what} of rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}", text)
+    return lines
+
+
+def _section(title: str, text: str) -> list[str]:
+    return [f"{title}:", *(f"  {line}" for line in text.rstrip().splitlines())] if text else []

@@ -1,0 +1,22 @@
+"""``import harness`` is light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def _python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_importing_the_harness_imports_no_framework() -> None:
+    loaded = _python(
+        "import sys, harness, harness.cli, harness.worlds\n"
+        "print({name.partition('.')[0] for name in sys.modules})"
+    )
+    for framework in ("torch", "jax", "tensorflow", "paddle", "mpi4py", "horovod", "ray"):
+        assert f"'{framework}'" not in loaded
+    assert "'backends'" not in loaded
