@@ -7,6 +7,7 @@ is unpickled; the key lies in a directory that only its owner can enter.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pickle
@@ -37,7 +38,6 @@ class Hello:
 class Order:
     """Call a function with the rank's backend; both are pickled with cloudpickle."""
 
-    number: int
     function: bytes
     arguments: bytes
 
@@ -54,7 +54,6 @@ class Beat:
 class Reply:
     """What came of an order: a value, or an exception with its traceback as text."""
 
-    number: int
     value: bytes | None
     error: bytes | None = None
     trace: str = ""
@@ -99,7 +98,19 @@ def connect(control: Path, timeout: float) -> Connection:
     if control.stat().st_uid != os.getuid():
         raise WorldError(f"{control} belongs to another user; refusing to take orders from there")
     found = json.loads(address.read_text())
-    return Client((found["host"], int(found["port"])), authkey=bytes.fromhex(found["key"]))
+    channel = Client((found["host"], int(found["port"])), authkey=bytes.fromhex(found["key"]))
+    return _with_low_descriptor(channel)
+
+
+def _with_low_descriptor(channel: Connection) -> Connection:
+    """Move the channel to the lowest free descriptor.
+
+    A killed process closes its descriptors in ascending order. The leader is to learn of it before
+    mpirun does, which then kills the other ranks: the first one lost is the one to blame.
+    """
+    low = Connection(fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+    channel.close()
+    return low
 
 
 def send(connection: Connection, message: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -64,14 +63,6 @@ class Launcher(ABC):
 
     def rank_status(self, rank: int) -> int | None:
         """The exit status of one rank, where the launcher can know it."""
-        return None
-
-    def first_lost(self, pids: dict[int, int]) -> int | None:
-        """The rank whose end made the launcher end the others, where it says so.
-
-        Args:
-            pids: Each rank's process id.
-        """
         return None
 
     def log(self) -> str:
@@ -175,12 +166,6 @@ class MpirunLauncher(ProcessLauncher):
         if os.geteuid() == 0:
             open_mpi |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         super().start(directory, world_size, open_mpi | environment)
-
-    def first_lost(self, pids: dict[int, int]) -> int | None:
-        """The rank that mpirun blames: MPICH and Open MPI both print its process id."""
-        blamed = re.search(r"\bPID (\d+)", self.log())
-        ranks = {pid: rank for rank, pid in pids.items()}
-        return ranks.get(int(blamed[1])) if blamed else None
 
 
 LAUNCHERS: dict[str, type[Launcher]] = {

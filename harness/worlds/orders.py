@@ -6,8 +6,9 @@ import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from multiprocessing.connection import Connection
+from selectors import BaseSelector
+from typing import cast
 
 from harness.errors import HarnessError
 from harness.worlds import control
@@ -35,7 +36,7 @@ class Outcome:
     @property
     def in_step(self) -> bool:
         """Whether every rank came back, by returning or by raising."""
-        return len(self.replies) == self.world_size
+        return len(self.replies) == self.world_size and not self.lost
 
     @property
     def complete(self) -> bool:
@@ -57,37 +58,39 @@ class Outcome:
 
 
 def collect(
-    connections: Mapping[int, Connection], number: int, timeout: float, on_beat: OnBeat | None
+    selector: BaseSelector,
+    connections: Mapping[int, Connection],
+    timeout: float,
+    on_beat: OnBeat | None,
 ) -> Outcome:
     """Wait for every rank's reply, until the deadline or shortly after the first failure.
 
     Args:
+        selector: Watches the connections; each is registered with its rank. Linux's tells events
+            in the order in which they happened, so the rank that was lost first is known.
         connections: The channel to each rank.
-        number: The order's number.
         timeout: Seconds without a reply or a beat until the deadline.
         on_beat: Called with every beat.
     """
     outcome = Outcome(len(connections))
-    rank_of: dict[Any, int] = {connection: rank for rank, connection in connections.items()}
     deadline = time.monotonic() + timeout
     grace_given = False
-    while rank_of and (left := deadline - time.monotonic()) > 0:
-        for connection in wait(list(rank_of), left):
-            rank = rank_of[connection]
+    while outcome.late() and (left := deadline - time.monotonic()) > 0:
+        for key, _ in selector.select(left):
+            rank = key.data
             try:
                 message = control.receive(connections[rank])
             except (EOFError, OSError):
                 outcome.lost.append(rank)
-                del rank_of[connection]
+                selector.unregister(key.fileobj)
                 continue
-            if isinstance(message, control.Beat):
-                if not outcome.failed:
-                    deadline = time.monotonic() + timeout
+            if isinstance(message, control.Reply):
+                outcome.replies[rank] = message
+            else:
                 if on_beat is not None:
                     on_beat(rank, message.done, message.total)
-            elif message.number == number:
-                outcome.replies[rank] = message
-                del rank_of[connection]
+                if not outcome.failed:
+                    deadline = time.monotonic() + timeout
         if outcome.failed and not grace_given:
             grace_given = True
             deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)

@@ -87,23 +87,25 @@ def exit_text(status: int | None) -> str:
 
 
 def _describe(fate: Fate, last: Position) -> str:
-    where = fate.position
-    if fate.lost:
-        return exit_text(fate.status)
     if fate.raised:
         return f"raised {fate.summary}"
     if fate.pid is None:
         return "never reported to the leader"
     if fate.returned:
         return "returned"
-    state = "is stopped (SIGSTOP)" if _is_stopped(fate.pid) else ""
-    if where.entered < last.entered:
-        missed = f"never entered {last.name} #{last.entered}"
-        return f"{state}, {missed}" if state else missed
-    if where.inside:
-        return state or f"waits in {where.name} #{where.entered}"
-    after = f" after {where.name} #{where.entered}" if where.entered else ""
-    return state or f"is busy outside of any collective{after}"
+    where = _whereabouts(fate.position, last)
+    if fate.lost:
+        return f"{exit_text(fate.status)}; {where}"
+    return f"is stopped (SIGSTOP); {where}" if _is_stopped(fate.pid) else where
+
+
+def _whereabouts(here: Position, last: Position) -> str:
+    """Where a rank is, beside the last collective that any rank has entered."""
+    if here.entered < last.entered:
+        return f"never entered {last.name} #{last.entered}"
+    if here.inside:
+        return f"waits in {here.name} #{here.entered}"
+    return f"outside of collectives, {here.entered} done"
 
 
 def _is_stopped(pid: int) -> bool:

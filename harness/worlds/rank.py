@@ -74,8 +74,8 @@ class Rank:
             _current.set(self)
             value = cloudpickle.dumps(function(self, *arguments))
         except Exception as error:
-            return control.Reply(order.number, None, _pickled(error), _traceback(error))
-        return control.Reply(order.number, value)
+            return control.Reply(None, _pickled(error), _traceback(error))
+        return control.Reply(value)
 
     def leave(self) -> None:
         """Leave the group, if this rank has joined one."""

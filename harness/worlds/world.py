@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import selectors
 import shutil
 import socket
 import time
@@ -77,7 +78,7 @@ class World:
         self._directory = self._launcher.directory()
         self._connections: dict[int, Connection] = {}
         self._pids: dict[int, int] = {}
-        self._orders = 0
+        self._selector = selectors.DefaultSelector()
         self._open = True
         self._listener = control.open_listener(self._directory, LOOPBACK)
         try:
@@ -97,6 +98,8 @@ class World:
         deadline = time.monotonic() + seconds
         complete = muster.wait(lambda: bool(self._launcher.ended()) or time.monotonic() > deadline)
         self._connections, self._pids = muster.connections, muster.pids
+        for rank, connection in self._connections.items():
+            self._selector.register(connection, selectors.EVENT_READ, rank)
         if not complete:
             fates = [self._fate(rank) for rank in range(self.world_size)]
             examine(self._directory, fates)
@@ -175,14 +178,13 @@ class World:
         on_beat: OnBeat | None = None,
     ) -> list[Any]:
         """Have every rank run ``function(rank, *arguments[r])``; errors say ``what`` it was."""
-        self._orders += 1
         code = cloudpickle.dumps(function)
         try:
             for rank, connection in self._connections.items():
-                order = control.Order(self._orders, code, cloudpickle.dumps(arguments[rank]))
+                order = control.Order(code, cloudpickle.dumps(arguments[rank]))
                 with contextlib.suppress(OSError):  # a lost rank is noticed when reading from it
                     control.send(connection, order)
-            outcome = collect(self._connections, self._orders, timeout, on_beat)
+            outcome = collect(self._selector, self._connections, timeout, on_beat)
             if outcome.complete:
                 return [cloudpickle.loads(r.value) for r in outcome.in_order()]
             raise self._failure(what, outcome, timeout)
@@ -194,12 +196,15 @@ class World:
     def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
         fates = [self._fate(rank, outcome) for rank in range(self.world_size)]
         examine(self._directory, fates)
-        guilty = outcome.lost[:1]
-        if outcome.lost and self._launcher.wait(_LAST_WORDS_SECONDS):
-            # Losing one rank makes mpirun end the others; it says which one it was.
-            blamed = self._launcher.first_lost(self._pids)
-            guilty = outcome.lost if blamed is None else [blamed]
-        lost = [f"rank {r} was lost ({exit_text(fates[r].status)})" for r in guilty]
+        if outcome.lost:
+            self._launcher.wait(_LAST_WORDS_SECONDS)  # mpirun says how the process ended
+        lost = []
+        if outcome.lost:
+            first = outcome.lost[0]
+            lost = [f"rank {first} was lost ({exit_text(fates[first].status)})"]
+            if others := [str(rank) for rank in outcome.lost[1:]]:
+                # A launcher that loses one rank ends the others, so the first is to blame.
+                lost.append(f"and then rank{'s' * (len(others) > 1)} {', '.join(others)}")
         raised = [f"rank {f.rank} raised {f.summary}" for f in fates if f.raised]
         late = [str(rank) for rank in outcome.late()]
         silent = f"no progress for {timeout:g} s on rank{'s' * (len(late) > 1)} {', '.join(late)}"
@@ -224,6 +229,7 @@ class World:
     def _bury(self) -> None:
         """End every process, and forget the world."""
         self._open = False
+        self._selector.close()
         for connection in self._connections.values():
             connection.close()
         self._launcher.bury(list(self._pids.values()))

@@ -1,0 +1,40 @@
+"""What a test needs of this machine: present, or a reason to skip, or a failure.
+
+``DISTEVAL_REQUIRE=torch_cpu,mpi4py,jax`` names the backends and frameworks that must be there; each
+nox session names those it installs, so that nothing it should test is skipped without a word.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from harness import LibraryMissingError
+from harness.contract import BaseDistBackend
+from harness.registry import get_backend_class
+
+
+def framework(name: str) -> ModuleType:
+    """Import a framework, or skip the test; fail it where the framework is required."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        return _missing(name, f"{name} can't be imported: {error}")
+
+
+def backend_class(name: str) -> type[BaseDistBackend]:
+    """Return a backend's class, or skip the test; fail it where the backend is required."""
+    try:
+        return get_backend_class(name)
+    except LibraryMissingError as error:
+        return _missing(name, str(error))
+
+
+def _missing(name: str, reason: str) -> Any:
+    if name in os.environ.get("DISTEVAL_REQUIRE", "").split(","):
+        pytest.fail(f"DISTEVAL_REQUIRE names {name}, but {reason}")
+    pytest.skip(reason)

@@ -1,0 +1,275 @@
+"""A world returns what its ranks return, and says who is to blame when they don't."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import UsageError, WorldError
+from harness.worlds import World, beat
+from suites.requirements import backend_class
+
+# A hung rank costs this long; everything else is over in milliseconds.
+SHORT = 3.0
+BACKENDS = ["torch_cpu", "mpi4py"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    backend_class(request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def anywhere() -> str:
+    """A backend with several ranks, whichever is here: what is tested does not depend on it."""
+    for name in BACKENDS:
+        try:
+            backend_class(name)
+        except pytest.skip.Exception:
+            continue
+        return name
+    pytest.skip("neither torch nor MPI is installed, so there is no backend of several ranks")
+
+
+def gather(backend: Any, value: Any) -> Any:
+    return backend.rank, backend.all_gather_object(value)
+
+
+def raise_on_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        raise LookupError("rank 1's own mistake")
+    return backend.all_gather_object(rank)
+
+
+def raise_everywhere(backend: Any, rank: int) -> None:
+    raise LookupError(f"mistake {rank}")
+
+
+def kill_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return backend.all_gather_object(rank)
+
+
+def exit_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        os._exit(7)
+    return backend.all_gather_object(rank)
+
+
+def hang_2(backend: Any, rank: int) -> Any:
+    if rank == 2:
+        signal.pause()
+    return backend.all_gather_object(rank)
+
+
+def freeze_2(backend: Any, rank: int) -> Any:
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return backend.all_gather_object(rank)
+
+
+def work_slowly(backend: Any, rank: int) -> int:
+    for step in range(6):
+        time.sleep(SHORT / 5)
+        beat(step + 1, 6)
+    return rank
+
+
+def tell_pid(backend: Any) -> int:
+    return os.getpid()
+
+
+def unpicklable(backend: Any) -> Any:
+    return threading.Lock()
+
+
+def _is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _wait_until_gone(pids: list[int], seconds: float = 10.0) -> list[int]:
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in pids if _is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def test_values_come_back_in_rank_order_and_nobody_stays(backend: str) -> None:
+    with World(backend, 3) as world:
+        pids = world.run(tell_pid)
+        for turn in range(20):
+            values = world.run(gather, turn, "b", [turn])
+            assert values == [(rank, [turn, "b", [turn]]) for rank in range(3)]
+    assert len(set(pids)) == 3
+    assert _wait_until_gone(pids) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_any_world_size(backend: str, size: int) -> None:
+    with World(backend, size) as world:
+        assert world.run(gather, *range(size)) == [(r, list(range(size))) for r in range(size)]
+
+
+def test_a_world_of_one_needs_no_library() -> None:
+    with World("non_dist", 1) as world:
+        assert world.run(gather, "x") == [(0, ["x"])]
+
+
+def test_when_all_raise_all_are_told_of_and_the_world_goes_on(anywhere: str) -> None:
+    with World(anywhere, 3) as world:
+        with pytest.raises(WorldError) as caught:
+            world.run(raise_everywhere, 0, 1, 2)
+        for rank in range(3):
+            assert isinstance(caught.value.errors[rank], LookupError)
+            assert f"rank {rank}: raised LookupError: mistake {rank}" in str(caught.value)
+        assert world.run(gather, 1, 2, 3)[0] == (0, [1, 2, 3])
+
+
+def test_a_value_that_cannot_travel_is_an_error_of_its_rank(anywhere: str) -> None:
+    with World(anywhere, 2) as world:
+        with pytest.raises(WorldError, match="rank 0 raised TypeError: cannot pickle"):
+            world.run(unpicklable)
+        assert world.run(gather, 1, 2)[1] == (1, [1, 2])
+
+
+def test_a_rank_that_raises_does_not_hang_the_others(backend: str) -> None:
+    with World(backend, 3) as world:
+        begin = time.monotonic()
+        with pytest.raises(WorldError) as caught:
+            world.run(raise_on_1, 0, 1, 2)
+        assert time.monotonic() - begin < 15
+    report = str(caught.value)
+    assert report.startswith("rank 1 raised LookupError: rank 1's own mistake")
+    assert "rank 0: waits in all_gather_object #1" in report
+    assert "in raise_on_1" in report
+
+
+@pytest.mark.parametrize(
+    ("crime", "verdict"), [(kill_1, "killed by SIGKILL"), (exit_1, "status 7")]
+)
+def test_a_lost_rank_is_named(backend: str, crime: Any, verdict: str) -> None:
+    with World(backend, 3) as world:
+        begin = time.monotonic()
+        with pytest.raises(WorldError) as caught:
+            world.run(crime, 0, 1, 2)
+        assert time.monotonic() - begin < 15
+    headline = str(caught.value).splitlines()[0]
+    if backend == "torch_cpu":
+        assert headline.startswith("rank 1 was lost")
+        assert verdict in headline
+    else:
+        # mpirun ends the other ranks within a millisecond, so which was first is not always seen.
+        assert re.search(r"rank 1 was lost|and then ranks? .*1", headline)
+        assert "end of the launcher's output" in str(caught.value)
+
+
+@pytest.mark.parametrize("crime", [hang_2, freeze_2])
+def test_a_hung_rank_is_named_with_its_stack(backend: str, crime: Any) -> None:
+    with World(backend, 3) as world:
+        pids = world.run(tell_pid)
+        begin = time.monotonic()
+        with pytest.raises(WorldError) as caught:
+            world.run(crime, 0, 1, 2, timeout=SHORT)
+        assert time.monotonic() - begin < SHORT + 15
+    report = str(caught.value)
+    assert "rank 0: waits in all_gather_object #1" in report
+    assert "rank 1: waits in all_gather_object #1" in report
+    assert "never entered all_gather_object #1" in report
+    if crime is hang_2:
+        assert "in hang_2" in report
+    else:
+        assert "rank 2: is stopped (SIGSTOP); never entered" in report
+    assert _wait_until_gone(pids) == []
+
+
+def test_a_beat_resets_the_deadline(anywhere: str) -> None:
+    beats: list[tuple[int, int, int]] = []
+    with World(anywhere, 2) as world:
+        values = world.run(
+            work_slowly, 0, 1, timeout=SHORT / 2, on_beat=lambda *beat: beats.append(beat)
+        )
+    assert values == [0, 1]
+    assert (1, 6, 6) in beats
+
+
+def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
+    script = (
+        "import sys\n"
+        "from harness.worlds import World\n"
+        "from suites.unit.worlds.test_world import hang_2, tell_pid\n"
+        f"world = World({anywhere!r}, 3)\n"
+        "print(*world.run(tell_pid), flush=True)\n"
+        "world.run(hang_2, 0, 1, 2, timeout=600)\n"
+    )
+    leader = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert leader.stdout is not None
+    pids = [int(pid) for pid in leader.stdout.readline().split()]
+    assert len(pids) == 3
+    leader.kill()
+    leader.wait(10)
+    assert _wait_until_gone(pids) == []
+
+
+def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
+    script = (
+        "from harness.worlds import World\n"
+        "from suites.unit.worlds.test_world import hang_2, tell_pid\n"
+        f"with World({anywhere!r}, 3) as world:\n"
+        "    print(*world.run(tell_pid), flush=True)\n"
+        "    world.run(hang_2, 0, 1, 2, timeout=600)\n"
+    )
+    leader = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert leader.stdout is not None
+    pids = [int(pid) for pid in leader.stdout.readline().split()]
+    leader.send_signal(signal.SIGINT)
+    leader.communicate(timeout=20)
+    assert leader.returncode != 0
+    assert _wait_until_gone(pids) == []
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True])
+def test_a_world_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(UsageError, match="world size must be an integer from 1 up, not"):
+        World("non_dist", size)
+
+
+def test_a_backend_of_one_process_gives_its_reason() -> None:
+    with pytest.raises(UsageError, match="NonDist can't run with world size 3: it is one process"):
+        World("non_dist", 3)
+
+
+def test_the_number_of_arguments_must_be_the_world_size() -> None:
+    with World("non_dist", 1) as world, pytest.raises(UsageError, match=r"2 arguments .* 1 ranks"):
+        world.run(gather, 1, 2)
+
+
+def test_a_closed_world_says_so() -> None:
+    world = World("non_dist", 1)
+    world.close()
+    world.close()
+    with pytest.raises(WorldError, match="closed"):
+        world.run(tell_pid)
+
+
+def test_a_backend_that_its_launcher_did_not_start_is_not_believed() -> None:
+    # Started as plain processes, every MPI rank is alone in a world of one.
+    backend_class("mpi4py")
+    with pytest.raises(WorldError, match=r"MPI4PyDist says it is rank 0 of 1, but it runs as rank"):
+        World("mpi4py", 2, launcher="local")
