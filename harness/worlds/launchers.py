@@ -81,6 +81,10 @@ class ProcessLauncher(Launcher):
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
         """The command of each process to start."""
 
+    def environment(self) -> dict[str, str]:
+        """Variables that the commands themselves need."""
+        return {}
+
     def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
         """Start every process; what they print before they are ranks goes to a log."""
         self._log = directory / "launcher.log"
@@ -90,7 +94,7 @@ class ProcessLauncher(Launcher):
                 self._processes.append(
                     subprocess.Popen(
                         command,
-                        env=outside_environment() | environment,
+                        env=outside_environment() | self.environment() | environment,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
@@ -160,12 +164,12 @@ class MpirunLauncher(ProcessLauncher):
         rank = [sys.executable, "-m", "harness.worlds", str(directory)]
         return [[_find_mpirun(), "-n", str(world_size), *rank]]
 
-    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
-        """Start it, allowing Open MPI more ranks than cores, and root where the user is root."""
-        open_mpi = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    def environment(self) -> dict[str, str]:
+        """Allow Open MPI more ranks than cores, and root where the user is root."""
+        allowed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
         if os.geteuid() == 0:
-            open_mpi |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        super().start(directory, world_size, open_mpi | environment)
+            allowed |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return allowed
 
 
 LAUNCHERS: dict[str, type[Launcher]] = {

@@ -1,0 +1,238 @@
+"""Every backend moves objects as the contract says, on real ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import RankError, UsageError, get_dist_backend
+from harness.worlds import World
+from suites.requirements import backend_class
+
+WORLD_SIZE = 3
+
+
+@pytest.fixture(scope="module", params=["torch_cpu", "mpi4py"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    backend_class(request.param)
+    with World(request.param, WORLD_SIZE) as world:
+        yield world
+
+
+def all_gather(backend: Any, obj: Any) -> Any:
+    return backend.all_gather_object(obj)
+
+
+def broadcast_from_each(backend: Any, obj: Any) -> Any:
+    return [backend.broadcast_object(obj, src) for src in range(backend.world_size)]
+
+
+def identity(backend: Any) -> Any:
+    return backend.is_initialized, backend.rank, backend.world_size
+
+
+def gather_the_unpicklable(backend: Any, guilty: int) -> Any:
+    try:
+        backend.all_gather_object((lambda: None) if backend.rank == guilty else 1)
+    except RankError as error:
+        return str(error), backend.all_gather_object(backend.rank)
+
+
+def broadcast_the_unpicklable(backend: Any, src: int) -> Any:
+    # What the others pass is ignored, so it may be anything.
+    obj = (lambda: None) if src == 1 or backend.rank != src else "fine"
+    try:
+        return backend.broadcast_object(obj, src)
+    except RankError as error:
+        return str(error)
+
+
+def broadcast_from_nowhere(backend: Any, src: Any) -> Any:
+    try:
+        backend.broadcast_object(1, src)
+    except UsageError as error:
+        return str(error)
+
+
+def mutate_what_comes(backend: Any) -> Any:
+    mine = [backend.rank]
+    gathered = backend.all_gather_object(mine)
+    for other in gathered:
+        other.append("changed")
+    return mine, backend.all_gather_object(mine)
+
+
+SIZES = [0, 1, 255, 256, 257, 4096, 65_535, 65_536, 65_537, 1 << 20]
+
+
+def test_identity(world: World) -> None:
+    assert world.run(identity) == [(True, rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_gather_of_any_sizes(world: World, size: int) -> None:
+    objects = [b"\0" * size, {"rank": 1, "text": "x" * (size // 2)}, None]
+    assert world.run(all_gather, *objects) == [objects] * WORLD_SIZE
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_broadcast_from_every_rank(world: World, size: int) -> None:
+    objects = [b"\0" * size, None, ("x" * size, 1.5)]
+    assert world.run(broadcast_from_each, *objects) == [objects] * WORLD_SIZE
+
+
+@pytest.mark.parametrize("guilty", range(WORLD_SIZE))
+def test_what_one_rank_cannot_send_is_an_error_on_all_and_the_next_call_works(
+    world: World, guilty: int
+) -> None:
+    for message, after in world.run(gather_the_unpicklable, *[guilty] * WORLD_SIZE):
+        assert message.startswith(f"rank {guilty} could not serialise its object of type function")
+        assert after == list(range(WORLD_SIZE))
+
+
+def test_only_the_senders_object_matters_in_a_broadcast(world: World) -> None:
+    assert world.run(broadcast_the_unpicklable, 0, 0, 0) == ["fine"] * WORLD_SIZE
+    for message in world.run(broadcast_the_unpicklable, 1, 1, 1):
+        assert message.startswith("rank 1 could not serialise")
+
+
+@pytest.mark.parametrize("src", [-1, WORLD_SIZE, 1.0, None])
+def test_a_src_that_is_no_rank_is_an_error_on_every_rank(world: World, src: Any) -> None:
+    for message in world.run(broadcast_from_nowhere, *[src] * WORLD_SIZE):
+        assert message == f"src={src!r} is not a rank; give an integer from 0 to {WORLD_SIZE - 1}"
+
+
+def test_results_are_copies(world: World) -> None:
+    for mine, again in world.run(mutate_what_comes):
+        assert len(mine) == 1
+        assert again == [[rank] for rank in range(WORLD_SIZE)]
+
+
+@pytest.mark.parametrize("name", ["non_dist", "torch_cpu", "mpi4py"])
+def test_alone_and_outside_of_any_launcher_a_backend_is_a_world_of_one(name: str) -> None:
+    backend_class(name)
+    backend = get_dist_backend(name)
+    assert (backend.rank, backend.world_size) == (0, 1)
+    mine = {"a": [1]}
+    assert backend.all_gather_object(mine) == [mine]
+    assert backend.broadcast_object(mine) == mine
+    assert backend.broadcast_object(mine) is not mine
+    with pytest.raises(UsageError, match="src=1 is not a rank"):
+        backend.broadcast_object(mine, 1)
+
+
+def test_torch_serves_a_process_group_of_the_users_own() -> None:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 3) as world:
+        found = world.run(_use_own_group)
+    assert found[0] == found[2] == ((2, [0, 2], 2))
+    assert found[1] == "this process is not in the process group; only its members may call"
+
+
+def _use_own_group(backend: Any) -> Any:
+    import torch.distributed as dist
+
+    group = dist.new_group([0, 2])
+    own = type(backend.inner)(group)
+    try:
+        # Rank 1 of the group is rank 2 of the world.
+        return (
+            own.world_size,
+            own.all_gather_object(backend.rank),
+            own.broadcast_object(backend.rank, 1),
+        )
+    except UsageError as error:
+        return str(error)
+
+
+def test_mpi_serves_a_communicator_of_the_users_own() -> None:
+    backend_class("mpi4py")
+    with World("mpi4py", 3) as world:
+        found = world.run(_use_own_communicator)
+    assert found == [(2, [0, 2], 2), (1, [1], 1), (2, [0, 2], 2)]
+
+
+def _use_own_communicator(backend: Any) -> Any:
+    from mpi4py import MPI
+
+    own = type(backend.inner)(MPI.COMM_WORLD.Split(backend.rank % 2, backend.rank))
+    last = own.world_size - 1
+    return (
+        own.world_size,
+        own.all_gather_object(backend.rank),
+        own.broadcast_object(backend.rank, last),
+    )
+
+
+def test_large_mpi_objects_travel_in_rounds() -> None:
+    backend_class("mpi4py")
+    with World("mpi4py", 3) as world:
+        sizes = world.run(_gather_in_small_rounds)
+    assert sizes == [([10_000, 0, 333], [10_000, 0, 333])] * 3
+
+
+def _gather_in_small_rounds(backend: Any) -> Any:
+    module = sys.modules[type(backend.inner).__module__]
+    module._ROUND_BYTES = 1000  # type: ignore[attr-defined]
+    objects = [bytes(range(250)) * 40, b"", b"\1" * 333]
+    gathered = backend.all_gather_object(objects[backend.rank])
+    sent = [backend.broadcast_object(objects[backend.rank], src) for src in range(3)]
+    assert gathered == sent == objects
+    return [len(obj) for obj in gathered], [len(obj) for obj in sent]
+
+
+def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
+    backend_class("mpi4py")
+    from harness.worlds.launchers import MpirunLauncher
+
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import harness\n"
+        "backend = harness.get_dist_backend('mpi4py')\n"
+        "if backend.rank == 1: raise LookupError('the one mistake')\n"
+        "backend.all_gather_object(1)\n"
+    )
+    launcher = MpirunLauncher()
+    [command] = launcher.commands(tmp_path, WORLD_SIZE)
+    python = command.index(sys.executable)
+    done = subprocess.run(
+        [*command[: python + 1], str(script)],
+        env=os.environ | launcher.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "rank 1 of 3 raised; ending the MPI job" in done.stderr
+    assert "LookupError: the one mistake" in done.stderr
+
+
+def test_cuda_without_a_device_says_so() -> None:
+    cls = backend_class("torch_cuda")
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device; what is tested is one without")
+    with pytest.raises(ImportError, match="torch finds no CUDA device here; use 'torch_cpu'"):
+        cls()
+
+
+def _cuda_collectives(backend: Any, obj: Any) -> Any:
+    return backend.all_gather_object(obj), backend.broadcast_object(obj)
+
+
+def test_cuda_world_of_one() -> None:
+    backend_class("torch_cuda")
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    with World("torch_cuda", 1) as world:
+        assert world.run(_cuda_collectives, {"a": 1}) == [([{"a": 1}], {"a": 1})]
