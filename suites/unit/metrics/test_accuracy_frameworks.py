@@ -1,0 +1,98 @@
+"""The same batch gives the same answer as a torch, JAX or TensorFlow array as it does in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import UsageError
+from harness.metrics import Accuracy
+from harness.metrics.arrays import kind_of
+from suites.requirements import framework
+from suites.unit.metrics.test_accuracy import batches
+
+Convert = Callable[[Any], Any]
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int32"]
+
+
+def _torch() -> tuple[Convert, Callable[[Any, str], Any]]:
+    torch = framework("torch")
+    return torch.as_tensor, lambda array, dtype: array.to(getattr(torch, dtype))
+
+
+def _jax() -> tuple[Convert, Callable[[Any, str], Any]]:
+    framework("jax")
+    import jax.numpy as jnp
+
+    return jnp.asarray, lambda array, dtype: array.astype(dtype)
+
+
+def _tensorflow() -> tuple[Convert, Callable[[Any, str], Any]]:
+    tf = framework("tensorflow")
+    return tf.constant, tf.cast
+
+
+@pytest.fixture(params=[_torch, _jax, _tensorflow], ids=["torch", "jax", "tensorflow"])
+def converters(request: pytest.FixtureRequest) -> Any:
+    return request.param()
+
+
+def test_every_framework_gives_the_same_answer(converters: Any) -> None:
+    to_array, cast = converters
+
+    @given(batches(min_size=1), st.sampled_from(DTYPES), st.sampled_from([None, 0.1, 0.0]))
+    @settings(max_examples=60, deadline=None)
+    def check(batch: tuple[np.ndarray, np.ndarray], dtype: str, thr: float | None) -> None:
+        scores, labels = batch
+        if dtype == "int32":
+            scores = np.nan_to_num(scores, nan=0, posinf=9, neginf=-9).astype(np.int32)
+        accuracy = Accuracy((1, scores.shape[1]) if scores.shape[1] > 1 else 1, thr, counts=True)
+        given_scores = cast(to_array(scores), dtype)
+        # What the framework holds, in NumPy's nearest precision, is what has to be judged.
+        wide = np.asarray(cast(given_scores, "float32")) if dtype == "bfloat16" else given_scores
+        expected = accuracy(np.asarray(wide), labels)
+        assert accuracy(given_scores, labels) == expected
+        assert accuracy(given_scores, to_array(labels[:, None])) == expected
+        assert accuracy(given_scores, to_array(labels.astype(np.float32))) == expected
+
+    check()
+
+
+def test_labels_and_empty_batches(converters: Any) -> None:
+    to_array, _ = converters
+    accuracy = Accuracy()
+    accuracy.add(to_array(np.zeros((0, 3), np.float32)), to_array(np.zeros(0, np.int32)))
+    accuracy.add(to_array(np.array([1, 2, 3])), to_array(np.array([1, 0, 3])))
+    assert accuracy.compute() == {"top1": 2 / 3}
+
+
+def test_labels_may_come_from_anywhere(converters: Any) -> None:
+    to_array, _ = converters
+    scores, labels = np.eye(3, dtype=np.float32), np.arange(3)
+    accuracy = Accuracy()
+    assert accuracy(to_array(scores), labels) == {"top1": 1.0}
+    assert accuracy(scores, to_array(labels)) == {"top1": 1.0}
+    assert accuracy(to_array(scores), labels.tolist()) == {"top1": 1.0}
+
+
+def test_errors_are_the_same(converters: Any) -> None:
+    to_array, _ = converters
+    accuracy = Accuracy(4)
+    with pytest.raises(UsageError, match=r"top-4 needs .* the scores have shape \(2, 3\)"):
+        accuracy.add(to_array(np.zeros((2, 3), np.float32)), to_array(np.zeros(2, np.int32)))
+    with pytest.raises(UsageError, match="label 9 of sample 1"):
+        Accuracy().add(to_array(np.zeros((2, 3), np.float32)), to_array(np.array([0, 9])))
+    with pytest.raises(UsageError, match="must be real numbers"):
+        Accuracy().add(to_array(np.zeros((2, 3), np.complex64)), [0, 1])
+
+
+def test_the_kind_is_told_without_importing(converters: Any) -> None:
+    to_array, _ = converters
+    assert kind_of(to_array(np.zeros(1, np.float32))) in type(to_array).__module__ + "torch jax"
+    assert kind_of(np.zeros(1)) == "numpy"
+    assert kind_of([1.0]) == "numpy"
