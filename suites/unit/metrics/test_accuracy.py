@@ -147,13 +147,11 @@ GOOD = (np.zeros((2, 3)), np.array([0, 1]))
         (np.zeros((2, 3, 4)), [0, 1], r"predictions must be scores .* not \(2, 3, 4\)"),
         (np.zeros((2, 1)), [0, 0], r"top-2 needs at least as many classes, .* \(2, 1\)"),
         (np.zeros((2, 3), dtype=complex), [0, 1], r"real numbers, not complex128"),
-        (np.array([["a", "b"], ["c", "d"]]), [0, 1], r"real numbers, not <U1"),
+        (np.array([["a", "b"], ["c", "d"]]), [0, 1], r"real numbers, not of <U1"),
         (np.zeros((2, 3)), ["a", "b"], r"expected an array of real numbers, not of <U1"),
     ],
 )
-def test_bad_batches_are_named_and_add_nothing(
-    predictions: Any, labels: Any, message: str
-) -> None:
+def test_bad_batches_are_named_and_add_nothing(predictions: Any, labels: Any, message: str) -> None:
     accuracy = Accuracy((1, 2), counts=True)
     accuracy.add(*GOOD)
     with pytest.raises(UsageError, match=message):

@@ -1,0 +1,157 @@
+"""Every sample is counted exactly once, whatever the world, the shards and the batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import Evaluation, RankError, UsageError, evaluate, get_dist_backend
+from harness.datasets import ArrayDataset
+from harness.metrics import Accuracy, BaseMetric
+from suites.thread_world import ThreadBackend, run_ranks, values
+
+
+class Labels(BaseMetric):
+    """Its result is the list of all labels it was given."""
+
+    def add(self, scores: Any, labels: Any) -> None:
+        self._results.extend(labels.tolist())
+
+    def compute_metric(self, results: list[int]) -> list[int]:
+        return results
+
+
+def numbered(size: int) -> ArrayDataset:
+    """A data set whose labels are its indices, and whose pictures tell them."""
+    images = np.zeros((size, 3, 2, 2), dtype=np.uint8)
+    images[:, 0, 0, 0] = np.arange(size)
+    return ArrayDataset("numbered", images, np.arange(size), tuple(map(str, range(64))))
+
+
+def read_label(images: Any) -> Any:
+    """Scores that are right for two pictures of three."""
+    index = images[:, 0, 0, 0].astype(int)
+    scores = np.zeros((len(images), 64))
+    scores[np.arange(len(images)), np.where(index % 3 == 0, 63, index)] = 1
+    return scores
+
+
+def run(world: int, function: Callable[[ThreadBackend], Any]) -> list[Any]:
+    return values(run_ranks(world, function))
+
+
+@given(
+    st.integers(0, 40), st.integers(1, 5), st.integers(1, 12),
+    st.sampled_from(["strided", "contiguous"]), st.booleans(),
+)  # fmt: skip
+@settings(deadline=None)
+def test_every_sample_is_counted_exactly_once(
+    size: int, world: int, batch_size: int, mode: Any, pad: bool
+) -> None:
+    def rank(backend: ThreadBackend) -> Evaluation:
+        metrics = {"labels": Labels()}
+        return evaluate(
+            read_label, numbered(size), metrics, backend, batch_size, mode=mode, pad=pad
+        )
+
+    for result in run(world, rank):
+        assert sorted(result.metrics["labels"]) == list(range(size))
+        assert result.evaluated == result.size == size
+        assert result.padded == (-size % world if pad else 0)
+        assert result.world_size == world
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 12))
+@settings(deadline=None)
+def test_accuracy_is_the_same_integer_as_on_one_rank(
+    size: int, world: int, batch_size: int
+) -> None:
+    def rank(backend: ThreadBackend) -> Any:
+        metrics = {"accuracy": Accuracy(counts=True)}
+        return evaluate(read_label, numbered(size), metrics, backend, batch_size).metrics
+
+    right = sum(index % 3 != 0 for index in range(size))
+    expected = {"top1": right / size, "correct_top1": right, "size": size}
+    assert run(world, rank) == [{"accuracy": expected}] * world
+
+
+@given(st.integers(0, 20), st.integers(1, 4), st.integers(1, 9))
+@settings(deadline=None)
+def test_every_batch_has_the_same_shape_and_every_rank_as_many(
+    size: int, world: int, batch_size: int
+) -> None:
+    def rank(backend: ThreadBackend) -> list[Any]:
+        shapes = []
+
+        def predict(images: Any) -> Any:
+            shapes.append(images.shape)
+            return read_label(images)
+
+        evaluate(predict, numbered(size), {}, backend, batch_size)
+        return shapes
+
+    batches = math.ceil(math.ceil(size / world) / batch_size)
+    assert run(world, rank) == [[(batch_size, 3, 2, 2)] * batches] * world
+
+
+def test_metrics_start_afresh() -> None:
+    labels = Labels()
+    labels.add(None, np.array([99]))
+    backend = get_dist_backend("non_dist")
+    for _ in range(2):
+        result = evaluate(read_label, numbered(3), {"labels": labels}, backend, 2)
+        assert result.metrics == {"labels": [0, 1, 2]}
+
+
+def test_progress_is_told_after_every_batch() -> None:
+    told: list[tuple[int, int]] = []
+    backend = get_dist_backend("non_dist")
+    evaluate(read_label, numbered(5), {}, backend, 2, progress=lambda *step: told.append(step))
+    assert told == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    run(3, lambda backend: evaluate(read_label, numbered(9), {}, backend, 2, progress=True))
+    shown = capfd.readouterr().err
+    assert "rank 0: 100%" in shown
+    assert "3/3" in shown
+    assert "rank 1" not in shown
+
+
+def test_ranks_with_different_data_are_told() -> None:
+    def rank(backend: ThreadBackend) -> Any:
+        return evaluate(read_label, numbered(5 + (backend.rank == 1)), {}, backend, 2)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, UsageError)
+        assert "(5, 2, 'strided', True, []) on rank 0 and (6, 2" in str(outcome)
+
+
+def test_a_metric_that_fails_fails_on_every_rank() -> None:
+    class Bad(Labels):
+        def compute_metric(self, results: list[int]) -> list[int]:
+            raise OverflowError("too much")
+
+    def rank(backend: ThreadBackend) -> Any:
+        return evaluate(read_label, numbered(5), {"bad": Bad()}, backend, 2)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, RankError)
+        assert "rank 0 could not compute Bad: OverflowError: too much" in str(outcome)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
+def test_a_batch_size_that_is_none_is_refused(batch_size: Any) -> None:
+    with pytest.raises(UsageError, match="batch_size must be an integer from 1 up, not"):
+        evaluate(read_label, numbered(3), {}, get_dist_backend("non_dist"), batch_size)
+
+
+def test_a_predict_that_loses_rows_is_refused() -> None:
+    with pytest.raises(UsageError, match="got 2 pictures and returned 1 rows"):
+        evaluate(lambda x: x[:1], numbered(3), {}, get_dist_backend("non_dist"), 2)

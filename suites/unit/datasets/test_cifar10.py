@@ -1,0 +1,313 @@
+"""CIFAR-10 as its users have it: both layouts, damaged files, hostile files, a download."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import os
+import pickle
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness import DataError, UsageError
+from harness.datasets import download_cifar10, load_cifar10
+from harness.datasets.cifar10 import BINARY_FOLDER, CLASSES, PYTHON_FOLDER
+
+RECORD = 3073
+
+
+def pictures(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    source = np.random.default_rng(seed)
+    images = source.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+    return images, source.integers(0, 10, count)
+
+
+def write_binary(root: Path, name: str, images: np.ndarray, labels: np.ndarray) -> Path:
+    folder = root / BINARY_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    records = np.concatenate([labels.astype(np.uint8)[:, None], images.reshape(-1, 3072)], axis=1)
+    path = folder / f"{name}.bin"
+    path.write_bytes(records.tobytes())
+    return path
+
+
+def write_python(root: Path, name: str, content: Any, protocol: int = 2) -> Path:
+    folder = root / PYTHON_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(pickle.dumps(content, protocol))
+    return path
+
+
+def batch(images: np.ndarray, labels: np.ndarray) -> dict[bytes, Any]:
+    return {b"data": images.reshape(-1, 3072), b"labels": labels.tolist(), b"filenames": [b"x.png"]}
+
+
+@given(st.integers(1, 5), st.integers(0, 1000), st.sampled_from([2, 3, 4]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_both_layouts_give_the_same_arrays(
+    tmp_path: Path, count: int, seed: int, protocol: int
+) -> None:
+    images, labels = pictures(count, seed)
+    write_binary(tmp_path / "a", "test_batch", images, labels)
+    write_python(tmp_path / "b", "test_batch", batch(images, labels), protocol)
+    for dataset in (load_cifar10(tmp_path / "a"), load_cifar10(tmp_path / "b")):
+        assert np.array_equal(dataset.images, images)
+        assert np.array_equal(dataset.labels, labels)
+        assert dataset.images.dtype == np.uint8
+        assert dataset.labels.dtype == np.int64
+        assert dataset.images.flags.c_contiguous
+        assert dataset.classes == CLASSES
+        assert dataset.name == "cifar10/test"
+
+
+def test_a_python_file_of_python_2_and_numpy_1(tmp_path: Path) -> None:
+    # What Python 2 wrote: str as bytes, and numpy.core where it is numpy._core today.
+    images, _ = pictures(2)
+    path = write_python(tmp_path, "test_batch", {"data": images.reshape(2, -1), "labels": [1, 2]})
+    data = path.read_bytes()
+    assert b"numpy._core.multiarray" in data or b"numpy.core.multiarray" in data
+    path.write_bytes(data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert np.array_equal(load_cifar10(tmp_path).images, images)
+
+
+def test_the_folder_itself_may_be_given(tmp_path: Path) -> None:
+    images, labels = pictures(3)
+    write_binary(tmp_path, "test_batch", images, labels)
+    assert len(load_cifar10(tmp_path / BINARY_FOLDER)) == 3
+    write_python(tmp_path, "test_batch", batch(images, labels))
+    assert len(load_cifar10(tmp_path / PYTHON_FOLDER)) == 3
+
+
+def test_the_training_split_is_all_files_in_order_and_says_when_some_are_missing(
+    tmp_path: Path,
+) -> None:
+    parts = [pictures(2, seed) for seed in range(5)]
+    for number, (images, labels) in enumerate(parts[:4], start=1):
+        write_binary(tmp_path, f"data_batch_{number}", images, labels)
+    assert load_cifar10(tmp_path, "train").name == "cifar10/train (4 of 5 files)"
+    write_binary(tmp_path, "data_batch_5", *parts[4])
+    dataset = load_cifar10(tmp_path, "train")
+    assert dataset.name == "cifar10/train"
+    assert np.array_equal(dataset.images, np.concatenate([images for images, _ in parts]))
+
+
+def test_class_names_come_from_the_meta_file(tmp_path: Path) -> None:
+    path = write_binary(tmp_path, "test_batch", *pictures(1))
+    meta = path.with_name("batches.meta.txt")
+    meta.write_text("\n".join("abcdefghij") + "\n\n")
+    assert load_cifar10(tmp_path).classes == tuple("abcdefghij")
+    meta.write_text("a\nb\n")
+    with pytest.raises(DataError, match=r"batches.meta.txt does not name 10 classes"):
+        load_cifar10(tmp_path)
+    write_python(tmp_path / "p", "test_batch", batch(*pictures(1)))
+    write_python(tmp_path / "p", "batches.meta", {b"label_names": [c.encode() for c in CLASSES]})
+    assert load_cifar10(tmp_path / "p").classes == CLASSES
+
+
+def test_a_truncated_file_names_the_offset(tmp_path: Path) -> None:
+    path = write_binary(tmp_path, "test_batch", *pictures(3))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"test_batch.bin is truncated: .* offset 6146 has 3072 of"):
+        load_cifar10(tmp_path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"test_batch.bin is empty"):
+        load_cifar10(tmp_path)
+
+
+def test_a_label_over_9_names_the_offset(tmp_path: Path) -> None:
+    images, labels = pictures(3)
+    labels[2] = 10
+    write_binary(tmp_path, "test_batch", images, labels)
+    with pytest.raises(DataError, match=r"test_batch.bin: the label at offset 6146 is 10"):
+        load_cifar10(tmp_path)
+
+
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+    path = write_binary(tmp_path, "test_batch", *pictures(1))
+    with path.open("r+b") as file:
+        file.truncate(RECORD * 1_000_000)  # sparse: takes no room
+    with pytest.raises(DataError, match="more than any file of CIFAR-10"):
+        load_cifar10(tmp_path)
+
+
+def test_folders_that_are_not_there_or_not_right(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"holds neither {BINARY_FOLDER} nor {PYTHON_FOLDER}"):
+        load_cifar10(tmp_path)
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        load_cifar10(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match="file is a file"):
+        load_cifar10(tmp_path / "file")
+    write_binary(tmp_path, "test_batch", *pictures(1))
+    with pytest.raises(DataError, match=r"holds no data_batch_1.bin"):
+        load_cifar10(tmp_path, "train")
+    with pytest.raises(UsageError, match="split 'val' is not known"):
+        load_cifar10(tmp_path, "val")  # type: ignore[arg-type]
+
+
+IMAGES, LABELS = pictures(2)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "holds no dict, but list"),
+        ({b"labels": [1]}, "holds no array 'data'"),
+        ({b"data": IMAGES.reshape(2, -1)}, "no list 'labels'"),
+        ({b"data": IMAGES.reshape(2, -1)[:, :-1], b"labels": [1, 2]}, r"shape \(2, 3071\)"),
+        ({b"data": IMAGES.reshape(2, -1), b"labels": [1]}, "2 pictures, but 1 labels"),
+        ({b"data": IMAGES.reshape(2, -1), b"labels": [1, 10]}, "label 1 is 10"),
+        ({b"data": IMAGES.reshape(2, -1), b"labels": [1, "2"]}, "label 1 is '2'"),
+        ({b"data": IMAGES.reshape(2, -1).astype(np.int64), b"labels": [1, 2]}, "dtype 'i8'"),
+        ({b"data": np.array([{}, {}]), b"labels": [1, 2]}, "dtype 'O8'"),
+    ],
+)
+def test_python_files_that_hold_something_else(tmp_path: Path, content: Any, message: str) -> None:
+    write_python(tmp_path, "test_batch", content)
+    with pytest.raises(DataError, match=message):
+        load_cifar10(tmp_path)
+
+
+class _Call:
+    """Pickles as a call of a function."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("call", ["system", "getattr", "load", "huge"])
+def test_a_malicious_pickle_runs_nothing(tmp_path: Path, call: str) -> None:
+    trap = tmp_path / "trap"
+    arm = f"open({str(trap)!r}, 'w').close()"
+    hostile = {
+        "system": _Call(os.system, f"touch {trap}"),
+        # Reaching something dangerous through something harmless.
+        "getattr": _Call(getattr, _Call(__import__, "os"), "system"),
+        "load": _Call(eval, arm),
+        "huge": _Call(np.zeros, (1 << 40,), np.uint8),
+    }[call]
+    write_python(tmp_path, "test_batch", {b"data": hostile, b"labels": []})
+    with pytest.raises(DataError, match="which no CIFAR-10 file needs; it was not run"):
+        load_cifar10(tmp_path)
+    assert not trap.exists()
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_damage_to_a_pickle_is_a_data_error(tmp_path: Path, noise: bytes, at: int) -> None:
+    path = write_python(tmp_path, "test_batch", batch(*pictures(1)))
+    data = path.read_bytes()
+    path.write_bytes(data[:at] + noise + data[at + len(noise) :])
+    try:
+        load_cifar10(tmp_path)
+    except DataError as error:
+        assert "test_batch" in str(error)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A real HTTP server of a folder, on a port of its own."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(folder))
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_address[1]}", folder
+        serving.shutdown()
+        thread.join()
+
+
+def archive(folder: Path, members: dict[str, bytes | str]) -> str:
+    """Write archive.tar.gz; a str is the target of a symbolic link. Returns its MD5."""
+    path = folder / "archive.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+                tar.addfile(member)
+            else:
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+
+
+RECORDS = bytes([3]) + bytes(3072)
+
+
+def test_download_unpack_and_read(server: tuple[str, Path], tmp_path: Path) -> None:
+    url, folder = server
+    md5 = archive(folder, {f"{BINARY_FOLDER}/test_batch.bin": RECORDS})
+    root = tmp_path / "new" / "data"
+    assert download_cifar10(root, url=f"{url}/archive.tar.gz", md5=md5) == root
+    assert load_cifar10(root).labels.tolist() == [3]
+    assert [path.name for path in root.iterdir()] == [BINARY_FOLDER]
+    # It is there now, so nothing is fetched.
+    assert download_cifar10(root, url=f"{url}/gone.tar.gz") == root
+
+
+def test_a_download_with_another_checksum_is_refused(
+    server: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, folder = server
+    md5 = archive(folder, {f"{BINARY_FOLDER}/test_batch.bin": RECORDS})
+    with pytest.raises(DataError, match=f"has the MD5 checksum {md5}, not 1234; it was not unpack"):
+        download_cifar10(tmp_path / "data", url=f"{url}/archive.tar.gz", md5="1234")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("../escaped", b"x"), ("/tmp/escaped", b"x"), (f"{BINARY_FOLDER}/link", "/etc/passwd")],
+)
+def test_an_archive_that_reaches_outside_is_refused(
+    server: tuple[str, Path], tmp_path: Path, name: str, content: bytes | str
+) -> None:
+    url, folder = server
+    md5 = archive(folder, {f"{BINARY_FOLDER}/test_batch.bin": RECORDS, name: content})
+    with pytest.raises(DataError, match="which is no plain file inside the archive's own folder"):
+        download_cifar10(tmp_path / "data", url=f"{url}/archive.tar.gz", md5=md5)
+    assert list((tmp_path / "data").iterdir()) == []
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_downloads_that_fail_say_what_to_do(server: tuple[str, Path], tmp_path: Path) -> None:
+    url, folder = server
+    with pytest.raises(DataError, match=r"could not be fetched .*404.* give that folder with --da"):
+        download_cifar10(tmp_path / "data", url=f"{url}/gone.tar.gz")
+    (folder / "noise.tar.gz").write_bytes(b"noise")
+    md5 = hashlib.md5(b"noise", usedforsecurity=False).hexdigest()
+    with pytest.raises(DataError, match=r"is no readable .tar.gz"):
+        download_cifar10(tmp_path / "data", url=f"{url}/noise.tar.gz", md5=md5)
+    md5 = archive(folder, {"other/file": b"x"})
+    with pytest.raises(DataError, match=f"holds no folder {BINARY_FOLDER}"):
+        download_cifar10(tmp_path / "data", url=f"{url}/archive.tar.gz", md5=md5)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+@pytest.mark.skipif("CIFAR10_ROOT" not in os.environ, reason="CIFAR10_ROOT names no real CIFAR-10")
+def test_real_cifar10() -> None:
+    dataset = load_cifar10(os.environ["CIFAR10_ROOT"])
+    assert dataset.images.shape == (10_000, 3, 32, 32)
+    assert np.bincount(dataset.labels).tolist() == [1000] * 10

@@ -1,0 +1,148 @@
+"""Weights: the ones that ship, and a user's own file, good or bad."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import WeightsError
+from harness.models import default_weights, load_weights, random_trunk, save_weights
+from harness.models.resnet18 import buffer_shapes, parameter_shapes
+from suites.requirements import framework
+
+PARAMETERS = 11_181_642
+# Taken once: whatever changes it changes every default model's every answer.
+TRUNK_DIGEST = "47c5818caa6d545f07894ac490d4480e1a3770544452465b7e14ec08b16384e3"
+
+
+def test_the_network_has_the_known_number_of_parameters() -> None:
+    assert sum(prod(shape) for shape in parameter_shapes().values()) == PARAMETERS
+    assert len(parameter_shapes()) == 62
+    assert len(buffer_shapes()) == 40
+
+
+def test_the_default_weights_are_the_same_everywhere() -> None:
+    digest = hashlib.sha256()
+    for name, array in random_trunk().items():
+        digest.update(name.encode() + array.astype("<f4").tobytes())
+    assert digest.hexdigest() == TRUNK_DIGEST
+
+
+def test_the_default_weights_are_whole() -> None:
+    weights = default_weights()
+    assert {name: array.shape for name, array in weights.items()} == (
+        parameter_shapes() | buffer_shapes()
+    )
+    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+
+
+def test_he_initialisation() -> None:
+    # Uniform over ±sqrt(6 / fan-in): the variance is 2 / fan-in.
+    for name, array in random_trunk().items():
+        if array.ndim == 4:
+            fan_in = prod(array.shape[1:])
+            assert np.abs(array).max() <= np.sqrt(6 / fan_in)
+            assert array.var() == pytest.approx(2 / fan_in, rel=0.05), name
+            assert abs(array.mean()) < 4 * np.sqrt(2 / fan_in / array.size)
+
+
+def test_what_ships_is_small() -> None:
+    head = resources.files("harness.models").joinpath("default_head.safetensors")
+    assert len(head.read_bytes()) <= 64 * 1024
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Any]:
+    return default_weights()
+
+
+def test_safetensors_round_trip(tmp_path: Path, weights: dict[str, Any]) -> None:
+    save_weights(tmp_path / "w.safetensors", weights)
+    loaded = load_weights(tmp_path / "w.safetensors")
+    assert loaded.keys() == weights.keys()
+    assert all(np.array_equal(loaded[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("form", ["plain", "wrapped", "ddp", "float64", "bfloat16"])
+def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None:
+    torch = framework("torch")
+    state: Any = {name: torch.from_numpy(array) for name, array in weights.items()}
+    state["bn1.num_batches_tracked"] = torch.tensor(7)
+    if form in ("float64", "bfloat16"):
+        state = {name: tensor.to(getattr(torch, form)) for name, tensor in state.items()}
+    elif form == "ddp":
+        state = {f"module.{name}": tensor for name, tensor in state.items()}
+    elif form == "wrapped":
+        state = {"state_dict": state, "epoch": 3}
+    torch.save(state, tmp_path / "w.pt")
+    loaded = load_weights(tmp_path / "w.pt")
+    assert loaded.keys() == weights.keys()
+    for name, array in loaded.items():
+        assert array.dtype == np.float32
+        tolerance = 0.01 if form == "bfloat16" else 0
+        np.testing.assert_allclose(array, weights[name], rtol=tolerance)
+
+
+class _Trap:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_a_torch_file_runs_nothing(tmp_path: Path) -> None:
+    torch = framework("torch")
+    torch.save({"fc.weight": _Trap(tmp_path / "trap")}, tmp_path / "w.pt")
+    with pytest.raises(WeightsError, match=r"w.pt is no readable state dict"):
+        load_weights(tmp_path / "w.pt")
+    assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize("content", [b"", b"noise" * 100, b"PK\x03\x04 no zip"])
+def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
+    if suffix == ".pt":
+        framework("torch")
+    path = tmp_path / f"w{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=f"weights file .*w{suffix} is no readable"):
+        load_weights(path)
+
+
+def _without(weights: dict[str, Any], name: str) -> dict[str, Any]:
+    return {other: array for other, array in weights.items() if other != name}
+
+
+def test_files_that_do_not_fit(tmp_path: Path, weights: dict[str, Any]) -> None:
+    head = {"fc.weight": np.zeros((1000, 512), np.float32), "fc.bias": np.zeros(1000, np.float32)}
+    wrong = {
+        "lacks conv1.weight;": _without(weights, "conv1.weight"),
+        "lacks conv1.weight, bn1.weight, bn1.bias and 99 more": {"other": weights["fc.bias"]},
+        "has unexpected other": weights | {"other": weights["fc.bias"]},
+        r"fc.weight has shape \(1000, 512\), not \(10, 512\) \(is it a model of": weights | head,
+        "fc.bias holds NaN or infinity": weights | {"fc.bias": np.full(10, np.nan, np.float32)},
+        "fc.bias holds int64, not floats": weights | {"fc.bias": np.zeros(10, np.int64)},
+    }
+    for message, content in wrong.items():
+        save_weights(tmp_path / "w.safetensors", content)
+        with pytest.raises(WeightsError, match=message):
+            load_weights(tmp_path / "w.safetensors")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"w.pt does not exist"):
+        load_weights(tmp_path / "w.pt")
+    (tmp_path / "w.onnx").write_bytes(b"x")
+    with pytest.raises(WeightsError, match=r"suffix '.onnx'; known are .safetensors, .pt, .pth"):
+        load_weights(tmp_path / "w.onnx")
+    with (tmp_path / "huge.pt").open("wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(WeightsError, match="is larger than"):
+        load_weights(tmp_path / "huge.pt")
