@@ -70,3 +70,19 @@ class WorldError(HarnessError):
         super().__init__(report)
         self.errors = errors or {}
         self.in_step = in_step
+
+    @property
+    def common(self) -> Exception | None:
+        """What every rank raised, where all of them raised the same kind of error of ours."""
+        found = list(self.errors.values())
+        if self.in_step and found and all(isinstance(e, HarnessError) for e in found):
+            first = self.errors[min(self.errors)]
+            return first if len({type(e) for e in found}) == 1 else None
+        return None
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit status of a command that failed so: 2 when it was asked for wrongly, else 1."""
+    if isinstance(error, WorldError) and error.common is not None:
+        error = error.common
+    return 2 if isinstance(error, (UsageError, LibraryMissingError)) else 1

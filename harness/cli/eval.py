@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -15,9 +15,15 @@ from tqdm import tqdm
 
 from harness.cli.job import FRAMEWORKS, EvalJob, run_job
 from harness.datasets.cifar10 import download_cifar10
-from harness.errors import HarnessError, LibraryMissingError, UsageError, WorldError
+from harness.errors import HarnessError, UsageError, WorldError, exit_code_of
 from harness.registry import get_backend_class
-from harness.worlds import OuterWorld, World, detect_outer_world, join_outer_world
+from harness.worlds import (
+    OuterWorld,
+    World,
+    check_world_size,
+    detect_outer_world,
+    join_outer_world,
+)
 from harness.worlds.cores import thread_variables
 
 DEFAULT_WORLD_SIZE = 3
@@ -89,22 +95,26 @@ def eval_command(
     outer = detect_outer_world()
     if outer is not None:
         os.environ.update(thread_variables(outer.ranks_on_host, threads))
-        if outer.rank > 0:
-            sys.exit(join_outer_world(outer))
     try:
-        folder = _data_folder(data, download)
+        size = _world_size(backend, world_size, outer)
+        folder = _data_folder(data, download, outer)
         job = EvalJob(framework, backend, device, batch_size, folder, weights, topk)
         job.check()
-        size = _world_size(backend, world_size, outer)
+        if json_path is not None and not json_path.parent.is_dir():
+            raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
+        if outer is not None and outer.rank > 0:
+            sys.exit(join_outer_world(outer, backend))
         report = _evaluate(job, size, timeout, threads, progress, outer)
     except HarnessError as error:
-        _fail(error)
+        _fail(error, outer)
     _show(report)
     if json_path is not None:
         json_path.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _data_folder(data: str, download: bool) -> Path | None:
+def _data_folder(data: str, download: bool, outer: OuterWorld | None) -> Path | None:
+    if download and outer is not None:
+        raise UsageError(f"--download: fetch the data once, before {outer.launcher} starts ranks")
     if data != "embedded":
         return download_cifar10(data) if download else Path(data)
     if download:
@@ -113,16 +123,18 @@ def _data_folder(data: str, download: bool) -> Path | None:
 
 
 def _world_size(backend: str, asked: int | None, outer: OuterWorld | None) -> int:
-    if outer is None:
-        multi = get_backend_class(backend).capabilities.multi_rank
-        default = DEFAULT_WORLD_SIZE if multi else 1
-        return default if asked is None else asked
-    if asked not in (None, outer.world_size):
-        raise UsageError(
-            f"--world-size {asked}, but {outer.launcher} started {outer.world_size} ranks; "
-            f"leave the option out"
-        )
-    return outer.world_size
+    cls = get_backend_class(backend)
+    if outer is not None:
+        if asked not in (None, outer.world_size):
+            raise UsageError(
+                f"--world-size {asked}, but {outer.launcher} started {outer.world_size} ranks; "
+                f"leave the option out"
+            )
+        asked = outer.world_size
+    elif asked is None:
+        asked = DEFAULT_WORLD_SIZE if cls.capabilities.multi_rank else 1
+    check_world_size(cls, asked)
+    return asked
 
 
 def _evaluate(
@@ -166,15 +178,14 @@ def _show(report: dict[str, Any]) -> None:
     Console().print(table)
 
 
-def _fail(error: HarnessError) -> None:
-    """End with the error's text: usage errors as one paragraph, whichever rank found them."""
-    code = 1
-    shown = error
-    if isinstance(error, (UsageError, LibraryMissingError)):
-        code = 2
-    elif isinstance(error, WorldError) and error.in_step and error.errors:
-        first = error.errors[min(error.errors)]
-        if isinstance(first, (UsageError, LibraryMissingError)):
-            code, shown = 2, first
-    click.echo(f"disteval eval: {shown}", err=True)
+def _fail(error: HarnessError, outer: OuterWorld | None) -> NoReturn:
+    """End with one paragraph, or with a world's whole report where ranks did different things."""
+    code = exit_code_of(error)
+    if outer is None or outer.rank == 0 or code == 1:
+        shown = error.common if isinstance(error, WorldError) and error.common else error
+        click.echo(f"disteval eval: {shown}", err=True)
+    if outer is not None and isinstance(error, WorldError) and not error.in_step:
+        # MPI would wait at exit for ranks that are lost or hang; mpirun ends them after this one.
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)

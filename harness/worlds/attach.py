@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from harness.contract import BaseDistBackend
+from harness.registry import get_backend_class
 from harness.worlds.launchers import Launcher
 from harness.worlds.outer import OuterWorld
 from harness.worlds.rank import serve
@@ -48,13 +50,21 @@ class OuterLauncher(Launcher):
         """Nothing to do: ranks end by themselves when their channel to the leader closes."""
 
 
-def join_outer_world(outer: OuterWorld) -> int:
+def join_outer_world(outer: OuterWorld, backend: str | type[BaseDistBackend]) -> int:
     """Serve as a rank of the world that rank 0 of the same job leads.
+
+    Args:
+        outer: The world that this process is in.
+        backend: The backend that the leader will use.
 
     Returns:
         The exit status with which the leader wants this process to end.
 
     Raises:
-        WorldError: Rank 0 did not appear in time.
+        HarnessError: The backend can't be used here, or rank 0 did not appear in time.
     """
+    if isinstance(backend, str):
+        # Importing an MPI library joins the job, for which each rank waits for the others: the
+        # leader does it before it takes the lead.
+        get_backend_class(backend)
     return serve(outer.control_directory(), outer.rank)

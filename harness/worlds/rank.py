@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import os
 import queue
+import shutil
 import signal
 import threading
 import traceback
@@ -22,7 +23,7 @@ from typing import Any
 import cloudpickle
 
 from harness.contract import BaseDistBackend, Rendezvous
-from harness.errors import HarnessError
+from harness.errors import UsageError
 from harness.registry import get_backend_class
 from harness.worlds import control
 from harness.worlds.journal import JournalledBackend
@@ -55,7 +56,7 @@ class Rank:
         self._finalize = cls.finalize_process
         backend = cls()
         if (backend.rank, backend.world_size) != (self.rank, world_size):
-            raise HarnessError(
+            raise UsageError(
                 f"{cls.__name__} says it is rank {backend.rank} of {backend.world_size}, but it "
                 f"runs as rank {self.rank} of {world_size}; its ranks must be started by its own "
                 f"launcher, {cls.launcher!r}"
@@ -112,7 +113,9 @@ def serve(directory: Path, rank: int, *, leads: bool = False) -> int:
     with _stack_on_signal(directory, rank):
         control.send(connection, control.Hello(rank, os.getpid()))
         orders: queue.Queue[Any] = queue.Queue(maxsize=16)
-        threading.Thread(target=_read, args=(connection, orders, leads), daemon=True).start()
+        threading.Thread(
+            target=_read, args=(directory, connection, orders, leads), daemon=True
+        ).start()
         follower = Rank(directory, rank, connection)
         while not isinstance(message := orders.get(), control.Dismissal):
             control.send(connection, follower.carry_out(message))
@@ -135,7 +138,7 @@ def output_path(directory: Path, rank: int) -> Path:
     return directory / f"rank-{rank}.out"
 
 
-def _read(connection: Connection, orders: queue.Queue[Any], leads: bool) -> None:
+def _read(directory: Path, connection: Connection, orders: queue.Queue[Any], leads: bool) -> None:
     """Take orders off the wire in a thread of its own, so that a lost leader is noticed at once."""
     try:
         while True:
@@ -145,6 +148,7 @@ def _read(connection: Connection, orders: queue.Queue[Any], leads: bool) -> None
                 return
     except (EOFError, OSError):
         if not leads:
+            shutil.rmtree(directory, ignore_errors=True)  # the leader may have had no time for it
             os._exit(1)
         orders.put(control.Dismissal(1))
 

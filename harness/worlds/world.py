@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 
 from harness.contract import BaseDistBackend, No, Rendezvous
-from harness.errors import UsageError, WorldError
+from harness.errors import UsageError, WorldError, exit_code_of
 from harness.registry import get_backend_class
 from harness.worlds import control
 from harness.worlds.attach import OuterLauncher
@@ -47,8 +47,10 @@ class World:
         backend: A registered name, or a class that the ranks can import.
         world_size: How many ranks, from 1 up.
         launcher: How to start them; None stands for what the class names.
-        timeout: Seconds without a reply or a sign of progress after which an order has failed, and
-            that the backend may wait for a lost rank.
+        timeout: Seconds without a reply or a sign of progress after which an order has failed.
+        backend_timeout: Seconds that the backend itself may wait for another rank, as it is told
+            in `Rendezvous.timeout`. A day by default: the leader sees progress and the backend does
+            not, so one that gave up first would end worlds in which a rank is merely slow.
         threads: Computing threads a rank; None shares the cores of this host among its ranks.
         outer: The outer world to use instead of starting processes; this process must be its rank
             0, and the others must be in `join_outer_world`.
@@ -65,6 +67,7 @@ class World:
         *,
         launcher: str | None = None,
         timeout: float = 20.0,
+        backend_timeout: float = 86_400.0,
         threads: int | None = None,
         outer: OuterWorld | None = None,
     ) -> None:
@@ -87,10 +90,16 @@ class World:
         except BaseException:
             self._bury()
             raise
-        meet = Rendezvous(self._directory / "rendezvous", LOOPBACK, _free_port(LOOPBACK), timeout)
+        meet = Rendezvous(
+            self._directory / "rendezvous", LOOPBACK, _free_port(LOOPBACK), backend_timeout
+        )
         meet.path.mkdir(mode=0o700)
         arguments = [(backend, world_size, meet)] * world_size
-        self._order("join the group", Rank.join, arguments, max(timeout, START_SECONDS))
+        try:
+            self._order("join the group", Rank.join, arguments, max(timeout, START_SECONDS))
+        except WorldError as error:
+            self._leave_after(error)
+            raise
 
     def _muster(self, seconds: float) -> None:
         """Wait until every rank has reported."""
@@ -162,10 +171,16 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After an exception (Ctrl-C above all) nobody waits for ranks to leave politely.
-        if kind is None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
             self.close()
+        else:
+            self._leave_after(error)
+
+    def _leave_after(self, error: BaseException) -> None:
+        # Ranks that came back can leave politely; after Ctrl-C above all, nobody waits for that.
+        if isinstance(error, WorldError) and error.in_step:
+            self.close(exit_code_of(error))
         else:
             self._bury()
 
@@ -228,6 +243,8 @@ class World:
 
     def _bury(self) -> None:
         """End every process, and forget the world."""
+        if not self._open:
+            return
         self._open = False
         self._selector.close()
         for connection in self._connections.values():

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import UsageError, WorldError
 from harness.worlds import World, beat
+from suites.processes import is_running, wait_for
 from suites.requirements import backend_class
 
 # A hung rank costs this long; everything else is over in milliseconds.
@@ -94,19 +94,9 @@ def unpicklable(backend: Any) -> Any:
     return threading.Lock()
 
 
-def _is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    try:
-        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _wait_until_gone(pids: list[int], seconds: float = 10.0) -> list[int]:
-    deadline = time.monotonic() + seconds
-    while (left := [pid for pid in pids if _is_running(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
+def _left_over(pids: list[int]) -> list[int]:
+    wait_for(lambda: not any(is_running(pid) for pid in pids), 10)
+    return [pid for pid in pids if is_running(pid)]
 
 
 def test_values_come_back_in_rank_order_and_nobody_stays(backend: str) -> None:
@@ -116,7 +106,7 @@ def test_values_come_back_in_rank_order_and_nobody_stays(backend: str) -> None:
             values = world.run(gather, turn, "b", [turn])
             assert values == [(rank, [turn, "b", [turn]]) for rank in range(3)]
     assert len(set(pids)) == 3
-    assert _wait_until_gone(pids) == []
+    assert _left_over(pids) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -194,7 +184,7 @@ def test_a_hung_rank_is_named_with_its_stack(backend: str, crime: Any) -> None:
         assert "in hang_2" in report
     else:
         assert "rank 2: is stopped (SIGSTOP); never entered" in report
-    assert _wait_until_gone(pids) == []
+    assert _left_over(pids) == []
 
 
 def test_a_beat_resets_the_deadline(anywhere: str) -> None:
@@ -222,7 +212,7 @@ def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
     assert len(pids) == 3
     leader.kill()
     leader.wait(10)
-    assert _wait_until_gone(pids) == []
+    assert _left_over(pids) == []
 
 
 def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
@@ -241,7 +231,7 @@ def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
     leader.send_signal(signal.SIGINT)
     leader.communicate(timeout=20)
     assert leader.returncode != 0
-    assert _wait_until_gone(pids) == []
+    assert _left_over(pids) == []
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True])

@@ -1,0 +1,81 @@
+"""Finding and awaiting the processes that a command under test has started."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from harness.worlds.journal import read_position
+from harness.worlds.rank import journal_path
+
+T = TypeVar("T")
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] != "Z"
+
+
+def ranks_below(pid: int) -> dict[int, int]:
+    """Process ids by rank of the rank processes that ``pid`` has started, at any remove."""
+    found: dict[int, int] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and _is_below(int(path.name), pid):
+            rank = _rank_of(path)
+            if rank is not None:
+                found[rank] = int(path.name)
+    return found
+
+
+def collectives_left(pid: int, rank: int) -> int:
+    """How many collectives a rank process has left, read from its journal."""
+    directory = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[3].decode()
+    return read_position(journal_path(Path(directory), rank)).left
+
+
+def wait_for(look: Callable[[], T], seconds: float = 30.0) -> T:
+    """Look until what is found is true, or time has run out; what was found last."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _is_below(pid: int, ancestor: int) -> bool:
+    while pid > 1:
+        stat = _stat(pid)
+        if stat is None:
+            return False
+        pid = int(stat[1])
+        if pid == ancestor:
+            return True
+    return False
+
+
+def _rank_of(process: Path) -> int | None:
+    """The rank of a ``python -m harness.worlds`` process; None for any other."""
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        environ = dict(
+            word.split(b"=", 1)
+            for word in (process / "environ").read_bytes().split(b"\0")
+            if b"=" in word
+        )
+    except OSError:
+        return None
+    if words[1:3] != [b"-m", b"harness.worlds"]:
+        return None
+    for name in (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"):
+        if name in environ:
+            return int(environ[name])
+    return int(words[4]) if words[4] else None

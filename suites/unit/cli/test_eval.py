@@ -1,0 +1,284 @@
+"""``disteval eval`` as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.models import default_weights, save_weights
+from harness.worlds.launchers import MpirunLauncher
+from suites.processes import collectives_left, is_running, ranks_below, wait_for
+from suites.requirements import backend_class, framework
+
+DISTEVAL = [sys.executable, "-m", "harness.cli"]
+BACKENDS = ["torch_cpu", "mpi4py"]
+REAL = pytest.param(
+    "CIFAR10_ROOT",
+    marks=pytest.mark.skipif(
+        "CIFAR10_ROOT" not in os.environ, reason="CIFAR10_ROOT names no real CIFAR-10"
+    ),
+)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    framework("torch")
+    backend_class(request.param)
+    return str(request.param)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """What a user's shell has, without this test run's own data folder."""
+    kept = {name: value for name, value in os.environ.items() if name != "CIFAR10_ROOT"}
+    return kept | MpirunLauncher().environment() | variables
+
+
+def run(*arguments: str, prefix: list[str] | None = None, **variables: str) -> Any:
+    return subprocess.run(
+        [*(prefix or []), *DISTEVAL, "eval", *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("data", ["embedded", REAL])
+def test_the_answer_is_the_same_integer_at_every_world_size(
+    backend: str, data: str, tmp_path: Path
+) -> None:
+    folder = os.environ["CIFAR10_ROOT"] if data == "CIFAR10_ROOT" else data
+    reports = {}
+    for size in (1, 2, 3, 4):
+        path = tmp_path / f"{size}.json"
+        done = run(
+            f"--backend={backend}", f"--world-size={size}", f"--data={folder}", f"--json={path}"
+        )
+        assert done.returncode == 0, done.stderr
+        reports[size] = json.loads(path.read_text())
+    for size, report in reports.items():
+        assert report["correct"] == reports[1]["correct"]
+        assert report["accuracy"] == {k: n / 10_000 for k, n in report["correct"].items()}
+        assert report["size"] == report["evaluated"] == 10_000
+        assert report["padded"] == -10_000 % size
+        assert report["world_size"] == size
+    if data == "embedded":
+        # Well above chance, and short of perfect; a weaker claim than the number, which depends on
+        # how the processor rounds where two scores all but tie.
+        assert 7_900 < reports[1]["correct"]["top1"] < 8_020
+
+
+def test_the_report_is_whole_and_the_table_says_the_same(tmp_path: Path) -> None:
+    framework("torch")
+    path = tmp_path / "r.json"
+    done = run("--backend=non_dist", "--batch-size=500", "--topk=1,5,10", f"--json={path}")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(path.read_text())
+    assert report["accuracy"].keys() == report["correct"].keys() == {"top1", "top5", "top10"}
+    assert report["accuracy"]["top10"] == 1.0
+    expected = {
+        "size": 10_000, "evaluated": 10_000, "padded": 0, "world_size": 1, "batch_size": 500,
+        "backend": "non_dist", "framework": "torch", "device": "cpu", "dataset": "embedded/test",
+    }  # fmt: skip
+    assert {name: report[name] for name in expected} == expected
+    assert report["images_per_second"] == pytest.approx(10_000 / report["seconds"])
+    assert {"python", "numpy", "torch", "disteval-harness"} <= report["versions"].keys()
+    assert (
+        f"{report['accuracy']['top1']:.4f}  ({report['correct']['top1']} of 10000)" in done.stdout
+    )
+    assert "duplicates dropped" in done.stdout
+    # A bar is for terminals.
+    assert done.stderr == ""
+
+
+def test_own_weights_are_used(tmp_path: Path) -> None:
+    torch = framework("torch")
+    weights = default_weights()
+    # A network that always answers class 3, and is right about a tenth of the time.
+    weights["fc.weight"][:] = 0
+    weights["fc.bias"][3] = 1
+    save_weights(tmp_path / "w.safetensors", weights)
+    torch.save({n: torch.from_numpy(a) for n, a in weights.items()}, tmp_path / "w.pt")
+    found = []
+    for name in ("w.safetensors", "w.pt"):
+        path = tmp_path / "r.json"
+        done = run(
+            "--backend=torch_cpu", "--world-size=2", f"--weights={tmp_path / name}",
+            "--topk=1", f"--json={path}",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(path.read_text())["correct"])
+    assert found == [{"top1": 975}, {"top1": 975}]
+
+
+def test_under_mpirun_it_joins(tmp_path: Path) -> None:
+    framework("torch")
+    backend_class("mpi4py")
+    mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
+    for name in BACKENDS:
+        path = tmp_path / f"{name}.json"
+        done = run(f"--backend={name}", f"--json={path}", prefix=mpirun)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(path.read_text())
+        assert (report["world_size"], report["evaluated"], report["padded"]) == (3, 10_000, 2)
+        assert done.stdout.count("top1 accuracy") == 1
+
+
+def test_under_mpirun_wrong_usage_is_said_once_and_nobody_waits(tmp_path: Path) -> None:
+    framework("torch")
+    backend_class("mpi4py")
+    mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
+    for arguments, message in (
+        (["--backend=mpi4py", "--world-size=4"], "--world-size 4, but mpirun started 3 ranks"),
+        (["--backend=mpi4py", "--weights=none.pt"], "weights file none.pt does not exist"),
+        (["--backend=non_dist"], "NonDist can't run with world size 3"),
+    ):
+        begin = time.monotonic()
+        done = run(*arguments, prefix=mpirun)
+        assert done.returncode != 0
+        assert done.stderr.count(message) == 1
+        assert time.monotonic() - begin < 30
+
+
+def test_under_torchrun_it_joins(tmp_path: Path) -> None:
+    framework("torch")
+    path = tmp_path / "r.json"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--no-python"]
+    done = run(f"--json={path}", prefix=torchrun)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(path.read_text())
+    assert (report["world_size"], report["evaluated"], report["padded"]) == (3, 10_000, 2)
+    assert done.stdout.count("top1 accuracy") == 1
+
+
+def test_mpi_under_torchrun_is_not_three_worlds_of_one(tmp_path: Path) -> None:
+    framework("torch")
+    backend_class("mpi4py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--no-python"]
+    done = run("--backend=mpi4py", prefix=torchrun)
+    assert done.returncode != 0
+    assert "its ranks must be started by its own launcher, 'mpirun'" in done.stderr
+    assert "top1" not in done.stdout
+
+
+def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[int, int]]:
+    """Start an evaluation that takes long; the command, and its ranks once all three are there."""
+    command = subprocess.Popen(
+        [*DISTEVAL, "eval", f"--backend={backend}", "--batch-size=1", "--world-size=3", *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    ranks = wait_for(lambda: found if len(found := ranks_below(command.pid)) == 3 else None)
+    assert ranks is not None, "three ranks did not appear"
+    return command, ranks
+
+
+def test_a_killed_rank_ends_the_command(backend: str) -> None:
+    command, ranks = _start(backend)
+    os.kill(ranks[1], signal.SIGKILL)
+    begin = time.monotonic()
+    _, stderr = command.communicate(timeout=60)
+    assert time.monotonic() - begin < 20
+    assert command.returncode == 1
+    assert "rank 1" in stderr
+    assert "Killed" in stderr or "SIGKILL" in stderr
+    assert [pid for pid in ranks.values() if is_running(pid)] == []
+
+
+def test_a_hung_rank_ends_the_command(backend: str) -> None:
+    timeout = 4
+    command, ranks = _start(backend, f"--timeout={timeout}")
+    # Not before it evaluates: ranks that start are given longer.
+    assert wait_for(lambda: collectives_left(ranks[2], 2) > 0)
+    os.kill(ranks[2], signal.SIGSTOP)
+    begin = time.monotonic()
+    _, stderr = command.communicate(timeout=120)
+    # The others go on to the end of their shards first, which is progress.
+    assert time.monotonic() - begin < 90
+    assert command.returncode == 1
+    assert f"no progress for {timeout} s on ranks 0, 1, 2" in stderr
+    assert "rank 2: is stopped (SIGSTOP); never entered all_gather_object" in stderr
+    assert "rank 0: waits in all_gather_object" in stderr
+    assert [pid for pid in ranks.values() if is_running(pid)] == []
+
+
+def test_ctrl_c_leaves_no_process(backend: str) -> None:
+    command, ranks = _start(backend)
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=30)
+    assert command.returncode != 0
+    assert wait_for(lambda: not any(is_running(pid) for pid in ranks.values()), 10)
+
+
+BAD = {
+    ("--backend=torch_cup",): "no backend 'torch_cup'. Did you mean 'torch_cpu'? The known ones",
+    ("--backend=non_dist", "--world-size=0"): "world size must be an integer from 1 up, not 0",
+    ("--backend=non_dist", "--world-size=-1"): "world size must be an integer from 1 up, not -1",
+    ("--backend=non_dist", "--world-size=2"): "NonDist can't run with world size 2",
+    ("--backend=non_dist", "--batch-size=0"): "0 is not in the range x>=1",
+    ("--backend=non_dist", "--topk=1,11"): "top-11 accuracy makes no sense over 10 classes",
+    ("--backend=non_dist", "--topk=0"): "top-0 accuracy makes no sense",
+    ("--backend=non_dist", "--topk=1,1"): "a k is given twice: 1,1",
+    ("--backend=non_dist", "--topk=one"): "'one' is no list of integers such as 1,3",
+    ("--backend=non_dist", "--download"): "--download needs a folder to put CIFAR-10 in",
+    ("--backend=non_dist", "--json=/none/r.json"): "the folder /none does not exist",
+    ("--backend=non_dist", "--data=/none"): "the data folder /none does not exist",
+    ("--backend=non_dist", "--weights=/none.pt"): "weights file /none.pt does not exist",
+    ("--backend=non_dist", "--framework=caffe"): "'caffe' is not",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", BAD, ids=" ".join)
+def test_wrong_usage_exits_with_2_and_says_why(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert BAD[arguments] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_files_exit_with_2_and_say_why(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    truncated = tmp_path / "truncated" / "cifar-10-batches-bin"
+    truncated.mkdir(parents=True)
+    (truncated / "test_batch.bin").write_bytes(bytes(4000))
+    (tmp_path / "w.safetensors").write_bytes(b"noise")
+    for argument, message in (
+        (f"--data={tmp_path / 'empty'}", "holds neither cifar-10-batches-bin nor"),
+        (f"--data={truncated.parent}", "test_batch.bin is truncated: the record at offset 3073"),
+        (f"--weights={tmp_path / 'w.safetensors'}", "is no readable safetensors file"),
+    ):
+        done = run("--backend=non_dist", argument)
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("backend_name", ["torch_cpu", "non_dist"])
+def test_a_missing_library_exits_with_2_and_names_the_extra(
+    backend_name: str, tmp_path: Path
+) -> None:
+    # A directory of the name, without a module in it, is not importable as torch.
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module', name='torch')")
+    done = run(f"--backend={backend_name}", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2, done.stderr
+    assert "'torch' is not installed" in done.stderr
+    assert "pip install 'disteval-harness[torch]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_data_folder_comes_from_the_environment_unless_it_is_given() -> None:
+    done = run("--backend=non_dist", CIFAR10_ROOT="/from/the/environment")
+    assert "the data folder /from/the/environment does not exist" in done.stderr
+    done = run("--backend=non_dist", "--data=/given", CIFAR10_ROOT="/from/the/environment")
+    assert "the data folder /given does not exist" in done.stderr
