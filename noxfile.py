@@ -74,6 +74,8 @@ def tests_core(session: nox.Session) -> None:
 def tests_torch(session: nox.Session) -> None:
     """torch: gloo ranks, the model, and the main job; with a GPU, NCCL too."""
     session.install(".[torch,conformance]", TORCH)
+    # As installed, with nothing of this folder: what the wheel lacks shows.
+    session.run("disteval", "eval", "--world-size=2")
     _pytest(session, "suites", require="torch_cpu,torch")
 
 

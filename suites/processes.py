@@ -63,7 +63,7 @@ def _is_below(pid: int, ancestor: int) -> bool:
 
 
 def _rank_of(process: Path) -> int | None:
-    """The rank of a ``python -m harness.worlds`` process; None for any other."""
+    """The rank of a process that a world has started; None for any other."""
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
         environ = dict(
@@ -73,7 +73,7 @@ def _rank_of(process: Path) -> int | None:
         )
     except OSError:
         return None
-    if words[1:3] != [b"-m", b"harness.worlds"]:
+    if len(words) < 4 or words[1] != b"-c" or b"harness.worlds.process" not in words[2]:
         return None
     for name in (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"):
         if name in environ:

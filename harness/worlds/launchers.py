@@ -17,6 +17,13 @@ from typing import ClassVar
 from harness.errors import BackendUnavailableError, UsageError
 from harness.worlds.outer import outside_environment
 
+# A rank imports what its leader imports, from where the leader does: not from a folder that happens
+# to be the current one, as -m would.
+_RANK = (
+    "import sys; sys.path[:] = open(sys.argv[1] + '/sys.path').read().splitlines(); "
+    "from harness.worlds.process import main; sys.exit(main())"
+)
+
 _STATUS_SECONDS = 1.0
 _TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 5.0
@@ -37,7 +44,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
-        """Make every rank run ``python -m harness.worlds`` with that control directory.
+        """Make every rank run `harness.worlds.process.main` with that control directory.
 
         Args:
             directory: The world's control directory.
@@ -88,6 +95,7 @@ class ProcessLauncher(Launcher):
     def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
         """Start every process; what they print before they are ranks goes to a log."""
         self._log = directory / "launcher.log"
+        (directory / "sys.path").write_text("\n".join(path or str(Path.cwd()) for path in sys.path))
         with self._log.open("wb") as log:
             for command in self.commands(directory, world_size):
                 # A session of its own: Ctrl-C reaches the leader alone, which then buries them.
@@ -142,8 +150,7 @@ class LocalLauncher(ProcessLauncher):
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
         """One command a rank."""
         return [
-            [sys.executable, "-m", "harness.worlds", str(directory), str(rank)]
-            for rank in range(world_size)
+            [sys.executable, "-c", _RANK, str(directory), str(rank)] for rank in range(world_size)
         ]
 
     def rank_status(self, rank: int) -> int | None:
@@ -161,7 +168,7 @@ class MpirunLauncher(ProcessLauncher):
 
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
         """One mpirun, whose ranks read their number from what it tells them."""
-        rank = [sys.executable, "-m", "harness.worlds", str(directory)]
+        rank = [sys.executable, "-c", _RANK, str(directory)]
         return [[_find_mpirun(), "-n", str(world_size), *rank]]
 
     def environment(self) -> dict[str, str]:

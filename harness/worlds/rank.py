@@ -1,6 +1,6 @@
 """What a rank does: take orders, run them with its backend, tell what came back.
 
-A process that the harness started runs ``python -m harness.worlds``; one that already is a rank of
+A process that the harness started comes here by `harness.worlds.process`; one that is a rank of
 somebody's ``mpirun`` or ``torchrun`` calls `serve`.
 """
 

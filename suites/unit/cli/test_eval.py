@@ -173,7 +173,14 @@ def test_mpi_under_torchrun_is_not_three_worlds_of_one(tmp_path: Path) -> None:
 def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[int, int]]:
     """Start an evaluation that takes long; the command, and its ranks once all three are there."""
     command = subprocess.Popen(
-        [*DISTEVAL, "eval", f"--backend={backend}", "--batch-size=1", "--world-size=3", *arguments],
+        [
+            *DISTEVAL,
+            "eval",
+            f"--backend={backend}",
+            "--batch-size=32",
+            "--world-size=3",
+            *arguments,
+        ],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A rank's process: ``python -m harness.worlds CONTROL_DIRECTORY [RANK]``."""
+"""What a process that a launcher started does: become a rank, and serve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ def _redirect_output(path: Path) -> None:
 
 
 def main() -> int:
-    """Serve as one rank of the world whose control directory is given."""
+    """Serve as one rank of a world; the arguments are its control directory and the rank.
+
+    Returns:
+        The exit status.
+    """
     directory = Path(sys.argv[1])
     outer = detect_outer_world()
     # Under mpirun the command is the same for every rank, and mpirun tells each its number.
@@ -27,7 +31,3 @@ def main() -> int:
     _redirect_output(output_path(directory, rank))
     faulthandler.enable()
     return serve(directory, rank)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What the documents show is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suites.requirements import framework
+
+ROOT = Path(__file__).parents[2]
+
+
+def python_blocks(name: str) -> list[str]:
+    path = ROOT / name
+    if not path.exists():
+        pytest.skip("the documents are not part of an installed package; run this from a clone")
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+def run(code: str, folder: Path) -> str:
+    script = folder / "script.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_readme(tmp_path: Path) -> None:
+    framework("torch")
+    [block] = python_blocks("README.md")
+    printed = run(block, tmp_path)
+    assert printed.startswith("{'top1': 0.79")
+    assert printed.endswith("10000 0\n")
+
+
+def test_the_new_backend_works_as_written(tmp_path: Path) -> None:
+    backend, usage = python_blocks("docs/new_backend.md")
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "backend.py").write_text(backend)
+    entry_points = re.search(
+        r"```toml\n\[project.entry-points.\"disteval.backends\"\]\n(.*?)```",
+        (ROOT / "docs/new_backend.md").read_text(),
+        flags=re.DOTALL,
+    )
+    assert entry_points is not None
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    declared = entry_points[1].replace('"', "")
+    (info / "entry_points.txt").write_text(f"[disteval.backends]\n{declared}")
+    assert run(usage, tmp_path) == f"{[['a', 'b', 'c']] * 3}\n"
+    check = (
+        "from harness import RankError\n"
+        "from harness.worlds import World\n"
+        "def work(backend, obj):\n"
+        "    sent = [backend.broadcast_object(obj, src) for src in range(3)]\n"
+        "    try: backend.all_gather_object((lambda: 0) if backend.rank == 1 else 0)\n"
+        "    except RankError as error: return sent, error.rank\n"
+        "with World('file', 3) as world:\n"
+        "    assert world.run(work, 1, 'b', None) == [([1, 'b', None], 1)] * 3\n"
+    )
+    run(check, tmp_path)
