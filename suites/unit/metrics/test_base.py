@@ -151,3 +151,20 @@ def test_the_backend_is_a_name_an_instance_or_the_default() -> None:
 def test_an_unknown_collect_mode_is_refused() -> None:
     with pytest.raises(UsageError, match="'zip' is not known; use 'unzip' or 'cat'"):
         Samples(dist_collect_mode="zip")  # type: ignore[arg-type]
+
+
+def test_only_rank_0_computes() -> None:
+    computed_on = []
+
+    def rank(backend: ThreadBackend) -> Any:
+        class Telling(Samples):
+            def compute_metric(self, results: list[Any]) -> Any:
+                computed_on.append(backend.rank)
+                return len(results)
+
+        metric = Telling(dist_backend=backend)
+        metric.add([1, 2])
+        return metric.compute()
+
+    assert values(run_ranks(4, rank)) == [8] * 4
+    assert computed_on == [0]
