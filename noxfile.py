@@ -19,7 +19,15 @@ TORCH = "torch==2.13.0"
 JAX = "jax>=0.10,<0.11"
 TENSORFLOW = "tensorflow-cpu==2.21.0"
 
-TESTS = ["lint", "typecheck", "tests-core", "tests-torch", "tests-mpi", "tests-arrays"]
+TESTS = [
+    "lint",
+    "typecheck",
+    "tests-core",
+    "tests-torch",
+    "tests-mpi(mpich)",
+    "tests-mpi(openmpi)",
+    "tests-arrays",
+]
 
 
 @nox.session(name="eval")
@@ -80,7 +88,7 @@ def tests_torch(session: nox.Session) -> None:
 
 
 @nox.session(name="tests-mpi")
-@nox.parametrize("library", ["mpich", "openmpi"])
+@nox.parametrize("library", ["mpich", "openmpi"], ids=["mpich", "openmpi"])
 def tests_mpi(session: nox.Session, library: str) -> None:
     """MPI under MPICH and Open MPI; torch is there to give the main job its model."""
     extra = {"mpich": "mpi", "openmpi": "openmpi"}[library]

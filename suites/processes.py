@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness.worlds.journal import read_position
 from harness.worlds.rank import journal_path
@@ -17,6 +19,21 @@ def is_running(pid: int) -> bool:
     """Whether there is such a process, and it is no zombie."""
     stat = _stat(pid)
     return stat is not None and stat[0] != "Z"
+
+
+def start_as_from_a_terminal(command: list[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a command whose output is kept and that Ctrl-C reaches.
+
+    A test run that was itself started in the background ignores SIGINT, and so would its children.
+    """
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
 
 
 def ranks_below(pid: int) -> dict[int, int]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from harness.contract import BaseDistBackend
 from harness.registry import get_backend_class
-from harness.worlds.launchers import Launcher
+from harness.worlds.launchers import ThreadsLauncher
 from harness.worlds.outer import OuterWorld
 from harness.worlds.rank import serve
 
 
-class OuterLauncher(Launcher):
+class OuterLauncher(ThreadsLauncher):
     """Starts nothing: the ranks are there. This process leads, and is rank 0 in a thread.
 
     Args:
@@ -22,8 +21,8 @@ class OuterLauncher(Launcher):
     name = "outer"
 
     def __init__(self, outer: OuterWorld) -> None:
+        super().__init__()
         self._outer = outer
-        self._rank_0: threading.Thread | None = None
 
     def directory(self) -> Path:
         """Create the control directory where the other ranks look for it."""
@@ -31,23 +30,7 @@ class OuterLauncher(Launcher):
 
     def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
         """Let this process take part; the other ranks come by themselves."""
-        self._rank_0 = threading.Thread(
-            target=serve, args=(directory, 0), kwargs={"leads": True}, daemon=True
-        )
-        self._rank_0.start()
-
-    def ended(self) -> dict[int, int]:
-        """Nothing: the outer launcher watches its processes."""
-        return {}
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until this process's own rank has left its group."""
-        if self._rank_0 is not None:
-            self._rank_0.join(seconds)
-        return self._rank_0 is None or not self._rank_0.is_alive()
-
-    def bury(self, pids: list[int]) -> None:
-        """Nothing to do: ranks end by themselves when their channel to the leader closes."""
+        super().start(directory, 1, environment)
 
 
 def join_outer_world(outer: OuterWorld, backend: str | type[BaseDistBackend]) -> int:

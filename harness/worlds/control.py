@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import secrets
+import socket
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
@@ -28,10 +29,11 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Hello:
-    """A rank's first words."""
+    """A rank's first words: which it is, and the process and thread that it lives in."""
 
     rank: int
     pid: int
+    thread: int
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,15 @@ def connect(control: Path, timeout: float) -> Connection:
         raise WorldError(f"{control} belongs to another user; refusing to take orders from there")
     found = json.loads(address.read_text())
     channel = Client((found["host"], int(found["port"])), authkey=bytes.fromhex(found["key"]))
-    return _with_low_descriptor(channel)
+    channel = _with_low_descriptor(channel)
+    send_at_once(channel)
+    return channel
+
+
+def send_at_once(channel: Connection) -> None:
+    """Send small messages as they come, not after the other end's delayed acknowledgement."""
+    with socket.socket(fileno=os.dup(channel.fileno())) as handle:
+        handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _with_low_descriptor(channel: Connection) -> Connection:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import ClassVar
 
 from harness.errors import BackendUnavailableError, UsageError
 from harness.worlds.outer import outside_environment
+from harness.worlds.rank import serve
 
 # A rank imports what its leader imports, from where the leader does: not from a folder that happens
 # to be the current one, as -m would.
@@ -179,9 +181,70 @@ class MpirunLauncher(ProcessLauncher):
         return allowed
 
 
-LAUNCHERS: dict[str, type[Launcher]] = {
-    launcher.name: launcher for launcher in (LocalLauncher, MpirunLauncher)
-}
+class TorchrunLauncher(ProcessLauncher):
+    """One ``torchrun`` starts all ranks."""
+
+    name = "torchrun"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        """One torchrun, whose ranks read their number from what it tells them."""
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone"]
+        rank = [sys.executable, "-c", _RANK, str(directory)]
+        return [[*torchrun, f"--nproc-per-node={world_size}", *rank]]
+
+
+class ThreadsLauncher(Launcher):
+    """Every rank is a thread of the leader's process.
+
+    A thread can't be ended: one that hangs stays until the process ends.
+    """
+
+    name = "threads"
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
+        """Start the threads; the environment is the process's and stays as it is."""
+        for rank in range(world_size):
+            thread = threading.Thread(
+                target=serve, args=(directory, rank), kwargs={"leads": True}, daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def ended(self) -> dict[int, int]:
+        """Nothing: threads do not end by themselves."""
+        return {}
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until every thread has left its group."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def bury(self, pids: list[int]) -> None:
+        """Nothing to do: a thread ends when its channel to the leader closes."""
+
+
+_launchers: dict[str, type[Launcher]] = {}
+
+
+def register_launcher(launcher: type[Launcher]) -> type[Launcher]:
+    """Make a launcher known under its name; also usable as a decorator.
+
+    Raises:
+        UsageError: The name is taken by another class.
+    """
+    if _launchers.get(launcher.name, launcher) is not launcher:
+        raise UsageError(f"the launcher name {launcher.name!r} is taken; choose another")
+    _launchers[launcher.name] = launcher
+    return launcher
+
+
+for _launcher in (LocalLauncher, MpirunLauncher, TorchrunLauncher, ThreadsLauncher):
+    register_launcher(_launcher)
 
 
 def get_launcher(name: str) -> Launcher:
@@ -190,11 +253,11 @@ def get_launcher(name: str) -> Launcher:
     Raises:
         UsageError: There is none.
     """
-    if name not in LAUNCHERS:
+    if name not in _launchers:
         raise UsageError(
-            f"there is no launcher {name!r}; the known ones are: {', '.join(LAUNCHERS)}"
+            f"there is no launcher {name!r}; the known ones are: {', '.join(_launchers)}"
         )
-    return LAUNCHERS[name]()
+    return _launchers[name]()
 
 
 def _find_mpirun() -> str:

@@ -22,12 +22,12 @@ class Muster:
 
     Attributes:
         connections: The channel to each rank that has reported.
-        pids: The process id of each.
+        members: What each said of itself.
     """
 
     def __init__(self, listener: Listener, world_size: int) -> None:
         self.connections: dict[int, Connection] = {}
-        self.pids: dict[int, int] = {}
+        self.members: dict[int, control.Hello] = {}
         self._listener = listener
         self._world_size = world_size
         self._stopped = False
@@ -43,15 +43,16 @@ class Muster:
             self._stopped = True
             # Wakes the thread out of accept.
             socket.create_connection(self._listener.address, timeout=1).close()
-            thread.join()
+            thread.join(1)
         return len(self.connections) == self._world_size
 
     def _accept(self) -> None:
         while len(self.connections) < self._world_size and not self._stopped:
             try:
                 connection = self._listener.accept()
+                control.send_at_once(connection)
                 hello = control.receive(connection)
             except (AuthenticationError, EOFError, OSError):
                 continue  # not one of ours, or one that died; the deadline tells in the end
-            self.pids[hello.rank] = hello.pid
+            self.members[hello.rank] = hello
             self.connections[hello.rank] = connection

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.worlds import control
 from harness.worlds.journal import Position, read_position
 from harness.worlds.rank import STACK_SIGNAL, journal_path, output_path, stack_path
 
@@ -27,7 +30,7 @@ class Fate:
 
     Attributes:
         rank: Which one.
-        pid: Its process; None when it never reported.
+        member: What it said of itself; None when it never reported.
         raised: The text of its traceback, when its order raised.
         summary: The exception's last line, when its order raised.
         returned: Whether its order returned.
@@ -39,7 +42,7 @@ class Fate:
     """
 
     rank: int
-    pid: int | None = None
+    member: control.Hello | None = None
     raised: str = ""
     summary: str = ""
     returned: bool = False
@@ -55,7 +58,7 @@ def examine(directory: Path, fates: Sequence[Fate]) -> None:
     for fate in fates:
         fate.position = read_position(journal_path(directory, fate.rank))
         fate.output = _tail(output_path(directory, fate.rank))
-    pending = [f for f in fates if f.pid and not (f.lost or f.raised or f.returned)]
+    pending = [f for f in fates if f.member and not (f.lost or f.raised or f.returned)]
     asked = [fate for fate in pending if _ask_for_stack(fate)]
     deadline = time.monotonic() + _STACK_SECONDS
     for fate in asked:
@@ -89,14 +92,14 @@ def exit_text(status: int | None) -> str:
 def _describe(fate: Fate, last: Position) -> str:
     if fate.raised:
         return f"raised {fate.summary}"
-    if fate.pid is None:
+    if fate.member is None:
         return "never reported to the leader"
     if fate.returned:
         return "returned"
     where = _whereabouts(fate.position, last)
     if fate.lost:
         return f"{exit_text(fate.status)}; {where}"
-    return f"is stopped (SIGSTOP); {where}" if _is_stopped(fate.pid) else where
+    return f"is stopped (SIGSTOP); {where}" if _is_stopped(fate.member.pid) else where
 
 
 def _whereabouts(here: Position, last: Position) -> str:
@@ -117,10 +120,17 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _ask_for_stack(fate: Fate) -> bool:
-    if fate.pid is None or _is_stopped(fate.pid):
+    """Whether the rank's process will write its stack; a thread of this one is looked at here."""
+    if fate.member is None or _is_stopped(fate.member.pid):
+        return False
+    if fate.member.pid == os.getpid():
+        frame = sys._current_frames().get(fate.member.thread)
+        calls = traceback.extract_stack(frame)[::-1] if frame else []
+        lines = [f'  File "{c.filename}", line {c.lineno} in {c.name}' for c in calls]
+        fate.stack = _trim("\n".join(["Current thread", *lines]))
         return False
     try:
-        os.kill(fate.pid, STACK_SIGNAL)
+        os.kill(fate.member.pid, STACK_SIGNAL)
     except ProcessLookupError:
         return False
     return True

@@ -25,8 +25,8 @@ def main() -> int:
         The exit status.
     """
     directory = Path(sys.argv[1])
-    outer = detect_outer_world()
     # Under mpirun the command is the same for every rank, and mpirun tells each its number.
+    outer = detect_outer_world() if len(sys.argv) == 2 else None
     rank = int(sys.argv[2]) if outer is None else outer.rank
     _redirect_output(output_path(directory, rank))
     faulthandler.enable()

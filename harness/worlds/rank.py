@@ -110,8 +110,8 @@ def serve(directory: Path, rank: int, *, leads: bool = False) -> int:
         The exit code that the leader gave with the dismissal.
     """
     connection = control.connect(directory, CONNECT_SECONDS)
-    with _stack_on_signal(directory, rank):
-        control.send(connection, control.Hello(rank, os.getpid()))
+    with contextlib.nullcontext() if leads else _stack_on_signal(directory, rank):
+        control.send(connection, control.Hello(rank, os.getpid(), threading.get_ident()))
         orders: queue.Queue[Any] = queue.Queue(maxsize=16)
         threading.Thread(
             target=_read, args=(directory, connection, orders, leads), daemon=True

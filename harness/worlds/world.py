@@ -31,7 +31,7 @@ START_SECONDS = 60.0
 """Seconds that ranks get at least to start and to join; imports alone can take many."""
 
 _LEAVE_SECONDS = 10.0
-_LAST_WORDS_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 5.0
 
 
 class World:
@@ -80,7 +80,7 @@ class World:
         )
         self._directory = self._launcher.directory()
         self._connections: dict[int, Connection] = {}
-        self._pids: dict[int, int] = {}
+        self._members: dict[int, control.Hello] = {}
         self._selector = selectors.DefaultSelector()
         self._open = True
         self._listener = control.open_listener(self._directory, LOOPBACK)
@@ -106,7 +106,7 @@ class World:
         muster = Muster(self._listener, self.world_size)
         deadline = time.monotonic() + seconds
         complete = muster.wait(lambda: bool(self._launcher.ended()) or time.monotonic() > deadline)
-        self._connections, self._pids = muster.connections, muster.pids
+        self._connections, self._members = muster.connections, muster.members
         for rank, connection in self._connections.items():
             self._selector.register(connection, selectors.EVENT_READ, rank)
         if not complete:
@@ -228,7 +228,7 @@ class World:
         return WorldError(text, outcome.exceptions(), in_step=outcome.in_step)
 
     def _fate(self, rank: int, outcome: Outcome | None = None) -> Fate:
-        fate = Fate(rank, self._pids.get(rank))
+        fate = Fate(rank, self._members.get(rank))
         if outcome is None:
             return fate
         reply = outcome.replies.get(rank)
@@ -249,7 +249,7 @@ class World:
         self._selector.close()
         for connection in self._connections.values():
             connection.close()
-        self._launcher.bury(list(self._pids.values()))
+        self._launcher.bury([member.pid for member in self._members.values()])
         self._listener.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.threads_dist import ThreadsDist
 from harness import Evaluation, RankError, UsageError, evaluate, get_dist_backend
 from harness.datasets import ArrayDataset
 from harness.metrics import Accuracy, BaseMetric
-from suites.thread_world import ThreadBackend, run_ranks, values
+from suites.thread_world import run_ranks, values
 
 
 class Labels(BaseMetric):
@@ -42,7 +43,7 @@ def read_label(images: Any) -> Any:
     return scores
 
 
-def run(world: int, function: Callable[[ThreadBackend], Any]) -> list[Any]:
+def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
     return values(run_ranks(world, function))
 
 
@@ -54,7 +55,7 @@ def run(world: int, function: Callable[[ThreadBackend], Any]) -> list[Any]:
 def test_every_sample_is_counted_exactly_once(
     size: int, world: int, batch_size: int, mode: Any, pad: bool
 ) -> None:
-    def rank(backend: ThreadBackend) -> Evaluation:
+    def rank(backend: ThreadsDist) -> Evaluation:
         metrics = {"labels": Labels()}
         return evaluate(
             read_label, numbered(size), metrics, backend, batch_size, mode=mode, pad=pad
@@ -72,7 +73,7 @@ def test_every_sample_is_counted_exactly_once(
 def test_accuracy_is_the_same_integer_as_on_one_rank(
     size: int, world: int, batch_size: int
 ) -> None:
-    def rank(backend: ThreadBackend) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         metrics = {"accuracy": Accuracy(counts=True)}
         return evaluate(read_label, numbered(size), metrics, backend, batch_size).metrics
 
@@ -86,7 +87,7 @@ def test_accuracy_is_the_same_integer_as_on_one_rank(
 def test_every_batch_has_the_same_shape_and_every_rank_as_many(
     size: int, world: int, batch_size: int
 ) -> None:
-    def rank(backend: ThreadBackend) -> list[Any]:
+    def rank(backend: ThreadsDist) -> list[Any]:
         shapes = []
 
         def predict(images: Any) -> Any:
@@ -125,7 +126,7 @@ def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_ranks_with_different_data_are_told() -> None:
-    def rank(backend: ThreadBackend) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         return evaluate(read_label, numbered(5 + (backend.rank == 1)), {}, backend, 2)
 
     for outcome in run_ranks(3, rank):
@@ -138,7 +139,7 @@ def test_a_metric_that_fails_fails_on_every_rank() -> None:
         def compute_metric(self, results: list[int]) -> list[int]:
             raise OverflowError("too much")
 
-    def rank(backend: ThreadBackend) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         return evaluate(read_label, numbered(5), {"bad": Bad()}, backend, 2)
 
     for outcome in run_ranks(3, rank):

@@ -15,7 +15,13 @@ import pytest
 
 from harness.models import default_weights, save_weights
 from harness.worlds.launchers import MpirunLauncher
-from suites.processes import collectives_left, is_running, ranks_below, wait_for
+from suites.processes import (
+    collectives_left,
+    is_running,
+    ranks_below,
+    start_as_from_a_terminal,
+    wait_for,
+)
 from suites.requirements import backend_class, framework
 
 DISTEVAL = [sys.executable, "-m", "harness.cli"]
@@ -172,7 +178,7 @@ def test_mpi_under_torchrun_is_not_three_worlds_of_one(tmp_path: Path) -> None:
 
 def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[int, int]]:
     """Start an evaluation that takes long; the command, and its ranks once all three are there."""
-    command = subprocess.Popen(
+    command = start_as_from_a_terminal(
         [
             *DISTEVAL,
             "eval",
@@ -182,9 +188,6 @@ def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[i
             *arguments,
         ],
         env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
     )
     ranks = wait_for(lambda: found if len(found := ranks_below(command.pid)) == 3 else None)
     assert ranks is not None, "three ranks did not appear"

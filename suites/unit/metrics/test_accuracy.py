@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.threads_dist import ThreadsDist
 from harness import RankError, ShardPlan, UsageError
 from harness.metrics import Accuracy
-from suites.thread_world import ThreadBackend, run_ranks, values
+from suites.thread_world import run_ranks, values
 
 # Few values, so that ties are common.
 SCORES = [-math.inf, -1.5, -0.25, 0.0, 0.1, 0.25, 1.0, math.inf, math.nan]
@@ -85,7 +86,7 @@ def test_neither_world_size_nor_batches_change_the_answer(
     if not len(labels):
         return
 
-    def rank(backend: ThreadBackend) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         accuracy = Accuracy((1, 2), dist_backend=backend, counts=True)
         for index in ShardPlan(len(labels), world, backend.rank, "strided", pad).indices:
             accuracy.add(scores[index : index + 1], labels[index : index + 1])

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.threads_dist import ThreadsDist
 from harness import BaseDistBackend, RankError, ShardPlan, UsageError, get_dist_backend
 from harness.metrics.base import BaseMetric
-from suites.thread_world import ThreadBackend, run_ranks, values
+from suites.thread_world import run_ranks, values
 
 sizes = st.integers(0, 40)
 worlds = st.integers(1, 5)
@@ -36,7 +37,7 @@ class Failing(Samples):
 def _computed(
     size: int, world: int, mode: Any, pad: bool, limit: int | None
 ) -> list[list[int] | BaseException]:
-    def rank(backend: ThreadBackend) -> list[int]:
+    def rank(backend: ThreadsDist) -> list[int]:
         metric = Samples(dist_collect_mode=MODES[mode], dist_backend=backend)
         metric.add(ShardPlan(size, world, backend.rank, mode, pad).indices)
         result: list[int] = metric.compute(limit)
@@ -84,7 +85,7 @@ def test_a_size_that_is_no_number_of_samples_is_an_error(size: Any) -> None:
 
 
 def test_ranks_that_ask_for_different_sizes_are_told() -> None:
-    def rank(backend: ThreadBackend) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         metric = Samples(dist_backend=backend)
         metric.add([backend.rank])
         return metric.compute(backend.rank)
@@ -97,7 +98,7 @@ def test_ranks_that_ask_for_different_sizes_are_told() -> None:
 @given(worlds)
 @settings(deadline=None)
 def test_a_failure_on_rank_0_is_raised_on_every_rank(world: int) -> None:
-    def rank(backend: ThreadBackend) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         metric = Failing(dist_backend=backend)
         metric.add([1])
         return metric.compute()
@@ -115,7 +116,7 @@ def test_entries_that_cannot_travel_are_an_error_on_every_rank(
 ) -> None:
     guilty = data.draw(st.integers(0, world - 1))
 
-    def rank(backend: ThreadBackend) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         metric = Samples(dist_backend=backend)
         metric._results = [lambda: None] if backend.rank == guilty else [1]
         with pytest.raises(RankError, match=f"rank {guilty} could not serialise") as caught:
@@ -156,7 +157,7 @@ def test_an_unknown_collect_mode_is_refused() -> None:
 def test_only_rank_0_computes() -> None:
     computed_on = []
 
-    def rank(backend: ThreadBackend) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         class Telling(Samples):
             def compute_metric(self, results: list[Any]) -> Any:
                 computed_on.append(backend.rank)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from harness import UsageError, WorldError
-from harness.worlds import World, beat
-from suites.processes import is_running, wait_for
+from harness.worlds import World, beat, launchers
+from suites.processes import is_running, start_as_from_a_terminal, wait_for
 from suites.requirements import backend_class
 
 # A hung rank costs this long; everything else is over in milliseconds.
@@ -223,9 +223,7 @@ def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
         "    print(*world.run(tell_pid), flush=True)\n"
         "    world.run(hang_2, 0, 1, 2, timeout=600)\n"
     )
-    leader = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    leader = start_as_from_a_terminal([sys.executable, "-c", script])
     assert leader.stdout is not None
     pids = [int(pid) for pid in leader.stdout.readline().split()]
     leader.send_signal(signal.SIGINT)
@@ -263,3 +261,50 @@ def test_a_backend_that_its_launcher_did_not_start_is_not_believed() -> None:
     backend_class("mpi4py")
     with pytest.raises(WorldError, match=r"MPI4PyDist says it is rank 0 of 1, but it runs as rank"):
         World("mpi4py", 2, launcher="local")
+
+
+def test_hundreds_of_ranks_as_threads() -> None:
+    with World("threads", 200) as world:
+        assert world.run(gather, *range(200))[137] == (137, list(range(200)))
+        with pytest.raises(WorldError, match="rank 1 raised LookupError: mistake 1"):
+            world.run(raise_everywhere, *range(200))
+        assert world.run(gather, *range(200))[1][1] == list(range(200))
+
+
+def test_a_hung_thread_is_named_with_its_stack() -> None:
+    with World("threads", 3) as world, pytest.raises(WorldError) as caught:
+        world.run(wait_on_2, 0, 1, 2, timeout=0.5)
+    report = str(caught.value)
+    assert "rank 1: waits in all_gather_object #1" in report
+    assert "rank 2: never entered all_gather_object #1" in report
+    assert "in wait_on_2" in report
+
+
+def wait_on_2(backend: Any, rank: int) -> Any:
+    if rank == 2:
+        threading.Event().wait(30)
+    return backend.all_gather_object(rank)
+
+
+def test_torchrun_starts_a_world() -> None:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 3, launcher="torchrun") as world:
+        pids = world.run(tell_pid)
+        assert world.run(gather, 1, 2, 3) == [(rank, [1, 2, 3]) for rank in range(3)]
+    assert _left_over(pids) == []
+
+
+def test_launchers_are_open_to_third_parties() -> None:
+    class Polite(launchers.LocalLauncher):
+        name = "polite"
+
+        def environment(self) -> dict[str, str]:
+            return {"PLEASE": "1"}
+
+    launchers.register_launcher(Polite)
+    with World("non_dist", 1, launcher="polite") as world:
+        assert world.run(lambda backend: os.environ["PLEASE"]) == ["1"]
+    with pytest.raises(UsageError, match="the launcher name 'local' is taken"):
+        launchers.register_launcher(type("Mine", (Polite,), {"name": "local"}))
+    with pytest.raises(UsageError, match="no launcher 'ssh'; the known ones are: local, mpirun"):
+        World("non_dist", 1, launcher="ssh")
