@@ -75,7 +75,7 @@ def typecheck(session: nox.Session) -> None:
 def tests_core(session: nox.Session) -> None:
     """Everything that needs no framework, with none installed."""
     session.install(".[conformance]")
-    _pytest(session, "suites", require="non_dist")
+    _pytest(session, "suites", require="non_dist,threads")
 
 
 @nox.session(name="tests-torch")
@@ -84,7 +84,7 @@ def tests_torch(session: nox.Session) -> None:
     session.install(".[torch,conformance]", TORCH)
     # As installed, with nothing of this folder: what the wheel lacks shows.
     session.run("disteval", "eval", "--world-size=2")
-    _pytest(session, "suites", require="torch_cpu,torch")
+    _pytest(session, "suites", "--ignore=suites/mutants", require="torch_cpu,torch")
 
 
 @nox.session(name="tests-mpi")

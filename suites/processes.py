@@ -49,8 +49,9 @@ def ranks_below(pid: int) -> dict[int, int]:
 
 def collectives_left(pid: int, rank: int) -> int:
     """How many collectives a rank process has left, read from its journal."""
-    directory = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[3].decode()
-    return read_position(journal_path(Path(directory), rank)).left
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    assert len(words) > 3, f"rank {rank} has ended"
+    return read_position(journal_path(Path(words[3].decode()), rank)).left
 
 
 def wait_for(look: Callable[[], T], seconds: float = 30.0) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from harness.cli.check import check_command
 from harness.cli.eval import eval_command
 
 
@@ -14,3 +15,4 @@ def main() -> None:
 
 
 main.add_command(eval_command)
+main.add_command(check_command)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from harness.datasets.base import ArrayDataset
 from harness.datasets.download import fetch_archive
-from harness.datasets.safe_pickle import PickledArray, load_arrays
+from harness.datasets.safe_pickle import PickledArray, load_arrays, shown
 from harness.errors import DataError, UsageError
 
 BINARY_FOLDER = "cifar-10-batches-bin"
@@ -59,10 +59,7 @@ def load_cifar10(
     if split not in ("train", "test"):
         raise UsageError(f"split {split!r} is not known; use 'train' or 'test'")
     folder, binary = _find_folder(Path(root))
-    suffix = ".bin" if binary else ""
-    names = [f"data_batch_{i}{suffix}" for i in range(1, _TRAIN_FILES + 1)]
-    if split == "test":
-        names = [f"test_batch{suffix}"]
+    names = _file_names(split, binary)
     present = [folder / name for name in names if (folder / name).is_file()]
     if not present:
         raise DataError(f"{folder} holds no {names[0]}; is it a whole copy of CIFAR-10?")
@@ -79,10 +76,12 @@ def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str =
     """Fetch the official archive into ``root``, unless CIFAR-10 is there already.
 
     The archive is checked before it is unpacked, and unpacked aside and renamed, so a download that
-    is cut off leaves nothing that looks whole.
+    is cut off leaves nothing that looks whole. A copy that lacks some of its six files is left as
+    it is: they may be the user's own, and files of two origins must not mix.
 
     Args:
-        root: The folder to put ``cifar-10-batches-bin`` into; it is created.
+        root: The folder to put ``cifar-10-batches-bin`` into; it is created. Where `load_cifar10`
+            would find all six files, nothing is fetched.
         url: Where the archive is; a mirror works as well.
         md5: The archive's MD5 checksum.
 
@@ -90,12 +89,28 @@ def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str =
         ``root``, for `load_cifar10`.
 
     Raises:
-        DataError: The archive can't be fetched, or is not the one it should be.
+        DataError: The archive can't be fetched, or is not the one it should be; or a part of
+            CIFAR-10 is there already.
     """
     root = Path(root)
-    if not any((root / name).is_dir() for name in (BINARY_FOLDER, PYTHON_FOLDER)):
+    folder, binary = _find_layout(root) or (root / BINARY_FOLDER, True)
+    names = _file_names("train", binary) + _file_names("test", binary)
+    missing = [name for name in names if not (folder / name).is_file()]
+    if 0 < len(missing) < len(names):
+        raise DataError(
+            f"{folder} holds a part of CIFAR-10, without {', '.join(missing)}; move it away to "
+            f"fetch the whole, or leave out --download to use what is there"
+        )
+    if missing:
         fetch_archive(url, md5, root, BINARY_FOLDER)
     return root
+
+
+def _file_names(split: str, binary: bool) -> list[str]:
+    suffix = ".bin" if binary else ""
+    if split == "test":
+        return [f"test_batch{suffix}"]
+    return [f"data_batch_{i}{suffix}" for i in range(1, _TRAIN_FILES + 1)]
 
 
 def _find_folder(root: Path) -> tuple[Path, bool]:
@@ -103,27 +118,42 @@ def _find_folder(root: Path) -> tuple[Path, bool]:
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
         raise DataError(f"the data folder {root} {what}; give a folder that holds {BINARY_FOLDER}")
+    found = _find_layout(root)
+    if found is None:
+        raise DataError(
+            f"the data folder {root} holds neither {BINARY_FOLDER} nor {PYTHON_FOLDER}; "
+            f"put CIFAR-10 there, or let --download fetch it"
+        )
+    return found
+
+
+def _find_layout(root: Path) -> tuple[Path, bool] | None:
+    """As `_find_folder`; None where there is no such folder."""
     for folder, binary in ((root / BINARY_FOLDER, True), (root / PYTHON_FOLDER, False)):
         if folder.is_dir():
             return folder, binary
-    names = [path.name for path in root.iterdir()]
+    try:
+        names = [path.name for path in root.iterdir()] if root.exists() else []
+    except OSError as error:
+        raise DataError(f"the data folder {root} can't be read: {error.strerror}") from error
     if any(re.fullmatch(r"(data|test)_batch.*\.bin", name) for name in names):
         return root, True
     if any(re.fullmatch(r"data_batch_\d|test_batch", name) for name in names):
         return root, False
-    raise DataError(
-        f"the data folder {root} holds neither {BINARY_FOLDER} nor {PYTHON_FOLDER}; "
-        f"put CIFAR-10 there, or let --download fetch it"
-    )
+    return None
 
 
 def _read_bytes(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size == 0:
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise DataError(f"{path} has {size} bytes, more than any file of CIFAR-10")
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
+    if not data:
         raise DataError(f"{path} is empty")
-    if size > _MAX_BYTES:
-        raise DataError(f"{path} has {size} bytes, more than any file of CIFAR-10")
-    return path.read_bytes()
+    return data
 
 
 def _read_binary(path: Path) -> _Arrays:
@@ -155,11 +185,15 @@ def _read_python(path: Path) -> _Arrays:
     images = data.value
     if images.ndim != 2 or images.shape[1] != _PIXELS:
         raise DataError(f"{path}: 'data' has shape {images.shape}, not (N, {_PIXELS})")
+    if len(images) == 0:
+        raise DataError(f"{path} holds no pictures")
     if len(labels) != len(images):
         raise DataError(f"{path} has {len(images)} pictures, but {len(labels)} labels")
     for index, label in enumerate(labels):
         if type(label) is not int or not 0 <= label < len(CLASSES):
-            raise DataError(f"{path}: label {index} is {label!r}; labels are integers from 0 to 9")
+            raise DataError(
+                f"{path}: label {index} is {shown(label)}; labels are integers from 0 to 9"
+            )
     return images.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
 
 
@@ -167,7 +201,7 @@ def _read_dict(path: Path) -> dict[str, Any]:
     found = load_arrays(_read_bytes(path), str(path))
     if not isinstance(found, dict):
         raise DataError(f"{path} holds no dict, but {type(found).__name__}")
-    return {_text(key): value for key, value in found.items()}
+    return {_text(key, path): value for key, value in found.items()}
 
 
 def _read_classes(path: Path, binary: bool) -> tuple[str, ...]:
@@ -176,13 +210,19 @@ def _read_classes(path: Path, binary: bool) -> tuple[str, ...]:
         return CLASSES
     names: Sequence[Any]
     if binary:
-        names = _read_bytes(path).decode(errors="replace").split()
+        lines = _read_bytes(path).decode(errors="replace").splitlines()
+        names = [line.strip() for line in lines if line.strip()]
     else:
         names = _read_dict(path).get("label_names", ())
     if not isinstance(names, list) or len(names) != len(CLASSES):
         raise DataError(f"{path} does not name {len(CLASSES)} classes")
-    return tuple(_text(name) for name in names)
+    return tuple(_text(name, path) for name in names)
 
 
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _text(value: Any, path: Path) -> str:
+    """A string of Python 2 or 3."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if not isinstance(value, str):
+        raise DataError(f"{path} has {shown(value)} where a name should be")
+    return value

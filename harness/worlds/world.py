@@ -117,6 +117,11 @@ class World:
             headline = why or f"not every rank started within {seconds:g} s"
             raise WorldError(report(headline, fates, self._launcher.log()))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the ranks are there and in step."""
+        return self._open
+
     def run(
         self,
         function: Callable[..., Any],

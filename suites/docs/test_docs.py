@@ -38,6 +38,20 @@ def run(code: str, folder: Path) -> str:
     return done.stdout
 
 
+def test_the_contract_page_has_every_rule_as_it_is_checked() -> None:
+    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    from harness.conformance.runner import select_rules
+
+    if not (ROOT / "docs").is_dir():
+        pytest.skip("the documents are not part of an installed package; run this from a clone")
+    listed = re.findall(r"^- \*\*(\S+)\*\* (.*) \*\((\w+).*\)\*$", _read("docs/contract.md"), re.M)
+    assert listed == [(rule.number, rule.sentence, rule.level) for rule in select_rules()]
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
 def test_readme(tmp_path: Path) -> None:
     framework("torch")
     [block] = python_blocks("README.md")
@@ -75,3 +89,9 @@ def test_the_new_backend_works_as_written(tmp_path: Path) -> None:
         "    assert world.run(work, 1, 'b', None) == [([1, 'b', None], 1)] * 3\n"
     )
     run(check, tmp_path)
+    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    judge = (
+        "from harness.cli import main\n"
+        "main(['check', 'my_package.backend:FileDist', '--world-size=1,2,3', '--examples=15'])\n"
+    )
+    assert "is conformant" in run(judge, tmp_path)

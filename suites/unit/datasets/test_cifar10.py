@@ -7,8 +7,10 @@ import http.server
 import io
 import os
 import pickle
+import struct
 import tarfile
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from harness import DataError, UsageError
 from harness.datasets import download_cifar10, load_cifar10
 from harness.datasets.cifar10 import BINARY_FOLDER, CLASSES, PYTHON_FOLDER
+from harness.datasets.safe_pickle import _ADMITTED, load_arrays
 
 RECORD = 3073
 
@@ -70,13 +73,47 @@ def test_both_layouts_give_the_same_arrays(
         assert dataset.name == "cifar10/test"
 
 
+def python_2_pickle(images: np.ndarray, labels: list[int]) -> bytes:
+    """What cPickle of Python 2 wrote of NumPy 1's arrays: str is bytes, by the opcodes U and T."""
+    pixels = images.tobytes()
+    return b"".join(
+        [
+            b"\x80\x02}q\x01(U\x0bbatch_labelq\x02U\x14testing batch 1 of 1q\x03",
+            b"U\x06labelsq\x04]q\x05(" + b"".join(bytes([0x4B, n]) for n in labels) + b"e",
+            b"U\x04dataq\x06cnumpy.core.multiarray\n_reconstruct\nq\x07",
+            b"cnumpy\nndarray\nq\x08K\x00\x85U\x01b\x87Rq\x09",
+            b"(K\x01K" + bytes([len(images)]) + b"M\x00\x0c\x86q\x0acnumpy\ndtype\nq\x0b",
+            b"U\x02u1K\x00K\x01\x87Rq\x0c(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
+            b"\x89T" + struct.pack("<i", len(pixels)) + pixels + b"tb",
+            b"U\x09filenamesq\x0d]q\x0e(U\x05a.pngU\x05b.pngeu.",
+        ]
+    )
+
+
 def test_a_python_file_of_python_2_and_numpy_1(tmp_path: Path) -> None:
-    # What Python 2 wrote: str as bytes, and numpy.core where it is numpy._core today.
+    images, _ = pictures(2)
+    path = write_python(tmp_path, "test_batch", {})
+    path.write_bytes(python_2_pickle(images, [3, 8]))
+    # The file is what it claims to be: NumPy itself reads it so.
+    known = pickle.loads(path.read_bytes(), encoding="bytes")
+    assert np.array_equal(known[b"data"], images.reshape(2, 3072))
+    dataset = load_cifar10(tmp_path)
+    assert np.array_equal(dataset.images, images)
+    assert dataset.labels.tolist() == [3, 8]
+
+
+def test_a_python_file_that_python_3_and_numpy_1_wrote_again(tmp_path: Path) -> None:
     images, _ = pictures(2)
     path = write_python(tmp_path, "test_batch", {"data": images.reshape(2, -1), "labels": [1, 2]})
     data = path.read_bytes()
-    assert b"numpy._core.multiarray" in data or b"numpy.core.multiarray" in data
     path.write_bytes(data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert np.array_equal(load_cifar10(tmp_path).images, images)
+
+
+def test_the_binary_layout_is_taken_where_both_are_there(tmp_path: Path) -> None:
+    images, labels = pictures(2)
+    write_binary(tmp_path, "test_batch", images, labels)
+    write_python(tmp_path, "test_batch", batch(*pictures(1, seed=1)))
     assert np.array_equal(load_cifar10(tmp_path).images, images)
 
 
@@ -106,12 +143,17 @@ def test_class_names_come_from_the_meta_file(tmp_path: Path) -> None:
     meta = path.with_name("batches.meta.txt")
     meta.write_text("\n".join("abcdefghij") + "\n\n")
     assert load_cifar10(tmp_path).classes == tuple("abcdefghij")
+    meta.write_text("\n".join(["mobile phone", *"bcdefghij"]) + "\n")
+    assert load_cifar10(tmp_path).classes[0] == "mobile phone"
     meta.write_text("a\nb\n")
     with pytest.raises(DataError, match=r"batches.meta.txt does not name 10 classes"):
         load_cifar10(tmp_path)
     write_python(tmp_path / "p", "test_batch", batch(*pictures(1)))
     write_python(tmp_path / "p", "batches.meta", {b"label_names": [c.encode() for c in CLASSES]})
     assert load_cifar10(tmp_path / "p").classes == CLASSES
+    write_python(tmp_path / "p", "batches.meta", {b"label_names": list(range(10))})
+    with pytest.raises(DataError, match=r"batches.meta has 0 where a name should be"):
+        load_cifar10(tmp_path / "p")
 
 
 def test_a_truncated_file_names_the_offset(tmp_path: Path) -> None:
@@ -168,6 +210,8 @@ IMAGES, LABELS = pictures(2)
         ({b"data": IMAGES.reshape(2, -1), b"labels": [1]}, "2 pictures, but 1 labels"),
         ({b"data": IMAGES.reshape(2, -1), b"labels": [1, 10]}, "label 1 is 10"),
         ({b"data": IMAGES.reshape(2, -1), b"labels": [1, "2"]}, "label 1 is '2'"),
+        ({b"data": IMAGES.reshape(2, -1), b"labels": [1, 1 << 100_000]}, "1 is a very long int"),
+        ({1 << 100_000: 1}, "has a very long int where a name should be"),
         ({b"data": IMAGES.reshape(2, -1).astype(np.int64), b"labels": [1, 2]}, "dtype 'i8'"),
         ({b"data": np.array([{}, {}]), b"labels": [1, 2]}, "dtype 'O8'"),
     ],
@@ -203,6 +247,58 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path, call: str) -> None:
     with pytest.raises(DataError, match="which no CIFAR-10 file needs; it was not run"):
         load_cifar10(tmp_path)
     assert not trap.exists()
+
+
+ADMITTED = sorted(_ADMITTED)
+
+
+@pytest.mark.parametrize("module,name", ADMITTED)
+@pytest.mark.parametrize("state", [b"}X\x01\x00\x00\x00xK\x01s", b"N}X\x01\x00\x00\x00xK\x01s\x86"])
+def test_a_pickle_changes_nothing_of_what_it_may_name(module: str, name: str, state: bytes) -> None:
+    # The instruction b sets attributes: from a dict, or from a pair, as for slots.
+    with pytest.raises(DataError):
+        load_arrays(b"\x80\x02c" + f"{module}\n{name}\n".encode() + state + b"b.", "a file")
+    assert not hasattr(_ADMITTED[module, name], "x")
+
+
+def test_a_dtype_made_without_its_check_is_refused() -> None:
+    # The instruction \x81 calls __new__ and leaves __init__ out.
+    with pytest.raises(DataError):
+        load_arrays(b"\x80\x02cnumpy\ndtype\n)\x81.", "a file")
+    with pytest.raises(DataError, match="dtype b'i8'"):
+        load_arrays(b"\x80\x02cnumpy\ndtype\nU\x02i8\x85\x81.", "a file")
+
+
+def peak_bytes(data: bytes, message: str) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=message):
+            load_arrays(data, "a file")
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_small_pickle_can_not_ask_for_much_memory() -> None:
+    # An unpickler makes room for twice the largest memo index: here, for 128 MiB.
+    index = struct.pack("<I", 1 << 23)
+    assert peak_bytes(b"\x80\x02}r" + index + b".", "memo index 8388608") < 1 << 20
+    assert peak_bytes(b"}p8388608\n.", "memo index 8388608") < 1 << 20
+    # An array that claims a terabyte and brings three bytes.
+    claim = python_2_pickle(pictures(1)[0], [1]).replace(
+        b"M\x00\x0c", b"\x8a\x06" + bytes(5) + b"\x01"
+    )
+    assert peak_bytes(claim, "cannot reshape") < 1 << 20
+
+
+def test_lists_that_share_themselves_do_not_swell_the_message(tmp_path: Path) -> None:
+    bomb: list[Any] = [0]
+    for _ in range(16):  # written out, 65,536 zeros
+        bomb = [bomb, bomb]
+    write_python(tmp_path, "test_batch", {b"data": IMAGES[:1].reshape(1, -1), b"labels": [bomb]})
+    with pytest.raises(DataError, match="label 0 is") as caught:
+        load_cifar10(tmp_path)
+    assert len(str(caught.value)) < 500 + len(str(tmp_path))
 
 
 @given(st.binary(max_size=300), st.integers(0, 300))
@@ -256,15 +352,35 @@ def archive(folder: Path, members: dict[str, bytes | str]) -> str:
 RECORDS = bytes([3]) + bytes(3072)
 
 
+WHOLE = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+
+
 def test_download_unpack_and_read(server: tuple[str, Path], tmp_path: Path) -> None:
     url, folder = server
-    md5 = archive(folder, {f"{BINARY_FOLDER}/test_batch.bin": RECORDS})
+    md5 = archive(folder, {f"{BINARY_FOLDER}/{name}": RECORDS for name in WHOLE})
     root = tmp_path / "new" / "data"
     assert download_cifar10(root, url=f"{url}/archive.tar.gz", md5=md5) == root
     assert load_cifar10(root).labels.tolist() == [3]
+    assert load_cifar10(root, "train").name == "cifar10/train"
     assert [path.name for path in root.iterdir()] == [BINARY_FOLDER]
-    # It is there now, so nothing is fetched.
+    # It is there now, so nothing is fetched, into that folder or its parent.
     assert download_cifar10(root, url=f"{url}/gone.tar.gz") == root
+    assert download_cifar10(root / BINARY_FOLDER, url=f"{url}/gone.tar.gz") == root / BINARY_FOLDER
+
+
+def test_a_download_takes_no_part_for_the_whole(server: tuple[str, Path], tmp_path: Path) -> None:
+    url, folder = server
+    md5 = archive(folder, {f"{BINARY_FOLDER}/{name}": RECORDS for name in WHOLE})
+    root = tmp_path / "data"
+    (root / BINARY_FOLDER).mkdir(parents=True)
+    download_cifar10(root, url=f"{url}/archive.tar.gz", md5=md5)
+    assert load_cifar10(root).labels.tolist() == [3]
+    (root / BINARY_FOLDER / "data_batch_2.bin").unlink()
+    with pytest.raises(
+        DataError, match=r"a part of CIFAR-10, without data_batch_2.bin; move it aw"
+    ):
+        download_cifar10(root, url=f"{url}/archive.tar.gz", md5=md5)
+    assert len(list((root / BINARY_FOLDER).iterdir())) == 5
 
 
 def test_a_download_with_another_checksum_is_refused(
@@ -294,7 +410,7 @@ def test_an_archive_that_reaches_outside_is_refused(
 
 def test_downloads_that_fail_say_what_to_do(server: tuple[str, Path], tmp_path: Path) -> None:
     url, folder = server
-    with pytest.raises(DataError, match=r"could not be fetched .*404.* give that folder with --da"):
+    with pytest.raises(DataError, match=r"could not be fetched .*404.*--data"):
         download_cifar10(tmp_path / "data", url=f"{url}/gone.tar.gz")
     (folder / "noise.tar.gz").write_bytes(b"noise")
     md5 = hashlib.md5(b"noise", usedforsecurity=False).hexdigest()

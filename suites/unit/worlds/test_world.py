@@ -165,7 +165,6 @@ def test_a_lost_rank_is_named(backend: str, crime: Any, verdict: str) -> None:
     else:
         # mpirun ends the other ranks within a millisecond, so which was first is not always seen.
         assert re.search(r"rank 1 was lost|and then ranks? .*1", headline)
-        assert "end of the launcher's output" in str(caught.value)
 
 
 @pytest.mark.parametrize("crime", [hang_2, freeze_2])

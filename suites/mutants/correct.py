@@ -1,0 +1,141 @@
+"""Unusual backends that are correct: a suite that calls one of them broken is wrong itself."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import Any, ClassVar
+
+import numpy as np
+
+from backends.threads_dist import ThreadsDist
+from harness import RankError, framing
+from harness.contract import Capabilities, No, TensorBaseDistBackend
+
+CORRECT: list[type[ThreadsDist]] = []
+
+
+def correct(cls: Any) -> Any:
+    """Add a class to `CORRECT`."""
+    CORRECT.append(cls)
+    return cls
+
+
+@correct
+class Reference(ThreadsDist):
+    """The reference itself."""
+
+
+@correct
+class Slow(ThreadsDist):
+    """Takes its time."""
+
+    def _exchange(self, frame: Any) -> Any:
+        time.sleep(0.0005 * (self.rank + 1))
+        return super()._exchange(frame)
+
+
+@correct
+class TinyChunks(ThreadsDist):
+    """Moves a frame in eight pieces."""
+
+    def _exchange(self, frame: Any) -> Any:
+        step = max(1, -(-len(frame) // 8))
+        pieces = [frame[i : i + step] for i in range(0, 8 * step, step)]
+        parts = [super(TinyChunks, self)._exchange(piece) for piece in pieces]
+        return [b"".join(part[rank] for part in parts) for rank in range(self.world_size)]
+
+
+@correct
+class Compressed(ThreadsDist):
+    """Moves compressed frames."""
+
+    def _exchange(self, frame: Any) -> Any:
+        return [zlib.decompress(f) for f in super()._exchange(zlib.compress(frame, 1))]
+
+
+@correct
+class BroadcastsByGathering(ThreadsDist):
+    """Gathers everybody's frame, where only src's is real."""
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        self._check_src(src)
+        frames = self._exchange(framing.encode(obj if self.rank == src else None))
+        return framing.decode(frames[src], src)
+
+
+@correct
+class GathersByBroadcasting(ThreadsDist):
+    """One broadcast a rank; an error is kept until all of them are done."""
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        gathered, errors = [], []
+        for src in range(self.world_size):
+            try:
+                gathered.append(super().broadcast_object(obj, src))
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return gathered
+
+
+@correct
+class ListOfItsOwnMaking(ThreadsDist):
+    """Builds its result in an unusual order."""
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        gathered = super().all_gather_object(obj)
+        result: list[Any] = [None] * len(gathered)
+        for rank in reversed(range(len(gathered))):
+            result[rank] = gathered[rank]
+        return result
+
+
+@correct
+class OwnErrors(ThreadsDist):
+    """Raises exceptions of its own kind."""
+
+    def _check_src(self, src: int) -> None:
+        if not 0 <= src < self.world_size:
+            raise IndexError("no such rank")
+
+
+@correct
+class TensorTemplate(TensorBaseDistBackend[Any], ThreadsDist):
+    """The tensor template over NumPy arrays, with padding that holds rubbish."""
+
+    def _object_to_tensor(self, obj: Any) -> Any:
+        return np.frombuffer(framing.encode(obj), dtype=np.uint8)
+
+    def _tensor_to_object(self, tensor: Any, size: int, rank: int) -> Any:
+        return framing.decode(tensor[:size].tobytes(), rank)
+
+    def _pad_tensor(self, tensor: Any, size: int) -> Any:
+        return np.concatenate([tensor, np.full(size - len(tensor), 0xAB, np.uint8)])
+
+    def _all_gather(self, tensor: Any) -> list[Any]:
+        gathered = [np.frombuffer(f, np.uint8) for f in self._exchange(tensor.tobytes())]
+        if len({len(other) for other in gathered}) > 1:
+            raise ValueError("tensors of one all-gather must have one length")
+        return gathered
+
+    def _broadcast(self, tensor: Any, src: int) -> Any:
+        return self._all_gather(tensor)[src]
+
+
+@correct
+class DeclaresWhatItCannot(ThreadsDist):
+    """Says that an error stays on its rank, and it does."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        propagates_errors=No("objects are serialised before anybody is told")
+    )
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        try:
+            return super().all_gather_object(obj)
+        except RankError as error:
+            if error.rank == self.rank:
+                raise
+            return [None] * self.world_size

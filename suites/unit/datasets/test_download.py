@@ -1,0 +1,142 @@
+"""Downloads from servers that misbehave, and archives damaged inside."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import socket
+import tarfile
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import DataError
+from harness.datasets import download
+
+HEAD = b"HTTP/1.0 200 OK\r\n\r\n"
+
+
+@contextmanager
+def answering(*parts: bytes, more: int = 0) -> Iterator[str]:
+    """A server that gives one client these bytes, then so many times more the last of them."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                try:
+                    for part in parts:
+                        connection.sendall(part)
+                    for _ in range(more):
+                        connection.sendall(parts[-1])
+                        time.sleep(0.01)
+                except OSError:
+                    return  # the client has had enough
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/archive"
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"no http at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\ncut",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"",
+    ],
+)
+def test_an_answer_that_breaks_http_says_what_to_do(tmp_path: Path, answer: bytes) -> None:
+    advice = rf"could not be fetched .* MD5 checksum is 1234, .* give --data {tmp_path}$"
+    with answering(answer) as url, pytest.raises(DataError, match=f"(?s){advice}"):
+        download.fetch_archive(url, "1234", tmp_path, "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["http://a b/", "http://127.0.0.1:x/", "http://a..b/"])
+def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
+    with pytest.raises(DataError, match="could not be fetched"):
+        download.fetch_archive(url, "1234", tmp_path, "folder")
+
+
+def test_a_server_that_trickles_for_ever_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "_SECONDS_IN_ALL", 0.3)
+    # It has 500 bytes for 5 seconds; less than 400 show that the time was watched as they came.
+    early = r"\([1-3]?\d?\d bytes came in 0.3 seconds"
+    with answering(HEAD, b"x", more=500) as url, pytest.raises(DataError, match=early):
+        download.fetch_archive(url, "1234", tmp_path, "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_that_never_ends_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "MAX_ARCHIVE_BYTES", 1 << 20)
+    with (
+        answering(HEAD, bytes(1 << 16), more=500) as url,
+        pytest.raises(DataError, match="is larger than 1048576 bytes"),
+    ):
+        download.fetch_archive(url, "1234", tmp_path, "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def tar(name: str, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("folder/file")
+        member.pax_headers, member.size = {"path": name}, len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def gzip(data: bytes, then: bytes = b"") -> bytes:
+    packer = zlib.compressobj(wbits=31)
+    packed = packer.compress(data)
+    return packed + (packer.flush(zlib.Z_FULL_FLUSH) + then if then else packer.flush())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999), "is no readable .tar"),
+        (gzip(tar("folder/file", bytes(1 << 17)))[:100], "is no readable .tar.gz"),
+        (gzip(tar("folder/a\0b", b"x")), "is no plain file"),
+        (gzip(tar("folder/file", bytes(1 << 17))), "unpacks to more than 65536 bytes"),
+    ],
+)
+def test_an_archive_that_is_wrong_inside_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
+) -> None:
+    if "more than" in message:
+        monkeypatch.setattr(download, "MAX_UNPACKED_BYTES", 1 << 16)
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    with answering(HEAD, data) as url, pytest.raises(DataError, match=message):
+        download.fetch_archive(url, md5, tmp_path, "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_in_the_way_stays(tmp_path: Path) -> None:
+    data = gzip(tar("folder/file", b"new"))
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest().upper()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine").write_text("old")
+    with answering(HEAD, data) as url, pytest.raises(DataError, match="folder can't be put into"):
+        download.fetch_archive(url, md5, tmp_path, "folder")
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder", "mine"]
+    with answering(HEAD, data) as url:
+        download.fetch_archive(url, md5, tmp_path / "new", "folder")
+    assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"new"
+    (tmp_path / "a file").write_text("x")
+    with pytest.raises(DataError, match="folder can't be put into"):
+        download.fetch_archive("http://127.0.0.1:1/", md5, tmp_path / "a file", "folder")
