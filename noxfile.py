@@ -67,7 +67,7 @@ def lint(session: nox.Session) -> None:
 def typecheck(session: nox.Session) -> None:
     """Strict types in harness and backends, with the libraries they import at hand."""
     groups = nox.project.dependency_groups(_pyproject(), "typecheck")
-    session.install("-e", ".[torch,mpi]", TORCH, *groups)
+    session.install("-e", ".[torch,mpi,conformance]", TORCH, *groups)
     session.run("mypy")
 
 

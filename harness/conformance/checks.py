@@ -191,13 +191,13 @@ def check_leaks(bench: Bench) -> None:
 @rule("6.1", "errors reach every rank", capability="propagates_errors")
 def check_unpicklable(bench: Bench) -> None:
     """An object that one rank can't send is an error on every rank; the next collective works."""
-    _check_error(bench, on_ranks.gather_after_an_error, "sends what can't be pickled")
+    _check_error(bench, "pickled")
 
 
 @rule("6.2", "what can't be rebuilt is an error")
 def check_unloadable(bench: Bench) -> None:
     """An object that can't be rebuilt is an error where it arrives; the next collective works."""
-    _check_error(bench, on_ranks.gather_the_unloadable, "sends what can't be unpickled")
+    _check_error(bench, "unpickled")
 
 
 @rule("8.1", "exactly once")
@@ -231,12 +231,12 @@ def check_counting(bench: Bench) -> None:
     )
 
 
-def _check_error(bench: Bench, function: Any, deed: str) -> None:
+def _check_error(bench: Bench, deed: str) -> None:
     world = bench.world_size
     for guilty in range(world):
         expected = [(True, see(list(range(world))))] * world
-        example = f"rank {guilty} {deed}: did it raise, and what came after?"
-        bench.expect(function, [guilty] * world, expected, example)
+        example = f"rank {guilty} sends what can't be {deed}: did it raise, and what came after?"
+        bench.expect(on_ranks.gather_after_an_error, [(guilty, deed)] * world, expected, example)
 
 
 def _check_steps(bench: Bench, steps: list[tuple[str, list[Any], int]], late: int = -1) -> None:

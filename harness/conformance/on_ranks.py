@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ class CannotBeUnpickled:
 
     def __reduce__(self) -> Any:
         return _refuse, ()
+
+
+HOPELESS = {"pickled": CannotBePickled, "unpickled": CannotBeUnpickled}
+"""What can't be done to an object, and such objects."""
 
 
 def _refuse() -> None:
@@ -86,14 +91,8 @@ def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> Seen:
 
 
 def broadcast_from_nowhere(backend: BaseDistBackend, src: int) -> tuple[bool, Seen]:
-    """Whether a broadcast from no rank raised, and whether the next collective works."""
-    try:
-        backend.broadcast_object(0, src)
-    except Exception:
-        raised = True
-    else:
-        raised = False
-    return raised, see(backend.all_gather_object(backend.rank))
+    """Whether a broadcast from no rank raised, and what the next collective gives."""
+    return _raises(backend.broadcast_object, 0, src), see(backend.all_gather_object(backend.rank))
 
 
 def mutate_results(backend: BaseDistBackend, src: int) -> list[Seen]:
@@ -109,28 +108,19 @@ def mutate_results(backend: BaseDistBackend, src: int) -> list[Seen]:
     return [see(mine), *(see(item) for item in before)]
 
 
-def gather_after_an_error(backend: BaseDistBackend, guilty: int) -> tuple[bool, Seen]:
-    """Whether what one rank can't send raised here, and whether the next collective works."""
-    obj = CannotBePickled() if backend.rank == guilty else backend.rank
-    try:
-        backend.all_gather_object(obj)
-    except Exception:
-        raised = True
-    else:
-        raised = False
-    return raised, see(backend.all_gather_object(backend.rank))
+def gather_after_an_error(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[bool, Seen]:
+    """Whether what one rank can't hand over raised here, and what the next collective gives."""
+    guilty, deed = task
+    obj = HOPELESS[deed]() if backend.rank == guilty else backend.rank
+    return _raises(backend.all_gather_object, obj), see(backend.all_gather_object(backend.rank))
 
 
-def gather_the_unloadable(backend: BaseDistBackend, guilty: int) -> tuple[bool, Seen]:
-    """Whether what nobody can rebuild raised here, and whether the next collective works."""
-    obj = CannotBeUnpickled() if backend.rank == guilty else backend.rank
+def _raises(call: Callable[..., Any], *args: Any) -> bool:
     try:
-        backend.all_gather_object(obj)
-    except Exception:
-        raised = True
-    else:
-        raised = False
-    return raised, see(backend.all_gather_object(backend.rank))
+        call(*args)
+    except Exception:  # of whatever kind: the contract asks for an error, not for which
+        return True
+    return False
 
 
 def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Seen | list[Seen]]:

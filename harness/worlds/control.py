@@ -19,11 +19,14 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from harness.errors import WorldError
+import cloudpickle
+
+from harness.errors import UsageError, WorldError
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest order or reply; 1 GiB."""
 
+_ENVELOPE_BYTES = 1 << 20  # left for the function or the traceback beside the value
 _POLL_SECONDS = 0.02
 
 
@@ -121,6 +124,21 @@ def _with_low_descriptor(channel: Connection) -> Connection:
     low = Connection(fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
     channel.close()
     return low
+
+
+def packed(value: Any) -> bytes:
+    """Pickle what an order or a reply carries, functions and classes of scripts included.
+
+    Raises:
+        UsageError: It is larger than a message may be.
+    """
+    data: bytes = cloudpickle.dumps(value)
+    if len(data) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+        raise UsageError(
+            f"{len(data)} bytes are too many for one order or reply; "
+            f"it holds up to {MAX_MESSAGE_BYTES}"
+        )
+    return data
 
 
 def send(connection: Connection, message: Any) -> None:

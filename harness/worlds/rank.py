@@ -73,7 +73,7 @@ class Rank:
             function = cloudpickle.loads(order.function)
             arguments = cloudpickle.loads(order.arguments)
             _current.set(self)
-            value = cloudpickle.dumps(function(self, *arguments))
+            value = control.packed(function(self, *arguments))
         except Exception as error:
             return control.Reply(None, _pickled(error), _traceback(error))
         return control.Reply(value)

@@ -199,11 +199,12 @@ class World:
     ) -> list[Any]:
         """Have every rank run ``function(rank, *arguments[r])``; errors say ``what`` it was."""
         code = cloudpickle.dumps(function)
+        # All of them before any is sent: what can't be sent leaves the world in step.
+        orders = [control.Order(code, control.packed(given)) for given in arguments]
         try:
             for rank, connection in self._connections.items():
-                order = control.Order(code, cloudpickle.dumps(arguments[rank]))
                 with contextlib.suppress(OSError):  # a lost rank is noticed when reading from it
-                    control.send(connection, order)
+                    control.send(connection, orders[rank])
             outcome = collect(self._selector, self._connections, timeout, on_beat)
             if outcome.complete:
                 return [cloudpickle.loads(r.value) for r in outcome.in_order()]

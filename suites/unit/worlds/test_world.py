@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness import UsageError, WorldError
-from harness.worlds import World, beat, launchers
+from harness.worlds import World, beat, control, launchers
 from suites.processes import is_running, start_as_from_a_terminal, wait_for
 from suites.requirements import backend_class
 
@@ -307,3 +307,20 @@ def test_launchers_are_open_to_third_parties() -> None:
         launchers.register_launcher(type("Mine", (Polite,), {"name": "local"}))
     with pytest.raises(UsageError, match="no launcher 'ssh'; the known ones are: local, mpirun"):
         World("non_dist", 1, launcher="ssh")
+
+
+def test_an_argument_that_cannot_travel_leaves_the_world_as_it_is() -> None:
+    with World("threads", 2) as world:
+        with pytest.raises(TypeError, match="cannot pickle"):
+            world.run(gather, 1, threading.Lock())
+        assert world.run(gather, 1, 2)[0] == (0, [1, 2])
+
+
+def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "MAX_MESSAGE_BYTES", 2 << 20)
+    with World("threads", 2) as world:
+        with pytest.raises(WorldError, match="bytes are too many for one order or reply"):
+            world.run(lambda backend: bytes(3 << 20))
+        with pytest.raises(UsageError, match="bytes are too many for one order or reply"):
+            world.run(gather, bytes(3 << 20), 1)
+        assert world.run(gather, 1, 2)[0] == (0, [1, 2])
