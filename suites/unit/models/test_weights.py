@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from importlib import resources
 from math import prod
 from pathlib import Path
@@ -69,7 +70,9 @@ def test_safetensors_round_trip(tmp_path: Path, weights: dict[str, Any]) -> None
     assert all(np.array_equal(loaded[name], weights[name]) for name in weights)
 
 
-@pytest.mark.parametrize("form", ["plain", "wrapped", "ddp", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    "form", ["plain", "wrapped", "ddp", "parameters", "channels_last", "float64", "bfloat16"]
+)
 def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None:
     torch = framework("torch")
     state: Any = {name: torch.from_numpy(array) for name, array in weights.items()}
@@ -78,6 +81,10 @@ def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None
         state = {name: tensor.to(getattr(torch, form)) for name, tensor in state.items()}
     elif form == "ddp":
         state = {f"module.{name}": tensor for name, tensor in state.items()}
+    elif form == "parameters":
+        state |= {name: torch.nn.Parameter(state[name]) for name in parameter_shapes()}
+    elif form == "channels_last":
+        state["conv1.weight"] = state["conv1.weight"].to(memory_format=torch.channels_last)
     elif form == "wrapped":
         state = {"state_dict": state, "epoch": 3}
     torch.save(state, tmp_path / "w.pt")
@@ -85,8 +92,25 @@ def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None
     assert loaded.keys() == weights.keys()
     for name, array in loaded.items():
         assert array.dtype == np.float32
+        assert array.flags.c_contiguous
         tolerance = 0.01 if form == "bfloat16" else 0
         np.testing.assert_allclose(array, weights[name], rtol=tolerance)
+
+
+@pytest.mark.parametrize("form", ["float16", "bfloat16", "float64"])
+def test_safetensors_of_other_floats(tmp_path: Path, weights: dict[str, Any], form: str) -> None:
+    torch = framework("torch")
+    from safetensors.torch import save_file
+
+    state = {n: torch.from_numpy(a).to(getattr(torch, form)) for n, a in weights.items()}
+    state["bn1.num_batches_tracked"] = torch.tensor(7)
+    save_file(state, tmp_path / "w.safetensors")
+    loaded = load_weights(tmp_path / "w.safetensors")
+    assert loaded.keys() == weights.keys()
+    for name, array in loaded.items():
+        assert array.dtype == np.float32
+        # Rounded once, by the cast that wrote the file; reading changes nothing.
+        np.testing.assert_array_equal(array, state[name].float().numpy())
 
 
 class _Trap:
@@ -116,6 +140,52 @@ def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
         load_weights(path)
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # of a damaged file
+def test_a_torch_file_with_any_byte_wrong_is_read_or_refused(tmp_path: Path) -> None:
+    """Only WeightsError may come of damage, whatever the unpickler makes of it."""
+    torch = framework("torch")
+    path = tmp_path / "w.pt"
+    torch.save({"a": torch.zeros(2)}, path, _use_new_zipfile_serialization=False)
+    good = path.read_bytes()
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x1F]) + good[place + 1 :])
+        with pytest.raises(WeightsError):
+            load_weights(path)
+
+
+def test_a_torch_file_that_inflates_beyond_the_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = framework("torch")
+    torch.save({"a": torch.zeros(1 << 20)}, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "w.pt", "w", zipfile.ZIP_DEFLATED) as deflated,
+    ):
+        for entry in plain.namelist():
+            deflated.writestr(entry, plain.read(entry))
+    monkeypatch.setattr("harness.models.weights.MAX_FILE_BYTES", 1 << 20)
+    assert (tmp_path / "w.pt").stat().st_size < 1 << 20
+    with pytest.raises(WeightsError, match="more than the 1048576 allowed"):
+        load_weights(tmp_path / "w.pt")
+
+
+def test_torch_tensors_that_are_no_arrays(tmp_path: Path, weights: dict[str, Any]) -> None:
+    torch = framework("torch")
+    state = {name: torch.from_numpy(array) for name, array in weights.items()}
+    wrong = {
+        r"fc.bias holds torch.float32 \(torch.sparse_coo": state["fc.bias"].to_sparse(),
+        r"fc.bias holds torch.float32 \(torch.strided, meta": torch.empty(10, device="meta"),
+        "fc.bias holds torch.complex64": torch.zeros(10, dtype=torch.complex64),
+        # Two bytes in the file; as float32 they would fill 4 TB.
+        "fc.bias has shape": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**6),
+    }
+    for message, tensor in wrong.items():
+        torch.save(state | {"fc.bias": tensor}, tmp_path / "w.pt")
+        with pytest.raises(WeightsError, match=message):
+            load_weights(tmp_path / "w.pt")
+
+
 def _without(weights: dict[str, Any], name: str) -> dict[str, Any]:
     return {other: array for other, array in weights.items() if other != name}
 
@@ -126,9 +196,12 @@ def test_files_that_do_not_fit(tmp_path: Path, weights: dict[str, Any]) -> None:
         "lacks conv1.weight;": _without(weights, "conv1.weight"),
         "lacks conv1.weight, bn1.weight, bn1.bias and 99 more": {"other": weights["fc.bias"]},
         "has unexpected other": weights | {"other": weights["fc.bias"]},
-        r"fc.weight has shape \(1000, 512\), not \(10, 512\) \(is it a model of": weights | head,
+        r"fc.weight has shape \(1000, 512\), not \(10, 512\): it tells 1000 classes": weights
+        | head,
         "fc.bias holds NaN or infinity": weights | {"fc.bias": np.full(10, np.nan, np.float32)},
-        "fc.bias holds int64, not floats": weights | {"fc.bias": np.zeros(10, np.int64)},
+        "fc.bias holds NaN or infinity as": weights | {"fc.bias": np.full(10, 1e300)},
+        "has unexpected module.fc.bias": weights | {"module.fc.bias": weights["fc.bias"]},
+        "fc.bias holds I64, not a dense": weights | {"fc.bias": np.zeros(10, np.int64)},
     }
     for message, content in wrong.items():
         save_weights(tmp_path / "w.safetensors", content)
@@ -144,5 +217,5 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         load_weights(tmp_path / "w.onnx")
     with (tmp_path / "huge.pt").open("wb") as file:
         file.truncate(1 << 31)
-    with pytest.raises(WeightsError, match="is larger than"):
+    with pytest.raises(WeightsError, match="holds 2147483648 bytes, more than"):
         load_weights(tmp_path / "huge.pt")
