@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.conformance import on_ranks
 from harness.conformance.fingerprint import describe, see
-from harness.conformance.objects import ARRAYS, LARGE, SIZES, SPECIAL, objects, one_each
+from harness.conformance.objects import ARRAYS, LARGE, SIZES, SPECIAL, one_each
 from harness.conformance.rules import Bench, BrokenRuleError, rule
 
 _CALLS = 150
@@ -156,7 +156,6 @@ def check_sequences(bench: Bench) -> None:
     step = st.tuples(
         st.sampled_from(["gather", "broadcast"]), one_each(world), st.integers(0, world - 1)
     )
-    # Sequences cost several collectives each, so there are fewer of them.
     bench.each(st.lists(step, min_size=1, max_size=8), lambda steps: _check_steps(bench, steps))
 
 
@@ -266,6 +265,3 @@ def _as_sent(obj: Any) -> Any:
 
 def _list(sent: list[Any]) -> str:
     return "[" + ", ".join(describe(obj) for obj in sent) + "]"
-
-
-__all__ = [name for name in dir() if name.startswith("check_")] + ["objects"]
