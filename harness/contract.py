@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from harness import framing
 from harness.errors import UsageError
@@ -45,6 +45,16 @@ class Capabilities:
     bounded_waits: bool | No = True
 
 
+class Exchange(Protocol):
+    """Carries values from the rank that publishes them to those that ask."""
+
+    def publish(self, key: str, value: str | bytes) -> None:
+        """Give a value to whoever asks for its key."""
+
+    def lookup(self, key: str, timeout: float) -> str | bytes:
+        """Return the value of a key, once it is there."""
+
+
 @dataclass(frozen=True)
 class Rendezvous:
     """What ranks need to find each other before they can talk.
@@ -54,12 +64,39 @@ class Rendezvous:
         host: The address on which rank 0 may listen; loopback unless the user said otherwise.
         port: A port on ``host`` that was free when it was picked.
         timeout: Seconds that any wait for another rank may take.
+        exchange: What carries published values; the harness gives it to each rank.
     """
 
     path: Path
     host: str = "127.0.0.1"
     port: int = 0
     timeout: float = 60.0
+    exchange: Exchange | None = None
+
+    def publish(self, key: str, value: str | bytes) -> None:
+        """Give a value, such as the address one has bound, to every rank that asks for its key.
+
+        Raises:
+            UsageError: The value is over 1 MiB, or there is nothing that carries it.
+        """
+        self._carrier().publish(key, value)
+
+    def lookup(self, key: str) -> str | bytes:
+        """Return the value of a key, once a rank has published it.
+
+        Raises:
+            TimeoutError: Nobody did within `timeout` seconds.
+            UsageError: There is nothing that carries values.
+        """
+        return self._carrier().lookup(key, self.timeout)
+
+    def _carrier(self) -> Exchange:
+        if self.exchange is None:
+            raise UsageError(
+                "this Rendezvous has no exchange; ranks that the harness starts get one, others "
+                "can meet in `path` or at `host` and `port`"
+            )
+        return self.exchange
 
 
 class BaseDistBackend(ABC):

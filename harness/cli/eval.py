@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,9 +23,10 @@ from harness.worlds import (
     World,
     check_world_size,
     detect_outer_world,
-    join_outer_world,
+    follow,
+    lead,
+    share_cores,
 )
-from harness.worlds.cores import thread_variables
 
 DEFAULT_WORLD_SIZE = 3
 
@@ -94,7 +96,7 @@ def eval_command(
     """
     outer = detect_outer_world()
     if outer is not None:
-        os.environ.update(thread_variables(outer.ranks_on_host, threads))
+        share_cores(outer, threads)
     try:
         size = _world_size(backend, world_size, outer)
         folder = _data_folder(data, download, outer)
@@ -103,7 +105,7 @@ def eval_command(
         if json_path is not None and not json_path.parent.is_dir():
             raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
         if outer is not None and outer.rank > 0:
-            sys.exit(join_outer_world(outer, backend))
+            sys.exit(follow(outer))
         report = _evaluate(job, size, timeout, threads, progress, outer)
     except HarnessError as error:
         _fail(error, outer)
@@ -147,7 +149,8 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Run the job in a world; the report of rank 0."""
     with (
-        World(job.backend, world_size, timeout=timeout, threads=threads, outer=outer) as world,
+        nullcontext() if outer is None else lead(outer) as crew,
+        World(job.backend, world_size, timeout=timeout, threads=threads, crew=crew) as world,
         # On a terminal alone (disable=None): a log file is no place for a bar.
         tqdm(unit="img", disable=None if progress else True) as bar,
     ):

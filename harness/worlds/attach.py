@@ -1,11 +1,18 @@
-"""Worlds whose processes somebody else has started, with ``mpirun`` or ``torchrun``."""
+"""Worlds whose processes somebody else has started, with ``mpirun`` or ``torchrun``.
+
+Rank 0 leads and takes part; the others serve it until it lets them go.
+"""
 
 from __future__ import annotations
 
+import os
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 from harness.contract import BaseDistBackend
-from harness.registry import get_backend_class
+from harness.worlds.cores import thread_variables
+from harness.worlds.crew import START_SECONDS, Crew
 from harness.worlds.launchers import ThreadsLauncher
 from harness.worlds.outer import OuterWorld
 from harness.worlds.rank import serve
@@ -19,6 +26,7 @@ class OuterLauncher(ThreadsLauncher):
     """
 
     name = "outer"
+    attached: ClassVar[bool] = True
 
     def __init__(self, outer: OuterWorld) -> None:
         super().__init__()
@@ -28,26 +36,56 @@ class OuterLauncher(ThreadsLauncher):
         """Create the control directory where the other ranks look for it."""
         return self._outer.create_control_directory()
 
-    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
+    def start(
+        self, directory: Path, world_size: int, environment: dict[str, str]
+    ) -> dict[int, Connection]:
         """Let this process take part; the other ranks come by themselves."""
-        super().start(directory, 1, environment)
+        return super().start(directory, 1, environment)
 
 
-def join_outer_world(outer: OuterWorld, backend: str | type[BaseDistBackend]) -> int:
-    """Serve as a rank of the world that rank 0 of the same job leads.
+def lead(outer: OuterWorld, seconds: float = START_SECONDS) -> Crew:
+    """Lead the job that this process is rank 0 of; the others must `follow`.
 
     Args:
         outer: The world that this process is in.
-        backend: The backend that the leader will use.
+        seconds: How long the others may take to report.
+
+    Raises:
+        WorldError: Not every rank reported in time.
+    """
+    return Crew(OuterLauncher(outer), outer.world_size, {}, seconds)
+
+
+def follow(outer: OuterWorld) -> int:
+    """Serve as a rank of the job that rank 0 leads, until it lets this process go.
+
+    Args:
+        outer: The world that this process is in.
 
     Returns:
         The exit status with which the leader wants this process to end.
 
     Raises:
-        HarnessError: The backend can't be used here, or rank 0 did not appear in time.
+        WorldError: Rank 0 did not appear in time.
     """
-    if isinstance(backend, str):
-        # Importing an MPI library joins the job, for which each rank waits for the others: the
-        # leader does it before it takes the lead.
-        get_backend_class(backend)
     return serve(outer.control_directory(), outer.rank)
+
+
+def share_cores(outer: OuterWorld, threads: int | None = None) -> None:
+    """Give this process its share of the host's cores; to be done before a framework is imported.
+
+    Args:
+        outer: The world that this process is in.
+        threads: Computing threads a rank; None shares the cores evenly.
+    """
+    os.environ.update(thread_variables(outer.ranks_on_host, threads))
+
+
+def why_not_in(outer: OuterWorld, name: str, backend: type[BaseDistBackend]) -> str:
+    """Say why a backend can't run in this job; nothing when it can.
+
+    Its ranks must be processes that its own launcher started, or any processes at all.
+    """
+    if backend.launcher in ("local", outer.launcher):
+        return ""
+    return f"{name}'s ranks are started by {backend.launcher!r}, and this job's by {outer.launcher}"

@@ -56,6 +56,29 @@ class Beat:
 
 
 @dataclass(frozen=True)
+class Publication:
+    """The rank gives a value to whoever asks for its key."""
+
+    key: str
+    value: str | bytes
+
+
+@dataclass(frozen=True)
+class Question:
+    """The rank waits for the value of a key."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The value of a key, for a rank that waits for it."""
+
+    key: str
+    value: str | bytes
+
+
+@dataclass(frozen=True)
 class Reply:
     """What came of an order: a value, or an exception with its traceback as text."""
 

@@ -14,6 +14,9 @@ from typing import Any
 
 from harness.contract import BaseDistBackend
 
+Identity = tuple[bool, int, int]
+"""Whether a backend is in a group, its rank, and its world size."""
+
 _RECORD = struct.Struct("<QQ32s")  # entered, left, name of the last one entered
 
 
@@ -45,16 +48,23 @@ def read_position(path: Path) -> Position:
     return Position(entered, left, name.rstrip(b"\0").decode())
 
 
+def identity_of(backend: BaseDistBackend) -> Identity:
+    """Who a backend says that it is."""
+    return bool(backend.is_initialized), backend.rank, backend.world_size
+
+
 class JournalledBackend(BaseDistBackend):
     """A backend that notes every collective before it enters it and after it has left it.
 
     Args:
         inner: The backend that does the work.
         path: The journal's file; it is created.
+        before: Who the backend said it was before ``init_process``, or what it raised.
     """
 
-    def __init__(self, inner: BaseDistBackend, path: Path) -> None:
+    def __init__(self, inner: BaseDistBackend, path: Path, before: Identity | str) -> None:
         self.inner = inner
+        self.before = before
         path.write_bytes(bytes(_RECORD.size))
         with path.open("r+b") as file:
             self._record = mmap.mmap(file.fileno(), _RECORD.size)

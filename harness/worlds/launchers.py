@@ -12,6 +12,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,22 +38,31 @@ class Launcher(ABC):
 
     Attributes:
         name: What `BaseDistBackend.launcher` calls it.
+        attached: Whether the processes are somebody else's, to be left alone.
+        own_processes: Whether each rank is a process, which can be ended without the others.
     """
 
     name: ClassVar[str]
+    attached: ClassVar[bool] = False
+    own_processes: ClassVar[bool] = True
 
     def directory(self) -> Path:
         """Create the world's control directory, private to this user."""
         return Path(tempfile.mkdtemp(prefix="disteval-"))
 
     @abstractmethod
-    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
+    def start(
+        self, directory: Path, world_size: int, environment: dict[str, str]
+    ) -> dict[int, Connection]:
         """Make every rank run `harness.worlds.process.main` with that control directory.
 
         Args:
             directory: The world's control directory.
             world_size: How many ranks.
             environment: Variables to set for the ranks.
+
+        Returns:
+            A channel by rank to those that are threads of this process; the others will report.
         """
 
     @abstractmethod
@@ -94,7 +105,9 @@ class ProcessLauncher(Launcher):
         """Variables that the commands themselves need."""
         return {}
 
-    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
+    def start(
+        self, directory: Path, world_size: int, environment: dict[str, str]
+    ) -> dict[int, Connection]:
         """Start every process; what they print before they are ranks goes to a log."""
         self._log = directory / "launcher.log"
         (directory / "sys.path").write_text("\n".join(path or str(Path.cwd()) for path in sys.path))
@@ -111,6 +124,7 @@ class ProcessLauncher(Launcher):
                         start_new_session=True,
                     )
                 )
+        return {}
 
     def log(self) -> str:
         """What the processes printed before they were ranks, and what their launcher said."""
@@ -200,18 +214,22 @@ class ThreadsLauncher(Launcher):
     """
 
     name = "threads"
+    own_processes = False
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
-    def start(self, directory: Path, world_size: int, environment: dict[str, str]) -> None:
+    def start(
+        self, directory: Path, world_size: int, environment: dict[str, str]
+    ) -> dict[int, Connection]:
         """Start the threads; the environment is the process's and stays as it is."""
+        channels = {}
         for rank in range(world_size):
-            thread = threading.Thread(
-                target=serve, args=(directory, rank), kwargs={"leads": True}, daemon=True
-            )
+            channels[rank], theirs = Pipe()
+            thread = threading.Thread(target=serve, args=(directory, rank, theirs), daemon=True)
             self._threads.append(thread)
             thread.start()
+        return channels
 
     def ended(self) -> dict[int, int]:
         """Nothing: threads do not end by themselves."""

@@ -19,14 +19,15 @@ class Muster:
     Args:
         listener: Where they report.
         world_size: How many there are to be.
+        inside: Channels to the ranks that live in this process, which are there already.
 
     Attributes:
         connections: The channel to each rank that has reported.
         members: What each said of itself.
     """
 
-    def __init__(self, listener: Listener, world_size: int) -> None:
-        self.connections: dict[int, Connection] = {}
+    def __init__(self, listener: Listener, world_size: int, inside: dict[int, Connection]) -> None:
+        self.connections: dict[int, Connection] = inside
         self.members: dict[int, control.Hello] = {}
         self._listener = listener
         self._world_size = world_size
@@ -34,6 +35,8 @@ class Muster:
 
     def wait(self, give_up: Callable[[], bool]) -> bool:
         """Wait until all have reported, or ``give_up()`` says so; True when all have."""
+        for rank, connection in self.connections.items():
+            self.members[rank] = control.receive(connection)
         # Listener.accept has no timeout, so it waits in a thread of its own.
         thread = threading.Thread(target=self._accept, daemon=True)
         thread.start()

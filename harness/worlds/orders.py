@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from selectors import BaseSelector
-from typing import cast
+from typing import Any, cast
 
 from harness.errors import HarnessError
 from harness.worlds import control
 
 OnBeat = Callable[[int, int, int], None]
 """Called by the leader with a rank, the samples it has done, and the samples of its shard."""
+
+OnMessage = Callable[[int, Any], None]
+"""Called by the leader with a rank, and what it sent that is no reply."""
 
 # After the first failure the others get this long to come back, so that the report is whole.
 _GRACE_SECONDS = 1.0
@@ -61,21 +64,27 @@ def collect(
     selector: BaseSelector,
     connections: Mapping[int, Connection],
     timeout: float,
-    on_beat: OnBeat | None,
+    on_message: OnMessage,
+    awaited: Sequence[int] | None = None,
 ) -> Outcome:
     """Wait for every rank's reply, until the deadline or shortly after the first failure.
+
+    Where ranks are meant to fail, ``awaited`` names the others: they get all of the time.
 
     Args:
         selector: Watches the connections; each is registered with its rank. Linux's tells events
             in the order in which they happened, so the rank that was lost first is known.
         connections: The channel to each rank.
         timeout: Seconds without a reply or a beat until the deadline.
-        on_beat: Called with every beat.
+        on_message: Called with everything that is no reply.
+        awaited: The ranks whose replies are waited for; None stands for all, and for patience of a
+            moment only once one has failed.
     """
     outcome = Outcome(len(connections))
     deadline = time.monotonic() + timeout
-    grace_given = False
-    while outcome.late() and (left := deadline - time.monotonic()) > 0:
+    grace_given = awaited is not None
+    wanted = set(connections if awaited is None else awaited)
+    while wanted.intersection(outcome.late()) and (left := deadline - time.monotonic()) > 0:
         for key, _ in selector.select(left):
             rank = key.data
             try:
@@ -87,9 +96,8 @@ def collect(
             if isinstance(message, control.Reply):
                 outcome.replies[rank] = message
             else:
-                if on_beat is not None:
-                    on_beat(rank, message.done, message.total)
-                if not outcome.failed:
+                on_message(rank, message)
+                if isinstance(message, control.Beat) and not outcome.failed:
                     deadline = time.monotonic() + timeout
         if outcome.failed and not grace_given:
             grace_given = True

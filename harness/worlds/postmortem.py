@@ -19,7 +19,7 @@ from harness.worlds.rank import STACK_SIGNAL, journal_path, output_path, stack_p
 _STACK_SECONDS = 2.0
 # Below these frames of a stack lies the harness, not what it was asked to run.
 _OWN_FRAME = re.compile(
-    r"worlds.(rank|world)\.py\", line \d+ in (carry_out|_run_with_backend|_read)$"
+    r"worlds.(rank|world|inbox)\.py\", line \d+ in (carry_out|_run_with_backend|_watch)$"
 )
 _OUTPUT_LINES = 20
 
@@ -152,7 +152,7 @@ def _trim(thread: str) -> str:
     own = [i for i, frame in enumerate(frames) if _OWN_FRAME.search(frame)]
     if own:
         # The thread that takes orders waits for one, in every rank alike.
-        frames = [] if frames[own[0]].endswith("_read") else frames[: own[0]]
+        frames = [] if frames[own[0]].endswith("_watch") else frames[: own[0]]
     title = "main thread" if header.startswith("Current thread") else "another thread"
     return "\n".join([f"{title} (innermost call first):", *frames]) if frames else ""
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import queue
-import shutil
 import signal
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 
 from harness.contract import BaseDistBackend, Rendezvous
-from harness.errors import UsageError
+from harness.errors import UsageError, WorldError
 from harness.registry import get_backend_class
 from harness.worlds import control
-from harness.worlds.journal import JournalledBackend
+from harness.worlds.exchange import MAX_KEYS, check_entry
+from harness.worlds.inbox import Inbox, WatchedInbox
+from harness.worlds.journal import Identity, JournalledBackend, identity_of
 
 STACK_SIGNAL = signal.SIGUSR1
 CONNECT_SECONDS = 60.0
@@ -37,31 +39,84 @@ class Rank:
     """The state of one rank between orders.
 
     Args:
-        directory: The world's control directory.
+        directory: The crew's control directory.
         rank: Which rank this is.
+        inbox: What the leader sends.
         connection: The channel to the leader.
     """
 
-    def __init__(self, directory: Path, rank: int, connection: Connection) -> None:
+    def __init__(self, directory: Path, rank: int, inbox: Inbox, connection: Connection) -> None:
         self.directory = directory
         self.rank = rank
         self.backend: BaseDistBackend | None = None
+        self._inbox = inbox
         self._connection = connection
+        self._published = 0
         self._finalize: Callable[[], None] = lambda: None
 
-    def join(self, spec: str | type[BaseDistBackend], world_size: int, meet: Rendezvous) -> None:
-        """Join the group, and check that the backend agrees on who and how many there are."""
-        cls = get_backend_class(spec) if isinstance(spec, str) else spec
-        cls.init_process(self.rank, world_size, meet)
+    def load(self, spec: str | type[BaseDistBackend], path: list[str]) -> None:
+        """Import the backend; all ranks do it at once, for a library may join its job by that.
+
+        Args:
+            spec: A registered name, or the class.
+            path: Where the leader imports from.
+        """
+        sys.path.extend(entry for entry in path if entry not in sys.path)
+        if isinstance(spec, str):
+            get_backend_class(spec)
+
+    def join(
+        self, cls: type[BaseDistBackend], world_size: int, meet: Rendezvous, believe: bool
+    ) -> None:
+        """Join the group, and check that the backend agrees on who and how many there are.
+
+        Args:
+            cls: The backend's class.
+            world_size: How many ranks join.
+            meet: What they need to find each other.
+            believe: Leave it to a check whether the backend is right about its rank.
+        """
+        before = _identity_of_new(cls)
+        self._published = 0
+        cls.init_process(self.rank, world_size, replace(meet, exchange=self))
         self._finalize = cls.finalize_process
         backend = cls()
-        if (backend.rank, backend.world_size) != (self.rank, world_size):
+        if not believe and (backend.rank, backend.world_size) != (self.rank, world_size):
             raise UsageError(
                 f"{cls.__name__} says it is rank {backend.rank} of {backend.world_size}, but it "
                 f"runs as rank {self.rank} of {world_size}; its ranks must be started by its own "
                 f"launcher, {cls.launcher!r}"
             )
-        self.backend = JournalledBackend(backend, journal_path(self.directory, self.rank))
+        path = journal_path(self.directory, self.rank)
+        self.backend = JournalledBackend(backend, path, before)
+
+    def leave(self) -> None:
+        """Leave the group, if this rank has joined one."""
+        self.backend = None
+        finalize, self._finalize = self._finalize, lambda: None
+        finalize()
+
+    def publish(self, key: str, value: str | bytes) -> None:
+        """See `harness.contract.Rendezvous.publish`."""
+        check_entry(key, value)
+        self._published += 1
+        if self._published > MAX_KEYS:
+            raise UsageError(f"one rank can publish {MAX_KEYS} keys, and {key!r} is one more")
+        control.send(self._connection, control.Publication(key, value))
+
+    def lookup(self, key: str, timeout: float) -> str | bytes:
+        """See `harness.contract.Rendezvous.lookup`."""
+        control.send(self._connection, control.Question(key))
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self._inbox.get(deadline - time.monotonic())
+            if message is None:
+                raise TimeoutError(f"no rank published {key!r} within {timeout:g} s")
+            if isinstance(message, control.Dismissal):
+                raise WorldError(f"the leader ended the world while {key!r} was waited for")
+            # An answer to an earlier question may come after its time was up.
+            if isinstance(message, control.Answer) and message.key == key:
+                return message.value
 
     def beat(self, done: int, total: int) -> None:
         """Tell the leader that this rank makes progress."""
@@ -78,10 +133,6 @@ class Rank:
             return control.Reply(None, _pickled(error), _traceback(error))
         return control.Reply(value)
 
-    def leave(self) -> None:
-        """Leave the group, if this rank has joined one."""
-        self._finalize()
-
 
 _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
 
@@ -97,28 +148,29 @@ def beat(done: int, total: int) -> None:
         rank.beat(done, total)
 
 
-def serve(directory: Path, rank: int, *, leads: bool = False) -> int:
+def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
     """Follow the leader's orders until it dismisses this rank.
 
     Args:
-        directory: The world's control directory.
+        directory: The crew's control directory.
         rank: Which rank this is.
-        leads: Whether the leader lives in this process too. Otherwise the process ends at once when
-            the leader is gone, because its main thread may be in a collective for ever.
+        inside: The channel, where the leader lives in this process too. Otherwise the process
+            reports to it, and ends at once when the leader is gone, because its main thread may be
+            in a collective for ever.
 
     Returns:
         The exit code that the leader gave with the dismissal.
     """
-    connection = control.connect(directory, CONNECT_SECONDS)
-    with contextlib.nullcontext() if leads else _stack_on_signal(directory, rank):
+    connection = inside or control.connect(directory, CONNECT_SECONDS)
+    with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
         control.send(connection, control.Hello(rank, os.getpid(), threading.get_ident()))
-        orders: queue.Queue[Any] = queue.Queue(maxsize=16)
-        threading.Thread(
-            target=_read, args=(directory, connection, orders, leads), daemon=True
-        ).start()
-        follower = Rank(directory, rank, connection)
-        while not isinstance(message := orders.get(), control.Dismissal):
-            control.send(connection, follower.carry_out(message))
+        inbox = Inbox(connection) if inside else WatchedInbox(connection, directory)
+        follower = Rank(directory, rank, inbox, connection)
+        while not isinstance(message := inbox.get(), control.Dismissal):
+            if isinstance(message, control.Order):
+                reply = follower.carry_out(message)
+                with contextlib.suppress(OSError):  # a leader that is gone is noticed by the inbox
+                    control.send(connection, reply)
         follower.leave()
         return message.exit_code
 
@@ -138,19 +190,11 @@ def output_path(directory: Path, rank: int) -> Path:
     return directory / f"rank-{rank}.out"
 
 
-def _read(directory: Path, connection: Connection, orders: queue.Queue[Any], leads: bool) -> None:
-    """Take orders off the wire in a thread of its own, so that a lost leader is noticed at once."""
+def _identity_of_new(cls: type[BaseDistBackend]) -> Identity | str:
     try:
-        while True:
-            message = control.receive(connection)
-            orders.put(message)
-            if isinstance(message, control.Dismissal):
-                return
-    except (EOFError, OSError):
-        if not leads:
-            shutil.rmtree(directory, ignore_errors=True)  # the leader may have had no time for it
-            os._exit(1)
-        orders.put(control.Dismissal(1))
+        return identity_of(cls())
+    except Exception as error:  # for rule 1.3 to judge; a world can start all the same
+        return f"{type(error).__name__}: {error}"
 
 
 @contextlib.contextmanager

@@ -1,37 +1,21 @@
-"""A world: N ranks and one leader, in lock step."""
+"""A world: N ranks of one backend and one leader, in lock step."""
 
 from __future__ import annotations
 
-import contextlib
-import selectors
-import shutil
 import socket
-import time
+import sys
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
-
-import cloudpickle
 
 from harness.contract import BaseDistBackend, No, Rendezvous
 from harness.errors import UsageError, WorldError, exit_code_of
 from harness.registry import get_backend_class
 from harness.worlds import control
-from harness.worlds.attach import OuterLauncher
 from harness.worlds.cores import thread_variables
+from harness.worlds.crew import LOOPBACK, START_SECONDS, Crew
 from harness.worlds.launchers import get_launcher
-from harness.worlds.muster import Muster
-from harness.worlds.orders import OnBeat, Outcome, collect
-from harness.worlds.outer import OuterWorld
-from harness.worlds.postmortem import Fate, examine, exit_text, report
+from harness.worlds.orders import OnBeat
 from harness.worlds.rank import Rank
-
-LOOPBACK = "127.0.0.1"
-START_SECONDS = 60.0
-"""Seconds that ranks get at least to start and to join; imports alone can take many."""
-
-_LEAVE_SECONDS = 10.0
-_LAST_WORDS_SECONDS = 5.0
 
 
 class World:
@@ -52,11 +36,13 @@ class World:
             in `Rendezvous.timeout`. A day by default: the leader sees progress and the backend does
             not, so one that gave up first would end worlds in which a rank is merely slow.
         threads: Computing threads a rank; None shares the cores of this host among its ranks.
-        outer: The outer world to use instead of starting processes; this process must be its rank
-            0, and the others must be in `join_outer_world`.
+        crew: Ranks that are there already and have left their last world, to be used instead of
+            starting processes; they stay when the world is closed.
+        believe: Take the backend's word for which rank is which, instead of refusing a world in
+            which it differs from the launcher's; a check of the backend looks at that itself.
 
     Raises:
-        UsageError: ``world_size`` is below 1, or not what the backend can do.
+        UsageError: ``world_size`` is below 1, or not what the backend or the crew can do.
         WorldError: The ranks could not start or join in time; says what each was doing.
     """
 
@@ -69,58 +55,51 @@ class World:
         timeout: float = 20.0,
         backend_timeout: float = 86_400.0,
         threads: int | None = None,
-        outer: OuterWorld | None = None,
+        crew: Crew | None = None,
+        believe: bool = False,
     ) -> None:
+        if crew is not None:
+            # Importing an MPI library joins the job, for which each rank waits for the others.
+            load_backend(crew, backend)
         cls = get_backend_class(backend) if isinstance(backend, str) else backend
         check_world_size(cls, world_size)
+        if crew is not None and crew.world_size != world_size:
+            raise UsageError(
+                f"world size {world_size}, but this job has {crew.world_size} ranks, no more and "
+                f"no fewer"
+            )
         self.world_size = world_size
         self.timeout = timeout
-        self._launcher = (
-            get_launcher(launcher or cls.launcher) if outer is None else OuterLauncher(outer)
-        )
-        self._directory = self._launcher.directory()
-        self._connections: dict[int, Connection] = {}
-        self._members: dict[int, control.Hello] = {}
-        self._selector = selectors.DefaultSelector()
-        self._open = True
-        self._listener = control.open_listener(self._directory, LOOPBACK)
+        self._borrowed = crew is not None
+        start = max(timeout, START_SECONDS)
+        if crew is None:
+            environment = thread_variables(world_size, threads)
+            crew = Crew(get_launcher(launcher or cls.launcher), world_size, environment, start)
+        self._crew = crew
         try:
-            self._launcher.start(self._directory, world_size, thread_variables(world_size, threads))
-            self._muster(max(timeout, START_SECONDS))
-        except BaseException:
-            self._bury()
-            raise
-        meet = Rendezvous(
-            self._directory / "rendezvous", LOOPBACK, _free_port(LOOPBACK), backend_timeout
-        )
-        meet.path.mkdir(mode=0o700)
-        arguments = [(backend, world_size, meet)] * world_size
-        try:
-            self._order("join the group", Rank.join, arguments, max(timeout, START_SECONDS))
-        except WorldError as error:
+            if not self._borrowed:
+                load_backend(crew, cls, start)
+            meet = self._rendezvous(backend_timeout)
+            arguments = [(cls, world_size, meet, believe)] * world_size
+            crew.order("join the group", Rank.join, arguments, start)
+        except BaseException as error:
             self._leave_after(error)
             raise
 
-    def _muster(self, seconds: float) -> None:
-        """Wait until every rank has reported."""
-        muster = Muster(self._listener, self.world_size)
-        deadline = time.monotonic() + seconds
-        complete = muster.wait(lambda: bool(self._launcher.ended()) or time.monotonic() > deadline)
-        self._connections, self._members = muster.connections, muster.members
-        for rank, connection in self._connections.items():
-            self._selector.register(connection, selectors.EVENT_READ, rank)
-        if not complete:
-            fates = [self._fate(rank) for rank in range(self.world_size)]
-            examine(self._directory, fates)
-            ended = self._launcher.ended()
-            why = "; ".join(f"process {i}: {exit_text(status)}" for i, status in ended.items())
-            headline = why or f"not every rank started within {seconds:g} s"
-            raise WorldError(report(headline, fates, self._launcher.log()))
+    def _rendezvous(self, backend_timeout: float) -> Rendezvous:
+        self._crew.exchange.clear()
+        path = self._crew.fresh_directory("rendezvous")
+        return Rendezvous(path, LOOPBACK, _free_port(LOOPBACK), backend_timeout)
 
     @property
     def is_open(self) -> bool:
         """Whether the ranks are there and in step."""
-        return self._open
+        return self._crew.is_open
+
+    @property
+    def own_processes(self) -> bool:
+        """Whether each rank is a process of its own that may be ended."""
+        return self._crew.own_processes
 
     def run(
         self,
@@ -145,33 +124,54 @@ class World:
             WorldError: A rank raised, was lost, or made no progress. After a mere exception on
                 ranks that all came back, the world can be used again; otherwise it is closed.
         """
-        if args and len(args) != self.world_size:
-            raise UsageError(f"{len(args)} arguments were given for {self.world_size} ranks")
-        if not self._open:
+        if not self.is_open:
             raise WorldError("this world is closed; start another")
         name = getattr(function, "__name__", repr(function))
-        arguments: list[tuple[Any, ...]] = [(function, arg) for arg in args]
-        if not args:
-            arguments = [(function,)] * self.world_size
-        return self._order(
-            f"run {name}", _run_with_backend, arguments, timeout or self.timeout, on_beat
+        return self._crew.order(
+            f"run {name}",
+            _run_with_backend,
+            self._arguments(function, args),
+            timeout or self.timeout,
+            on_beat,
         )
 
-    def close(self, exit_code: int = 0) -> None:
-        """Let every rank leave its group and end, in bounded time; closing twice is fine.
+    def attempt(
+        self, function: Callable[..., Any], *args: Any, awaited: Sequence[int], seconds: float
+    ) -> dict[int, control.Reply]:
+        """Run ``function(backend, arg)`` on ranks not all of which will come back; ends the world.
 
         Args:
-            exit_code: The status with which the ranks of an outer world are to end.
+            function: As for `run`.
+            *args: As for `run`.
+            awaited: The ranks that are expected to come back.
+            seconds: How long they may take.
+
+        Returns:
+            The reply of each awaited rank that came back in time.
         """
-        if not self._open:
-            return
-        for connection in self._connections.values():
-            try:
-                control.send(connection, control.Dismissal(exit_code))
-            except OSError:
-                continue  # it is gone already, which is what was asked of it
-        self._launcher.wait(_LEAVE_SECONDS)
-        self._bury()
+        arguments = self._arguments(function, args)
+        return self._crew.attempt(_run_with_backend, arguments, awaited, seconds)
+
+    def _arguments(
+        self, function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> list[tuple[Any, ...]]:
+        if args and len(args) != self.world_size:
+            raise UsageError(f"{len(args)} arguments were given for {self.world_size} ranks")
+        return [(function, arg) for arg in args] if args else [(function,)] * self.world_size
+
+    def close(self, exit_code: int = 0) -> None:
+        """Let every rank leave its group, and end if this world started it; in bounded time.
+
+        Closing twice is fine.
+
+        Args:
+            exit_code: The status with which ranks of an outer launcher end.
+        """
+        if not self._borrowed:
+            self._crew.dismiss(exit_code)
+        elif self._crew.is_open:
+            nothing: list[tuple[Any, ...]] = [()] * self.world_size
+            self._crew.order("leave the group", Rank.leave, nothing, self.timeout)
 
     def __enter__(self) -> World:
         return self
@@ -184,80 +184,23 @@ class World:
 
     def _leave_after(self, error: BaseException) -> None:
         # Ranks that came back can leave politely; after Ctrl-C above all, nobody waits for that.
-        if isinstance(error, WorldError) and error.in_step:
+        if self._borrowed or (isinstance(error, WorldError) and error.in_step):
             self.close(exit_code_of(error))
         else:
-            self._bury()
+            self._crew.bury()
 
-    def _order(
-        self,
-        what: str,
-        function: Callable[..., Any],
-        arguments: Sequence[tuple[Any, ...]],
-        timeout: float,
-        on_beat: OnBeat | None = None,
-    ) -> list[Any]:
-        """Have every rank run ``function(rank, *arguments[r])``; errors say ``what`` it was."""
-        code = cloudpickle.dumps(function)
-        # All of them before any is sent: what can't be sent leaves the world in step.
-        orders = [control.Order(code, control.packed(given)) for given in arguments]
-        try:
-            for rank, connection in self._connections.items():
-                with contextlib.suppress(OSError):  # a lost rank is noticed when reading from it
-                    control.send(connection, orders[rank])
-            outcome = collect(self._selector, self._connections, timeout, on_beat)
-            if outcome.complete:
-                return [cloudpickle.loads(r.value) for r in outcome.in_order()]
-            raise self._failure(what, outcome, timeout)
-        except BaseException as error:
-            if not (isinstance(error, WorldError) and error.in_step):
-                self._bury()
-            raise
 
-    def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
-        fates = [self._fate(rank, outcome) for rank in range(self.world_size)]
-        examine(self._directory, fates)
-        if outcome.lost:
-            self._launcher.wait(_LAST_WORDS_SECONDS)  # mpirun says how the process ended
-        lost = []
-        if outcome.lost:
-            first = outcome.lost[0]
-            lost = [f"rank {first} was lost ({exit_text(fates[first].status)})"]
-            if others := [str(rank) for rank in outcome.lost[1:]]:
-                # A launcher that loses one rank ends the others, so the first is to blame.
-                lost.append(f"and then rank{'s' * (len(others) > 1)} {', '.join(others)}")
-        raised = [f"rank {f.rank} raised {f.summary}" for f in fates if f.raised]
-        late = [str(rank) for rank in outcome.late()]
-        silent = f"no progress for {timeout:g} s on rank{'s' * (len(late) > 1)} {', '.join(late)}"
-        headline = f"{'; '.join(lost or raised or [silent])}; the order was to {what}"
-        text = report(headline, fates, self._launcher.log())
-        return WorldError(text, outcome.exceptions(), in_step=outcome.in_step)
+def load_backend(
+    crew: Crew, backend: str | type[BaseDistBackend], seconds: float = START_SECONDS
+) -> None:
+    """Have every rank import a backend, all at once.
 
-    def _fate(self, rank: int, outcome: Outcome | None = None) -> Fate:
-        fate = Fate(rank, self._members.get(rank))
-        if outcome is None:
-            return fate
-        reply = outcome.replies.get(rank)
-        if reply is not None:
-            fate.returned = not reply.trace
-            fate.raised = reply.trace
-            fate.summary = reply.trace.strip().rpartition("\n")[2]
-        if rank in outcome.lost:
-            fate.lost = True
-            fate.status = self._launcher.rank_status(rank)
-        return fate
-
-    def _bury(self) -> None:
-        """End every process, and forget the world."""
-        if not self._open:
-            return
-        self._open = False
-        self._selector.close()
-        for connection in self._connections.values():
-            connection.close()
-        self._launcher.bury([member.pid for member in self._members.values()])
-        self._listener.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+    Raises:
+        WorldError: One can't.
+    """
+    arguments = [(backend, sys.path)] * crew.world_size
+    name = backend if isinstance(backend, str) else backend.__name__
+    crew.order(f"load {name}", Rank.load, arguments, seconds)
 
 
 def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:

@@ -1,0 +1,86 @@
+"""Ranks find each other by what they publish, through the leader alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from backends.threads_dist import ThreadsDist
+from harness import UsageError, WorldError
+from harness.contract import Rendezvous
+from harness.worlds import World
+from suites.mutants.sockets import Sockets
+
+
+class Publishing(ThreadsDist):
+    """Each rank publishes its rank, then looks for the next one's."""
+
+    found: ClassVar[dict[int, Any]] = {}
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        super().init_process(rank, world_size, rendezvous)
+        if rank:
+            rendezvous.publish(f"rank {rank}", bytes([rank]))
+        cls.found[rank] = rendezvous.lookup(f"rank {(rank + 1) % world_size}")
+        if rank == 0:  # the last rank has been waiting for it
+            rendezvous.publish("rank 0", "zero")
+
+
+class Starving(ThreadsDist):
+    """Waits for what nobody publishes."""
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        rendezvous.lookup("nothing")
+
+
+class Greedy(ThreadsDist):
+    """Publishes too much."""
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        rendezvous.publish("all", bytes((1 << 20) + 1))
+
+
+class Chatty(ThreadsDist):
+    """Publishes too often."""
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        for number in range(1001):
+            rendezvous.publish(f"{rank}-{number}", "")
+
+
+def test_values_reach_those_that_wait_and_those_that_come_later() -> None:
+    Publishing.found.clear()
+    with World(Publishing, 4):
+        assert Publishing.found == {0: b"\1", 1: b"\2", 2: b"\3", 3: "zero"}
+
+
+def test_a_key_that_nobody_publishes_is_an_error_in_time() -> None:
+    with pytest.raises(WorldError, match=r"TimeoutError: no rank published 'nothing' within 0.2 s"):
+        World(Starving, 3, backend_timeout=0.2)
+
+
+def test_what_is_too_large_or_too_much_is_refused() -> None:
+    with pytest.raises(WorldError, match="the value of 'all' has length 1048577; up to 1048576"):
+        World(Greedy, 1)
+    with pytest.raises(WorldError, match="one rank can publish 1000 keys, and '0-1000' is one"):
+        World(Chatty, 1)
+
+
+def test_ranks_that_nobody_leads_have_no_exchange() -> None:
+    with pytest.raises(UsageError, match="this Rendezvous has no exchange"):
+        Rendezvous(Path()).publish("key", "value")
+
+
+def test_a_rank_binds_port_0_and_publishes_it() -> None:
+    with World(Sockets, 3) as world:
+        assert world.run(gather, "a", "b", "c") == [["a", "b", "c"]] * 3
+
+
+def gather(backend: Any, obj: Any) -> Any:
+    return backend.all_gather_object(obj)
