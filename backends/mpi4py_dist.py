@@ -31,9 +31,8 @@ class MPI4PyDist(BaseDistBackend):
 
     launcher: ClassVar[str] = "mpirun"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        bounded_waits=No(
-            "MPI collectives have no timeout; the launcher ends a job that lost a rank"
-        )
+        detects_lost_ranks=No("mpirun ends the whole job when it has lost a rank"),
+        bounded_waits=No("MPI collectives have no timeout"),
     )
 
     def __init__(self, comm: MPI.Intracomm | None = None) -> None:

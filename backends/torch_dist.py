@@ -113,7 +113,8 @@ class TorchCUDADist(_TorchDist):
 
     device_type = "cuda"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        bounded_waits=No("NCCL's watchdog ends the process instead of raising in the collective")
+        detects_lost_ranks=No("NCCL's watchdog ends the process instead of raising"),
+        bounded_waits=No("NCCL's watchdog ends the process instead of raising"),
     )
 
     def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
@@ -129,7 +130,7 @@ class TorchCUDADist(_TorchDist):
         """Take GPU ``rank`` of this machine, and join an NCCL group."""
         devices = torch.cuda.device_count()
         if world_size > devices:
-            raise UsageError(
+            raise BackendUnavailableError(
                 f"world size {world_size} needs as many GPUs, and torch finds {devices}; "
                 f"NCCL can't put two ranks on one"
             )

@@ -36,13 +36,18 @@ class Capabilities:
         multi_rank: It can join more than one process.
         propagates_errors: An object that one rank can't serialise is an error on every rank, and
             the next collective works.
-        bounded_waits: A collective that waits for a lost rank ends in an error within
-            `Rendezvous.timeout`, without help from a launcher.
+        detects_lost_ranks: A collective ends in an error on the survivors when a rank has ended,
+            within the bound.
+        bounded_waits: A collective ends in an error when a rank never comes to it, frozen or busy
+            elsewhere, within the bound.
+        grace: The bound in seconds, beyond `Rendezvous.timeout`.
     """
 
     multi_rank: bool | No = True
     propagates_errors: bool | No = True
+    detects_lost_ranks: bool | No = True
     bounded_waits: bool | No = True
+    grace: float = 3.0
 
 
 class Exchange(Protocol):
@@ -103,7 +108,8 @@ class BaseDistBackend(ABC):
     """What the harness needs of a communication library.
 
     Attributes:
-        launcher: How the harness starts this backend's ranks: ``local`` or ``mpirun``.
+        launcher: How the harness starts this backend's ranks: ``local``, ``mpirun``, ``torchrun``,
+            ``threads``, or one that was registered.
         capabilities: What it can do beyond the contract.
     """
 

@@ -8,7 +8,9 @@ nobody's way.
 from __future__ import annotations
 
 import difflib
+import sys
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from harness.contract import BaseDistBackend
 from harness.errors import BackendUnavailableError, UnknownBackendError, UsageError
@@ -53,6 +55,9 @@ def register_backend(name: str, backend: type[BaseDistBackend]) -> None:
 def get_backend_class(name: str) -> type[BaseDistBackend]:
     """Import and return the class of that name, without creating one.
 
+    Args:
+        name: A name of `list_all_backends`, or ``module:Class``.
+
     Raises:
         UnknownBackendError: Nothing is registered under ``name``.
         BackendUnavailableError: Its library is missing, or its module can't be imported.
@@ -60,14 +65,23 @@ def get_backend_class(name: str) -> type[BaseDistBackend]:
     if name in _registered:
         return _registered[name]
     entry = _entries().get(name)
+    if entry is None and ":" in str(name):
+        entry = EntryPoint(name, name, ENTRY_POINT_GROUP)
     if entry is None:
         raise UnknownBackendError(_unknown(name))
     try:
         backend = entry.load()
     except Exception as error:  # a third party's module may fail in any way
         raise BackendUnavailableError(_unavailable(entry, error)) from error
-    _check_class(backend, f"the entry point {entry.name} = {entry.value}")
+    origin = entry.name if ":" in entry.name else f"the entry point {entry.name} = {entry.value}"
+    _check_class(backend, origin)
     return backend  # type: ignore[no-any-return]
+
+
+def add_working_directory() -> None:
+    """Let ``module:Class`` name what lies in the working directory, as ``python -m`` does."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
 def get_dist_backend(name: str | None = None) -> BaseDistBackend:

@@ -1,12 +1,20 @@
-"""Options of the conformance suite."""
+"""The suites use worlds of ranks by the plugin that third parties load too."""
 
 from __future__ import annotations
 
 import pytest
 
+from harness.worlds import detect_outer_world
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("disteval")
-    group.addoption("--backend", action="append", default=[], help="Only these backends.")
-    group.addoption("--examples", type=int, default=25, help="Drawn examples a rule.")
-    group.addoption("--world-size", default="1,2,3", help="World sizes, separated by commas.")
+pytest_plugins = ["harness.conformance.plugin"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what starts processes of its own, where this process is a rank of somebody's."""
+    outer = detect_outer_world()
+    if outer is None:
+        return
+    reason = f"not run: it starts worlds of its own; run it without {outer.launcher}"
+    for item in items:
+        if "worlds" not in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.worlds.journal import read_position
+from harness.worlds.launchers import MpirunLauncher, TorchrunLauncher
 from harness.worlds.rank import journal_path
 
 T = TypeVar("T")
@@ -34,6 +36,18 @@ def start_as_from_a_terminal(command: list[str], **options: Any) -> subprocess.P
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
+
+
+def mpirun(world_size: int) -> tuple[str, ...]:
+    """The command that starts so many ranks of the command that follows it."""
+    [command] = MpirunLauncher().commands(Path(), world_size)
+    return tuple(command[: command.index(sys.executable)])
+
+
+def torchrun(world_size: int) -> tuple[str, ...]:
+    """The command that starts so many ranks of the command that follows it."""
+    [command] = TorchrunLauncher().commands(Path(), world_size)
+    return tuple(command[: command.index("-c") - 1])
 
 
 def ranks_below(pid: int) -> dict[int, int]:

@@ -7,13 +7,13 @@ nox session names those it installs, so that nothing it should test is skipped w
 from __future__ import annotations
 
 import importlib
-import os
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from harness import LibraryMissingError
+from harness.conformance.plugin import required
 from harness.contract import BaseDistBackend
 from harness.registry import get_backend_class
 
@@ -35,6 +35,6 @@ def backend_class(name: str) -> type[BaseDistBackend]:
 
 
 def _missing(name: str, reason: str) -> Any:
-    if name in os.environ.get("DISTEVAL_REQUIRE", "").split(","):
+    if name in required():
         pytest.fail(f"DISTEVAL_REQUIRE names {name}, but {reason}")
     pytest.skip(reason)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -13,18 +14,31 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from harness.contract import BaseDistBackend
-from harness.errors import BackendUnavailableError, HarnessError, LibraryMissingError, UsageError
-from harness.registry import get_backend_class
+from harness.errors import HarnessError, LibraryMissingError, UsageError, WorldError
+from harness.registry import add_working_directory, get_backend_class
+from harness.worlds import (
+    Crew,
+    OuterWorld,
+    detect_outer_world,
+    follow,
+    lead,
+    load_backend,
+    release,
+    share_cores,
+    why_not_in,
+)
 
 if TYPE_CHECKING:
     from harness.conformance.rules import Rule
     from harness.conformance.runner import Report, Result
 
-_SIGNS = {"passed": "✓", "failed": "✗ broken", "unsupported": "– declared", "error": "? not run"}
+_SIGNS = {"passed": "✓", "failed": "✗", "unsupported": "–", "error": "?"}
+_WORDS = {"failed": "broken", "error": "not run"}
 
 
-def _parse_sizes(_context: object, _option: object, value: str) -> tuple[int, ...]:
+def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
     try:
         sizes = tuple(int(part) for part in value.split(","))
     except ValueError:
@@ -36,7 +50,10 @@ def _parse_sizes(_context: object, _option: object, value: str) -> tuple[int, ..
 
 @click.command("check")
 @click.argument("target", required=False)
-@click.option("--world-size", callback=_parse_sizes, default="1,2,3,5", show_default=True)
+@click.option(
+    "--world-size", callback=_parse_sizes, metavar="1,2,3",
+    help="World sizes.  [default: 1,2,3,5, or what mpirun or torchrun started]",
+)  # fmt: skip
 @click.option("--launcher", help="How to start the ranks.  [default: what the class names]")
 @click.option("--examples", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -46,29 +63,32 @@ def _parse_sizes(_context: object, _option: object, value: str) -> tuple[int, ..
 )  # fmt: skip
 @click.option("--rules", default="", metavar="2.*,3.1", help="Only these rules.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
+@click.option("--html", "html_path", type=click.Path(path_type=Path), help="And here, as a page.")
 @click.option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
 def check_command(
     target: str | None,
-    world_size: tuple[int, ...],
+    world_size: tuple[int, ...] | None,
     launcher: str | None,
     examples: int,
     seed: int,
     timeout: float,
     rules: str,
     json_path: Path | None,
+    html_path: Path | None,
     list_rules: bool,
 ) -> None:
     r"""Hold the backend TARGET to every rule of the contract.
 
-    TARGET is a registered name, or module:Class importable from the working directory. Exits with 0
-    when the backend is conformant, 1 when it is broken, and 2 when it could not be judged.
+    TARGET is a registered name, or module:Class importable from the working directory. Starts the
+    ranks itself, or joins them under mpirun or torchrun. Exits with 0 when the backend is
+    conformant, 1 when it is broken, and 2 when it could not be judged.
 
     \b
     disteval check torch_cpu
     disteval check my_package.backend:MyBackend --world-size 3 --rules '2.*'
     """
     try:
-        from harness.conformance.runner import check_backend, select_rules
+        from harness.conformance.runner import DEFAULT_WORLD_SIZES, check_backend, select_rules
     except ModuleNotFoundError as error:
         _fail(LibraryMissingError(
             f"disteval check needs {error.name}: pip install 'disteval-harness[conformance]'"
@@ -80,40 +100,63 @@ def check_command(
             return
         if target is None:
             raise UsageError("name a backend to check, or give --list")
-        cls = _load(target)
-        report = check_backend(
+        add_working_directory()
+        outer = detect_outer_world()
+        if outer is not None and outer.rank > 0:
+            sys.exit(follow(outer))
+        judge = partial(
+            check_backend,
             target,
-            cls if ":" in target else target,
-            cls,
-            world_size,
             rules=chosen,
             launcher=launcher,
             examples=examples,
             seed=seed,
             timeout=timeout,
         )
+        crew = None
+        if outer is None:
+            report = judge(world_size or DEFAULT_WORLD_SIZES)
+        else:
+            crew = lead(outer)
+            report = _judge_attached(judge, target, world_size, outer, crew)
     except HarnessError as error:
         _fail(error)
-    _show(report, {rule.number: rule for rule in chosen})
+    console = Console(record=html_path is not None)
+    _show(console, report, {rule.number: rule for rule in chosen})
+    if html_path is not None:
+        console.save_html(str(html_path))
     if json_path is not None:
         json_path.write_text(json.dumps(report.to_json(), indent=2) + "\n")
-    sys.exit({"conformant": 0, "broken": 1, "incomplete": 2}[report.verdict])
+    code = {"conformant": 0, "broken": 1, "incomplete": 2}[report.verdict]
+    if crew is not None:
+        release(crew, code)
+    sys.exit(code)
 
 
-def _load(target: str) -> type[BaseDistBackend]:
-    if ":" not in target:
-        return get_backend_class(target)
-    module, _, name = target.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
+def _judge_attached(
+    judge: Callable[..., Report],
+    target: str,
+    world_size: tuple[int, ...] | None,
+    outer: OuterWorld,
+    crew: Crew,
+) -> Report:
+    """Judge a backend on ranks that somebody else has started; there is one world size alone."""
     try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a user's module may fail in any way
-        raise BackendUnavailableError(
-            f"{target} can't be imported: {type(error).__name__}: {error}"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, BaseDistBackend)):
-        raise UsageError(f"{target} is {found!r}, which is no subclass of harness.BaseDistBackend")
-    return found
+        share_cores(outer)
+        if world_size not in (None, (outer.world_size,)):
+            raise UsageError(
+                f"--world-size {','.join(map(str, world_size))}, but {outer.launcher} started "
+                f"{outer.world_size} ranks; leave the option out"
+            )
+        load_backend(crew, target)
+        if reason := why_not_in(outer, target, get_backend_class(target)):
+            raise UsageError(reason)
+        return judge((outer.world_size,), crew=crew)
+    except HarnessError as error:
+        common = error.common if isinstance(error, WorldError) else None
+        click.echo(f"disteval check: {common or error}", err=True)
+        release(crew, 2)
+        sys.exit(2)
 
 
 def _list_rules(rules: list[Rule]) -> None:
@@ -123,38 +166,58 @@ def _list_rules(rules: list[Rule]) -> None:
     Console().print(table)
 
 
-def _show(report: Report, rules: dict[str, Rule]) -> None:
-    console = Console()
+def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
     sizes = list(dict.fromkeys(result.world_size for result in report.rules))
     table = Table(
         "rule",
-        Column("name", no_wrap=True),
-        *(f"W={size}" for size in sizes),
-        "examples",
-        "seconds",
+        "name",
+        *(Column(f"W={size}", no_wrap=True) for size in sizes),
+        Column("examples", justify="right", no_wrap=True),
+        Column("seconds", justify="right", no_wrap=True),
+        Column("per s", justify="right", no_wrap=True),
     )
     for number, rule in rules.items():
         row = {r.world_size: r for r in report.rules if r.id == number}
+        examples = sum(result.examples for result in row.values())
+        seconds = sum(result.seconds for result in row.values())
         table.add_row(
             number,
             rule.name,
             *(_SIGNS[row[size].outcome] for size in sizes),
-            str(sum(result.examples for result in row.values())),
-            f"{sum(result.seconds for result in row.values()):.1f}",
+            str(examples),
+            f"{seconds:.1f}",
+            f"{examples / seconds:.0f}" if examples else "",
         )
     console.print(table)
-    reported: set[tuple[str, str]] = set()
+    _show_reasons(console, report)
     for result in report.rules:
-        # The same reason at several world sizes is told once.
-        if result.outcome != "passed" and (result.id, result.message) not in reported:
-            reported.add((result.id, result.message))
+        if result.outcome in _WORDS:
             _show_result(console, report, result, rules[result.id])
     total = sum(result.examples for result in report.rules)
-    console.print(f"{escape(report.target)} is [bold]{report.verdict}[/bold]: {total} examples")
+    seconds = sum(result.seconds for result in report.rules)
+    console.print(
+        f"\n{escape(report.target)} is [bold]{report.verdict}[/bold]: "
+        f"{total} examples in {seconds:.0f} s"
+    )
+
+
+def _show_reasons(console: Console, report: Report) -> None:
+    """Why rules were not held against this backend: each reason once."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for result in report.rules:
+        if result.outcome == "unsupported":
+            at = reasons.setdefault(result.message, {}).setdefault(f"W={result.world_size}", [])
+            at.append(result.id)
+    for reason, sizes in reasons.items():
+        where: dict[str, list[str]] = {}
+        for size, ids in sizes.items():
+            where.setdefault(", ".join(ids), []).append(size)
+        told = "; ".join(f"{ids} at {', '.join(sizes)}" for ids, sizes in where.items())
+        console.print(f"– {told}: {escape(reason)}")
 
 
 def _show_result(console: Console, report: Report, result: Result, rule: Rule) -> None:
-    title = f"rule {result.id}, world size {result.world_size}: {_SIGNS[result.outcome]}"
+    title = f"rule {result.id}, world size {result.world_size}: {_WORDS[result.outcome]}"
     console.print(f"\n[bold]{title}[/bold]\n{escape(rule.sentence)}")
     if result.counterexample:
         console.print(f"example: {escape(result.counterexample)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,6 +22,7 @@ from harness.worlds import (
     World,
     check_world_size,
     detect_outer_world,
+    exit_now,
     follow,
     lead,
     share_cores,
@@ -188,7 +188,5 @@ def _fail(error: HarnessError, outer: OuterWorld | None) -> NoReturn:
         shown = error.common if isinstance(error, WorldError) and error.common else error
         click.echo(f"disteval eval: {shown}", err=True)
     if outer is not None and isinstance(error, WorldError) and not error.in_step:
-        # MPI would wait at exit for ranks that are lost or hang; mpirun ends them after this one.
-        sys.stderr.flush()
-        os._exit(code)
+        exit_now(code)
     sys.exit(code)

@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from harness import framing
 from harness.conformance import on_ranks
-from harness.conformance.fingerprint import describe, see
+from harness.conformance.fingerprint import see
 from harness.conformance.objects import ARRAYS, LARGE, SIZES, SPECIAL, one_each
 from harness.conformance.rules import Bench, BrokenRuleError, rule
+from harness.conformance.sequences import Sequence, check_interleavings, listed
 
 _CALLS = 150
 # What an interpreter's own caches may add over a few hundred calls.
 _SPARE_BYTES = 8 << 20
-_LATE_SECONDS = 0.02
+_SMALL_CAP = 1 << 20
 
 
 @rule("1.1", "identity")
@@ -46,6 +48,18 @@ def check_stable_identity(bench: Bench) -> None:
             )
 
 
+@rule("1.3", "identity before joining")
+def check_identity_before(bench: Bench) -> None:
+    """Before init_process a backend is rank 0 of 1, unless it is in its group already."""
+    after = bench.run(on_ranks.identity)
+    for rank, before in enumerate(bench.run(on_ranks.identity_before)):
+        if before not in ((False, 0, 1), after[rank]):
+            raise BrokenRuleError(
+                f"before init_process rank {rank} says (in a group, rank, world size): {before}; "
+                f"afterwards: {after[rank]}"
+            )
+
+
 @rule("2.1", "all-gather order")
 def check_all_gather(bench: Bench) -> None:
     """On every rank, entry r of an all-gather is rank r's object, to the last bit."""
@@ -53,7 +67,7 @@ def check_all_gather(bench: Bench) -> None:
 
     def check(sent: list[Any]) -> None:
         expected = [[see(obj) for obj in sent]] * world
-        bench.expect(on_ranks.gather, sent, expected, f"ranks send {_list(sent)}")
+        bench.expect(on_ranks.gather, sent, expected, f"ranks send {listed(sent)}")
 
     bench.each(one_each(world), check)
 
@@ -66,8 +80,8 @@ def check_all_gather_kinds(bench: Bench) -> None:
     for first in range(len(kinds)):
         sent = [kinds[(first + rank) % len(kinds)] for rank in range(world)]
         # What the leader sends a rank is what that rank sends: views arrive as copies.
-        expected = [[see(_as_sent(obj)) for obj in sent]] * world
-        bench.expect(on_ranks.gather, sent, expected, f"ranks send {_list(sent)}")
+        expected = [[see(as_sent(obj)) for obj in sent]] * world
+        bench.expect(on_ranks.gather, sent, expected, f"ranks send {listed(sent)}")
 
 
 @rule("2.3", "all-gather sizes")
@@ -99,7 +113,7 @@ def check_broadcast(bench: Bench) -> None:
         sent, src = drawn
         tasks = [(obj, src) for obj in sent]
         expected = [see(sent[src])] * world
-        bench.expect(on_ranks.broadcast, tasks, expected, f"src {src}; ranks pass {_list(sent)}")
+        bench.expect(on_ranks.broadcast, tasks, expected, f"src {src}; ranks pass {listed(sent)}")
 
     bench.each(st.tuples(one_each(world), st.integers(0, world - 1)), check)
 
@@ -151,12 +165,8 @@ def check_independence(bench: Bench) -> None:
 
 @rule("5.1", "sequences")
 def check_sequences(bench: Bench) -> None:
-    """Any interleaving of collectives, objects and sources keeps its pairing."""
-    world = bench.world_size
-    step = st.tuples(
-        st.sampled_from(["gather", "broadcast"]), one_each(world), st.integers(0, world - 1)
-    )
-    bench.each(st.lists(step, min_size=1, max_size=8), lambda steps: _check_steps(bench, steps))
+    """Any interleaving of collectives, objects and sources keeps its pairing and its results."""
+    check_interleavings(bench)
 
 
 @rule("5.2", "late ranks")
@@ -164,14 +174,17 @@ def check_late_ranks(bench: Bench) -> None:
     """A rank that arrives late at a collective changes nothing."""
     world = bench.world_size
     for late in range(world):
-        steps = [
-            ("gather" if turn % 2 else "broadcast", [(turn, rank) for rank in range(world)], late)
-            for turn in range(4)
-        ]
-        _check_steps(bench, steps, late)
+        sequence = Sequence(bench)
+        for turn in range(4):
+            sent = [(turn, rank) for rank in range(world)]
+            if turn % 2:
+                sequence.gather(sent, late)
+            else:
+                sequence.broadcast(sent, late, late)
+        sequence.carry_out()
 
 
-@rule("5.3", "no leaks")
+@rule("5.3", "no leaks", tries=3)
 def check_leaks(bench: Bench) -> None:
     """Hundreds of calls leave no file descriptor, no thread and no memory behind."""
     calls = [_CALLS] * bench.world_size
@@ -197,6 +210,30 @@ def check_unpicklable(bench: Bench) -> None:
 def check_unloadable(bench: Bench) -> None:
     """An object that can't be rebuilt is an error where it arrives; the next collective works."""
     _check_error(bench, "unpickled")
+
+
+@rule("6.3", "payloads over the cap")
+def check_over_the_cap(bench: Bench) -> None:
+    """An object over the cap is an error on every rank, or whole on every rank."""
+    world = bench.world_size
+    cap = framing.MAX_OBJECT_BYTES
+    bench.run(on_ranks.limit, [_SMALL_CAP] * world)
+    try:
+        for guilty in range(world):
+            found = bench.run(on_ranks.gather_over_the_cap, [(guilty, 2 * _SMALL_CAP)] * world)
+            outcomes = [outcome for outcome, _ in found]
+            after = [came.digest for _, came in found]
+            if outcomes not in (["error"] * world, ["whole"] * world):
+                what = f"what came of it on each rank: {', '.join(outcomes)}"
+            elif after != [see(list(range(world))).digest] * world:
+                what = f"the next collective gives {', '.join(came.text for _, came in found)}"
+            else:
+                continue
+            example = f"rank {guilty} sends {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
+            raise BrokenRuleError(what, example)
+        bench.run(on_ranks.limit, [cap] * world)
+    finally:
+        framing.MAX_OBJECT_BYTES = cap  # ranks that are threads share it with the leader
 
 
 @rule("8.1", "exactly once")
@@ -238,30 +275,8 @@ def _check_error(bench: Bench, deed: str) -> None:
         bench.expect(on_ranks.gather_after_an_error, [(guilty, deed)] * world, expected, example)
 
 
-def _check_steps(bench: Bench, steps: list[tuple[str, list[Any], int]], late: int = -1) -> None:
-    world = bench.world_size
-    tasks = [
-        [(kind, sent[rank], src, _LATE_SECONDS if rank == late else 0) for kind, sent, src in steps]
-        for rank in range(world)
-    ]
-    expected = [
-        [see(obj) for obj in sent] if kind == "gather" else see(sent[src])
-        for kind, sent, src in steps
-    ]
-    told = "; ".join(
-        f"gather {_list(sent)}" if kind == "gather" else f"broadcast {_list(sent)} from {src}"
-        for kind, sent, src in steps
-    )
-    example = told + (f"; rank {late} is late each time" if late >= 0 else "")
-    bench.expect(on_ranks.sequence, tasks, [expected] * world, example)
-
-
-def _as_sent(obj: Any) -> Any:
-    """What a rank holds once the leader has sent it: a view arrives as an array of its own."""
+def as_sent(obj: Any) -> Any:
+    """Return what a rank holds once the leader has sent it: a view becomes an array of its own."""
     if isinstance(obj, np.ndarray) and not (obj.flags.c_contiguous or obj.flags.f_contiguous):
         return np.ascontiguousarray(obj)
     return obj
-
-
-def _list(sent: list[Any]) -> str:
-    return "[" + ", ".join(describe(obj) for obj in sent) + "]"

@@ -99,6 +99,9 @@ def _feed_compound(digest: Any, obj: Any, known: dict[int, tuple[int, Any]], put
             put("data", obj.tobytes())
     elif isinstance(obj, np.generic):
         put(f"numpy {obj.dtype.str}", obj.tobytes())
+    elif isinstance(obj, BaseException):
+        put("exception", f"{kind.__module__}.{kind.__qualname__}".encode())
+        _feed(digest, obj.args, known)
     elif hasattr(obj, "__dict__") and not isinstance(obj, type):
         put("object", f"{kind.__module__}.{kind.__qualname__}".encode())
         _feed(digest, vars(obj), known)

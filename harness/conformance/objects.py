@@ -45,6 +45,7 @@ SPECIAL: tuple[Any, ...] = (
     b"", b"\0", b"x\0\0\0", bytearray(b"\0"), (), [], {}, set(), frozenset({1}), [[]], {"": None},
     (1, (2, [3, {4: b"5"}])), [_shared, _shared], _loop, Sample(7, [0.5]), range(3), ...,
     datetime.datetime(2020, 2, 29, 1, 2, 3, 4, datetime.timezone.utc), datetime.timedelta(3),
+    ModuleNotFoundError("no module", "x"),
 )  # fmt: skip
 
 _leaves = (

@@ -9,14 +9,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from harness import framing
 from harness.conformance.fingerprint import Seen, see
 from harness.contract import BaseDistBackend
 from harness.metrics.accuracy import Accuracy
 from harness.metrics.base import BaseMetric
 from harness.sharding import ShardPlan
+from harness.worlds.journal import Identity, JournalledBackend, identity_of
+
+identity = identity_of
+"""Who the backend says that it is."""
 
 Step = tuple[str, Any, int, float]
 """``gather`` or ``broadcast``, this rank's object, the source, and seconds to be late."""
@@ -55,9 +61,9 @@ def _refuse() -> None:
     raise LookupError("this object can't be unpickled")
 
 
-def identity(backend: BaseDistBackend) -> tuple[bool, int, int]:
-    """Who the backend says that it is."""
-    return bool(backend.is_initialized), backend.rank, backend.world_size
+def identity_before(backend: JournalledBackend) -> Identity | str:
+    """Who the backend said that it was before ``init_process``, or what it raised."""
+    return backend.before
 
 
 def gather(backend: BaseDistBackend, obj: Any) -> list[Seen]:
@@ -115,6 +121,23 @@ def gather_after_an_error(backend: BaseDistBackend, task: tuple[int, str]) -> tu
     return _raises(backend.all_gather_object, obj), see(backend.all_gather_object(backend.rank))
 
 
+def limit(backend: BaseDistBackend, cap: int) -> None:
+    """Set the largest payload that frames may have."""
+    framing.MAX_OBJECT_BYTES = cap
+
+
+def gather_over_the_cap(backend: BaseDistBackend, task: tuple[int, int]) -> tuple[str, Seen]:
+    """What became of one rank's object of so many bytes, and what the next collective gives."""
+    guilty, size = task
+    mine = payload(size) if backend.rank == guilty else b""
+    try:
+        came = backend.all_gather_object(mine)[guilty]
+        outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
+    except Exception:
+        outcome = "error"
+    return outcome, see(backend.all_gather_object(backend.rank))
+
+
 def _raises(call: Callable[..., Any], *args: Any) -> bool:
     try:
         call(*args)
@@ -123,17 +146,29 @@ def _raises(call: Callable[..., Any], *args: Any) -> bool:
     return False
 
 
+_kept: WeakKeyDictionary[BaseDistBackend, list[Any]] = WeakKeyDictionary()
+
+
+def forget(backend: BaseDistBackend) -> None:
+    """Begin a new sequence: drop the results that were kept."""
+    _kept[backend] = []
+
+
 def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Seen | list[Seen]]:
-    """Carry out collectives one after another, some late."""
-    seen: list[Seen | list[Seen]] = []
+    """Carry out collectives one after another, some late, without meeting the leader in between.
+
+    Returns:
+        All results since `forget`, as they look now: nothing of a later call may be in them.
+    """
+    kept = _kept.setdefault(backend, [])
     for kind, obj, src, delay in steps:
         if delay:
             time.sleep(delay)
         if kind == "gather":
-            seen.append(gather(backend, obj))
+            kept.append((True, backend.all_gather_object(obj)))
         else:
-            seen.append(see(backend.broadcast_object(obj, src)))
-    return seen
+            kept.append((False, backend.broadcast_object(obj, src)))
+    return [[see(item) for item in result] if many else see(result) for many, result in kept]
 
 
 def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Flaky
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
 from harness.conformance.fingerprint import Seen
-from harness.errors import HarnessError, WorldError
+from harness.contract import BaseDistBackend
+from harness.errors import HarnessError, UsageError, WorldError
 from harness.worlds import World
+from harness.worlds.orders import Outcome
 
 T = TypeVar("T")
 
@@ -42,23 +46,70 @@ class LostWorld(BaseException):
         self.counterexample = counterexample
 
 
+class NotApplicableError(HarnessError):
+    """A rule has nothing to say about this backend, or can't be tried on these ranks."""
+
+
 class Bench:
     """A world of the backend under test, and how much of it to try.
 
     Args:
         world: Its ranks.
+        cls: The backend's class.
         examples: Drawn examples a rule.
         random_seed: Where drawing starts.
+        fresh: Starts another world of the same kind, whose backend waits for so many seconds; None
+            where no other can be had.
 
     Attributes:
         ran: Examples tried so far.
     """
 
-    def __init__(self, world: World, examples: int = 100, random_seed: int = 0) -> None:
+    def __init__(
+        self,
+        world: World,
+        cls: type[BaseDistBackend],
+        examples: int = 100,
+        random_seed: int = 0,
+        fresh: Callable[[float], World] | None = None,
+    ) -> None:
         self.world = world
+        self.cls = cls
         self.examples = examples
         self.ran = 0
         self._seed = random_seed
+        self._fresh = fresh
+
+    @property
+    def can_lose(self) -> bool:
+        """Whether there can be worlds of which ranks may be lost."""
+        return self._fresh is not None
+
+    def lose(
+        self,
+        function: Callable[..., Any],
+        task: Any,
+        awaited: Sequence[int],
+        wait: float,
+        seconds: float,
+    ) -> Outcome:
+        """Run on every rank of a world of its own, from which not all ranks will come back.
+
+        Args:
+            function: What every rank is to do.
+            task: Its argument, the same on every rank.
+            awaited: The ranks that are to come back.
+            wait: Seconds that the backend itself waits, `Rendezvous.timeout`.
+            seconds: How long the awaited ranks may take.
+
+        Raises:
+            UsageError: There can be no such world, see `can_lose`.
+        """
+        if self._fresh is None:
+            raise UsageError("no world can be started beside the present one")
+        self.ran += 1
+        tasks = [task] * self.world_size
+        return self._fresh(wait).attempt(function, *tasks, awaited=awaited, seconds=seconds)
 
     @property
     def world_size(self) -> int:
@@ -109,10 +160,35 @@ class Bench:
             BrokenRuleError: Of the smallest failing example.
             LostWorld: An example ended in a lost world.
         """
+        failures: list[BrokenRuleError] = []
 
         @seed(self._seed)
-        @settings(
+        @self._settings()
+        @given(strategy)
+        def run(example: T) -> None:
+            with _noted(failures):
+                body(example)
+
+        _smallest(run, failures)
+
+    def play(self, machine: type[RuleBasedStateMachine], failures: list[BrokenRuleError]) -> None:
+        """Play a state machine, and find the shortest play that fails.
+
+        Args:
+            machine: Appends what it raises to ``failures``.
+            failures: Empty at first.
+
+        Raises:
+            BrokenRuleError: Of the shortest failing play.
+            LostWorld: A play ended in a lost world.
+        """
+        seeded = seed(self._seed)(machine)
+        _smallest(lambda: run_state_machine_as_test(seeded, settings=self._settings()), failures)
+
+    def _settings(self) -> settings:
+        return settings(
             max_examples=self.examples,
+            stateful_step_count=10,
             database=None,
             deadline=None,
             report_multiple_bugs=False,
@@ -121,23 +197,26 @@ class Bench:
             phases=(Phase.explicit, Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         )
-        @given(strategy)
-        def run(example: T) -> None:
-            try:
-                body(example)
-            except BrokenRuleError as error:
-                failures.append(error)
-                raise
 
-        failures: list[BrokenRuleError] = []
-        try:
-            run()
-        except Flaky:
-            # The same example failed and then did not: what this backend does depends on the calls
-            # before it, and every example is another call.
-            first = min(failures, key=lambda failure: len(failure.counterexample))
-            what = f"{first.what}\nnot at every try: it depends on the calls before"
-            raise BrokenRuleError(what, first.counterexample) from None
+
+@contextlib.contextmanager
+def _noted(failures: list[BrokenRuleError]) -> Iterator[None]:
+    try:
+        yield
+    except BrokenRuleError as error:
+        failures.append(error)
+        raise
+
+
+def _smallest(run: Callable[[], None], failures: list[BrokenRuleError]) -> None:
+    try:
+        run()
+    except Flaky:
+        # The same example failed and then did not: what this backend does depends on the calls
+        # before it, and every example is another call.
+        first = min(failures, key=lambda failure: len(failure.counterexample))
+        what = f"{first.what}\nnot at every try: it depends on the calls before"
+        raise BrokenRuleError(what, first.counterexample) from None
 
 
 @dataclass(frozen=True)
@@ -151,6 +230,8 @@ class Rule:
         check: Raises `BrokenRuleError` when the bench's backend does not.
         capability: The field of `Capabilities` by which a backend may declare that it can't; None
             where it must.
+        tries: How often in a row it has to fail to be broken; more than once where what is measured
+            varies by itself.
     """
 
     number: str
@@ -158,11 +239,14 @@ class Rule:
     sentence: str
     check: Callable[[Bench], None]
     capability: str | None = None
+    tries: int = 1
 
     @property
     def level(self) -> str:
-        """``required``, or ``optional`` where a declared "no" is accepted."""
-        return "optional" if self.capability else "required"
+        """``required``, ``optional`` where a "no" may be declared, or ``stochastic``."""
+        if self.capability:
+            return "optional"
+        return "stochastic" if self.tries > 1 else "required"
 
 
 RULES: list[Rule] = []
@@ -170,13 +254,13 @@ RULES: list[Rule] = []
 
 
 def rule(
-    number: str, name: str, *, capability: str | None = None
+    number: str, name: str, *, capability: str | None = None, tries: int = 1
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
     """Make a check one of `RULES`."""
 
     def register(check: Callable[[Bench], None]) -> Callable[[Bench], None]:
         sentence = (check.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
-        RULES.append(Rule(number, name, sentence, check, capability))
+        RULES.append(Rule(number, name, sentence, check, capability, tries))
         return check
 
     return register

@@ -9,14 +9,21 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from harness.conformance import checks  # noqa: F401 - importing it registers the rules
-from harness.conformance.rules import RULES, Bench, BrokenRuleError, LostWorld, Rule
+from harness.conformance import checks, faults, template  # noqa: F401 - they register the rules
+from harness.conformance.rules import (
+    RULES,
+    Bench,
+    BrokenRuleError,
+    LostWorld,
+    NotApplicableError,
+    Rule,
+)
 from harness.contract import BaseDistBackend, No
 from harness.errors import UsageError
-from harness.worlds import World
+from harness.registry import get_backend_class
+from harness.worlds import Crew, World, Worlds
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
-_LOST_IN_A_ROW = 2
 
 
 @dataclass
@@ -26,10 +33,10 @@ class Result:
     Attributes:
         id: The rule's number.
         name: The rule's name.
-        level: ``required`` or ``optional``.
+        level: ``required``, ``optional`` or ``stochastic``.
         world_size: The number of ranks.
-        outcome: ``passed``, ``failed``, ``unsupported`` (declared, with its reason) or ``error``
-            (it could not be judged).
+        outcome: ``passed``, ``failed``, ``unsupported`` (declared, or it does not apply; with the
+            reason) or ``error`` (it could not be judged).
         examples: How many examples were tried.
         seconds: How long it took.
         message: What was wrong, or why it was not judged.
@@ -73,9 +80,9 @@ class Report:
 
     @property
     def required_run(self) -> int:
-        """How many required rules were judged, over all world sizes."""
+        """How many rules that admit no declaration were judged, over all world sizes."""
         judged = ("passed", "failed")
-        return sum(r.level == "required" and r.outcome in judged for r in self.rules)
+        return sum(r.level != "optional" and r.outcome in judged for r in self.rules)
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain values."""
@@ -95,18 +102,17 @@ def select_rules(patterns: Sequence[str] = ()) -> list[Rule]:
     Raises:
         UsageError: A pattern matches no rule.
     """
+    rules = sorted(RULES, key=lambda rule: [int(part) for part in rule.number.split(".")])
     for pattern in patterns:
-        if not any(fnmatch.fnmatch(rule.number, pattern) for rule in RULES):
-            known = ", ".join(rule.number for rule in RULES)
+        if not any(fnmatch.fnmatch(rule.number, pattern) for rule in rules):
+            known = ", ".join(rule.number for rule in rules)
             raise UsageError(f"no rule matches {pattern!r}; the known ones are: {known}")
     chosen = patterns or ("*",)
-    return [rule for rule in RULES if any(fnmatch.fnmatch(rule.number, p) for p in chosen)]
+    return [rule for rule in rules if any(fnmatch.fnmatch(rule.number, p) for p in chosen)]
 
 
 def check_backend(
-    target: str,
     backend: str | type[BaseDistBackend],
-    cls: type[BaseDistBackend],
     world_sizes: Iterable[int] = DEFAULT_WORLD_SIZES,
     *,
     rules: Sequence[Rule] | None = None,
@@ -114,44 +120,60 @@ def check_backend(
     examples: int = 100,
     seed: int = 0,
     timeout: float = 20.0,
+    crew: Crew | None = None,
 ) -> Report:
     """Hold a backend to every rule, in worlds of its own.
 
     Args:
-        target: What the report calls it.
-        backend: What the ranks create: a registered name, or a class that they can import.
-        cls: The class itself.
+        backend: A registered name, ``module:Class``, or a class that the ranks can import.
         world_sizes: How many ranks, one world after another.
         rules: Which rules; None stands for all.
         launcher: How to start the ranks; None stands for what the class names.
         examples: Drawn examples a rule.
         seed: Where drawing starts; the same seed draws the same examples.
         timeout: Seconds that one example may take.
+        crew: Ranks that are there already, to be used instead of starting any.
 
     Raises:
-        WorldError: A world could not be started.
+        HarnessError: The backend can't be imported, or a world of it could not be started.
     """
-    report = Report(target, seed, examples)
+    cls = get_backend_class(backend) if isinstance(backend, str) else backend
+    report = Report(backend if isinstance(backend, str) else cls.__name__, seed, examples)
     chosen = select_rules() if rules is None else rules
     given_up = ""
     for size in world_sizes:
         multi = cls.capabilities.multi_rank
         declared = multi.reason if size > 1 and isinstance(multi, No) else ""
-        with _Worlds(partial(World, backend, size, launcher=launcher, timeout=timeout)) as worlds:
+        # A backend whose own launcher starts it is taken at its word here, for rule 1.1 to judge.
+        believe = launcher in (None, cls.launcher)
+        start = partial(
+            World, backend, size, launcher=launcher, timeout=timeout, crew=crew, believe=believe
+        )
+        # Ranks that somebody else has started can be lost but once.
+        with Worlds(start, patience=1 if crew else 2) as worlds:
             for rule in chosen:
                 if declared or given_up:
                     result = Result(rule.number, rule.name, rule.level, size)
                     result.outcome = "unsupported" if declared else "error"
                     result.message = declared or given_up
                 else:
-                    result = check_rule(rule, cls, worlds.get(), examples=examples, seed=seed)
+                    fresh = None if crew else worlds.fresh
+                    result = check_rule(
+                        rule, cls, worlds.get(), examples=examples, seed=seed, fresh=fresh
+                    )
                     given_up = worlds.reason_to_give_up(size)
                 report.rules.append(result)
     return report
 
 
 def check_rule(
-    rule: Rule, cls: type[BaseDistBackend], world: World, *, examples: int = 100, seed: int = 0
+    rule: Rule,
+    cls: type[BaseDistBackend],
+    world: World,
+    *,
+    examples: int = 100,
+    seed: int = 0,
+    fresh: Callable[[float], World] | None = None,
 ) -> Result:
     """Hold a backend to one rule, in a world that is there; afterwards it may be closed.
 
@@ -161,12 +183,16 @@ def check_rule(
         world: Its ranks.
         examples: Drawn examples.
         seed: Where drawing starts.
+        fresh: Starts another such world, whose backend waits for so many seconds, in which ranks
+            can be lost; None where there is none.
     """
     result = Result(rule.number, rule.name, rule.level, world.world_size)
-    bench = Bench(world, examples, seed)
+    bench = Bench(world, cls, examples, seed, fresh)
     begin = time.monotonic()
     try:
-        rule.check(bench)
+        _try(rule, bench)
+    except NotApplicableError as reason:
+        result.outcome, result.message = "unsupported", str(reason)
     except BrokenRuleError as error:
         result.outcome, result.message = "failed", error.what
         result.counterexample = error.counterexample
@@ -178,36 +204,14 @@ def check_rule(
     return result
 
 
-class _Worlds:
-    """The present world of one size; a fresh one after one was lost."""
-
-    def __init__(self, start: Callable[[], World]) -> None:
-        self._start = start
-        self._world: World | None = None
-        self._lost_in_a_row = 0
-
-    def get(self) -> World:
-        if self._world is None or not self._world.is_open:
-            self._world = self._start()
-        return self._world
-
-    def reason_to_give_up(self, size: int) -> str:
-        """Why no more rules are to be tried; empty while there is hope."""
-        lost = self._world is not None and not self._world.is_open
-        self._lost_in_a_row = self._lost_in_a_row + 1 if lost else 0
-        if self._lost_in_a_row < _LOST_IN_A_ROW:
-            return ""
-        return (
-            f"not run: {_LOST_IN_A_ROW} rules in a row ended in a lost world or a timeout at "
-            f"world size {size}"
-        )
-
-    def __enter__(self) -> _Worlds:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._world is not None:
-            self._world.close()
+def _try(rule: Rule, bench: Bench) -> None:
+    """Run a check, again where one failure of what varies by itself proves nothing."""
+    for _ in range(rule.tries - 1):
+        try:
+            return rule.check(bench)
+        except BrokenRuleError:
+            continue
+    return rule.check(bench)
 
 
 def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:

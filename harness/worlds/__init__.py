@@ -1,21 +1,25 @@
 """Worlds of ranks: started or joined, run in lock step, and buried."""
 
-from harness.worlds.attach import follow, lead, share_cores, why_not_in
+from harness.worlds.attach import exit_now, follow, lead, release, share_cores, why_not_in
 from harness.worlds.crew import Crew
 from harness.worlds.outer import OuterWorld, detect_outer_world
 from harness.worlds.rank import beat
 from harness.worlds.world import World, check_world_size, load_backend
+from harness.worlds.worlds import Worlds
 
 __all__ = [
     "Crew",
     "OuterWorld",
     "World",
+    "Worlds",
     "beat",
     "check_world_size",
     "detect_outer_world",
+    "exit_now",
     "follow",
     "lead",
     "load_backend",
+    "release",
     "share_cores",
     "why_not_in",
 ]

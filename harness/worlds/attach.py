@@ -6,6 +6,7 @@ Rank 0 leads and takes part; the others serve it until it lets them go.
 from __future__ import annotations
 
 import os
+import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
@@ -69,6 +70,29 @@ def follow(outer: OuterWorld) -> int:
         WorldError: Rank 0 did not appear in time.
     """
     return serve(outer.control_directory(), outer.rank)
+
+
+def release(crew: Crew, exit_code: int) -> None:
+    """Let the ranks of the job end; where they are lost, this process ends here and now.
+
+    Args:
+        crew: What `lead` returned.
+        exit_code: The exit status of every rank.
+    """
+    if crew.is_open:
+        crew.dismiss(exit_code)
+    else:
+        exit_now(exit_code)
+
+
+def exit_now(exit_code: int) -> None:
+    """End this process without the library's farewell.
+
+    MPI would wait at exit for ranks that are lost or hang; their launcher ends them after this.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def share_cores(outer: OuterWorld, threads: int | None = None) -> None:

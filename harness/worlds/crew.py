@@ -148,15 +148,15 @@ class Crew:
         arguments: Sequence[tuple[Any, ...]],
         awaited: Sequence[int],
         seconds: float,
-    ) -> dict[int, control.Reply]:
+    ) -> Outcome:
         """Have every rank run a function that not every rank will return from; ends the crew.
 
         Returns:
-            The reply of each awaited rank that came back within ``seconds``.
+            What came of it within ``seconds``.
         """
         orders = self._pack(function, arguments)
         try:
-            return self._collect(orders, seconds, awaited=awaited).replies
+            return self._collect(orders, seconds, awaited=awaited)
         finally:
             self._lose()
 

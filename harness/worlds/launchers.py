@@ -150,6 +150,7 @@ class ProcessLauncher(Launcher):
         running = [process.pid for process in self._processes if process.poll() is None]
         for group in running:
             _signal(os.killpg, group, signal.SIGTERM)
+            _signal(os.killpg, group, signal.SIGCONT)  # a stopped process does not end otherwise
         if not self.wait(_TERMINATE_SECONDS):
             for group in running:
                 _signal(os.killpg, group, signal.SIGKILL)

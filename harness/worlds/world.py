@@ -10,11 +10,10 @@ from typing import Any
 from harness.contract import BaseDistBackend, No, Rendezvous
 from harness.errors import UsageError, WorldError, exit_code_of
 from harness.registry import get_backend_class
-from harness.worlds import control
 from harness.worlds.cores import thread_variables
 from harness.worlds.crew import LOOPBACK, START_SECONDS, Crew
 from harness.worlds.launchers import get_launcher
-from harness.worlds.orders import OnBeat
+from harness.worlds.orders import OnBeat, Outcome
 from harness.worlds.rank import Rank
 
 
@@ -137,7 +136,7 @@ class World:
 
     def attempt(
         self, function: Callable[..., Any], *args: Any, awaited: Sequence[int], seconds: float
-    ) -> dict[int, control.Reply]:
+    ) -> Outcome:
         """Run ``function(backend, arg)`` on ranks not all of which will come back; ends the world.
 
         Args:
@@ -147,7 +146,7 @@ class World:
             seconds: How long they may take.
 
         Returns:
-            The reply of each awaited rank that came back in time.
+            What came of it within that time.
         """
         arguments = self._arguments(function, args)
         return self._crew.attempt(_run_with_backend, arguments, awaited, seconds)

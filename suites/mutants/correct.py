@@ -10,9 +10,10 @@ import numpy as np
 
 from backends.threads_dist import ThreadsDist
 from harness import RankError, framing
-from harness.contract import Capabilities, No, TensorBaseDistBackend
+from harness.contract import BaseDistBackend, Capabilities, No, TensorBaseDistBackend
+from suites.mutants.sockets import Sockets
 
-CORRECT: list[type[ThreadsDist]] = []
+CORRECT: list[type[BaseDistBackend]] = [Sockets]
 
 
 def correct(cls: Any) -> Any:

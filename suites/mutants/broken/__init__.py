@@ -1,0 +1,23 @@
+"""Deliberately broken backends, each a few lines over a correct one, and the rule it breaks."""
+
+from suites.mutants.broken import (
+    broadcasts,
+    failures,
+    gathered,
+    identity,
+    objects,
+    sequences,
+    template,
+)
+from suites.mutants.broken.base import MUTANTS
+
+__all__ = [
+    "MUTANTS",
+    "broadcasts",
+    "failures",
+    "gathered",
+    "identity",
+    "objects",
+    "sequences",
+    "template",
+]

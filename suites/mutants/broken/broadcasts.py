@@ -1,0 +1,111 @@
+"""Backends whose broadcast is wrong, or whose results are not copies."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from harness import framing
+from suites.mutants.broken.base import Mutant
+
+
+class SrcIgnored(Mutant):
+    breaks = "3.1"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        self._check_src(src)
+        return super().broadcast_object(obj, 0)
+
+
+class SrcOffByOne(Mutant):
+    breaks = "3.1"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        self._check_src(src)
+        return super().broadcast_object(obj, (src + 1) % self.world_size)
+
+
+class BroadcastReturnsOwn(Mutant):
+    breaks = "3.1"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        super().broadcast_object(obj, src)
+        return copy.deepcopy(obj)
+
+
+class LastRankGetsNothing(Mutant):
+    breaks = "3.1"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        sent = super().broadcast_object(obj, src)
+        return sent if self.rank < self.world_size - 1 or self.rank == src else None
+
+
+class OthersMustBeAbleToSend(Mutant):
+    breaks = "3.3"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        self._check_src(src)
+        return super().all_gather_object(obj)[src]
+
+
+class NegativeSrcCountsBack(Mutant):
+    breaks = "3.4"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        return super().broadcast_object(obj, src % self.world_size if src < 0 else src)
+
+
+class SrcIsClamped(Mutant):
+    breaks = "3.4"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        return super().broadcast_object(obj, min(src, self.world_size - 1) if src > 0 else src)
+
+
+class OnlyRank0RefusesSrc(Mutant):
+    breaks = "3.4"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        if self.rank and not 0 <= src < self.world_size:
+            return None
+        return super().broadcast_object(obj, src)
+
+
+class OwnEntryIsTheInput(Mutant):
+    breaks = "4.1"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        gathered = super().all_gather_object(obj)
+        gathered[self.rank] = obj
+        return gathered
+
+
+class BroadcastReturnsTheInput(Mutant):
+    breaks = "4.1"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        sent = super().broadcast_object(obj, src)
+        return obj if self.rank == src else sent
+
+
+class EqualResultsAreOne(Mutant):
+    breaks = "4.1"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.cache: dict[bytes, Any] = {}
+
+    def all_gather_object(self, obj: Any) -> Any:
+        gathered = super().all_gather_object(obj)
+        return [self.cache.setdefault(bytes(framing.encode(item)), item) for item in gathered]
+
+
+class InputIsMarked(Mutant):
+    breaks = "4.1"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        gathered = super().all_gather_object(obj)
+        if type(obj) is dict:
+            obj["seen"] = True
+        return gathered

@@ -1,0 +1,145 @@
+"""Backends that go wrong when something else does."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+from harness import FrameError, RankError, framing
+from harness.contract import Rendezvous
+from suites.mutants.broken.base import MUTANTS, Mutant
+from suites.mutants.sockets import Sockets
+
+
+class SwallowsTheError(Mutant):
+    breaks = "6.1"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            return super().all_gather_object(obj)
+        except RankError:
+            return [None] * self.world_size
+
+
+class OnlyTheGuiltyIsTold(Mutant):
+    breaks = "6.1"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            return super().all_gather_object(obj)
+        except RankError as error:
+            if error.rank == self.rank:
+                raise
+            return [None] * self.world_size
+
+
+class HangsWhenOneCannotSend(Mutant):
+    breaks = "6.1"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        # As a library does that serialises before it tells anybody.
+        framing.decode(framing.encode(obj), self.rank)
+        return super().all_gather_object(obj)
+
+
+class UselessAfterAnError(Mutant):
+    breaks = "6.1"
+    failed = False
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            gathered = super().all_gather_object(obj)
+        except RankError:
+            self.failed = True
+            raise
+        return [] if self.failed else gathered
+
+
+class UnloadableBecomesNone(Mutant):
+    breaks = "6.2"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            return super().all_gather_object(obj)
+        except FrameError:
+            return [None] * self.world_size
+
+
+class OnlySomeRefuseWhatIsTooLarge(Mutant):
+    breaks = "6.3"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            return super().all_gather_object(obj)
+        except RankError as error:
+            if error.rank == self.rank or "over the cap" not in str(error):
+                raise
+            return [b""] * self.world_size
+
+
+class UselessAfterTooMuch(Mutant):
+    breaks = "6.3"
+    failed = False
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            gathered = super().all_gather_object(obj)
+        except RankError as error:
+            self.failed = "over the cap" in str(error)
+            raise
+        return gathered[::-1] if self.failed else gathered
+
+
+class DeadlocksOnEmpty(Mutant):
+    breaks = "2.3"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        if obj == b"" and type(obj) is bytes:
+            threading.Event().wait(30)
+        return super().all_gather_object(obj)
+
+
+class WaitsForEver(Mutant):
+    breaks = "7.4"
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        super().init_process(rank, world_size, replace(rendezvous, timeout=3_600.0))
+
+
+class GoesOnWithoutTheMissing(Mutant):
+    breaks = "7.4"
+
+    def _exchange(self, frame: Any) -> Any:
+        try:
+            return super()._exchange(frame)
+        except threading.BrokenBarrierError:
+            return [frame] * self.world_size
+
+
+class Lonely(Sockets):
+    """Takes a closed connection for an empty answer."""
+
+    launcher = "local"
+
+    def _exchange(self, frame: Any) -> Any:
+        try:
+            return super()._exchange(frame)
+        except OSError:
+            return [frame] * self.world_size
+
+
+class LonelyAfterAnExit(Lonely):
+    breaks = "7.1"
+
+
+class LonelyAfterAKill(Lonely):
+    breaks = "7.2"
+
+
+class LonelyBesideTheFrozen(Lonely):
+    breaks = "7.3"
+
+
+MUTANTS += [LonelyAfterAnExit, LonelyAfterAKill, LonelyBesideTheFrozen]

@@ -1,0 +1,107 @@
+"""Backends whose all-gather returns the wrong list."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from suites.mutants.broken.base import Gathered
+
+
+class ReversedOrder(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return gathered[::-1]
+
+
+class LastRankDropped(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return gathered[:-1]
+
+
+class OwnObjectTwice(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        gathered[(self.rank + 1) % len(gathered)] = copy.deepcopy(gathered[self.rank])
+        return gathered
+
+
+class RotatedByRank(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return gathered[self.rank :] + gathered[: self.rank]
+
+
+class OnlyRank0Gathers(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return gathered if self.rank == 0 else [None] * len(gathered)
+
+
+class ReturnsTuple(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return tuple(gathered)
+
+
+class OneTooMany(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return [*gathered, None]
+
+
+class WrongOnlyForFive(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return gathered[::-1] if len(gathered) == 5 else gathered
+
+
+class WrongOnlyOnLastRank(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return gathered[::-1] if self.rank == len(gathered) - 1 else gathered
+
+
+class NestedInAList(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return [[item] for item in gathered]
+
+
+class PaddedToTheLargest(Gathered):
+    breaks = "2.3"
+
+    def change(self, gathered: list[Any]) -> Any:
+        longest = max((len(item) for item in gathered if type(item) is bytes), default=0)
+        return [item.ljust(longest, b"\0") if type(item) is bytes else item for item in gathered]
+
+
+class SizesOfRank0(Gathered):
+    breaks = "2.3"
+
+    def change(self, gathered: list[Any]) -> Any:
+        if type(gathered[0]) is not bytes:
+            return gathered
+        length = len(gathered[0])
+        return [item[:length] if type(item) is bytes else item for item in gathered]
+
+
+class LosesTheLastOfLongLists(Gathered):
+    breaks = "8.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        size, entries = gathered[-1] if type(gathered[-1]) is tuple else (None, None)
+        if type(entries) is list and len(entries) > 3:
+            gathered[-1] = (size, entries[:-1])
+        return gathered

@@ -1,0 +1,216 @@
+"""Backends that do not carry every object as it is."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+
+from harness.conformance.on_ranks import Sample
+from suites.mutants.broken.base import Gathered, Mutant
+
+
+class Changed(Mutant):
+    """Changes every object on its way."""
+
+    def all_gather_object(self, obj: Any) -> Any:
+        return [self.change(item) for item in super().all_gather_object(obj)]
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        return self.change(super().broadcast_object(obj, src))
+
+    def change(self, item: Any) -> Any:
+        raise NotImplementedError
+
+
+class CutAt64K(Changed):
+    breaks = "2.3"
+
+    def change(self, item: Any) -> Any:
+        return item[:65_535] if type(item) is bytes else item
+
+
+class BroadcastCutAt64K(CutAt64K):
+    breaks = "3.2"
+
+
+class BitOffsetsInInt32ForFive(Gathered):
+    """The offset of a rank's part is counted in bits, in 32 of them: enough for four large ones."""
+
+    breaks = "2.4"
+
+    def change(self, gathered: list[Any]) -> Any:
+        sizes = [len(item) if type(item) is bytes else 1 for item in gathered]
+        bits = max(sizes) * len(gathered) * 8  # padded to the largest, as tensors are
+        return gathered if bits < 1 << 31 else [*gathered[:-1], b""]
+
+
+class SixteenBitSizes(Changed):
+    breaks = "2.3"
+
+    def change(self, item: Any) -> Any:
+        return item[: len(item) % 65_536] if type(item) is bytes else item
+
+
+class LargeOnesLost(Changed):
+    breaks = "2.4"
+
+    def change(self, item: Any) -> Any:
+        return None if type(item) is bytes and len(item) > 32 << 20 else item
+
+
+class TrailingZerosStripped(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return item.rstrip(b"\0") if type(item) is bytes else item
+
+
+class NoneBecomesEmpty(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return "" if item is None else item
+
+
+class TrueBecomes1(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return int(item) if type(item) is bool else item
+
+
+class NegativeZeroLost(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return item + 0.0 if type(item) is float else item
+
+
+class TupleBecomesList(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return list(item) if type(item) is tuple else item
+
+
+class BytearrayBecomesBytes(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return bytes(item) if type(item) is bytearray else item
+
+
+class SurrogatesLost(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return item.encode("utf-8", "replace").decode() if type(item) is str else item
+
+
+class LargeIntegersWrap(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return item & 0xFFFF_FFFF_FFFF_FFFF if type(item) is int and item > 0 else item
+
+
+class SharingLost(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        if type(item) is list and len(item) == 2 and item[0] is item[1]:
+            return [copy.deepcopy(item[0]), item[1]]
+        return item
+
+
+class ClassLost(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return vars(item) if isinstance(item, Sample) else item
+
+
+class TimezoneLost(Changed):
+    breaks = "2.2"
+
+    def change(self, item: Any) -> Any:
+        return item.replace(tzinfo=None) if hasattr(item, "tzinfo") else item
+
+
+class PickleProtocol2(Mutant):
+    """Exceptions that Python 2 did not know lose their class, among other things."""
+
+    breaks = "2.2"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        old = super().all_gather_object(pickle.dumps(obj, protocol=2))
+        return [pickle.loads(item) for item in old]
+
+
+class ChangedArray(Changed):
+    """Changes every array on its way."""
+
+    def change(self, item: Any) -> Any:
+        return self.change_array(item) if isinstance(item, np.ndarray) else item
+
+    def change_array(self, array: Any) -> Any:
+        raise NotImplementedError
+
+
+class DtypeLost(ChangedArray):
+    breaks = "2.2"
+
+    def change_array(self, array: Any) -> Any:
+        return array.astype(np.int64) if array.dtype == np.int16 else array
+
+
+class FortranOrderLost(ChangedArray):
+    breaks = "2.2"
+
+    def change_array(self, array: Any) -> Any:
+        return array.copy(order="C")
+
+
+class ByteOrderLost(ChangedArray):
+    breaks = "2.2"
+
+    def change_array(self, array: Any) -> Any:
+        return array.astype(array.dtype.newbyteorder("="))
+
+
+class NanPayloadLost(ChangedArray):
+    breaks = "2.2"
+
+    def change_array(self, array: Any) -> Any:
+        return np.where(np.isnan(array), np.nan, array) if array.dtype == "<f8" else array
+
+
+class ZeroSizeLost(ChangedArray):
+    breaks = "2.2"
+
+    def change_array(self, array: Any) -> Any:
+        return array if array.size else np.zeros(0, array.dtype)
+
+
+class ScalarFor0d(ChangedArray):
+    breaks = "2.2"
+
+    def change_array(self, array: Any) -> Any:
+        return array if array.ndim else array[()]
+
+
+class FieldsLost(ChangedArray):
+    breaks = "2.2"
+
+    def change_array(self, array: Any) -> Any:
+        return array.tolist() if array.dtype.names else array
+
+
+class ComplexPartLost(ChangedArray):
+    breaks = "2.2"
+
+    def change_array(self, array: Any) -> Any:
+        return array.real.copy() if array.dtype.kind == "c" else array

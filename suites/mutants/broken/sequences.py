@@ -1,0 +1,108 @@
+"""Backends that go wrong over many calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+from suites.mutants.broken.base import Gathered, Mutant
+
+
+class StaleBuffer(Mutant):
+    breaks = "5.1"
+    previous: Any = None
+
+    def all_gather_object(self, obj: Any) -> Any:
+        gathered, previous = super().all_gather_object(obj), self.previous
+        self.previous = gathered
+        return gathered if previous is None else previous
+
+
+class BroadcastAfterGatherIsStale(Mutant):
+    breaks = "5.1"
+    gathered: Any = None
+
+    def all_gather_object(self, obj: Any) -> Any:
+        self.gathered = super().all_gather_object(obj)
+        return list(self.gathered)
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        sent, stale = super().broadcast_object(obj, src), self.gathered
+        self.gathered = None
+        return sent if stale is None else stale[src]
+
+
+class WrongOnThe17thCall(Gathered):
+    breaks = "5.1"
+    calls = 0
+
+    def change(self, gathered: list[Any]) -> Any:
+        self.calls += 1
+        return gathered[:-1] if self.calls == 17 else gathered
+
+
+class WrongWhenSomebodyIsLate(Mutant):
+    breaks = "5.2"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        begin = time.monotonic()
+        gathered = super().all_gather_object(obj)
+        return gathered[::-1] if time.monotonic() - begin > 0.01 else gathered
+
+
+class SkipsTheBarrier(Mutant):
+    """Nobody waits until everybody has read: a quick rank overwrites what a slow one reads."""
+
+    breaks = "5.1"
+
+    def _exchange(self, frame: Any) -> Any:
+        group, rank = self._membership()  # type: ignore[misc]
+        group.frames[rank] = frame
+        group.barrier.wait()
+        time.sleep(0.001 * rank)
+        return list(group.frames)
+
+
+class ReusesItsList(Mutant):
+    """One list for all results: the one of call k is that of call k+1 too."""
+
+    breaks = "5.1"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.result: list[Any] = []
+
+    def all_gather_object(self, obj: Any) -> Any:
+        self.result[:] = super().all_gather_object(obj)
+        return self.result
+
+
+class LeaksDescriptors(Mutant):
+    breaks = "5.3"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        os.open(os.devnull, os.O_RDONLY)
+        return super().all_gather_object(obj)
+
+
+class LeaksThreads(Mutant):
+    breaks = "5.3"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        if threading.active_count() < 2_000:
+            threading.Thread(target=threading.Event().wait, args=(20,), daemon=True).start()
+        return super().all_gather_object(obj)
+
+
+class LeaksMemory(Mutant):
+    breaks = "5.3"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.kept: list[Any] = []
+
+    def all_gather_object(self, obj: Any) -> Any:
+        self.kept.append(b"x" * 200_000)
+        return super().all_gather_object(obj)

@@ -1,0 +1,193 @@
+"""What people see of their own tests, good and bad ones, when the plugin runs them on ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.worlds.launchers import MpirunLauncher
+from suites.processes import mpirun, torchrun
+from suites.requirements import backend_class
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# Real processes that need no library.
+SOCKETS = "--backend=suites.mutants.sockets:Sockets"
+
+BAD_TESTS = """
+import os, signal, threading, pytest
+
+def gather(backend, rank):
+    return backend.all_gather_object(rank)
+
+def raise_on_1(backend, rank):
+    if rank == 1:
+        raise LookupError("the mistake of rank 1")
+    return rank
+
+def crash_on_1(backend, rank):
+    if rank == 1:
+        os.abort()
+    return backend.all_gather_object(rank)
+
+def hang_on_1(backend, rank):
+    if rank == 1:
+        threading.Event().wait(60)
+    return backend.all_gather_object(rank)
+
+@pytest.mark.parametrize("work", [gather, raise_on_1, gather, crash_on_1, gather, hang_on_1])
+def test_work(world, work):
+    ranks = list(range(world.world_size))
+    found = world.run(work, *ranks)
+    assert found == ([ranks] * world.world_size if work is gather else ranks)
+
+def test_alone():
+    assert True
+"""
+
+MARKED = """
+import pytest
+
+@pytest.mark.world_sizes(2, 4)
+def test_size(world, record_property):
+    assert world.run(lambda backend: backend.world_size) == [world.world_size] * world.world_size
+
+@pytest.mark.needs("propagates_errors")
+@pytest.mark.world_sizes(1)
+def test_needs(world):
+    assert False
+"""
+
+MODEST = """
+from suites.mutants.sockets import Sockets
+from harness.contract import Capabilities, No
+
+class Modest(Sockets):
+    capabilities = Capabilities(propagates_errors=No("it seemed hard"))
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs pytest with the plugin on a file of tests, under the launcher of that command."""
+
+    def start(tests: str, *options: str, under: tuple[str, ...] = ()) -> object:
+        (tmp_path / "test_mine.py").write_text(tests)
+        launcher = [*under, sys.executable] if under else [sys.executable]
+        return subprocess.run(
+            [*launcher, "-m", "pytest", "-p", "harness.conformance.plugin", "-rs", *options],
+            cwd=tmp_path,
+            env=os.environ
+            | MpirunLauncher().environment()
+            | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+
+    return start  # type: ignore[return-value]
+
+
+def test_bad_tests_fail_one_by_one_and_each_says_why(run: Run) -> None:
+    done = run(BAD_TESTS, SOCKETS, "--world-size=3", "--world-timeout=2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "3 failed, 4 passed" in done.stdout
+    assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
+    assert "rank 1 was lost (killed by SIGABRT)" in done.stdout
+    assert "rank 1: never entered all_gather_object #2" in done.stdout
+    assert "rank 0: waits in all_gather_object #2" in done.stdout
+    assert "in hang_on_1" in done.stdout
+
+
+def test_stopping_selecting_and_repeating_work_as_ever(run: Run) -> None:
+    options = (SOCKETS, "--world-size=2", "--world-timeout=2")
+    assert "1 failed, 1 passed" in run(BAD_TESTS, *options, "-x").stdout
+    again = run(BAD_TESTS, *options, "--lf").stdout
+    assert "1 failed" in again
+    assert "passed" not in again
+    assert "3 passed, 4 deselected" in run(BAD_TESTS, *options, "-k", "gather").stdout
+
+
+def test_workers_have_worlds_of_their_own(run: Run) -> None:
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    done = run(BAD_TESTS, SOCKETS, "--world-size=2,3", "--world-timeout=2", "-n2", "-k", "gather")
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_markers(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "modest.py").write_text(MODEST)
+    done = run(MARKED, "--backend=modest:Modest", "--strict-markers")
+    assert "2 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "Modest declares no propagates_errors: it seemed hard" in done.stdout
+    done = run(MARKED.replace("propagates", "swallows"), SOCKETS)
+    assert done.returncode == 4
+    assert "needs('swallows_errors',) names no capability; the known ones are" in done.stderr
+
+
+def test_a_backend_that_is_named_must_be_there(run: Run) -> None:
+    done = run(BAD_TESTS, "--backend=nowhere:Class", "-k", "gather")
+    assert done.returncode == 1
+    assert "--backend names nowhere:Class, but backend 'nowhere:Class' can't be used" in done.stdout
+
+
+def launcher(name: str) -> tuple[str, ...]:
+    """The command that starts three ranks of what follows it; skips where there is none."""
+    backend_class("mpi4py" if name == "mpirun" else "torch_cpu")
+    return mpirun(3) if name == "mpirun" else torchrun(3)
+
+
+# The backend that the launcher's own package serves.
+LAUNCHERS = pytest.mark.parametrize(
+    ("name", "backend"), [("mpirun", "mpi4py"), ("torchrun", "torch_cpu")]
+)
+
+
+@LAUNCHERS
+def test_an_outer_world_is_joined_and_reports_once(run: Run, name: str, backend: str) -> None:
+    options = (f"--backend={backend}", SOCKETS, "-k", "gather or raise or alone")
+    done = run(BAD_TESTS, *options, under=launcher(name))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("test session starts") == 1
+    assert f"{name} started 3 ranks; this one leads" in done.stdout
+    # Two backends, one after the other, on the same three processes.
+    assert "2 failed, 7 passed" in done.stdout
+    assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
+
+
+@LAUNCHERS
+def test_an_outer_world_that_is_lost_says_why_and_what_was_not_run(
+    run: Run, name: str, backend: str
+) -> None:
+    tests = BAD_TESTS.replace("crash_on_1, gather, hang_on_1", "hang_on_1, gather")
+    options = (f"--backend={backend}", "--world-timeout=2")
+    done = run(tests, *options, under=launcher(name))
+    assert done.returncode != 0
+    assert "rank 1: never entered all_gather_object" in done.stdout, done.stdout + done.stderr
+    assert "the ranks are gone; nothing can be asked of them" in done.stdout
+    assert "2 failed, 3 passed, 1 error" in done.stdout
+
+
+@LAUNCHERS
+def test_another_world_size_than_the_launchers_is_refused_once(
+    run: Run, name: str, backend: str
+) -> None:
+    options = (f"--backend={backend}", "--world-size=2")
+    done = run(BAD_TESTS, *options, under=launcher(name))
+    assert done.returncode != 0
+    message = f"--world-size 2, but {name} started 3 ranks; leave the option out"
+    assert done.stderr.count(message) == 1, done.stdout + done.stderr
+
+
+def test_a_backend_of_another_launcher_is_not_run_and_says_so(run: Run) -> None:
+    backend_class("mpi4py")
+    done = run(BAD_TESTS, "--backend=mpi4py", "-k", "gather", under=launcher("torchrun"))
+    assert done.returncode != 0
+    reason = "mpi4py's ranks are started by 'mpirun', and this job's by torchrun"
+    assert reason in done.stdout
