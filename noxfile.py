@@ -74,7 +74,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session(name="tests-core")
 def tests_core(session: nox.Session) -> None:
     """Everything that needs no framework, with none installed."""
-    session.install(".[conformance]")
+    session.install(".[conformance]", "pytest-xdist>=3.5")
     _pytest(session, "suites", require="non_dist,threads")
 
 

@@ -10,11 +10,11 @@ pytest_plugins = ["harness.conformance.plugin"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what starts processes of its own, where this process is a rank of somebody's."""
+    """Run only what uses the ranks that are there, where this process is one of them."""
     outer = detect_outer_world()
     if outer is None:
         return
-    reason = f"not run: it starts worlds of its own; run it without {outer.launcher}"
+    reason = f"not run: it does not use the ranks of this job; run it without {outer.launcher}"
     for item in items:
         if "worlds" not in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip(reason=reason))

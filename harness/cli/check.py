@@ -190,9 +190,11 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         )
     console.print(table)
     _show_reasons(console, report)
-    for result in report.rules:
-        if result.outcome in _WORDS:
-            _show_result(console, report, result, rules[result.id])
+    for number, rule in rules.items():
+        for outcome in _WORDS:
+            same = [r for r in report.rules if (r.id, r.outcome) == (number, outcome)]
+            if same:
+                _show_failure(console, report, rule, same)
     total = sum(result.examples for result in report.rules)
     seconds = sum(result.seconds for result in report.rules)
     console.print(
@@ -216,17 +218,24 @@ def _show_reasons(console: Console, report: Report) -> None:
         console.print(f"– {told}: {escape(reason)}")
 
 
-def _show_result(console: Console, report: Report, result: Result, rule: Rule) -> None:
-    title = f"rule {result.id}, world size {result.world_size}: {_WORDS[result.outcome]}"
-    console.print(f"\n[bold]{title}[/bold]\n{escape(rule.sentence)}")
-    if result.counterexample:
-        console.print(f"example: {escape(result.counterexample)}")
-    console.print(escape(result.message))
-    if result.outcome == "failed":
-        console.print(
-            f"again: disteval check {escape(report.target)} --rules {result.id} "
-            f"--world-size {result.world_size} --seed {report.seed} --examples {report.examples}"
+def _show_failure(console: Console, report: Report, rule: Rule, results: list[Result]) -> None:
+    """The failure at the smallest world size, and at which others there is one."""
+    first, *others = results
+    word = _WORDS[first.outcome]
+    lines = [f"\n[bold]rule {first.id}, world size {first.world_size}: {word}[/bold]"]
+    lines.append(escape(rule.sentence))
+    if first.counterexample:
+        lines.append(f"example: {escape(first.counterexample)}")
+    lines.append(escape(first.message))
+    if others:
+        sizes = ", ".join(str(result.world_size) for result in others)
+        lines.append(f"also {word} at world size{'s' * (len(others) > 1)} {sizes}")
+    if first.outcome == "failed":
+        lines.append(
+            f"again: disteval check {escape(report.target)} --rules {first.id} "
+            f"--world-size {first.world_size} --seed {report.seed} --examples {report.examples}"
         )
+    console.print("\n".join(lines), soft_wrap=True)  # commands and paths stay in one piece
 
 
 def _fail(error: HarnessError) -> NoReturn:

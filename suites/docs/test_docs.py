@@ -60,6 +60,14 @@ def test_readme(tmp_path: Path) -> None:
     assert printed.endswith("10000 0\n")
 
 
+def test_the_example_of_a_test_on_ranks(tmp_path: Path) -> None:
+    [block] = python_blocks("docs/suites.md")
+    (tmp_path / "test_ranks.py").write_text(block)
+    arguments = ["-q", "-p", "harness.conformance.plugin", "--backend=threads", "test_ranks.py"]
+    printed = run(f"import pytest; raise SystemExit(pytest.main({arguments}))", tmp_path)
+    assert "4 passed" in printed
+
+
 def test_the_new_backend_works_as_written(tmp_path: Path) -> None:
     backend, usage = python_blocks("docs/new_backend.md")
     package = tmp_path / "my_package"
