@@ -62,8 +62,9 @@ def test_readme(tmp_path: Path) -> None:
 
 def test_the_example_of_a_test_on_ranks(tmp_path: Path) -> None:
     [block] = python_blocks("docs/suites.md")
-    (tmp_path / "test_ranks.py").write_text(block)
-    arguments = ["-q", "-p", "harness.conformance.plugin", "--backend=threads", "test_ranks.py"]
+    tests = tmp_path / "test_ranks.py"
+    tests.write_text(block)
+    arguments = ["-q", "-p", "harness.conformance.plugin", "--backend=threads", str(tests)]
     printed = run(f"import pytest; raise SystemExit(pytest.main({arguments}))", tmp_path)
     assert "4 passed" in printed
 
