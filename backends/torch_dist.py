@@ -24,6 +24,7 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
     """
 
     launcher: ClassVar[str] = "local"
+    library: ClassVar[str] = "torch"
     device_type: ClassVar[str]
 
     def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
@@ -112,6 +113,7 @@ class TorchCUDADist(_TorchDist):
     """NCCL; each rank uses its current CUDA device, ``torch.cuda.set_device`` before that."""
 
     device_type = "cuda"
+    devices: ClassVar[str] = "cuda"
     capabilities: ClassVar[Capabilities] = Capabilities(
         detects_lost_ranks=No("NCCL's watchdog ends the process instead of raising"),
         bounded_waits=No("NCCL's watchdog ends the process instead of raising"),

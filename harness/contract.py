@@ -109,11 +109,15 @@ class BaseDistBackend(ABC):
 
     Attributes:
         launcher: How the harness starts this backend's ranks: ``local``, ``mpirun``, ``torchrun``,
-            ``threads``, or one that was registered.
+            ``horovodrun``, ``threads``, or one that was registered.
         capabilities: What it can do beyond the contract.
+        library: The distribution that it speaks for, as pip calls it; empty for none.
+        devices: Where its objects travel: ``cpu``, ``cuda``, or both.
     """
 
     launcher: ClassVar[str] = "local"
+    library: ClassVar[str] = ""
+    devices: ClassVar[str] = "cpu"
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     @property

@@ -19,7 +19,14 @@ ENTRY_POINT_GROUP = "disteval.backends"
 
 _ORDER = ("non_dist", "mpi4py", "tf_horovod", "torch_cpu", "torch_cuda")
 # The extra that installs a missing module.
-_EXTRAS = {"torch": "torch", "mpi4py": "mpi"}
+_EXTRAS = {
+    "torch": "torch",
+    "mpi4py": "mpi",
+    "horovod": "horovod",
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+    "paddle": "paddle",
+}
 
 _registered: dict[str, type[BaseDistBackend]] = {}
 _instances: dict[str, BaseDistBackend] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.worlds.journal import read_position
-from harness.worlds.launchers import MpirunLauncher, TorchrunLauncher
+from harness.worlds.launchers import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
 from harness.worlds.rank import journal_path
 
 T = TypeVar("T")
@@ -48,6 +48,12 @@ def torchrun(world_size: int) -> tuple[str, ...]:
     """The command that starts so many ranks of the command that follows it."""
     [command] = TorchrunLauncher().commands(Path(), world_size)
     return tuple(command[: command.index("-c") - 1])
+
+
+def horovodrun(world_size: int) -> tuple[str, ...]:
+    """The command that starts so many ranks of the command that follows it."""
+    [command] = HorovodrunLauncher().commands(Path(), world_size)
+    return tuple(command[: command.index(sys.executable)])
 
 
 def ranks_below(pid: int) -> dict[int, int]:

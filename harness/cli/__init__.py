@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from harness.cli.backends import backends_command
 from harness.cli.check import check_command
 from harness.cli.eval import eval_command
 
@@ -16,3 +17,4 @@ def main() -> None:
 
 main.add_command(eval_command)
 main.add_command(check_command)
+main.add_command(backends_command)

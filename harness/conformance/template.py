@@ -40,6 +40,8 @@ def check_tensor_collectives(bench: Bench) -> None:
     """Of the tensor template: tensors of one length arrive, entry r from rank r or from src."""
     _need_template(bench)
     world = bench.world_size
+    if world == 1:
+        raise NotApplicableError("alone, a rank moves no tensors")
     for size in (0, 1, 257, 1 << 16):
         sent = [see(bytes([rank]) * size) for rank in range(world)]
         example = f"every rank passes a tensor of {size} bytes: gathered, broadcast from each src"

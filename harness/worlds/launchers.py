@@ -208,6 +208,18 @@ class TorchrunLauncher(ProcessLauncher):
         return [[*torchrun, f"--nproc-per-node={world_size}", *rank]]
 
 
+class HorovodrunLauncher(ProcessLauncher):
+    """One ``horovodrun`` starts all ranks, over Gloo."""
+
+    name = "horovodrun"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        """One horovodrun, whose ranks read their number from what it tells them."""
+        horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+        rank = [sys.executable, "-c", _RANK, str(directory)]
+        return [[horovodrun, "-np", str(world_size), "--gloo", *rank]]
+
+
 class ThreadsLauncher(Launcher):
     """Every rank is a thread of the leader's process.
 
@@ -262,7 +274,13 @@ def register_launcher(launcher: type[Launcher]) -> type[Launcher]:
     return launcher
 
 
-for _launcher in (LocalLauncher, MpirunLauncher, TorchrunLauncher, ThreadsLauncher):
+for _launcher in (
+    LocalLauncher,
+    MpirunLauncher,
+    TorchrunLauncher,
+    HorovodrunLauncher,
+    ThreadsLauncher,
+):
     register_launcher(_launcher)
 
 

@@ -1,4 +1,4 @@
-"""Whether this process already is a rank of somebody's ``mpirun`` or ``torchrun``."""
+"""Whether this process already is a rank of somebody's ``mpirun``, ``torchrun``, ``horovodrun``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.errors import WorldError
 
 _VARIABLES = (
     "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
-    "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
+    "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
 )  # fmt: skip
 
 _MPI = (
@@ -28,7 +28,7 @@ class OuterWorld:
     """The world that an outer launcher has put this process in.
 
     Attributes:
-        launcher: ``mpirun`` or ``torchrun``.
+        launcher: ``mpirun``, ``torchrun`` or ``horovodrun``.
         rank: This process's rank, as the launcher counts.
         world_size: How many processes it started.
         ranks_on_host: How many of them on this host.
@@ -71,6 +71,14 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
 
     This decides who leads, nothing else: whether a backend has joined is asked of the backend.
     """
+    # First: horovodrun may itself have used mpirun.
+    if "HOROVOD_RANK" in environ and "HOROVOD_SIZE" in environ:
+        world_size = int(environ["HOROVOD_SIZE"])
+        on_host = int(environ.get("HOROVOD_LOCAL_SIZE", world_size))
+        job = ":".join(
+            environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}", "") for name in ("ADDR", "PORT")
+        )
+        return OuterWorld("horovodrun", int(environ["HOROVOD_RANK"]), world_size, on_host, job)
     for launcher, rank, size, local_size in _MPI:
         if rank in environ and size in environ:
             world_size = int(environ[size])

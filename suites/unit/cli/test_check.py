@@ -69,7 +69,12 @@ def check(tmp_path: Path) -> Any:
             cwd=tmp_path,
             env=os.environ
             | MpirunLauncher().environment()
-            | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"},
+            | {
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "COLUMNS": "200",
+                "NO_COLOR": "1",
+                "TERM": "dumb",
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.worlds.launchers import MpirunLauncher
-from suites.processes import mpirun, torchrun
+from suites.processes import horovodrun, mpirun, torchrun
 from suites.requirements import backend_class
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -84,7 +84,12 @@ def run(tmp_path: Path) -> Run:
             cwd=tmp_path,
             env=os.environ
             | MpirunLauncher().environment()
-            | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"},
+            | {
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "COLUMNS": "200",
+                "NO_COLOR": "1",
+                "TERM": "dumb",
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -139,14 +144,13 @@ def test_a_backend_that_is_named_must_be_there(run: Run) -> None:
 
 def launcher(name: str) -> tuple[str, ...]:
     """The command that starts three ranks of what follows it; skips where there is none."""
-    backend_class("mpi4py" if name == "mpirun" else "torch_cpu")
-    return mpirun(3) if name == "mpirun" else torchrun(3)
+    backend_class(SERVED[name])
+    return {"mpirun": mpirun, "torchrun": torchrun, "horovodrun": horovodrun}[name](3)
 
 
 # The backend that the launcher's own package serves.
-LAUNCHERS = pytest.mark.parametrize(
-    ("name", "backend"), [("mpirun", "mpi4py"), ("torchrun", "torch_cpu")]
-)
+SERVED = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horovod"}
+LAUNCHERS = pytest.mark.parametrize(("name", "backend"), SERVED.items())
 
 
 @LAUNCHERS

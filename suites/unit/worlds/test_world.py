@@ -31,14 +31,8 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def anywhere() -> str:
-    """A backend with several ranks, whichever is here: what is tested does not depend on it."""
-    for name in BACKENDS:
-        try:
-            backend_class(name)
-        except pytest.skip.Exception:
-            continue
-        return name
-    pytest.skip("neither torch nor MPI is installed, so there is no backend of several ranks")
+    """A backend of real processes that needs no library; what is tested depends on none."""
+    return "suites.mutants.sockets:Sockets"
 
 
 def gather(backend: Any, value: Any) -> Any:

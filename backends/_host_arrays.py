@@ -1,0 +1,30 @@
+"""The tensor template for libraries that take NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import framing
+from harness.contract import TensorBaseDistBackend
+
+Bytes = NDArray[np.uint8]
+
+
+class HostArrayDist(TensorBaseDistBackend[Bytes]):
+    """Frames as uint8 arrays in host memory; a subclass gives the two tensor collectives."""
+
+    def _object_to_tensor(self, obj: Any) -> Bytes:
+        return np.frombuffer(framing.encode(obj), dtype=np.uint8)
+
+    def _tensor_to_object(self, tensor: Bytes, size: int, rank: int) -> Any:
+        return framing.decode(tensor[:size].data, rank)
+
+    def _pad_tensor(self, tensor: Bytes, size: int) -> Bytes:
+        if len(tensor) == size:
+            return tensor
+        padded = np.empty(size, dtype=np.uint8)
+        padded[: len(tensor)] = tensor
+        return padded

@@ -1,0 +1,129 @@
+"""Horovod with TensorFlow, over Gloo."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, ClassVar
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+from harness import framing
+from harness.contract import BaseDistBackend, Rendezvous
+
+_SIZE_BYTES = 8
+
+
+class TFHorovodDist(BaseDistBackend):
+    """Object collectives over Horovod's all-gather, which takes a length of its own from each rank.
+
+    One all-gather a call: each frame travels behind its length. A broadcast is an all-gather to
+    which the other ranks give nothing.
+    """
+
+    library: ClassVar[str] = "horovod"
+
+    # In eager mode Horovod pairs calls by their order alone, so two threads must not interleave.
+    _one_at_a_time: ClassVar[threading.Lock] = threading.Lock()
+    _server: ClassVar[RendezvousHTTPServer | None] = None
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Join the ranks that `horovodrun` started, or meet at a server that rank 0 starts."""
+        if "HOROVOD_GLOO_RENDEZVOUS_PORT" not in os.environ:
+            if rank == 0:
+                cls._server = _serve(rendezvous.host, world_size)
+                rendezvous.publish("horovod", str(cls._server.server_address[1]))
+            os.environ.update(
+                _environment(rank, world_size, rendezvous.host, str(rendezvous.lookup("horovod")))
+            )
+        seconds = str(max(1, int(rendezvous.timeout)))
+        os.environ |= {
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(rendezvous.timeout) // 2)),
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": seconds,
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": seconds,
+        }
+        hvd.init()
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        """Leave the group."""
+        if hvd.is_initialized():
+            hvd.shutdown()
+        if cls._server is not None:
+            cls._server.shutdown()
+            cls._server.server_close()
+            cls._server = None
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether Horovod is running in this process."""
+        return bool(hvd.is_initialized())
+
+    @property
+    def rank(self) -> int:
+        """Horovod's rank; 0 outside of a group."""
+        return int(hvd.rank()) if self.is_initialized else 0
+
+    @property
+    def world_size(self) -> int:
+        """Horovod's size; 1 outside of a group."""
+        return int(hvd.size()) if self.is_initialized else 1
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """See `BaseDistBackend.all_gather_object`."""
+        frames = self._gather(framing.encode(obj))
+        return [framing.decode(frame, rank) for rank, frame in enumerate(frames)]
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        """See `BaseDistBackend.broadcast_object`."""
+        self._check_src(src)
+        frames = self._gather(framing.encode(obj) if self.rank == src else b"")
+        return framing.decode(frames[src], src)
+
+    def _gather(self, frame: bytes | bytearray) -> list[memoryview]:
+        """Every rank's frame, in rank order."""
+        if not self.is_initialized:
+            return [memoryview(frame)]
+        mine = np.frombuffer(len(frame).to_bytes(_SIZE_BYTES, "little") + frame, dtype=np.uint8)
+        with self._one_at_a_time:
+            gathered = hvd.allgather(tf.constant(mine), name="disteval").numpy()
+        view = memoryview(gathered)
+        frames = []
+        for _ in range(self.world_size):
+            size = int.from_bytes(view[:_SIZE_BYTES], "little")
+            frames.append(view[_SIZE_BYTES : _SIZE_BYTES + size])
+            view = view[_SIZE_BYTES + size :]
+        return frames
+
+
+def _serve(host: str, world_size: int) -> RendezvousHTTPServer:
+    """Start the server where Gloo's ranks find each other; Horovod's own takes all interfaces."""
+    server = RendezvousHTTPServer((host, 0), RendezvousHandler, False)
+    server.init(get_host_assignments(parse_hosts(f"{host}:{world_size}"), world_size))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def _environment(rank: int, world_size: int, host: str, port: str) -> dict[str, str]:
+    """What `horovodrun` would set for this rank; all ranks count as one host's."""
+    found = {
+        "HOROVOD_RANK": rank,
+        "HOROVOD_SIZE": world_size,
+        "HOROVOD_LOCAL_RANK": rank,
+        "HOROVOD_LOCAL_SIZE": world_size,
+        "HOROVOD_CROSS_RANK": 0,
+        "HOROVOD_CROSS_SIZE": 1,
+        "HOROVOD_HOSTNAME": host,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+    if host == "127.0.0.1":
+        found["HOROVOD_GLOO_IFACE"] = "lo"
+    return {name: str(value) for name, value in found.items()}
