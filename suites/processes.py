@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from harness.worlds.jobs import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
 from harness.worlds.journal import read_position
-from harness.worlds.launchers import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
 from harness.worlds.rank import journal_path
 
 T = TypeVar("T")

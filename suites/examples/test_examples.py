@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.worlds.launchers import MpirunLauncher
+from harness.worlds.jobs import MpirunLauncher
 from suites.requirements import backend_class, framework
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

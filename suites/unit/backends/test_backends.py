@@ -189,7 +189,7 @@ def _gather_in_small_rounds(backend: Any) -> Any:
 
 def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
     backend_class("mpi4py")
-    from harness.worlds.launchers import MpirunLauncher
+    from harness.worlds.jobs import MpirunLauncher
 
     script = tmp_path / "job.py"
     script.write_text(

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from harness.conformance.runner import select_rules
-from harness.worlds.launchers import MpirunLauncher
+from harness.worlds.jobs import MpirunLauncher
 from suites.processes import mpirun
 from suites.requirements import backend_class
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.models import default_weights, save_weights
-from harness.worlds.launchers import MpirunLauncher
+from harness.worlds.jobs import MpirunLauncher
 from suites.processes import (
     collectives_left,
     is_running,

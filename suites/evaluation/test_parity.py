@@ -1,0 +1,103 @@
+"""One model, one answer: in every framework, over every backend, at every world size."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from harness.cli.job import FRAMEWORKS
+from harness.datasets.embedded import load_embedded
+from harness.models import default_weights
+from harness.models.preprocess import preprocess
+from suites.requirements import backend_class, framework
+
+REFERENCE = Path(__file__).with_name("reference_scores.safetensors")
+TOLERANCE = 1e-4
+"""Of the largest score of a sample."""
+
+# What the weights that ship get right of the embedded set, top-1 and top-3.
+CORRECT = {"top1": 7960, "top3": 9336}
+
+PAIRS = [
+    ("torch", "torch_cpu"),
+    ("jax", "jax"),
+    ("tensorflow", "tf_collective"),
+    ("tensorflow", "tf_horovod"),
+]
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def model(request: pytest.FixtureRequest) -> Any:
+    """The module of one framework's ResNet-18."""
+    framework("flax" if request.param == "jax" else request.param)
+    return framework(FRAMEWORKS[request.param])
+
+
+def test_pixels_become_the_same_bits(model: Any) -> None:
+    images = load_embedded("test").images[:500]
+    found = np.asarray(_jitted(model)(images))
+    np.testing.assert_array_equal(found.view(np.uint32), preprocess(images).view(np.uint32))
+
+
+def _jitted(model: Any) -> Callable[[Any], Any]:
+    """The model's preprocessing as its predict function has it: compiled, where it is."""
+    name = model.__name__.rpartition("_")[2]
+    if name == "jax":
+        return framework("jax").jit(model.preprocess)  # type: ignore[no-any-return]
+    if name == "tensorflow":
+        return framework("tensorflow").function(model.preprocess)  # type: ignore[no-any-return]
+    torch = framework("torch")
+    return lambda images: model.preprocess(torch.from_numpy(images))
+
+
+def test_scores_agree_with_the_reference(
+    model: Any, record_property: Callable[[str, object], None]
+) -> None:
+    expected = load_file(REFERENCE)["scores"]
+    images = load_embedded("test").images[: len(expected)]
+    found = np.asarray(model.make_predict(default_weights())(images))
+    size = np.abs(expected).max(axis=1, keepdims=True)
+    assert found.dtype == np.float32
+    assert (np.abs(found - expected) / size).max() < TOLERANCE
+    # Samples that rounding could decide either way; they are few, and must not be hidden.
+    ordered = np.sort(expected, axis=1)
+    close = int(((ordered[:, -1] - ordered[:, -2]) / size[:, 0] < TOLERANCE).sum())
+    record_property("samples within the tolerance of a tie", close)
+    decided = (ordered[:, -1] - ordered[:, -2]) / size[:, 0] >= TOLERANCE
+    np.testing.assert_array_equal(found.argmax(1)[decided], expected.argmax(1)[decided])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("name", "backend"), PAIRS)
+def test_the_same_predictions_are_right(
+    name: str, backend: str, world_size: int, tmp_path: Path
+) -> None:
+    framework(name)
+    backend_class(backend)
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "harness.cli", "eval", "--data=embedded", "--timeout=120",
+            f"--framework={name}", f"--backend={backend}", f"--world-size={world_size}",
+            f"--json={report}",
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(report.read_text())
+    assert found["correct"] == CORRECT
+    assert found["evaluated"] == 10_000
+    assert (found["framework"], found["backend"]) == (name, backend)

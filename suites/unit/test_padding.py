@@ -1,0 +1,191 @@
+"""Batches of any size run on any number of devices, and no row of padding is ever seen."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import UsageError
+from harness.padding import in_step, pad_shard_unpad, with_infinite_padding
+from suites.requirements import framework
+from suites.thread_world import run_ranks, values
+
+DEVICES = 8
+DTYPES = ["float32", "uint8", "bfloat16", "int32"]
+
+
+@pytest.fixture(scope="module")
+def jax() -> Any:
+    """JAX with eight virtual CPU devices."""
+    jax = framework("jax")
+    with contextlib.suppress(RuntimeError):  # another test was first
+        jax.config.update("jax_num_cpu_devices", DEVICES)
+    if jax.local_device_count() < DEVICES:
+        pytest.skip("JAX was started with fewer than 8 devices; run this file on its own")
+    return jax
+
+
+def rows(jax: Any, size: int, dtype: str, width: int = 3) -> Any:
+    return np.arange(size * width).reshape(size, width).astype(jax.numpy.dtype(dtype))
+
+
+def over(jax: Any, devices: int) -> Any:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ("batch",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+
+
+def same(found: Any, expected: Any) -> None:
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 40),
+    dtype=st.sampled_from(DTYPES),
+    least=st.none() | st.integers(1, 7),
+    devices=st.integers(1, DEVICES),
+)
+def test_it_agrees_with_flax(
+    jax: Any, size: int, dtype: str, least: int | None, devices: int
+) -> None:
+    flax = framework("flax.jax_utils")
+    seen: list[Any] = []
+
+    def fn(scale: Any, batch: Any, *, extra: Any) -> Any:
+        seen.append(jax.tree.map(np.shape, (batch, extra)))
+        return {"sum": batch["x"] * scale + extra, "same": batch["y"]}
+
+    x = rows(jax, size, dtype)
+    batch, extra = {"x": x, "y": np.arange(size, dtype=np.int32)}, x[:, :1]
+    scale = jax.numpy.ones((), x.dtype)
+    ours = pad_shard_unpad(fn, devices=jax.devices()[:devices])
+    found = ours(scale, batch, extra=extra, min_device_batch=least)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flax.jax, "local_device_count", lambda: devices)
+        theirs = flax.pad_shard_unpad(fn)
+        expected = theirs(scale, batch, extra=extra, min_device_batch=least)
+    assert seen[0] == seen[1]
+    jax.tree.map(same, found, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 40), dtype=st.sampled_from(DTYPES), devices=st.integers(1, DEVICES))
+def test_jit_over_a_mesh_sees_the_same_rows(jax: Any, size: int, dtype: str, devices: int) -> None:
+    double = pad_shard_unpad(jax.jit(lambda x: x + x), (), sharding=over(jax, devices))
+    x = rows(jax, size, dtype)
+    same(double(x), x + x)
+
+
+def count(jax: Any, x: Any, mask: Any) -> Any:
+    return (x.reshape(-1, x.shape[-1]) * mask.reshape(-1, 1)).sum(), mask.sum()
+
+
+@pytest.mark.parametrize("way", ["pmap", "mesh"])
+def test_the_mask_leaves_padding_out_of_counts_and_one_trace_serves_all_sizes(
+    jax: Any, way: str
+) -> None:
+    traces = []
+
+    def step(x: Any, *, mask: Any) -> Any:
+        traces.append(x.shape)
+        total, real = count(jax, x, mask)
+        if way == "pmap":
+            return jax.lax.psum((total, real), "batch")
+        return total, real
+
+    if way == "pmap":
+        fn = jax.pmap(step, axis_name="batch")
+        counting = pad_shard_unpad(fn, (), static_return=True, mask="mask")
+    else:
+        sharding = over(jax, DEVICES)
+        counting = pad_shard_unpad(
+            jax.jit(step), (), static_return=True, mask="mask", sharding=sharding
+        )
+    for size in (40, 1, 7, 8, 9, 39, 40, 16):
+        x = rows(jax, size, "float32") + 1
+        total, real = (np.ravel(out)[0] for out in counting(x, min_device_batch=5))
+        assert (total, real) == (x.sum(), size)
+    assert len(traces) == 1
+
+
+def test_a_result_is_not_written_over_by_the_next_batch(jax: Any) -> None:
+    same_again = pad_shard_unpad(lambda x: x, (), devices=jax.devices()[:1])
+    first = same_again(np.arange(5, dtype=np.int32), min_device_batch=8)
+    same_again(np.full(6, 99, dtype=np.int32), min_device_batch=8)
+    np.testing.assert_array_equal(first, np.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            {"x": np.zeros((4, 2)), "y": np.zeros(3)},
+            r"\['y'\] has 3 rows and argument 1\['x'\] has 4",
+        ),
+        ({"x": np.zeros((4, 2)), "y": 1.5}, r"argument 1\['y'\] is 1.5, which has no leading axis"),
+        ({"x": np.zeros((0, 2))}, r"argument 1\['x'\] has no rows; an empty batch"),
+        ({}, "there is no array to shard"),
+    ],
+)
+def test_what_cannot_be_sharded_is_named(jax: Any, batch: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        pad_shard_unpad(lambda params, batch: batch)(None, batch)
+
+
+def batches(count: int, rows: int = 2) -> list[dict[str, Any]]:
+    return [{"x": np.full((rows, 3), n, dtype=np.float32)} for n in range(1, count + 1)]
+
+
+def test_hosts_with_different_numbers_of_batches_end_together() -> None:
+    have = [3, 1, 0, 5]
+
+    def work(backend: Any) -> Any:
+        endless = with_infinite_padding(batches(have[backend.rank]), like=batches(1)[0])
+        seen = list(in_step(endless, backend))
+        return len(seen), sum(int(batch["mask"].sum()) for batch in seen)
+
+    assert values(run_ranks(4, work)) == [(5, 2 * batches) for batches in have]
+
+
+def test_padding_has_the_shapes_and_none_of_the_values_of_the_batches() -> None:
+    endless = with_infinite_padding(batches(2))
+    seen = [next(endless) for _ in range(5)]
+    assert [batch["mask"].tolist() for batch in seen] == [[True] * 2] * 2 + [[False] * 2] * 3
+    assert all(batch["x"].shape == (2, 3) for batch in seen)
+    assert [float(batch["x"].sum()) for batch in seen] == [6, 12, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "nobody knows the shapes of its padding; pass like="),
+        ([{"x": np.zeros(2), "mask": np.ones(2)}], "can't get a mask 'mask'"),
+        ([{"x": np.zeros(2), "y": np.ones(3)}], r"leading axes \[2, 3\]"),
+    ],
+)
+def test_batches_that_cannot_be_padded_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        next(with_infinite_padding(given))
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_dataset_of_tensorflow(fixed: bool) -> None:
+    tf = framework("tensorflow")
+    source: Callable[..., Any] = tf.data.Dataset.from_tensor_slices
+    dataset = source({"x": np.arange(1, 9, dtype=np.float32)}).batch(4, drop_remainder=fixed)
+    seen = list(with_infinite_padding(dataset).take(4).as_numpy_iterator())
+    assert [batch["mask"].tolist() for batch in seen] == [[True] * 4] * 2 + [[False] * 4] * 2
+    assert [float(batch["x"].sum()) for batch in seen] == [10, 26, 0, 0]
+    if fixed:  # a host without a sample still knows the shapes
+        [first] = with_infinite_padding(dataset.take(0)).take(1).as_numpy_iterator()
+        assert not first["mask"].any()

@@ -1,0 +1,29 @@
+"""Write suites/evaluation/reference_scores.safetensors: what every framework must agree with.
+
+The scores of the embedded set's first samples, computed by torch in float64::
+
+    python tools/make_reference_scores.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.numpy import save_file
+
+from harness.datasets.embedded import load_embedded
+from harness.models import default_weights
+from harness.models.preprocess import preprocess
+from harness.models.resnet18_torch import build
+
+SAMPLES = 256
+TARGET = Path(__file__).parents[1] / "suites" / "evaluation" / "reference_scores.safetensors"
+
+if __name__ == "__main__":
+    images = load_embedded("test").images[:SAMPLES]
+    model = build(default_weights()).double()
+    with torch.inference_mode():
+        scores = model(torch.from_numpy(preprocess(images)).double())
+    save_file({"scores": scores.float().numpy()}, str(TARGET))
+    print(f"wrote {SAMPLES} rows of scores to {TARGET}")
