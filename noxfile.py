@@ -20,6 +20,14 @@ JAX = "jax>=0.10,<0.11"
 TENSORFLOW = "tensorflow-cpu==2.21.0"
 PADDLE = "paddlepaddle==3.3.1"
 
+MODEL_SUITES = [
+    "suites/evaluation/test_parity.py",
+    "suites/examples/test_flax_full_eval.py",
+    "suites/unit/models/test_layouts.py",
+    "suites/unit/test_padding.py",
+]
+"""What a framework's own session runs beside the conformance of its backend."""
+
 TESTS = [
     "lint",
     "typecheck",
@@ -112,7 +120,7 @@ def tests_arrays(session: nox.Session) -> None:
 def tests_tensorflow(session: nox.Session) -> None:
     """TensorFlow's own collectives, with nothing else installed."""
     session.install(".[tensorflow,conformance]", TENSORFLOW)
-    _conformance(session, "tf_collective")
+    _conformance(session, "tf_collective", "tensorflow")
 
 
 @nox.session(name="tests-horovod")
@@ -123,32 +131,30 @@ def tests_horovod(session: nox.Session) -> None:
     wheel = str(printed).strip().splitlines()[-1]
     session.install("--no-deps", wheel)
     session.install("cffi", "cloudpickle", "packaging", "psutil", "pyyaml")
-    _conformance(session, "tf_horovod")
+    _conformance(session, "tf_horovod", "tensorflow")
 
 
 @nox.session(name="tests-jax")
 def tests_jax(session: nox.Session) -> None:
     """JAX's multi-process runtime, with nothing else installed."""
     session.install(".[jax,conformance]", JAX)
-    _conformance(session, "jax")
+    _conformance(session, "jax", "flax")
 
 
 @nox.session(name="tests-paddle")
 def tests_paddle(session: nox.Session) -> None:
     """Paddle's process groups, with nothing else installed."""
     session.install(".[paddle,conformance]", PADDLE)
-    _conformance(session, "paddle")
+    suites = ["suites/conformance", "suites/unit/cli/test_backends.py"]
+    _pytest(session, *suites, "-k", "paddle", require="paddle")
 
 
-def _conformance(session: nox.Session, backend: str) -> None:
-    """One backend against the contract, and against what the documents say of it."""
-    suites = [
-        "suites/conformance",
-        "suites/unit/backends",
-        "suites/unit/conformance",
-        "suites/unit/cli/test_backends.py",
-    ]
-    _pytest(session, *suites, "-k", backend, require=backend)
+def _conformance(session: nox.Session, backend: str, framework: str) -> None:
+    """One backend against the contract and the documents; the model of its framework."""
+    required = f"{backend},{framework}"
+    suites = ["suites/conformance", "suites/unit/conformance", "suites/unit/cli/test_backends.py"]
+    _pytest(session, *suites, "-k", backend, require=required)
+    _pytest(session, *MODEL_SUITES, "-k", f"not test_the_same or {backend}", require=required)
 
 
 def _pytest(session: nox.Session, *arguments: str, require: str) -> None:

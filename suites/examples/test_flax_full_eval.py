@@ -1,0 +1,32 @@
+"""The example of full evaluation shows what its text says: wrong ways are wrong, the others agree."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suites.requirements import framework
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flax_full_eval.py"
+WRONG = {"drops_the_remainder": 200, "counts_the_padding": 208}
+RIGHT = ["trims_predictions", "masks_on_devices", "masks_on_a_mesh", "on_three_hosts"]
+
+
+def test_the_wrong_ways_are_wrong_and_the_right_ways_agree() -> None:
+    framework("flax")
+    if not EXAMPLE.exists():
+        pytest.skip("the examples are not part of an installed package; run this from a clone")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^(\w+) +(\d+) of (\d+) right", done.stdout, flags=re.MULTILINE)
+    right = {name: (int(correct), int(seen)) for name, correct, seen in found}
+    assert set(right) == {*WRONG, *RIGHT}
+    assert {name: right[name][1] for name in WRONG} == WRONG
+    [(_, samples)] = {right[name] for name in RIGHT}
+    assert samples == 203
