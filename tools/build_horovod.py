@@ -49,7 +49,6 @@ OPTIONS = {
     "HOROVOD_WITH_GLOO": "1",
     "HOROVOD_WITHOUT_MPI": "1",
     "HOROVOD_CPU_OPERATIONS": "GLOO",
-    "MAKEFLAGS": f"-j{os.cpu_count() or 1}",
 }
 
 
@@ -101,7 +100,7 @@ def build(scratch: Path, folder: Path) -> Path:
         (source / name).write_text(text.replace(old, new))
     pip(
         "wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={scratch}", str(source),
-        environment=OPTIONS,
+        environment=OPTIONS | {"MAKEFLAGS": f"-j{os.cpu_count() or 1}"},
     )  # fmt: skip
     [wheel] = scratch.glob("horovod-*.whl")
     folder.mkdir(parents=True, exist_ok=True)

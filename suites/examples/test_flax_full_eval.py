@@ -1,4 +1,4 @@
-"""The example of full evaluation shows what its text says: wrong ways are wrong, the others agree."""
+"""The example of full evaluation: its wrong ways are wrong, and the others agree."""
 
 from __future__ import annotations
 
