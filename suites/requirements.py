@@ -17,13 +17,25 @@ from harness.conformance.plugin import required
 from harness.contract import BaseDistBackend
 from harness.registry import get_backend_class
 
+JAX_DEVICES = 8
+"""How many CPU devices JAX has in the tests' own process."""
+
 
 def framework(name: str) -> ModuleType:
     """Import a framework, or skip the test; fail it where the framework is required."""
     try:
+        if name.partition(".")[0] in ("jax", "flax"):
+            _use_many_devices()
         return importlib.import_module(name)
     except ImportError as error:
         return _missing(name, f"{name} can't be imported: {error}")
+
+
+def _use_many_devices() -> None:
+    """Give JAX in this process virtual devices, whichever test asks for it first."""
+    jax = importlib.import_module("jax")
+    if jax.config.jax_num_cpu_devices != JAX_DEVICES:
+        jax.config.update("jax_num_cpu_devices", JAX_DEVICES)
 
 
 def backend_class(name: str) -> type[BaseDistBackend]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +15,9 @@ from hypothesis import strategies as st
 
 from harness import UsageError
 from harness.padding import in_step, pad_shard_unpad, with_infinite_padding
-from suites.requirements import framework
+from suites.requirements import JAX_DEVICES, framework
 from suites.thread_world import run_ranks, values
 
-DEVICES = 8
 DTYPES = ["float32", "uint8", "bfloat16", "int32"]
 
 
@@ -27,10 +25,7 @@ DTYPES = ["float32", "uint8", "bfloat16", "int32"]
 def jax() -> Any:
     """JAX with eight virtual CPU devices."""
     jax = framework("jax")
-    with contextlib.suppress(RuntimeError):  # another test was first
-        jax.config.update("jax_num_cpu_devices", DEVICES)
-    if jax.local_device_count() < DEVICES:
-        pytest.skip("JAX was started with fewer than 8 devices; run this file on its own")
+    assert jax.local_device_count() == JAX_DEVICES
     return jax
 
 
@@ -53,7 +48,7 @@ def same(found: Any, expected: Any) -> None:
     size=st.integers(1, 40),
     dtype=st.sampled_from(DTYPES),
     least=st.none() | st.integers(1, 7),
-    devices=st.integers(1, DEVICES),
+    devices=st.integers(1, JAX_DEVICES),
 )
 def test_it_agrees_with_flax(
     jax: Any, size: int, dtype: str, least: int | None, devices: int
@@ -79,7 +74,7 @@ def test_it_agrees_with_flax(
 
 
 @settings(max_examples=60, deadline=None)
-@given(size=st.integers(1, 40), dtype=st.sampled_from(DTYPES), devices=st.integers(1, DEVICES))
+@given(size=st.integers(1, 40), dtype=st.sampled_from(DTYPES), devices=st.integers(1, JAX_DEVICES))
 def test_jit_over_a_mesh_sees_the_same_rows(jax: Any, size: int, dtype: str, devices: int) -> None:
     double = pad_shard_unpad(jax.jit(lambda x: x + x), (), sharding=over(jax, devices))
     x = rows(jax, size, dtype)
@@ -107,7 +102,7 @@ def test_the_mask_leaves_padding_out_of_counts_and_one_trace_serves_all_sizes(
         fn = jax.pmap(step, axis_name="batch")
         counting = pad_shard_unpad(fn, (), static_return=True, mask="mask")
     else:
-        sharding = over(jax, DEVICES)
+        sharding = over(jax, JAX_DEVICES)
         counting = pad_shard_unpad(
             jax.jit(step), (), static_return=True, mask="mask", sharding=sharding
         )
