@@ -17,7 +17,7 @@ from harness.conformance.objects import ARRAYS, LARGE, SIZES, SPECIAL, one_each
 from harness.conformance.rules import Bench, BrokenRuleError, rule
 from harness.conformance.sequences import Sequence, check_interleavings, listed
 
-_CALLS = 150
+_CALLS = 100
 # What an interpreter's own caches may add over a few hundred calls.
 _SPARE_BYTES = 8 << 20
 _SMALL_CAP = 1 << 20

@@ -188,7 +188,7 @@ class Bench:
     def _settings(self) -> settings:
         return settings(
             max_examples=self.examples,
-            stateful_step_count=10,
+            stateful_step_count=8,
             database=None,
             deadline=None,
             report_multiple_bugs=False,
