@@ -140,3 +140,17 @@ class MMEvalNonDist(_MMEval):
     """mmeval's ``non_dist``."""
 
     name = "NonDist"
+
+
+class MMEvalPaddle(_MMEval):
+    """mmeval's ``paddle_dist``."""
+
+    name = "PaddleDist"
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        get_backend_class("paddle").init_process(rank, world_size, rendezvous)
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        get_backend_class("paddle").finalize_process()

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from harness.conformance.runner import Report, Result
 
 _SIGNS = {"passed": "✓", "failed": "✗", "unsupported": "–", "error": "?"}
-_WORDS = {"failed": "broken", "error": "not run"}
 
 
 def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[int, ...] | None:
@@ -189,12 +188,12 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
             f"{examples / seconds:.0f}" if examples else "",
         )
     console.print(table)
-    _show_reasons(console, report)
+    for outcome in ("unsupported", "error"):
+        _show_reasons(console, report, outcome)
     for number, rule in rules.items():
-        for outcome in _WORDS:
-            same = [r for r in report.rules if (r.id, r.outcome) == (number, outcome)]
-            if same:
-                _show_failure(console, report, rule, same)
+        failed = [r for r in report.rules if (r.id, r.outcome) == (number, "failed")]
+        if failed:
+            _show_failure(console, report, rule, failed)
     total = sum(result.examples for result in report.rules)
     seconds = sum(result.seconds for result in report.rules)
     console.print(
@@ -203,38 +202,36 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
     )
 
 
-def _show_reasons(console: Console, report: Report) -> None:
+def _show_reasons(console: Console, report: Report, outcome: str) -> None:
     """Why rules were not held against this backend: each reason once."""
-    reasons: dict[str, dict[str, list[str]]] = {}
+    reasons: dict[str, dict[int, list[str]]] = {}
     for result in report.rules:
-        if result.outcome == "unsupported":
-            at = reasons.setdefault(result.message, {}).setdefault(f"W={result.world_size}", [])
-            at.append(result.id)
+        if result.outcome == outcome:
+            sizes = reasons.setdefault(result.message, {})
+            sizes.setdefault(result.world_size, []).append(result.id)
     for reason, sizes in reasons.items():
         where: dict[str, list[str]] = {}
         for size, ids in sizes.items():
-            where.setdefault(", ".join(ids), []).append(size)
-        told = "; ".join(f"{ids} at {', '.join(sizes)}" for ids, sizes in where.items())
-        console.print(f"– {told}: {escape(reason)}")
+            where.setdefault(", ".join(ids), []).append(f"W={size}")
+        told = "; ".join(f"{ids} at {', '.join(names)}" for ids, names in where.items())
+        console.print(f"{_SIGNS[outcome]} {told}: {escape(reason)}", soft_wrap=True)
 
 
 def _show_failure(console: Console, report: Report, rule: Rule, results: list[Result]) -> None:
     """The failure at the smallest world size, and at which others there is one."""
     first, *others = results
-    word = _WORDS[first.outcome]
-    lines = [f"\n[bold]rule {first.id}, world size {first.world_size}: {word}[/bold]"]
+    lines = [f"\n[bold]rule {first.id}, world size {first.world_size}: broken[/bold]"]
     lines.append(escape(rule.sentence))
     if first.counterexample:
         lines.append(f"example: {escape(first.counterexample)}")
     lines.append(escape(first.message))
     if others:
         sizes = ", ".join(str(result.world_size) for result in others)
-        lines.append(f"also {word} at world size{'s' * (len(others) > 1)} {sizes}")
-    if first.outcome == "failed":
-        lines.append(
-            f"again: disteval check {escape(report.target)} --rules {first.id} "
-            f"--world-size {first.world_size} --seed {report.seed} --examples {report.examples}"
-        )
+        lines.append(f"also broken at world size{'s' * (len(others) > 1)} {sizes}")
+    lines.append(
+        f"again: disteval check {escape(report.target)} --rules {first.id} "
+        f"--world-size {first.world_size} --seed {report.seed} --examples {report.examples}"
+    )
     console.print("\n".join(lines), soft_wrap=True)  # commands and paths stay in one piece
 
 

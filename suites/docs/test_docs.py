@@ -61,12 +61,13 @@ def test_readme(tmp_path: Path) -> None:
 
 
 def test_the_example_of_a_test_on_ranks(tmp_path: Path) -> None:
-    [block] = python_blocks("docs/suites.md")
+    block, one_rule = python_blocks("docs/suites.md")
     tests = tmp_path / "test_ranks.py"
     tests.write_text(block)
     arguments = ["-q", "-p", "harness.conformance.plugin", "--backend=threads", str(tests)]
     printed = run(f"import pytest; raise SystemExit(pytest.main({arguments}))", tmp_path)
     assert "4 passed" in printed
+    run(one_rule, tmp_path)
 
 
 def test_the_new_backend_works_as_written(tmp_path: Path) -> None:

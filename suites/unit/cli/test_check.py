@@ -206,4 +206,4 @@ def test_an_outer_world_that_is_lost_is_reported_as_broken(check: Any) -> None:
     assert done.returncode != 0
     assert "mine:StuckAnywhere is broken" in done.stdout, done.stdout + done.stderr
     assert "no progress for 1 s on ranks 0, 1" in done.stdout
-    assert "rule 2.2, world size 2: not run" in done.stdout
+    assert "? 2.2 at W=2: not run: one rule ended in a lost world" in done.stdout
