@@ -299,7 +299,7 @@ def test_launchers_are_open_to_third_parties() -> None:
         assert world.run(lambda backend: os.environ["PLEASE"]) == ["1"]
     with pytest.raises(UsageError, match="the launcher name 'local' is taken"):
         launchers.register_launcher(type("Mine", (Polite,), {"name": "local"}))
-    with pytest.raises(UsageError, match="no launcher 'ssh'; the known ones are: local, mpirun"):
+    with pytest.raises(UsageError, match="no launcher 'ssh'; the known ones are: local, threads"):
         World("non_dist", 1, launcher="ssh")
 
 
