@@ -152,8 +152,8 @@ def tests_paddle(session: nox.Session) -> None:
 def _conformance(session: nox.Session, backend: str, framework: str) -> None:
     """One backend against the contract and the documents; the model of its framework."""
     required = f"{backend},{framework}"
-    suites = ["suites/conformance", "suites/unit/conformance", "suites/unit/cli/test_backends.py"]
-    _pytest(session, *suites, "-k", backend, require=required)
+    suites = ["suites/conformance", "suites/unit/conformance", "suites/unit/worlds"]
+    _pytest(session, *suites, "suites/unit/cli/test_backends.py", "-k", backend, require=required)
     _pytest(session, *MODEL_SUITES, "-k", f"not test_the_same or {backend}", require=required)
 
 

@@ -279,9 +279,12 @@ def wait_on_2(backend: Any, rank: int) -> Any:
     return backend.all_gather_object(rank)
 
 
-def test_torchrun_starts_a_world() -> None:
-    backend_class("torch_cpu")
-    with World("torch_cpu", 3, launcher="torchrun") as world:
+@pytest.mark.parametrize(
+    ("backend", "launcher"), [("torch_cpu", "torchrun"), ("tf_horovod", "horovodrun")]
+)
+def test_another_launcher_starts_a_world(backend: str, launcher: str) -> None:
+    backend_class(backend)
+    with World(backend, 3, launcher=launcher) as world:
         pids = world.run(tell_pid)
         assert world.run(gather, 1, 2, 3) == [(rank, [1, 2, 3]) for rank in range(3)]
     assert _left_over(pids) == []
