@@ -120,6 +120,14 @@ def test_a_result_is_not_written_over_by_the_next_batch(jax: Any) -> None:
     np.testing.assert_array_equal(first, np.arange(5))
 
 
+def test_padding_holds_nothing_of_the_batch_before(jax: Any) -> None:
+    seen = []
+    look = pad_shard_unpad(lambda x: seen.append(np.array(x)) or x, (), devices=jax.devices()[:1])
+    for size in (7, 5):
+        look(np.full(size, 99, dtype=np.int32), min_device_batch=8)
+    assert seen[1].tolist() == [[99] * 5 + [0] * 3]
+
+
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
