@@ -58,10 +58,10 @@ def test_it_agrees_with_flax(
 
     def fn(scale: Any, batch: Any, *, extra: Any) -> Any:
         seen.append(jax.tree.map(np.shape, (batch, extra)))
-        return {"sum": batch["x"] * scale + extra, "same": batch["y"]}
+        return {"sum": batch["x"] * scale + extra, "same": batch["y"], "like x": batch["z"]}
 
     x = rows(jax, size, dtype)
-    batch, extra = {"x": x, "y": np.arange(size, dtype=np.int32)}, x[:, :1]
+    batch, extra = {"x": x, "y": np.arange(size, dtype=np.int32), "z": x[::-1].copy()}, x[:, :1]
     scale = jax.numpy.ones((), x.dtype)
     ours = pad_shard_unpad(fn, devices=jax.devices()[:devices])
     found = ours(scale, batch, extra=extra, min_device_batch=least)
