@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from backends._deadline import Deadline
 from backends._host_arrays import Bytes, HostArrayDist
 from harness.contract import Rendezvous
-
-_MAX_SECONDS = 86_400
 
 
 class TFCollectiveDist(HostArrayDist):
@@ -23,6 +22,7 @@ class TFCollectiveDist(HostArrayDist):
     _strategy: ClassVar[Any] = None
     _rank: ClassVar[int] = 0
     _gather: ClassVar[Any] = None
+    _deadline: ClassVar[Any] = None
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
@@ -35,18 +35,22 @@ class TFCollectiveDist(HostArrayDist):
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec({"worker": workers}), task_type="worker", task_id=rank
             ),
+            # Not its own timeout: for each collective TensorFlow keeps a thread asleep until that
+            # has passed, and aborts the process when there are thousands.
             tf.distribute.experimental.CommunicationOptions(
-                timeout_seconds=min(rendezvous.timeout, _MAX_SECONDS),
                 implementation=tf.distribute.experimental.CommunicationImplementation.RING,
             ),
         )
         cls._rank = rank
+        cls._deadline = Deadline(rendezvous.timeout, _abort)
         cls._gather = staticmethod(_gather_with(cls._strategy))
 
     @classmethod
     def finalize_process(cls) -> None:
         """Forget the strategy; TensorFlow ends its server with the process."""
-        cls._strategy = cls._gather = None
+        if cls._deadline is not None:
+            cls._deadline.close()
+        cls._strategy = cls._gather = cls._deadline = None
 
     @property
     def is_initialized(self) -> bool:
@@ -66,11 +70,22 @@ class TFCollectiveDist(HostArrayDist):
     def _all_gather(self, tensor: Bytes) -> list[Bytes]:
         # TensorFlow has no collectives of bytes: four of them travel as an int32.
         words = self._pad_tensor(tensor, -(-len(tensor) // 4) * 4).view(np.int32)
-        rows = self._gather(tf.constant(words)).numpy().reshape(self.world_size, len(words))
+        with self._deadline:
+            gathered = self._gather(tf.constant(words)).numpy()
+        rows = gathered.reshape(self.world_size, len(words))
         return [row.view(np.uint8)[: len(tensor)] for row in rows]
 
     def _broadcast(self, tensor: Bytes, src: int) -> Bytes:
         return self._all_gather(tensor)[src]
+
+
+def _abort() -> None:
+    """End the collective that this process waits in, and all later ones, with an error."""
+    from tensorflow.python.eager import context
+
+    context.context().abort_collective_ops(
+        tf.errors.DEADLINE_EXCEEDED, "a rank did not come to this collective in time"
+    )
 
 
 def _gather_with(strategy: Any) -> Callable[[Any], Any]:

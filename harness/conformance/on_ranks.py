@@ -177,12 +177,18 @@ def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:
         backend.all_gather_object([call, b"x" * 1000])
         backend.broadcast_object(call, call % backend.world_size)
     gc.collect()
-    return _open_files(), threading.active_count(), _resident_bytes()
+    return _open_files(), _threads(), _resident_bytes()
 
 
 def _open_files() -> int:
     open_now = Path("/proc/self/fd")
     return len(list(open_now.iterdir())) if open_now.is_dir() else 0
+
+
+def _threads() -> int:
+    """Threads of this process, those that a library started without Python's knowledge too."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.is_dir() else threading.active_count()
 
 
 def _resident_bytes() -> int:
