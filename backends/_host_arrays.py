@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,24 @@ Bytes = NDArray[np.uint8]
 
 
 class HostArrayDist(TensorBaseDistBackend[Bytes]):
-    """Frames as uint8 arrays in host memory; a subclass gives the two tensor collectives."""
+    """Frames as uint8 arrays in host memory; a subclass gives the two tensor collectives.
+
+    For libraries with one group a process: its collectives are numbered for the class.
+    """
+
+    _calls: ClassVar[Iterator[int]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._number_anew()
+
+    @classmethod
+    def _number_anew(cls) -> None:
+        """Begin at 1; for `init_process`."""
+        cls._calls = itertools.count(1)
+
+    def _numbers(self) -> Iterator[int]:
+        return self._calls
 
     def _object_to_tensor(self, obj: Any) -> Bytes:
         return np.frombuffer(framing.encode(obj), dtype=np.uint8)

@@ -12,7 +12,7 @@ from backends._host_arrays import Bytes, HostArrayDist
 from harness.contract import Capabilities, No, Rendezvous
 
 # XLA compiles a collective for each shape, so lengths are rounded up to few.
-_SMALLEST = 1 << 10
+_SMALLEST = 1 << 9
 _MAX_SECONDS = 600
 _SHUTDOWN_SECONDS = 5
 
@@ -35,6 +35,7 @@ class JaxDist(HostArrayDist):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         # Its preemption service takes SIGTERM for a notice, and the process goes on.
         jax.config.update("jax_enable_preemption_service", False)
+        cls._number_anew()
         address = f"{rendezvous.host}:{rendezvous.port}"
         seconds = max(1, min(int(rendezvous.timeout), _MAX_SECONDS))
         jax.distributed.initialize(

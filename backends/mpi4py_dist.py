@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Iterator
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, ClassVar
 
+import numpy as np
 from mpi4py import MPI
 
 from harness import framing
 from harness.contract import BaseDistBackend, Capabilities, No
+from harness.errors import HarnessError
+from harness.wire import BLOCK_BYTES
 
 # MPI counts are 32-bit in many installed libraries, so no call moves more bytes than this in all.
 _ROUND_BYTES = 1 << 30
+_ALIGNMENT = 64
+
+_keyval: int | None = None
 
 
 class MPI4PyDist(BaseDistBackend):
@@ -38,6 +47,7 @@ class MPI4PyDist(BaseDistBackend):
 
     def __init__(self, comm: MPI.Intracomm | None = None) -> None:
         self._comm = MPI.COMM_WORLD if comm is None else comm
+        self._calls = _calls_of(self._comm) if self.is_initialized else itertools.count(1)
         if self.world_size > 1:
             _abort_on_uncaught(self._comm)
 
@@ -58,47 +68,90 @@ class MPI4PyDist(BaseDistBackend):
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `BaseDistBackend.all_gather_object`."""
-        frame = framing.encode(obj)
-        if self.world_size == 1:
-            return [framing.decode(frame, 0)]
-        sizes = self._gather_sizes(len(frame))
-        frames = [bytearray(size) for size in sizes]
-        step = _ROUND_BYTES // self.world_size
-        for start in range(0, max(sizes), step):
-            counts = [min(max(size - start, 0), step) for size in sizes]
-            block = bytearray(sum(counts))
-            self._comm.Allgatherv(
-                memoryview(frame)[start : start + step], [block, counts, MPI.BYTE]
-            )
-            view = memoryview(block)
-            for target, count in zip(frames, counts, strict=True):
-                target[start : start + count] = view[:count]
-                view = view[count:]
-        return [framing.decode(frame, rank) for rank, frame in enumerate(frames)]
+        call = self._next_call()
+        block, rest = framing.split(obj, call)
+        world = self.world_size
+        if world == 1:
+            return [framing.decode(block, 0, call, bytearray(rest))]
+        gathered = bytearray(BLOCK_BYTES * world)
+        self._comm.Allgather([block, MPI.BYTE], [gathered, MPI.BYTE])
+        view = memoryview(gathered)
+        blocks = [view[at : at + BLOCK_BYTES] for at in range(0, len(view), BLOCK_BYTES)]
+        try:
+            return [framing.decode(block, rank, call, b"") for rank, block in enumerate(blocks)]
+        except HarnessError:
+            # Whatever it is, when anybody's frame goes on, all ranks are in the next collective.
+            sizes = [framing.size_of(block, rank, call) for rank, block in enumerate(blocks)]
+            if max(sizes) == BLOCK_BYTES:
+                raise
+        rests = self._gather_rests(memoryview(rest), [size - BLOCK_BYTES for size in sizes])
+        return [
+            framing.decode(block, rank, call, rest)
+            for rank, (block, rest) in enumerate(zip(blocks, rests, strict=True))
+        ]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """See `BaseDistBackend.broadcast_object`."""
         self._check_src(src)
-        frame = framing.encode(obj) if self.rank == src else bytearray()
-        if self.world_size > 1:
-            head = bytearray(len(frame).to_bytes(8, "little"))
-            self._comm.Bcast([head, MPI.BYTE], root=src)
-            size = int.from_bytes(head, "little")
-            framing.check_size(size, src)
-            if self.rank != src:
-                frame = bytearray(size)
-            for start in range(0, size, _ROUND_BYTES):
-                block = memoryview(frame)[start : start + _ROUND_BYTES]
+        call = self._next_call(src)
+        block, rest = framing.split(obj if self.rank == src else None, call)
+        if self.rank == src:
+            if self.world_size > 1:
                 self._comm.Bcast([block, MPI.BYTE], root=src)
-        return framing.decode(frame, src)
+                self._broadcast_rest(memoryview(rest), src)
+            return framing.decode(block, src, call, bytearray(rest))
+        head = bytearray(BLOCK_BYTES)
+        self._comm.Bcast([head, MPI.BYTE], root=src)
+        memory = _memory(framing.size_of(head, src, call) - BLOCK_BYTES)
+        self._broadcast_rest(memory, src)
+        return framing.decode(head, src, call, memory)
 
-    def _gather_sizes(self, size: int) -> list[int]:
-        heads = bytearray(8 * self.world_size)
-        self._comm.Allgather([size.to_bytes(8, "little"), MPI.BYTE], [heads, MPI.BYTE])
-        sizes = [int.from_bytes(heads[i : i + 8], "little") for i in range(0, len(heads), 8)]
-        for rank, announced in enumerate(sizes):
-            framing.check_size(announced, rank)
-        return sizes
+    def _numbers(self) -> Iterator[int]:
+        return self._calls
+
+    def _broadcast_rest(self, memory: memoryview, src: int) -> None:
+        for start in range(0, len(memory), _ROUND_BYTES):
+            part = memory[start : start + _ROUND_BYTES]
+            self._comm.Bcast([part, MPI.BYTE], root=src)
+
+    def _gather_rests(self, mine: memoryview, sizes: list[int]) -> list[memoryview]:
+        """What follows each rank's block, in fresh memory."""
+        starts = list(
+            accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
+        )
+        memory = _memory(starts.pop())
+        rests = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        if len(memory) <= _ROUND_BYTES:
+            self._comm.Allgatherv([mine, MPI.BYTE], [memory, (sizes, starts), MPI.BYTE])
+            return rests
+        step = _ROUND_BYTES // self.world_size
+        for start in range(0, max(sizes), step):
+            counts = [min(max(size - start, 0), step) for size in sizes]
+            round_ = _memory(sum(counts))
+            self._comm.Allgatherv(
+                [mine[start : start + step], MPI.BYTE], [round_, counts, MPI.BYTE]
+            )
+            for rest, count in zip(rests, counts, strict=True):
+                rest[start : start + count] = round_[:count]
+                round_ = round_[count:]
+        return rests
+
+
+def _memory(size: int) -> memoryview:
+    """Fresh memory, which nobody has touched yet."""
+    return np.empty(size, dtype=np.uint8).data
+
+
+def _calls_of(comm: MPI.Intracomm) -> Iterator[int]:
+    """What numbers a communicator's collectives; it lives as long as the communicator does."""
+    global _keyval
+    if _keyval is None:
+        _keyval = MPI.Comm.Create_keyval()
+    found = comm.Get_attr(_keyval)
+    if not isinstance(found, itertools.count):
+        found = itertools.count(1)
+        comm.Set_attr(_keyval, found)
+    return found
 
 
 def _abort_on_uncaught(comm: MPI.Intracomm) -> None:

@@ -24,6 +24,7 @@ class PaddleDist(HostArrayDist):
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Join a gloo group whose store rank 0 keeps at ``rendezvous.host`` and ``port``."""
+        cls._number_anew()
         address = f"{rendezvous.host}:{rendezvous.port}"
         os.environ |= {
             "PADDLE_DISTRI_BACKEND": "gloo",

@@ -13,6 +13,8 @@ from backends._deadline import Deadline
 from backends._host_arrays import Bytes, HostArrayDist
 from harness.contract import Rendezvous
 
+_START_SECONDS = 60.0
+
 
 class TFCollectiveDist(HostArrayDist):
     """Object collectives over `tf.distribute.MultiWorkerMirroredStrategy`, one worker a rank."""
@@ -41,9 +43,12 @@ class TFCollectiveDist(HostArrayDist):
                 implementation=tf.distribute.experimental.CommunicationImplementation.RING,
             ),
         )
+        cls._number_anew()
         cls._rank = rank
-        cls._deadline = Deadline(rendezvous.timeout, _abort)
         cls._gather = staticmethod(_gather_with(cls._strategy))
+        if world_size > 1:
+            _begin(cls._gather, max(rendezvous.timeout, _START_SECONDS))
+        cls._deadline = Deadline(rendezvous.timeout, _abort)
 
     @classmethod
     def finalize_process(cls) -> None:
@@ -77,6 +82,14 @@ class TFCollectiveDist(HostArrayDist):
 
     def _broadcast(self, tensor: Bytes, src: int) -> Bytes:
         return self._all_gather(tensor)[src]
+
+
+def _begin(gather: Callable[[Any], Any], seconds: float) -> None:
+    """Trace the graph and connect the workers: no collective after it has that to wait for."""
+    deadline = Deadline(seconds, _abort)
+    with deadline:
+        gather(tf.zeros([1], tf.int32))
+    deadline.close()
 
 
 def _abort() -> None:

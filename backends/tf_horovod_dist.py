@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import horovod.tensorflow as hvd
@@ -14,15 +16,14 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 
 from harness import framing
 from harness.contract import BaseDistBackend, Rendezvous
-
-_SIZE_BYTES = 8
+from harness.wire import Call
 
 
 class TFHorovodDist(BaseDistBackend):
     """Object collectives over Horovod's all-gather, which takes a length of its own from each rank.
 
-    One all-gather a call: each frame travels behind its length. A broadcast is an all-gather to
-    which the other ranks give nothing.
+    One all-gather a call, whatever the sizes: frames tell their length. A broadcast is an
+    all-gather to which the other ranks give an empty frame.
     """
 
     library: ClassVar[str] = "horovod"
@@ -30,6 +31,7 @@ class TFHorovodDist(BaseDistBackend):
     # In eager mode Horovod pairs calls by their order alone, so two threads must not interleave.
     _one_at_a_time: ClassVar[threading.Lock] = threading.Lock()
     _server: ClassVar[RendezvousHTTPServer | None] = None
+    _calls: ClassVar[Iterator[int]] = itertools.count(1)
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
@@ -48,6 +50,7 @@ class TFHorovodDist(BaseDistBackend):
             "HOROVOD_GLOO_TIMEOUT_SECONDS": seconds,
         }
         hvd.init()
+        cls._calls = itertools.count(1)
 
     @classmethod
     def finalize_process(cls) -> None:
@@ -76,29 +79,39 @@ class TFHorovodDist(BaseDistBackend):
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `BaseDistBackend.all_gather_object`."""
-        frames = self._gather(framing.encode(obj))
-        return [framing.decode(frame, rank) for rank, frame in enumerate(frames)]
+        call = self._next_call()
+        frames = self._gather(framing.encode(framing.Numbered(obj, call)), call)
+        return [framing.decode(frame, rank, call) for rank, frame in enumerate(frames)]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """See `BaseDistBackend.broadcast_object`."""
         self._check_src(src)
-        frames = self._gather(framing.encode(obj) if self.rank == src else b"")
-        return framing.decode(frames[src], src)
+        call = self._next_call(src)
+        mine = framing.Numbered(obj if self.rank == src else None, call)
+        return framing.decode(self._gather(framing.encode(mine), call)[src], src, call)
 
-    def _gather(self, frame: bytes | bytearray) -> list[memoryview]:
-        """Every rank's frame, in rank order."""
+    def _numbers(self) -> Iterator[int]:
+        return self._calls
+
+    def _gather(self, frame: bytearray, call: Call) -> list[memoryview]:
+        """Every rank's frame, in rank order, in memory of their own."""
         if not self.is_initialized:
             return [memoryview(frame)]
-        mine = np.frombuffer(len(frame).to_bytes(_SIZE_BYTES, "little") + frame, dtype=np.uint8)
+        frame += bytes(_padding(len(frame)))
         with self._one_at_a_time:
-            gathered = hvd.allgather(tf.constant(mine), name="disteval").numpy()
-        view = memoryview(gathered)
+            mine = tf.constant(np.frombuffer(frame, dtype=np.uint8))
+            view = memoryview(hvd.allgather(mine, name="disteval").numpy())
         frames = []
-        for _ in range(self.world_size):
-            size = int.from_bytes(view[:_SIZE_BYTES], "little")
-            frames.append(view[_SIZE_BYTES : _SIZE_BYTES + size])
-            view = view[_SIZE_BYTES + size :]
+        for rank in range(self.world_size):
+            size = framing.size_of(view, rank, call)
+            frames.append(view[:size])
+            view = view[size + _padding(size) :]
         return frames
+
+
+def _padding(size: int) -> int:
+    """What a frame lacks to a multiple of 64 bytes, so that the arrays of the next are aligned."""
+    return -size % 64
 
 
 def _serve(host: str, world_size: int) -> RendezvousHTTPServer:

@@ -6,7 +6,9 @@ hand could start as processes.
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +27,7 @@ class ThreadGroup:
     def __init__(self, world_size: int, timeout: float) -> None:
         self.frames: list[bytes | bytearray] = [b""] * world_size
         self.barrier = threading.Barrier(world_size, timeout=timeout)
+        self.numbers = [itertools.count(1) for _ in range(world_size)]
         self.members = 0
 
 
@@ -83,14 +86,21 @@ class ThreadsDist(BaseDistBackend):
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `BaseDistBackend.all_gather_object`."""
-        frames = self._exchange(framing.encode(obj))
-        return [framing.decode(frame, rank) for rank, frame in enumerate(frames)]
+        call = self._next_call()
+        frames = self._exchange(framing.encode(framing.Numbered(obj, call)))
+        # Each thread takes memory of its own: arrays are views of it.
+        return [framing.decode(bytearray(frame), rank, call) for rank, frame in enumerate(frames)]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """See `BaseDistBackend.broadcast_object`."""
         self._check_src(src)
-        frames = self._exchange(framing.encode(obj) if self.rank == src else b"")
-        return framing.decode(frames[src], src)
+        call = self._next_call(src)
+        mine = framing.Numbered(obj if self.rank == src else None, call)
+        return framing.decode(bytearray(self._exchange(framing.encode(mine))[src]), src, call)
+
+    def _numbers(self) -> Iterator[int]:
+        membership = self._membership()
+        return membership[0].numbers[membership[1]] if membership else super()._numbers()
 
     def _exchange(self, frame: bytes | bytearray) -> list[bytes | bytearray]:
         """Every thread's frame, in rank order."""

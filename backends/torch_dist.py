@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import weakref
 from abc import abstractmethod
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -14,6 +17,9 @@ import torch.distributed as dist
 from harness import framing
 from harness.contract import Capabilities, No, Rendezvous, TensorBaseDistBackend
 from harness.errors import BackendUnavailableError, UsageError
+
+_calls: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
+"""What numbers the collectives of each process group."""
 
 
 class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
@@ -69,16 +75,21 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
         return padded
 
     def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        self._check_group()
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
         dist.all_gather(gathered, tensor, group=self._group)
         return gathered
 
     def _broadcast(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
-        self._check_group()
         root = src if self._group is None else dist.get_global_rank(self._group, src)
         dist.broadcast(tensor, src=root, group=self._group)
         return tensor
+
+    def _numbers(self) -> Iterator[int]:
+        if not self.is_initialized:
+            return super()._numbers()
+        self._check_group()
+        group = dist.group.WORLD if self._group is None else self._group
+        return _calls.setdefault(group, itertools.count(1))
 
     def _check_group(self) -> None:
         """Refuse a group that can't move this backend's tensors, before the library hangs on it."""

@@ -12,6 +12,7 @@ from harness.contract import (
 )
 from harness.errors import (
     BackendUnavailableError,
+    CoverageError,
     DataError,
     FrameError,
     HarnessError,
@@ -35,6 +36,7 @@ __all__ = [
     "BackendUnavailableError",
     "BaseDistBackend",
     "Capabilities",
+    "CoverageError",
     "DataError",
     "Evaluation",
     "FrameError",

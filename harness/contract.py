@@ -7,13 +7,16 @@ tensors of one shape, and gives five things: `is_initialized`, `rank`, `world_si
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from harness import framing
-from harness.errors import UsageError
+from harness.errors import HarnessError, IncompleteFrameError, UsageError
+from harness.wire import BLOCK_BYTES, NO_CALL, Call, mispaired
 
 Tensor = TypeVar("Tensor")
 
@@ -173,6 +176,19 @@ class BaseDistBackend(ABC):
     def finalize_process(cls) -> None:
         """Leave the group. The default does nothing."""
 
+    def _next_call(self, src: int | None = None) -> Call:
+        """Number the collective that begins: an all-gather, or a broadcast from ``src``.
+
+        Frames carry the number, so ranks whose collectives are mispaired are told so instead of
+        getting each other's objects.
+        """
+        return Call(next(self._numbers()), 0 if src is None else src + 1)
+
+    def _numbers(self) -> Iterator[int]:
+        """Return what numbers this rank's collectives; all objects of one group must share it."""
+        numbers: Iterator[int] = self.__dict__.setdefault("_own_numbers", itertools.count(1))
+        return numbers
+
     def _check_src(self, src: int) -> None:
         """Refuse a ``src`` that is no rank; every rank knows the answer without communicating."""
         if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < self.world_size:
@@ -184,8 +200,9 @@ class BaseDistBackend(ABC):
 class TensorBaseDistBackend(BaseDistBackend, Generic[Tensor]):
     """Template for libraries that move tensors of one shape.
 
-    A subclass gives the five methods below and inherits both object collectives. They serialise,
-    exchange sizes, pad to the largest, move, trim and deserialise: two tensor collectives each.
+    A subclass gives the five methods below and inherits both object collectives: one tensor
+    collective for an object that fits a frame's block, two for larger ones, which are padded to the
+    largest.
     """
 
     @abstractmethod
@@ -210,38 +227,59 @@ class TensorBaseDistBackend(BaseDistBackend, Generic[Tensor]):
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `BaseDistBackend.all_gather_object`."""
-        payload = self._object_to_tensor(obj)
+        call = self._next_call()
+        payload = self._object_to_tensor(framing.Numbered(obj, call))
         if self.world_size == 1:
-            return [self._tensor_to_object(payload, _length(payload), 0)]
-        sizes = [
-            self._tensor_to_size(tensor, rank)
-            for rank, tensor in enumerate(self._all_gather(self._size_to_tensor(payload)))
-        ]
+            return [self._open(payload, _length(payload), 0, call)]
+        blocks = self._all_gather(_block(payload))
+        try:
+            return [self._open(block, BLOCK_BYTES, rank, call) for rank, block in enumerate(blocks)]
+        except HarnessError:
+            # Whatever it is, when anybody's frame goes on, all ranks are in the next collective.
+            sizes = [self._frame_size(block, rank) for rank, block in enumerate(blocks)]
+            if max(sizes) == BLOCK_BYTES:
+                raise
         payloads = self._all_gather(self._pad_tensor(payload, max(sizes)))
         return [
-            self._tensor_to_object(tensor, size, rank)
-            for rank, (tensor, size) in enumerate(zip(payloads, sizes, strict=True))
+            self._open(payload, size, rank, call)
+            for rank, (payload, size) in enumerate(zip(payloads, sizes, strict=True))
         ]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """See `BaseDistBackend.broadcast_object`."""
         self._check_src(src)
-        # The frame of None is the shortest there is, so the others can always pad it to src's size.
-        payload = self._object_to_tensor(obj if self.rank == src else None)
+        call = self._next_call(src)
+        payload = self._object_to_tensor(framing.Numbered(obj if self.rank == src else None, call))
         if self.world_size == 1:
-            return self._tensor_to_object(payload, _length(payload), src)
-        size = self._tensor_to_size(self._broadcast(self._size_to_tensor(payload), src), src)
+            return self._open(payload, _length(payload), src, call)
+        block = self._broadcast(_block(payload), src)
+        size = self._frame_size(block, src)
+        if size == BLOCK_BYTES:
+            return self._open(block, size, src, call)
+        # Only src's payload is longer than a block, so the others can always pad to its size.
         payload = self._broadcast(self._pad_tensor(payload, size), src)
-        return self._tensor_to_object(payload, size, src)
+        return self._open(payload, size, src, call)
 
-    def _size_to_tensor(self, payload: Tensor) -> Tensor:
-        # Eight bytes make a frame of the same length for every size, so ranks need not agree first.
-        return self._object_to_tensor(_length(payload).to_bytes(8, "little"))
+    def _open(self, tensor: Tensor, size: int, rank: int, call: Call) -> Any:
+        found = self._tensor_to_object(tensor, size, rank)
+        obj, other = found if type(found) is framing.Numbered else (found, NO_CALL)
+        if other != call:
+            raise mispaired(other, call, rank)
+        return obj
 
-    def _tensor_to_size(self, tensor: Tensor, rank: int) -> int:
-        size = int.from_bytes(self._tensor_to_object(tensor, _length(tensor), rank), "little")
-        framing.check_size(size, rank)
-        return size
+    def _frame_size(self, block: Tensor, rank: int) -> int:
+        try:
+            self._tensor_to_object(block, BLOCK_BYTES, rank)
+        except IncompleteFrameError as error:
+            framing.check_size(error.size, rank)
+            return error.size
+        except HarnessError:  # of a whole frame; who opens it gets it again
+            pass
+        return BLOCK_BYTES
+
+
+def _block(tensor: Any) -> Any:
+    return tensor[:BLOCK_BYTES]
 
 
 def _length(tensor: Any) -> int:

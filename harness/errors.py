@@ -34,8 +34,29 @@ class WeightsError(UsageError):
     """A weights file can't be read or does not fit the model."""
 
 
+class CoverageError(HarnessError):
+    """Samples were not counted exactly once: some are missing, or counted more than once."""
+
+
 class FrameError(HarnessError):
     """The bytes that arrived are not a frame: damaged, truncated, or over the size cap."""
+
+
+class IncompleteFrameError(FrameError):
+    """A frame goes on after the bytes that arrived.
+
+    Args:
+        what: What is missing, as a sentence.
+        size: The length of the whole frame in bytes.
+    """
+
+    def __init__(self, what: str, size: int) -> None:
+        super().__init__(what, size)
+        self.what = what
+        self.size = size
+
+    def __str__(self) -> str:
+        return self.what
 
 
 class RankError(HarnessError):

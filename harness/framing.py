@@ -1,85 +1,145 @@
 """Object to frame and back: the bytes that ranks exchange.
 
-A frame is a fixed header (magic, version, kind, payload size) and a payload. The payload is a
-pickle, or, where the sender could not serialise its object, the reason; so every rank learns of it
-and none is left waiting in a collective that the sender never entered.
+A frame begins with a block of `BLOCK_BYTES`: a fixed header (magic, version, kind, the number of
+the collective, sizes, a checksum) and, where it fits there, all of the object. So a small object
+needs one collective, of a length that all ranks know. What does not fit follows the block, and a
+large array's memory follows as it is.
 
-Frames hold pickles: decode only what ranks of your own world sent.
+The body is a pickle of protocol 5 without the memory of its arrays, or, for arrays and where pickle
+is not allowed, the `harness.plain` form. Where the sender could not serialise its object it is the
+reason; so every rank learns of it and none is left waiting in a collective that the sender never
+entered.
+
+Frames hold pickles unless `configure(allow_pickle=False)` was called: decode only what ranks of
+your own world sent.
 """
 
 from __future__ import annotations
 
 import pickle
-import struct
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from harness.errors import FrameError, RankError
+from harness import plain, wire
+from harness.errors import FrameError, RankError, UsageError
+from harness.wire import BLOCK_BYTES, NO_CALL, Buffer, Call, Parts
 
 MAX_OBJECT_BYTES = 4 << 30
-"""The largest frame that is sent, or allocated for; 4 GiB."""
+"""The largest object that is sent, or allocated for; 4 GiB. `configure` sets it."""
 
-_HEADER = struct.Struct("<4sBBxxQ")  # magic, version, kind, payload bytes
-_MAGIC = b"DEHF"
-_VERSION = 1
-_OBJECT, _ERROR = 0, 1
+ALLOW_PICKLE = True
+"""Whether pickles are sent and read. `configure` sets it."""
+
+
+_REASON_LENGTH = 2000
+
+
+class Numbered(NamedTuple):
+    """An object and the collective it is for; `encode` takes it and `decode` gives it back."""
+
+    obj: Any
+    call: Call
+
+
+def configure(*, max_object_bytes: int | None = None, allow_pickle: bool | None = None) -> None:
+    """Set what may travel, in this process; give every rank the same.
+
+    Args:
+        max_object_bytes: The cap, from 1 up; None leaves it. It is checked before an object is sent
+            and before anything is allocated for one that is announced.
+        allow_pickle: False confines objects to what `harness.plain` can write, and refuses pickles
+            that come; None leaves it.
+
+    Raises:
+        UsageError: The cap is no positive integer.
+    """
+    global MAX_OBJECT_BYTES, ALLOW_PICKLE
+    if max_object_bytes is not None:
+        if isinstance(max_object_bytes, bool) or not isinstance(max_object_bytes, int):
+            raise UsageError(f"max_object_bytes must be an integer, not {max_object_bytes!r}")
+        if max_object_bytes < 1:
+            raise UsageError(f"max_object_bytes must be 1 or more, not {max_object_bytes}")
+        MAX_OBJECT_BYTES = max_object_bytes
+    if allow_pickle is not None:
+        ALLOW_PICKLE = bool(allow_pickle)
 
 
 def encode(obj: Any) -> bytearray:
-    """Serialise ``obj`` into a frame; never raises because of what ``obj`` is.
+    """Serialise ``obj`` into one frame; never raises because of what ``obj`` is.
 
     Args:
-        obj: Any object. One that can't be pickled, or whose pickle is over `MAX_OBJECT_BYTES`,
-            becomes a frame that raises `RankError` wherever it is decoded.
+        obj: Any object, or a `Numbered` one. One that can't be serialised, or is over
+            `MAX_OBJECT_BYTES`, becomes a frame that raises `RankError` wherever it is decoded.
 
     Returns:
-        The frame, header included.
+        The frame, block included; `BLOCK_BYTES` or more.
     """
+    block, rest = split(*obj) if type(obj) is Numbered else split(obj)
+    frame = bytearray(block)
+    frame += rest
+    return frame
+
+
+def split(obj: Any, call: Call = NO_CALL) -> Parts:
+    """Serialise ``obj`` as `encode` does, in two parts; a large array's memory is not copied."""
     try:
-        payload = pickle.dumps(obj, protocol=5)
+        kind, body, memories = _serialise(obj)
     except Exception as error:  # a __reduce__ may raise anything, and the others must be told
-        return _frame(_ERROR, f"could not serialise its {_name(obj)}: {_describe(error)}".encode())
-    if len(payload) > MAX_OBJECT_BYTES:
-        reason = f"would send {len(payload)} bytes, over the cap of {MAX_OBJECT_BYTES}"
-        return _frame(_ERROR, f"{reason} (harness.framing.MAX_OBJECT_BYTES)".encode())
-    return _frame(_OBJECT, payload)
+        reason = f"could not serialise its object of type {type(obj).__qualname__}: "
+        return _error(reason + _describe(error), call)
+    size = wire.laid_out_size(body, memories)
+    if size > MAX_OBJECT_BYTES:
+        reason = f"would send {size} bytes, over the cap of {MAX_OBJECT_BYTES} "
+        return _error(reason + "(max_object_bytes of harness.framing.configure)", call)
+    return wire.assemble(kind, body, memories, call)
 
 
-def decode(frame: bytes | bytearray | memoryview, rank: int) -> Any:
+def size_of(block: Buffer, rank: int, call: Call | None = None) -> int:
+    """Return the length of the frame that a block begins, before anything is allocated for it.
+
+    Raises:
+        FrameError: The bytes are no block, belong to another collective than ``call``, or announce
+            more than `MAX_OBJECT_BYTES`.
+    """
+    header = wire.read_header(memoryview(block), rank, call)
+    if header.size > BLOCK_BYTES:
+        check_size(header.size, rank)
+    return header.size
+
+
+def decode(frame: Buffer, rank: int, call: Call | None = None, rest: Buffer | None = None) -> Any:
     """Rebuild the object of a frame.
 
     Args:
-        frame: The header and the payload, and nothing more.
+        frame: The frame and nothing more; or, with ``rest``, its block. Large arrays become views
+            of this memory where it is writable, so it is theirs from here on.
         rank: Who sent it, for messages.
+        call: The collective it has to belong to; None takes any.
+        rest: What follows the block.
+
+    Returns:
+        The object; a `Numbered` one where the frame has a number and ``call`` is None.
 
     Raises:
-        FrameError: The bytes are no frame, or the object's own unpickling raised.
+        IncompleteFrameError: More follows, and is not here.
+        FrameError: The bytes are no frame, they belong to another collective, or the object can't
+            be rebuilt here.
         RankError: The sender could not serialise its object.
     """
     view = memoryview(frame)
-    if len(view) < _HEADER.size:
-        raise FrameError(
-            f"rank {rank} sent {len(view)} bytes, less than a header of {_HEADER.size}"
-        )
-    magic, version, kind, size = _HEADER.unpack_from(view)
-    if magic != _MAGIC or version != _VERSION or kind not in (_OBJECT, _ERROR):
-        raise FrameError(
-            f"rank {rank} sent bytes that are no frame of version {_VERSION}: "
-            f"they begin with {bytes(view[: _HEADER.size]).hex(' ')}"
-        )
-    payload = view[_HEADER.size :]
-    if len(payload) != size:
-        raise FrameError(
-            f"rank {rank} announced a payload of {size} bytes, but {len(payload)} came"
-        )
-    if kind == _ERROR:
-        raise RankError(rank, bytes(payload).decode(errors="replace"))
+    header = wire.read_header(view, rank, call)
+    more = view[BLOCK_BYTES:] if rest is None else memoryview(rest)
+    body, memories = wire.take_apart(header, view, more, rank)
+    if header.kind == wire.ERROR:
+        raise RankError(rank, str(body, "utf-8", "replace"))
     try:
-        return pickle.loads(payload)
+        obj = _rebuild(header.kind, body, memories)
     except Exception as error:
         raise FrameError(
             f"the object of rank {rank} can't be rebuilt here: {_describe(error)}"
         ) from error
+    return Numbered(obj, header.call) if call is None and header.call.sequence else obj
 
 
 def check_size(size: int, rank: int) -> None:
@@ -88,22 +148,39 @@ def check_size(size: int, rank: int) -> None:
     Raises:
         FrameError: ``size`` is over `MAX_OBJECT_BYTES`.
     """
-    if size > MAX_OBJECT_BYTES + _HEADER.size:
+    if size > MAX_OBJECT_BYTES + BLOCK_BYTES:
         raise FrameError(
             f"rank {rank} announced {size} bytes, over the cap of {MAX_OBJECT_BYTES} "
-            f"(harness.framing.MAX_OBJECT_BYTES)"
+            f"(max_object_bytes of harness.framing.configure)"
         )
 
 
-def _frame(kind: int, payload: bytes) -> bytearray:
-    frame = bytearray(_HEADER.size + len(payload))
-    _HEADER.pack_into(frame, 0, _MAGIC, _VERSION, kind, len(payload))
-    frame[_HEADER.size :] = payload
-    return frame
+def _serialise(obj: Any) -> tuple[int, bytes, list[memoryview]]:
+    if not ALLOW_PICKLE or plain.is_plain_array(obj):
+        return (wire.PLAIN, *plain.dumps(obj))
+    memories: list[memoryview] = []
+
+    def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+        memory = buffer.raw()
+        if len(memory) < plain.OUT_OF_BAND_BYTES or len(memories) == wire.MAX_MEMORIES:
+            return True
+        memories.append(memory)
+        return False
+
+    return wire.PICKLE, pickle.dumps(obj, 5, buffer_callback=keep_inside), memories
 
 
-def _name(obj: Any) -> str:
-    return f"object of type {type(obj).__qualname__}"
+def _rebuild(kind: int, body: memoryview, memories: Sequence[memoryview]) -> Any:
+    if kind == wire.PLAIN:
+        return plain.loads(body, memories)
+    if not ALLOW_PICKLE:
+        raise plain.PlainError("it is a pickle, and allow_pickle is off here")
+    return pickle.loads(body, buffers=memories)
+
+
+def _error(reason: str, call: Call) -> Parts:
+    body = reason[:_REASON_LENGTH].encode(errors="replace")
+    return wire.assemble(wire.ERROR, body, [], call)
 
 
 def _describe(error: BaseException) -> str:

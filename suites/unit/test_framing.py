@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import FrameError, RankError, framing
+from backends.threads_dist import ThreadsDist
+from harness import FrameError, RankError, UsageError, framing
+from harness.conformance.fingerprint import see
+from harness.errors import IncompleteFrameError
+from harness.framing import BLOCK_BYTES, Call
+from suites.frames import configured, plain_objects
+from suites.thread_world import run_ranks
 
 objects = st.recursive(
     st.none()
@@ -36,6 +42,13 @@ class _UnprintableError(Exception):
 class _WorseUnpicklable:
     def __reduce__(self) -> Any:
         raise _UnprintableError
+
+
+def _deep() -> Any:
+    found: Any = 1
+    for _ in range(100):
+        found = [found]
+    return found
 
 
 def _raise_on_load() -> None:
@@ -67,13 +80,14 @@ def test_what_cannot_be_pickled_is_an_error_of_its_sender(obj: Any) -> None:
     assert caught.value.rank == 3
 
 
-def test_an_object_over_the_cap_is_an_error_of_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "MAX_OBJECT_BYTES", 1000)
-    assert framing.decode(framing.encode(b"x" * 900), 0) == b"x" * 900
-    with pytest.raises(RankError, match=r"rank 1 would send \d+ bytes, over the cap of 1000"):
-        framing.decode(framing.encode(b"x" * 1001), 1)
-    with pytest.raises(FrameError, match="rank 2 announced 5000 bytes, over the cap of 1000"):
-        framing.check_size(5000, 2)
+def test_an_object_over_the_cap_is_an_error_of_its_sender() -> None:
+    small, large = framing.encode(b"x" * 900), framing.encode(np.zeros(5000))
+    with configured(max_object_bytes=1000):
+        assert framing.decode(small, 0) == b"x" * 900
+        with pytest.raises(RankError, match=r"rank 1 would send \d+ bytes, over the cap of 1000"):
+            framing.decode(framing.encode(b"x" * 1001), 1)
+        with pytest.raises(FrameError, match=r"rank 2 announced \d+ bytes, over the cap of 1000"):
+            framing.size_of(large[:BLOCK_BYTES], 2)
 
 
 def test_an_object_that_fails_to_load_names_its_sender() -> None:
@@ -87,7 +101,7 @@ def test_a_truncated_or_lengthened_frame_is_refused(obj: Any, data: st.DataObjec
     cut = data.draw(st.integers(0, len(frame) - 1))
     with pytest.raises(FrameError, match="rank 1"):
         framing.decode(frame[:cut], 1)
-    with pytest.raises(FrameError, match="rank 1 announced a payload"):
+    with pytest.raises(FrameError, match=r"rank 1 announced a frame of \d+ bytes, but \d+ came"):
         framing.decode(frame + b"\0", 1)
 
 
@@ -97,8 +111,126 @@ def test_foreign_bytes_are_refused(noise: bytes) -> None:
         framing.decode(noise, 0)
 
 
-def test_the_frame_of_none_is_the_shortest() -> None:
-    # TensorBaseDistBackend.broadcast_object pads it to the sender's size.
-    shortest = len(framing.encode(None))
-    for obj in (0, True, "", b"", (), [], {}, 1.5, lambda: None):
-        assert len(framing.encode(obj)) >= shortest
+@given(st.integers(0, 600), st.integers(0, 3))
+def test_a_small_object_fits_the_block_and_a_large_one_says_how_much_follows(
+    size: int, arrays: int
+) -> None:
+    sent = [b"x" * size, *(np.arange(600 + i) for i in range(arrays))]
+    frame = framing.encode(sent)
+    assert (len(frame) == BLOCK_BYTES) == (arrays == 0 and size <= 451)
+    assert framing.size_of(frame[:BLOCK_BYTES], 0) == len(frame)
+    if len(frame) > BLOCK_BYTES:
+        with pytest.raises(IncompleteFrameError) as caught:
+            framing.decode(frame[:BLOCK_BYTES], 0)
+        assert caught.value.size == len(frame)
+    came = framing.decode(frame, 0)
+    assert came[0] == sent[0]
+    assert [array.tolist() for array in came[1:]] == [array.tolist() for array in sent[1:]]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_large_array_is_not_copied_on_the_way_in_nor_out(order: Any, wrapped: bool) -> None:
+    sent = np.asarray(np.arange(40_000.0).reshape(200, 200), order=order)
+    block, rest = framing.split({"scores": sent} if wrapped else sent)
+    assert len(block) == BLOCK_BYTES
+    assert np.shares_memory(np.frombuffer(rest, np.uint8), sent)
+    came = bytearray(rest)
+    received = framing.decode(block, 0, rest=came)
+    array = received["scores"] if wrapped else received
+    assert np.shares_memory(np.frombuffer(came, np.uint8), array)
+    assert array.flags.writeable
+    assert array.flags.f_contiguous == sent.flags.f_contiguous
+    assert (array == sent).all()
+
+
+def test_several_arrays_are_aligned_in_one_memory() -> None:
+    sent = [np.arange(5001, dtype=np.uint8), np.arange(1000.0), np.ones((7, 99))]
+    block, rest = framing.split(sent)
+    memory = np.empty(len(rest), np.uint8)
+    memory[:] = np.frombuffer(rest, np.uint8)
+    for array, expected in zip(framing.decode(block, 0, rest=memory.data), sent, strict=True):
+        assert np.shares_memory(array, memory)
+        assert (array.ctypes.data - memory.ctypes.data) % 64 == 0
+        assert (array == expected).all()
+
+
+def test_arrays_in_memory_that_may_not_change_are_copied() -> None:
+    received = framing.decode(bytes(framing.encode(np.arange(1000))), 0)
+    received += 1
+    assert received[0] == 1
+
+
+@given(objects, st.integers(1, 1 << 40), st.integers(0, 1000), st.integers(0, 2))
+def test_a_frame_of_another_collective_is_an_error_that_names_both(
+    obj: Any, sequence: int, operation: int, what: int
+) -> None:
+    sent = Call(sequence, operation)
+    expected = [sent, Call(sequence + 1, operation), Call(sequence, operation + 1)][what]
+    frame = framing.encode(framing.Numbered(obj, sent))
+    assert framing.decode(frame, 0) == framing.Numbered(obj, sent)
+    if what == 0:
+        assert framing.decode(frame, 0, expected) == obj
+        return
+    with pytest.raises(FrameError) as caught:
+        framing.decode(frame, 4, expected)
+    assert f"this rank is in {expected}, and rank 4 in {sent}" in str(caught.value)
+
+
+def test_a_frame_of_no_collective_is_refused_where_one_is_expected() -> None:
+    with pytest.raises(FrameError, match="all_gather_object #3, and rank 1 in no numbered"):
+        framing.decode(framing.encode(1), 1, Call(3))
+
+
+@given(plain_objects)
+@settings(deadline=None)
+def test_plain_objects_travel_without_pickle(obj: Any) -> None:
+    with configured(allow_pickle=False):
+        came = framing.decode(framing.encode(obj), 0)
+    assert see(came).digest == see(obj).digest
+
+
+@pytest.mark.parametrize(
+    "obj", [{1, 2}, [range(3)], np.array([None]), np.ma.array([1]), _deep(), bool]
+)
+def test_without_pickle_others_are_an_error_of_their_sender(obj: Any) -> None:
+    with configured(allow_pickle=False):
+        frame = framing.encode(obj)
+    with pytest.raises(RankError, match=r"rank 2 could not serialise its .*(needs pickle|deep)"):
+        framing.decode(frame, 2)
+
+
+def test_without_pickle_a_pickle_that_comes_is_refused() -> None:
+    frame = framing.encode({1, 2})
+    refusal = pytest.raises(FrameError, match="it is a pickle, and allow_pickle is off here")
+    with configured(allow_pickle=False), refusal:
+        framing.decode(frame, 1)
+
+
+@pytest.mark.parametrize("cap", [0, -1, 1.5, True])
+def test_a_cap_that_is_none_is_refused(cap: Any) -> None:
+    with pytest.raises(UsageError, match="max_object_bytes must be"):
+        framing.configure(max_object_bytes=cap)
+
+
+def test_ranks_whose_collectives_are_mispaired_are_told() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        if backend.rank == 0:
+            return backend.all_gather_object("gathered")
+        return backend.broadcast_object("sent", src=0)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, FrameError)
+        assert "all_gather_object #1" in str(outcome)
+        assert "broadcast_object from 0 #1" in str(outcome)
+
+
+def test_a_rank_that_is_one_collective_ahead_is_told() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        if backend.rank == 1:
+            backend._next_call()
+        return backend.all_gather_object(backend.rank)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, FrameError)
+        assert "#1" in str(outcome) and "#2" in str(outcome)

@@ -1,0 +1,182 @@
+"""The layout of a frame; what travels in it is `harness.framing`'s business.
+
+A block of `BLOCK_BYTES`: the header, its checksum, and the body if it fits there. Then, if it does
+not, the body; and the memories, each from a multiple of 64 bytes on. A body of an object with
+memories begins with their lengths.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from harness.errors import FrameError, IncompleteFrameError
+
+BLOCK_BYTES = 512
+"""The length of a frame's block, and of every frame whose object fits there."""
+
+MAX_MEMORIES = 1000
+"""How many memories a frame may have."""
+
+PICKLE, PLAIN, ERROR = 0, 1, 2
+
+# magic, version, kind, memories, operation, sequence, bytes of the body, bytes of the frame
+_HEADER = struct.Struct("<4sBBHIQQQ")
+_BODY_AT = _HEADER.size + 4  # behind the checksum of header and body
+_INLINE_BYTES = BLOCK_BYTES - _BODY_AT
+_MAGIC = b"DEHF"
+_VERSION = 2
+_ALIGNMENT = 64
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Call(NamedTuple):
+    """Which collective of its group a frame belongs to.
+
+    Attributes:
+        sequence: The collective's number, from 1 up; 0 for a frame of none.
+        operation: 0 for an all-gather, src + 1 for a broadcast from src.
+    """
+
+    sequence: int = 0
+    operation: int = 0
+
+    def __str__(self) -> str:
+        if not self.sequence:
+            return "no numbered collective"
+        src = self.operation - 1
+        name = "all_gather_object" if src < 0 else f"broadcast_object from {src}"
+        return f"{name} #{self.sequence}"
+
+
+NO_CALL = Call()
+"""Of frames that belong to no numbered collective."""
+
+
+class Parts(NamedTuple):
+    """A frame in two parts, so that memory need not be copied to be sent.
+
+    Attributes:
+        block: Its first `BLOCK_BYTES`.
+        rest: What follows them, flat; of one large array this is the array's own memory.
+    """
+
+    block: bytes
+    rest: Buffer
+
+
+class Header(NamedTuple):
+    """What a block says of its frame: sizes are in bytes, ``size`` is the whole frame's."""
+
+    kind: int
+    memories: int
+    call: Call
+    body: int
+    size: int
+
+
+def laid_out_size(body: bytes, memories: Sequence[memoryview]) -> int:
+    """Return the most that body and memories take behind the block, in bytes."""
+    return len(body) + sum(len(memory) + 8 + _ALIGNMENT for memory in memories)
+
+
+def assemble(kind: int, body: bytes, memories: Sequence[memoryview], call: Call) -> Parts:
+    """Lay out a frame; of a body that fits the block and one memory, nothing is copied."""
+    if not memories and len(body) <= _INLINE_BYTES:
+        return Parts(_block(kind, 0, call, body, BLOCK_BYTES), b"")
+    body = b"".join([len(memory).to_bytes(8, "little") for memory in memories] + [body])
+    pieces = [*memories] if len(body) <= _INLINE_BYTES else [memoryview(body), *memories]
+    size = 0
+    for piece in pieces:
+        size = _aligned(size) + len(piece)
+    rest: Buffer = pieces[0]
+    if len(pieces) > 1:
+        rest, start = bytearray(size), 0
+        for piece in pieces:
+            start = _aligned(start)
+            rest[start : start + len(piece)] = piece
+            start += len(piece)
+    return Parts(_block(kind, len(memories), call, body, BLOCK_BYTES + size), rest)
+
+
+def read_header(view: memoryview, rank: int, call: Call | None = None) -> Header:
+    """Read a block's header.
+
+    Raises:
+        FrameError: It is none, its sizes can't be, or it belongs to another call.
+    """
+    if len(view) < BLOCK_BYTES:
+        raise FrameError(f"rank {rank} sent {len(view)} bytes, less than a block of {BLOCK_BYTES}")
+    magic, version, kind, count, operation, sequence, body, size = _HEADER.unpack_from(view)
+    if magic != _MAGIC or version != _VERSION or kind > ERROR:
+        raise FrameError(
+            f"rank {rank} sent bytes that are no frame of version {_VERSION}: "
+            f"they begin with {bytes(view[:8]).hex(' ')}"
+        )
+    found = Call(sequence, operation)
+    if call is not None and found != call:
+        raise mispaired(found, call, rank)
+    outside = body if body > _INLINE_BYTES else 0
+    if size < BLOCK_BYTES + outside or count > MAX_MEMORIES or body < 8 * count:
+        raise FrameError(f"rank {rank} sent a frame whose sizes can't be: {body} in {size} bytes")
+    return Header(kind, count, found, body, size)
+
+
+def mispaired(found: Call, call: Call, rank: int) -> FrameError:
+    """Make the error of a frame that came in a collective which it does not belong to."""
+    return FrameError(
+        f"collectives are mispaired: this rank is in {call}, and rank {rank} in {found}"
+    )
+
+
+def take_apart(
+    header: Header, block: memoryview, rest: memoryview, rank: int
+) -> tuple[memoryview, list[memoryview]]:
+    """Return the body, and the memories as writable views of what came, or copies of it.
+
+    Raises:
+        IncompleteFrameError: ``rest`` is only the beginning of what follows the block.
+        FrameError: Sizes do not fit, or the checksum is wrong.
+    """
+    came = BLOCK_BYTES + len(rest)
+    if came != header.size:
+        what = f"rank {rank} announced a frame of {header.size} bytes, but {came} came"
+        raise IncompleteFrameError(what, header.size) if came < header.size else FrameError(what)
+    inline = header.body <= _INLINE_BYTES
+    body = block[_BODY_AT : _BODY_AT + header.body] if inline else rest[: header.body]
+    checksum = crc32(body, crc32(block[: _HEADER.size]))
+    if checksum != int.from_bytes(block[_HEADER.size : _BODY_AT], "little"):
+        raise FrameError(f"rank {rank} sent a frame that came damaged: its checksum is wrong")
+    if not header.memories:
+        return body, []
+    table = 8 * header.memories
+    memories = _memories(body[:table], rest, 0 if inline else header.body, rank)
+    return body[table:], memories
+
+
+def _block(kind: int, count: int, call: Call, body: bytes, size: int) -> bytes:
+    header = _HEADER.pack(
+        _MAGIC, _VERSION, kind, count, call.operation, call.sequence, len(body), size
+    )
+    checksum = crc32(body, crc32(header)).to_bytes(4, "little")
+    inline = body if len(body) <= _INLINE_BYTES else b""
+    return (header + checksum + inline).ljust(BLOCK_BYTES, b"\0")
+
+
+def _memories(table: memoryview, rest: memoryview, start: int, rank: int) -> list[memoryview]:
+    found = []
+    for at in range(0, len(table), 8):
+        size = int.from_bytes(table[at : at + 8], "little")
+        start = _aligned(start)
+        found.append(rest[start : start + size])
+        start += size
+    if start != len(rest):
+        raise FrameError(f"rank {rank} sent {len(rest)} bytes for arrays of {start}")
+    return [memoryview(bytearray(memory)) if memory.readonly else memory for memory in found]
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,55 @@
+"""What tests of frames share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from harness import framing
+
+_ARRAYS: tuple[Callable[[], Any], ...] = (
+    lambda: np.arange(3),
+    lambda: np.array(2.5),
+    lambda: np.ones((2, 600)),
+    lambda: np.asfortranarray(np.arange(6000.0).reshape(60, 100)),
+    lambda: np.arange(5000)[::2],
+    lambda: np.zeros((0, 3)),
+    lambda: np.array(["a", "bcd"]),
+    lambda: np.array(["2020-01-01", "NaT"], dtype="M8[D]"),
+    lambda: np.array([1, 2], dtype=">i4"),
+    lambda: np.float32(0.1),
+)
+
+plain_objects = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.complex_numbers()
+    | st.text()
+    | st.binary()
+    | st.sampled_from(["x" * 500, b"y" * 5000])
+    | st.sampled_from(_ARRAYS).map(lambda make: make()),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text() | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+"""What needs no pickle."""
+
+
+@contextmanager
+def configured(**settings: Any) -> Iterator[None]:
+    """`framing.configure`, undone at the end."""
+    before = framing.MAX_OBJECT_BYTES, framing.ALLOW_PICKLE
+    framing.configure(**settings)
+    try:
+        yield
+    finally:
+        framing.configure(max_object_bytes=before[0], allow_pickle=before[1])

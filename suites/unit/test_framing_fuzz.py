@@ -1,0 +1,97 @@
+"""Bytes that nobody meant to send are an error: never a crash, never memory beyond the cap."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import FrameError, RankError, framing, plain, wire
+from harness.framing import BLOCK_BYTES
+from suites.frames import configured, plain_objects
+
+_CAP = 1 << 18
+_CHECKSUM = slice(36, 40)
+_BODY = 40
+
+
+@given(plain_objects, st.booleans(), st.data())
+@settings(deadline=None)
+def test_a_flipped_bit_of_header_or_body_is_an_error(
+    obj: Any, allow_pickle: bool, data: st.DataObject
+) -> None:
+    with configured(allow_pickle=allow_pickle):
+        frame = framing.encode(obj)
+        body = wire.read_header(memoryview(frame), 0).body
+        start = _BODY if _BODY + body <= BLOCK_BYTES else BLOCK_BYTES
+        places = [*range(_BODY), *range(start, start + body)]
+        frame[data.draw(st.sampled_from(places))] ^= 1 << data.draw(st.integers(0, 7))
+        try:
+            framing.decode(frame, 0)
+        except FrameError:
+            return
+    raise AssertionError("the damage was not noticed")
+
+
+@given(plain_objects, st.data())
+@settings(max_examples=400, deadline=None)
+def test_damage_that_no_checksum_shows_does_no_more_than_raise(
+    obj: Any, data: st.DataObject
+) -> None:
+    with configured(allow_pickle=False, max_object_bytes=_CAP):
+        frame = framing.encode(obj)
+        for _ in range(data.draw(st.integers(1, 4))):
+            place = data.draw(st.integers(0, len(frame) - 1) | st.integers(0, 80))
+            frame[place] = data.draw(st.sampled_from([0, 1, 8, 127, 255]) | st.integers(0, 255))
+        _decode_within_the_cap(_checksummed(frame))
+
+
+@given(st.binary(max_size=1000))
+@settings(max_examples=400, deadline=None)
+def test_random_bytes_do_no_more_than_raise(noise: bytes) -> None:
+    with configured(allow_pickle=False, max_object_bytes=_CAP):
+        _decode_within_the_cap(bytearray(noise))
+    try:
+        plain.loads(memoryview(noise), [])
+    except plain.PlainError:
+        return
+
+
+def test_bytes_that_belong_to_no_array_are_an_error() -> None:
+    frame = framing.encode(np.zeros(1000)) + bytes(64)
+    frame[28:36] = len(frame).to_bytes(8, "little")
+    with pytest.raises(FrameError, match="rank 0 sent 8064 bytes for arrays of 8000"):
+        framing.decode(_checksummed(frame), 0)
+
+
+def test_an_array_of_another_size_than_its_memory_is_an_error() -> None:
+    body, _ = plain.dumps(np.zeros(10))
+    for length in (9, 11):
+        with pytest.raises(plain.PlainError, match=r"takes|early|small"):
+            plain.loads(memoryview(body.replace(bytes([10, 0, 0]), bytes([length, 0, 0]))), [])
+
+
+def _decode_within_the_cap(frame: bytearray) -> None:
+    tracemalloc.start()
+    try:
+        framing.decode(frame, 0)
+    except (FrameError, RankError):
+        pass  # what is wrong is any other exception
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 2 * _CAP, peak
+
+
+def _checksummed(frame: bytearray) -> bytearray:
+    """Write the checksum of what the frame holds now."""
+    size = int.from_bytes(frame[20:28], "little")
+    start = _BODY if _BODY + size <= BLOCK_BYTES else BLOCK_BYTES
+    checksum = zlib.crc32(frame[start : start + size], zlib.crc32(frame[:36]))
+    frame[_CHECKSUM] = checksum.to_bytes(4, "little")
+    return frame
