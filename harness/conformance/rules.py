@@ -95,6 +95,8 @@ class Bench:
     ) -> Outcome:
         """Run on every rank of a world of its own, from which not all ranks will come back.
 
+        All of them have been through one collective before.
+
         Args:
             function: What every rank is to do.
             task: Its argument, the same on every rank.
@@ -104,12 +106,19 @@ class Bench:
 
         Raises:
             UsageError: There can be no such world, see `can_lose`.
+            BrokenRuleError: That one collective failed.
         """
         if self._fresh is None:
             raise UsageError("no world can be started beside the present one")
         self.ran += 1
-        tasks = [task] * self.world_size
-        return self._fresh(wait).attempt(function, *tasks, awaited=awaited, seconds=seconds)
+        world = self._fresh(wait)
+        # An order of its own: one rank may have its result before another has.
+        try:
+            world.run(gather_once)
+        except WorldError as error:
+            world.close()
+            raise BrokenRuleError(str(error), "an all-gather, before any rank was lost") from error
+        return world.attempt(function, *[task] * self.world_size, awaited=awaited, seconds=seconds)
 
     @property
     def world_size(self) -> int:
@@ -272,3 +281,8 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_text(item) for item in value) + "]"
     return repr(value)
+
+
+def gather_once(backend: BaseDistBackend) -> list[int]:
+    """One all-gather."""
+    return backend.all_gather_object(backend.rank)
