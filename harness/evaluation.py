@@ -13,10 +13,12 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from harness.contract import BaseDistBackend
+from harness.coverage import Certificate, Coverage
 from harness.datasets.base import ArrayDataset
 from harness.errors import UsageError
 from harness.metrics.base import BaseMetric
-from harness.sharding import ShardPlan
+from harness.metrics.group import MetricGroup
+from harness.sharding import Shard, ShardPlan
 
 Predict = Callable[[npt.NDArray[np.uint8]], Any]
 """Takes pictures, uint8 of shape (B, C, H, W); returns scores of shape (B, classes)."""
@@ -36,6 +38,7 @@ class Evaluation:
         padded: Samples that were computed only so that every rank has as many, and dropped.
         world_size: The number of ranks.
         batch_size: Pictures in each call of ``predict``.
+        coverage: ``exact``: every sample was counted once, which all ranks' certificates prove.
         seconds: From the first batch, when all ranks were ready, to the last metric's result.
     """
 
@@ -46,6 +49,7 @@ class Evaluation:
     world_size: int
     batch_size: int
     seconds: float
+    coverage: Literal["exact"] = "exact"
 
     @property
     def images_per_second(self) -> float:
@@ -63,6 +67,7 @@ def evaluate(
     mode: Literal["strided", "contiguous"] = "strided",
     pad: bool = True,
     progress: bool | Progress = False,
+    shard: Callable[[int, int, int], Shard] | None = None,
 ) -> Evaluation:
     """Evaluate a data set once, every rank its shard; every rank must call it.
 
@@ -80,33 +85,38 @@ def evaluate(
         mode: How samples are dealt, see `ShardPlan`.
         pad: Whether every rank runs equally many batches, see `ShardPlan`.
         progress: True shows a bar on rank 0; a function is called after every batch.
+        shard: Deals the samples instead of `ShardPlan`: takes the data set's size, the world size
+            and the rank, and returns that rank's `Shard`.
 
     Raises:
         UsageError: ``batch_size`` is below 1, ``predict`` returned another number of rows, or the
             ranks do not evaluate the same thing (on every rank).
         RankError: On every rank, when a metric could not be computed.
+        CoverageError: On every rank, when a sample was missed or counted more than once.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise UsageError(f"batch_size must be an integer from 1 up, not {batch_size!r}")
-    plan = ShardPlan(len(dataset), backend.world_size, backend.rank, mode, pad)
-    for metric in metrics.values():
-        metric.dist_backend = backend
-        metric.reset()
+    plan: Shard = ShardPlan(len(dataset), backend.world_size, backend.rank, mode, pad)
+    if shard is not None:
+        plan = shard(len(dataset), backend.world_size, backend.rank)
+    _check_padding_is_last(plan)
+    group = MetricGroup(metrics, backend)
+    group.reset()
+    coverage = Coverage(len(dataset), backend)
     _check_agreement(backend, (len(dataset), batch_size, mode, pad, list(metrics)))
 
     begin = time.perf_counter()
-    with _reporting(progress, backend.rank, len(plan)) as report:
-        _run_shard(predict, dataset, metrics, plan, batch_size, report)
-    results = {name: metric.compute() for name, metric in metrics.items()}
+    with _reporting(progress, backend.rank, len(plan.indices)) as report:
+        _run_shard(predict, dataset, group, coverage, plan, batch_size, report)
+    note = (*coverage.certificate(), len(plan.indices))
+    results, notes = group.compute_and_tell(note=note)
     seconds = time.perf_counter() - begin
-
-    shards = backend.all_gather_object((plan.num_samples, len(plan)))
-    evaluated = sum(counted for counted, _ in shards)
+    coverage.check([Certificate(*certificate) for *certificate, _ in notes])
     return Evaluation(
         metrics=results,
         size=len(dataset),
-        evaluated=evaluated,
-        padded=sum(seen for _, seen in shards) - evaluated,
+        evaluated=len(dataset),
+        padded=sum(seen for *_, seen in notes) - len(dataset),
         world_size=backend.world_size,
         batch_size=batch_size,
         seconds=seconds,
@@ -116,13 +126,15 @@ def evaluate(
 def _run_shard(
     predict: Predict,
     dataset: ArrayDataset,
-    metrics: Mapping[str, BaseMetric],
-    plan: ShardPlan,
+    metrics: MetricGroup,
+    coverage: Coverage,
+    plan: Shard,
     batch_size: int,
     report: Progress,
 ) -> None:
+    total = len(plan.indices)
     batch = np.zeros((batch_size, *dataset.images.shape[1:]), dtype=np.uint8)
-    for start in range(0, len(plan), batch_size):
+    for start in range(0, total, batch_size):
         indices = plan.indices[start : start + batch_size]
         np.take(dataset.images, indices, axis=0, out=batch[: len(indices)])
         scores = predict(batch)
@@ -131,13 +143,17 @@ def _run_shard(
                 f"predict got {batch_size} pictures and returned {len(scores)} rows of scores; "
                 f"it must return one for each picture"
             )
-        # Padding sits at the end of a shard, so what counts is a prefix of the batch.
+        # Padding is last, so what counts is a prefix of the batch.
         counted = len(indices) - int(plan.is_padding[start : start + batch_size].sum())
         if counted:
-            labels = dataset.labels[indices[:counted]]
-            for metric in metrics.values():
-                metric.add(scores[:counted], labels)
-        report(start + len(indices), len(plan))
+            metrics.add(scores[:counted], dataset.labels[indices[:counted]])
+            coverage.count(indices[:counted])
+        report(start + len(indices), total)
+
+
+def _check_padding_is_last(plan: Shard) -> None:
+    if (plan.is_padding[:-1] & ~plan.is_padding[1:]).any():
+        raise UsageError("a shard's padding must come after all samples that count")
 
 
 def _check_agreement(backend: BaseDistBackend, settings: tuple[Any, ...]) -> None:

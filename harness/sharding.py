@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.errors import UsageError
+
+
+class Shard(Protocol):
+    """What an evaluation needs to know of one rank's share of a data set.
+
+    Attributes:
+        indices: The place in the data set of each sample this rank sees: int64, shape (N,).
+        is_padding: Which of them must not be counted: bool, shape (N,); these come last.
+    """
+
+    @property
+    def indices(self) -> npt.NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def is_padding(self) -> npt.NDArray[np.bool_]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

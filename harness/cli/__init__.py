@@ -7,6 +7,7 @@ import click
 from harness.cli.backends import backends_command
 from harness.cli.check import check_command
 from harness.cli.eval import eval_command
+from harness.cli.report import report_command
 
 
 @click.group()
@@ -18,3 +19,4 @@ def main() -> None:
 main.add_command(eval_command)
 main.add_command(check_command)
 main.add_command(backends_command)
+main.add_command(report_command)

@@ -173,6 +173,7 @@ def _show(report: dict[str, Any]) -> None:
         correct = report["correct"][name]
         table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
     table.add_row("samples", f"{report['evaluated']} of {report['size']}")
+    table.add_row("coverage", f"{report['coverage']}, each once")
     table.add_row("duplicates dropped", str(report["padded"]))
     table.add_row("images/s", f"{report['images_per_second']:.0f}")
     table.add_row("ranks", str(report["world_size"]))

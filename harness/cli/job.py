@@ -97,6 +97,7 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
         "size": result.size,
         "evaluated": result.evaluated,
         "padded": result.padded,
+        "coverage": result.coverage,
         "world_size": result.world_size,
         "backend": job.backend,
         "framework": job.framework,

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from harness.contract import BaseDistBackend
 from harness.errors import UsageError
 from harness.metrics.arrays import rank_labels, shape_of, to_numpy
-from harness.metrics.base import BaseMetric
+from harness.metrics.summable import SummableMetric, Sums
 
 
-class Accuracy(BaseMetric):
+class Accuracy(SummableMetric):
     """The fraction of samples whose label is among the k best-scored classes.
 
     Equal scores are ordered by class index, the lower first. A NaN score comes after every number
@@ -84,24 +84,22 @@ class Accuracy(BaseMetric):
         hits = (
             self._compare(predictions, true) if len(shape) == 1 else self._rank(predictions, true)
         )
-        # One entry a sample: its verdicts as bits, one byte up to eight (k, threshold) pairs.
-        self._results.extend(row.tobytes() for row in np.packbits(hits, axis=1))
+        # One row a sample: its verdicts as bits, one byte up to eight (k, threshold) pairs.
+        self._append(np.packbits(hits, axis=1))
 
-    def compute_metric(self, results: list[Any]) -> dict[str, Any]:
-        """Count the right samples.
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        """Count the right samples of each key: int64 of shape (keys,)."""
+        hits = np.unpackbits(column, axis=1, count=len(self._keys))
+        counts: Sums = hits.sum(axis=0, dtype=np.int64)
+        return counts
 
-        Raises:
-            UsageError: There are no samples.
-        """
-        if not results:
-            raise UsageError("no samples: add() was not called on any rank, or with empty batches")
-        packed = np.frombuffer(b"".join(results), dtype=np.uint8).reshape(len(results), -1)
-        hits = np.unpackbits(packed, axis=1, count=len(self._keys)).sum(axis=0, dtype=np.int64)
-        correct = {key: int(hit) for key, hit in zip(self._keys, hits, strict=True)}
-        found: dict[str, Any] = {key: count / len(results) for key, count in correct.items()}
+    def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
+        """Turn the counts into fractions of ``size`` samples."""
+        correct = {key: int(hits) for key, hits in zip(self._keys, sums, strict=True)}
+        found: dict[str, Any] = {key: hits / size for key, hits in correct.items()}
         if self.counts:
-            found |= {f"correct_{key}": count for key, count in correct.items()}
-            found["size"] = len(results)
+            found |= {f"correct_{key}": hits for key, hits in correct.items()}
+            found["size"] = size
         return found
 
     def _compare(self, predictions: Any, true: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

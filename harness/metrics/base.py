@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from harness.contract import BaseDistBackend
 from harness.errors import RankError, UsageError
+from harness.metrics.columns import pack, unpack
 from harness.registry import get_dist_backend
 
 T = TypeVar("T")
@@ -21,7 +22,8 @@ class BaseMetric(ABC):
 
     A subclass gives `add`, which appends one entry for each sample to ``self._results``, and
     `compute_metric`, which turns the entries of all samples, in data-set order, into the result.
-    Entries travel as objects, so keep them small.
+    Entries of one simple type travel as arrays, others as objects; all of them come to every rank,
+    so prefer `SummableMetric` where the result follows from sums.
 
     The interface follows mmeval's ``BaseMetric``. Unlike mmeval 0.2.1, ragged shards lose nothing,
     a ``size`` that can't be met is an error at any world size, and a failure while the metric is
@@ -51,7 +53,7 @@ class BaseMetric(ABC):
         self.dataset_meta = dataset_meta
         self.dist_collect_mode = dist_collect_mode
         self._backend = dist_backend
-        self._results: list[Any] = []
+        self._results: Any = self._fresh()
 
     @property
     def dist_backend(self) -> BaseDistBackend:
@@ -79,7 +81,7 @@ class BaseMetric(ABC):
 
     def reset(self) -> None:
         """Forget every entry."""
-        self._results = []
+        self._results = self._fresh()
 
     def compute(self, size: int | None = None) -> Any:
         """Compute over every rank's entries; every rank must call it.
@@ -96,13 +98,14 @@ class BaseMetric(ABC):
             RankError: On every rank, when a rank's entries can't travel or rank 0 can't compute.
         """
         backend = self.dist_backend
-        shards = backend.all_gather_object((size, self._results))
-        sizes = [given for given, _ in shards]
-        _check_sizes(sizes)
-        results = _in_order([entries for _, entries in shards], self.dist_collect_mode)
+        shards = backend.all_gather_object((size, len(self._results), *pack(self._results)))
+        check_sizes([given for given, _, _, _ in shards])
         if size is not None:
-            _check_collected(size, len(results))
-            del results[size:]
+            check_collected(size, sum(length for _, length, _, _ in shards))
+        results: list[Any] = []
+        if backend.rank == 0:
+            entries = [unpack(form, packed) for _, _, form, packed in shards]
+            results = _in_order(entries, self.dist_collect_mode)[:size]
         return self._compute_on_rank_0(backend, results)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,12 +114,16 @@ class BaseMetric(ABC):
         Takes the arguments of `add`; every rank must call it.
         """
         kept = self._results
-        self._results = []
+        self._results = self._fresh()
         try:
             self.add(*args, **kwargs)
             return self.compute()
         finally:
             self._results = kept
+
+    def _fresh(self) -> Any:
+        """Return what holds no entries yet."""
+        return []
 
     def _compute_on_rank_0(self, backend: BaseDistBackend, results: list[Any]) -> Any:
         outcome: tuple[Any, str | None] = (None, None)
@@ -133,8 +140,8 @@ class BaseMetric(ABC):
         return value
 
 
-def _check_sizes(sizes: Sequence[int | None]) -> None:
-    """Every rank sees all the sizes, so every rank raises alike and none is left waiting."""
+def check_sizes(sizes: Sequence[int | None]) -> None:
+    """Refuse what can't be a size; every rank sees all of them, so every rank raises alike."""
     if any(size != sizes[0] for size in sizes):
         raise UsageError(f"ranks called compute with different sizes: {sizes}, by rank")
     size = sizes[0]
@@ -142,7 +149,8 @@ def _check_sizes(sizes: Sequence[int | None]) -> None:
         raise UsageError(f"size must be a number of samples or None, not {size!r}")
 
 
-def _check_collected(size: int, collected: int) -> None:
+def check_collected(size: int, collected: int) -> None:
+    """Refuse a size of more samples than there are."""
     if size > collected:
         raise UsageError(
             f"size={size}, but all ranks together added {collected} samples: "

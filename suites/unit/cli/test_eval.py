@@ -92,7 +92,8 @@ def test_the_report_is_whole_and_the_table_says_the_same(tmp_path: Path) -> None
     assert report["accuracy"].keys() == report["correct"].keys() == {"top1", "top5", "top10"}
     assert report["accuracy"]["top10"] == 1.0
     expected = {
-        "size": 10_000, "evaluated": 10_000, "padded": 0, "world_size": 1, "batch_size": 500,
+        "size": 10_000, "evaluated": 10_000, "padded": 0, "coverage": "exact", "world_size": 1,
+        "batch_size": 500,
         "backend": "non_dist", "framework": "torch", "device": "cpu", "dataset": "embedded/test",
     }  # fmt: skip
     assert {name: report[name] for name in expected} == expected

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.threads_dist import ThreadsDist
-from harness import RankError, ShardPlan, UsageError
+from harness import ShardPlan, UsageError
 from harness.metrics import Accuracy
 from suites.thread_world import run_ranks, values
 
@@ -168,7 +168,7 @@ def test_predicted_labels_have_no_score_to_hold_against_a_threshold() -> None:
 def test_no_samples_is_an_error() -> None:
     accuracy = Accuracy()
     accuracy.add(np.zeros((0, 4)), np.zeros(0))
-    with pytest.raises(RankError, match="no samples: add"):
+    with pytest.raises(UsageError, match="no samples: add"):
         accuracy.compute()
 
 

@@ -1,0 +1,53 @@
+"""Entries come back from their columns as they were, types and all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from harness.conformance.fingerprint import see
+from harness.metrics.columns import pack, unpack
+
+_scalars: tuple[st.SearchStrategy[Any], ...] = (
+    st.booleans(),
+    st.integers(),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.floats(),
+    st.binary(max_size=3),
+    st.binary(min_size=2, max_size=2),
+    st.text(max_size=3),
+    st.none(),
+    st.floats(width=32).map(np.float32),
+    st.integers(0, 255).map(np.uint8),
+    st.lists(st.floats(), max_size=2).map(np.array),
+)
+_rows = st.sampled_from(_scalars).flatmap(st.lists)
+_tuples = st.tuples(*[st.sampled_from(_scalars)] * 2).flatmap(lambda s: st.lists(st.tuples(*s)))
+
+
+@example([1 << 70])
+@example([(1, 1 << 70)])
+@given(_rows | _tuples | st.lists(st.one_of(*_scalars)))
+def test_entries_come_back_to_the_last_bit(entries: list[Any]) -> None:
+    found = unpack(*pack(entries))
+    assert [see(entry).digest for entry in found] == [see(entry).digest for entry in entries]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[1, 2], [0.5, 1.5], [True, False], [b"ab", b"cd"], [np.float32(1)], [np.ones(2)], [(1, 2.0)]],
+)
+def test_entries_of_one_type_travel_as_arrays(entries: list[Any]) -> None:
+    form, packed = pack(entries)
+    for column in [packed] if form != "tuple" else [column for _, column in packed]:
+        assert isinstance(column, np.ndarray)
+
+
+def test_arrays_that_come_back_share_no_memory() -> None:
+    first, second = unpack(*pack([np.ones(2), np.ones(2)]))
+    first += 1
+    assert second.tolist() == [1, 1]

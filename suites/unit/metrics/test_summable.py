@@ -1,0 +1,187 @@
+"""Sums count each sample once, in one small collective, whatever the ranks hold."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.threads_dist import ThreadsDist
+from harness import RankError, ShardPlan, UsageError, framing
+from harness.metrics import Accuracy, BaseMetric, MetricGroup, SummableMetric
+from harness.metrics.summable import Sums
+from suites.thread_world import run_ranks, values
+
+MODES: list[Literal["unzip", "cat"]] = ["unzip", "cat"]
+
+
+class Total(SummableMetric):
+    """Its result is how many samples were counted, and their sum; numbers of any length."""
+
+    def add(self, samples: Any) -> None:
+        self._append(np.asarray(samples, dtype=np.int64))
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        return np.array([len(column), (1 << 100) * int(column.sum())], dtype=object)
+
+    def from_sums(self, sums: Sums, size: int) -> Any:
+        assert sums[0] == size
+        return size, int(sums[1]) >> 100
+
+
+class Listed(BaseMetric):
+    def add(self, samples: Any) -> None:
+        self._results.extend(int(sample) for sample in samples)
+
+    def compute_metric(self, results: list[Any]) -> Any:
+        return results
+
+
+class Counting(ThreadsDist):
+    """Counts the collectives, and the bytes that this rank sends."""
+
+    def __init__(self, inner: ThreadsDist) -> None:
+        super().__init__(*inner._own)
+        self.calls = self.bytes = 0
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        self.calls += 1
+        self.bytes += len(framing.encode(obj))
+        return super().all_gather_object(obj)
+
+
+def ordered(shards: list[list[int]], mode: str) -> list[int]:
+    """The samples in data-set order, told plainly."""
+    if mode == "cat":
+        return [sample for shard in shards for sample in shard]
+    most = max(map(len, shards))
+    return [shard[i] for i in range(most) for shard in shards if i < len(shard)]
+
+
+shards_of_any_length = st.lists(st.lists(st.integers(0, 1000), max_size=9), min_size=1, max_size=5)
+
+
+@given(shards_of_any_length, st.sampled_from(MODES), st.integers(1, 4), st.data())
+@settings(deadline=None)
+def test_what_is_counted_is_the_beginning_of_the_data_set(
+    shards: list[list[int]], mode: Any, batch: int, data: st.DataObject
+) -> None:
+    samples = ordered(shards, mode)
+    size = data.draw(st.none() | st.integers(0, len(samples)))
+
+    def rank(backend: ThreadsDist) -> Any:
+        mine = shards[backend.rank]
+        metric = Total(None, mode, backend)
+        for start in range(0, len(mine), batch):
+            metric.add(mine[start : start + batch])
+        return metric.compute(size)
+
+    expected = samples[:size]
+    for outcome in run_ranks(len(shards), rank):
+        if expected:
+            assert outcome == (len(expected), sum(expected))
+        else:
+            assert isinstance(outcome, UsageError)
+            assert "no samples" in str(outcome)
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.sampled_from(MODES), st.booleans())
+@settings(deadline=None)
+def test_shards_as_samplers_deal_them_need_one_collective(
+    size: int, world: int, collect: Any, pad: bool
+) -> None:
+    mode: Any = "strided" if collect == "unzip" else "contiguous"
+
+    def rank(backend: ThreadsDist) -> Any:
+        counting = Counting(backend)
+        metric = Total(None, collect, counting)
+        metric.add(ShardPlan(size, world, backend.rank, mode, pad).indices)
+        return metric.compute(size), counting.calls
+
+    assert values(run_ranks(world, rank)) == [((size, size * (size - 1) // 2), 1)] * world
+
+
+def test_what_travels_does_not_grow_with_the_data() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        sent = []
+        for size in (1_000, 1_000_000):
+            counting = Counting(backend)
+            accuracy = Accuracy(dist_backend=counting)
+            accuracy.add(np.zeros(size, np.uint8), np.zeros(size, np.uint8))
+            accuracy.compute(2 * size - 1)
+            sent.append((counting.calls, counting.bytes))
+        return sent
+
+    assert values(run_ranks(2, rank)) == [[(1, framing.BLOCK_BYTES)] * 2] * 2
+
+
+@given(st.integers(1, 30), st.integers(1, 4))
+@settings(deadline=None)
+def test_a_group_shares_one_collective(size: int, world: int) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        counting = Counting(backend)
+        group = MetricGroup({"b": Total(), "a": Total()}, counting)
+        group.add(ShardPlan(size, world, backend.rank, "strided", True).indices)
+        found = group.compute(size)
+        return list(found), list(found.values()), counting.calls
+
+    total = (size, size * (size - 1) // 2)
+    assert values(run_ranks(world, rank)) == [(["b", "a"], [total, total], 1)] * world
+
+
+def test_a_group_also_gathers_what_cannot_be_summed() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        group = MetricGroup({"listed": Listed(), "total": Total()}, backend)
+        group.add([backend.rank, backend.rank + 10])
+        found = group.compute(3)
+        group.reset()
+        group.add([1])
+        return found, group.compute(1)
+
+    first = {"listed": [0, 1, 10], "total": (3, 11)}
+    second = {"listed": [1], "total": (1, 1)}
+    assert values(run_ranks(2, rank)) == [(first, second)] * 2
+
+
+def test_a_rank_that_cannot_sum_is_an_error_on_every_rank() -> None:
+    class Failing(Total):
+        def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+            if (column == 7).all():
+                raise ArithmeticError("not seven")
+            return super().sums_of(column)
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric = Failing(dist_backend=backend)
+        # Rank 1's padding is a seven, which it has to take off its sum.
+        metric.add([1, 1, 7] if backend.rank else [1, 1, 1])
+        return metric.compute(5)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, RankError)
+        assert "rank 1 could not sum up Failing: ArithmeticError: not seven" in str(outcome)
+
+
+def test_a_call_counts_these_samples_alone() -> None:
+    metric = Total(dist_backend="non_dist")
+    metric.add([1, 2, 3])
+    assert metric([7, 8]) == (2, 15)
+    assert metric.compute() == (3, 6)
+    metric.reset()
+    with pytest.raises(UsageError, match="no samples"):
+        metric.compute()
+
+
+@pytest.mark.parametrize("size", [-1, 2.5, "3", True, 4])
+def test_a_size_that_can_not_be_is_an_error(size: Any) -> None:
+    metric = Total(dist_backend="non_dist")
+    metric.add([1, 2, 3])
+    with pytest.raises(UsageError, match=r"size must be a number of samples|1 are missing"):
+        metric.compute(size)
+
+
+def test_rows_can_be_computed_at_once() -> None:
+    assert Total().compute_metric([1, 2, 3]) == (3, 6)
