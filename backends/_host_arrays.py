@@ -36,7 +36,7 @@ class HostArrayDist(TensorBaseDistBackend[Bytes]):
         return self._calls
 
     def _object_to_tensor(self, obj: Any) -> Bytes:
-        return np.frombuffer(framing.encode(obj), dtype=np.uint8)
+        return framing.encode_array(obj)
 
     def _tensor_to_object(self, tensor: Bytes, size: int, rank: int) -> Any:
         return framing.decode(tensor[:size].data, rank)

@@ -20,6 +20,7 @@ from harness.wire import BLOCK_BYTES
 # MPI counts are 32-bit in many installed libraries, so no call moves more bytes than this in all.
 _ROUND_BYTES = 1 << 30
 _ALIGNMENT = 64
+_LEAST_ALIGNMENT = 16
 
 _keyval: int | None = None
 
@@ -75,12 +76,12 @@ class MPI4PyDist(BaseDistBackend):
             return [framing.decode(block, 0, call, bytearray(rest))]
         gathered = bytearray(BLOCK_BYTES * world)
         self._comm.Allgather([block, MPI.BYTE], [gathered, MPI.BYTE])
-        view = memoryview(gathered)
-        blocks = [view[at : at + BLOCK_BYTES] for at in range(0, len(view), BLOCK_BYTES)]
         try:
-            return [framing.decode(block, rank, call, b"") for rank, block in enumerate(blocks)]
+            return framing.decode_blocks(gathered, call)
         except HarnessError:
             # Whatever it is, when anybody's frame goes on, all ranks are in the next collective.
+            view = memoryview(gathered)
+            blocks = [view[at : at + BLOCK_BYTES] for at in range(0, len(view), BLOCK_BYTES)]
             sizes = [framing.size_of(block, rank, call) for rank, block in enumerate(blocks)]
             if max(sizes) == BLOCK_BYTES:
                 raise
@@ -116,24 +117,26 @@ class MPI4PyDist(BaseDistBackend):
 
     def _gather_rests(self, mine: memoryview, sizes: list[int]) -> list[memoryview]:
         """What follows each rank's block, in fresh memory."""
-        starts = list(
-            accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
-        )
+        alike = len(set(sizes)) == 1 and sizes[0] % _LEAST_ALIGNMENT == 0
+        aligned = sizes if alike else [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+        starts = list(accumulate(aligned, initial=0))
         memory = _memory(starts.pop())
         rests = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
         if len(memory) <= _ROUND_BYTES:
-            self._comm.Allgatherv([mine, MPI.BYTE], [memory, (sizes, starts), MPI.BYTE])
+            if alike:  # MPICH takes half the time for it that it takes for the general one
+                self._comm.Allgather([mine, MPI.BYTE], [memory, MPI.BYTE])
+            else:
+                self._comm.Allgatherv([mine, MPI.BYTE], [memory, (sizes, starts), MPI.BYTE])
             return rests
         step = _ROUND_BYTES // self.world_size
         for start in range(0, max(sizes), step):
             counts = [min(max(size - start, 0), step) for size in sizes]
-            round_ = _memory(sum(counts))
-            self._comm.Allgatherv(
-                [mine[start : start + step], MPI.BYTE], [round_, counts, MPI.BYTE]
-            )
+            came = _memory(sum(counts))
+            part = mine[start : start + step]
+            self._comm.Allgatherv([part, MPI.BYTE], [came, counts, MPI.BYTE])
             for rest, count in zip(rests, counts, strict=True):
-                rest[start : start + count] = round_[:count]
-                round_ = round_[count:]
+                rest[start : start + count] = came[:count]
+                came = came[count:]
         return rests
 
 

@@ -62,7 +62,7 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
         """The device of the tensors that travel."""
 
     def _object_to_tensor(self, obj: Any) -> torch.Tensor:
-        return torch.frombuffer(framing.encode(obj), dtype=torch.uint8).to(self._device())
+        return torch.from_numpy(framing.encode_array(obj)).to(self._device())
 
     def _tensor_to_object(self, tensor: torch.Tensor, size: int, rank: int) -> Any:
         return framing.decode(memoryview(tensor[:size].cpu().numpy()), rank)

@@ -16,7 +16,7 @@ from harness.framing import BLOCK_BYTES
 from suites.frames import configured, plain_objects
 
 _CAP = 1 << 18
-_CHECKSUM = slice(36, 40)
+_CHECKSUM = slice(4, 8)
 _BODY = 40
 
 
@@ -64,7 +64,7 @@ def test_random_bytes_do_no_more_than_raise(noise: bytes) -> None:
 
 def test_bytes_that_belong_to_no_array_are_an_error() -> None:
     frame = framing.encode(np.zeros(1000)) + bytes(64)
-    frame[28:36] = len(frame).to_bytes(8, "little")
+    frame[32:40] = len(frame).to_bytes(8, "little")
     with pytest.raises(FrameError, match="rank 0 sent 8064 bytes for arrays of 8000"):
         framing.decode(_checksummed(frame), 0)
 
@@ -90,8 +90,8 @@ def _decode_within_the_cap(frame: bytearray) -> None:
 
 def _checksummed(frame: bytearray) -> bytearray:
     """Write the checksum of what the frame holds now."""
-    size = int.from_bytes(frame[20:28], "little")
+    size = int.from_bytes(frame[24:32], "little")
     start = _BODY if _BODY + size <= BLOCK_BYTES else BLOCK_BYTES
-    checksum = zlib.crc32(frame[start : start + size], zlib.crc32(frame[:36]))
+    checksum = zlib.crc32(frame[start : start + size], zlib.crc32(frame[8:40]))
     frame[_CHECKSUM] = checksum.to_bytes(4, "little")
     return frame

@@ -1,0 +1,171 @@
+"""Side by side in one run: our object collectives, the libraries' own, and the raw buffer below.
+
+python -m suites.benchmarks.objects [--backends mpi4py,torch_cpu] [--rounds 15]
+
+Two ranks gather a small dict, and 80 MB of float32. The contestants take turns, round after round,
+in the same processes; every result is verified. The floor is the library's collective of one buffer
+into memory allocated afresh, for an object collective must return new memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.contract import BaseDistBackend
+from harness.worlds import World
+
+WORLD_SIZE = 2
+SMALL = {"rank": 1, "top1": 0.5, "size": 10_000}
+LARGE = 20_000_000
+"""Numbers of float32: 80 MB."""
+
+Contestant = Callable[[Any], Any]
+
+
+def main() -> None:
+    """Let the contestants take turns on each backend, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backends", default="mpi4py,torch_cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before, {WORLD_SIZE} ranks")
+    for backend in options.backends.split(","):
+        with World(backend, WORLD_SIZE) as world:
+            tasks = [options.rounds] * WORLD_SIZE
+            small, large = (world.run(f, *tasks, timeout=300) for f in (race_small, race_large))
+        print_table(f"{backend}, a dict of three numbers", "µs", 1e6, small)
+        print_table(f"{backend}, 80 MB of float32", "ms", 1e3, large)
+
+
+def print_table(title: str, unit: str, scale: float, ranks: list[dict[str, list[float]]]) -> None:
+    """Medians over the rounds of the slowest rank, and the ratio to the floor, as Markdown."""
+    slowest = {
+        name: [max(times) * scale for times in zip(*(rank[name] for rank in ranks), strict=True)]
+        for name in ranks[0]
+    }
+    floor = statistics.median(slowest["raw buffer"])
+    print(f"\n| {title} | {unit} (median) | min | max | ratio |\n|---|---:|---:|---:|---:|")
+    for name, times in slowest.items():
+        middle = statistics.median(times)
+        print(
+            f"| {name} | {middle:.1f} | {min(times):.1f} | {max(times):.1f} | {middle / floor:.2f} |"
+        )
+
+
+def race_small(backend: BaseDistBackend, rounds: int) -> dict[str, list[float]]:
+    """Seconds of one all-gather of a dict, in each round of 300."""
+    contestants = objects_of(backend) | {"raw buffer": raw_of(backend)}
+    buffer = np.zeros(64, dtype=np.uint8)
+    return race(backend, contestants, {"raw buffer": buffer}, SMALL, rounds, 300)
+
+
+def race_large(backend: BaseDistBackend, rounds: int) -> dict[str, list[float]]:
+    """Seconds of one all-gather of 80 MB, in each round."""
+    array = np.arange(LARGE, dtype=np.float32)
+    contestants = objects_of(backend) | {"raw buffer": raw_of(backend)}
+    return race(backend, contestants, {}, array, rounds, 1)
+
+
+def race(
+    backend: BaseDistBackend,
+    contestants: dict[str, Contestant],
+    own: dict[str, Any],
+    obj: Any,
+    rounds: int,
+    calls: int,
+) -> dict[str, list[float]]:
+    """Let contestants gather ``obj``, or what is their ``own``, in turns."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for round_ in range(rounds + 1):
+        for name, gather in contestants.items():
+            mine = own.get(name, obj)
+            backend.all_gather_object(None)  # a common start
+            begin = time.perf_counter()
+            for _ in range(calls):
+                gathered = gather(mine)
+            seconds = (time.perf_counter() - begin) / calls
+            verify(gathered, mine)
+            del gathered
+            if round_:
+                times[name].append(seconds)
+    return times
+
+
+def verify(gathered: Any, sent: Any) -> None:
+    """Every rank sent the same."""
+    for came in gathered:
+        if not np.array_equal(came, sent) if isinstance(sent, np.ndarray) else came != sent:
+            raise SystemExit("a contestant returned something else than was sent")
+
+
+def objects_of(backend: BaseDistBackend) -> dict[str, Contestant]:
+    """Our object collective, and those of the library below."""
+    ours = getattr(backend, "inner", backend)  # without the journal that worlds keep
+    found: dict[str, Contestant] = {"disteval": ours.all_gather_object}
+    name = type(ours).__name__
+    if name == "MPI4PyDist":
+        from mpi4py import MPI
+        from mpi4py.util import pkl5
+
+        found["mpi4py allgather"] = MPI.COMM_WORLD.allgather
+        found["mpi4py pkl5 allgather"] = pkl5.Intracomm(MPI.COMM_WORLD).allgather
+    elif name == "TorchCPUDist":
+        import torch.distributed as dist
+
+        def all_gather_object(obj: Any) -> list[Any]:
+            gathered: list[Any] = [None] * WORLD_SIZE
+            dist.all_gather_object(gathered, obj)
+            return gathered
+
+        found["torch all_gather_object"] = all_gather_object
+    elif name == "TFHorovodDist":
+        import horovod.tensorflow as hvd
+
+        found["hvd.allgather_object"] = hvd.allgather_object
+    return found
+
+
+def raw_of(backend: BaseDistBackend) -> Contestant:
+    """The library's collective of one buffer, into a fresh one."""
+    name = type(getattr(backend, "inner", backend)).__name__
+    if name == "MPI4PyDist":
+        from mpi4py import MPI
+
+        def gather_mpi(array: Any) -> Any:
+            gathered = np.empty((WORLD_SIZE, *array.shape), array.dtype)
+            MPI.COMM_WORLD.Allgather(array, gathered)
+            return gathered
+
+        return gather_mpi
+    if name == "TorchCPUDist":
+        import torch
+        import torch.distributed as dist
+
+        def gather_torch(array: Any) -> Any:
+            mine = torch.from_numpy(array)
+            gathered = [torch.empty_like(mine) for _ in range(WORLD_SIZE)]
+            dist.all_gather(gathered, mine)
+            return [other.numpy() for other in gathered]
+
+        return gather_torch
+    if name == "TFHorovodDist":
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        def gather_horovod(array: Any) -> Any:
+            gathered = hvd.allgather(tf.constant(array), name="raw").numpy()
+            return gathered.reshape(WORLD_SIZE, *array.shape)
+
+        return gather_horovod
+    raise SystemExit(f"there is no raw collective to hold {name} against")
+
+
+if __name__ == "__main__":
+    main()
