@@ -111,9 +111,12 @@ def tests_mpi(session: nox.Session, library: str) -> None:
 
 @nox.session(name="tests-arrays")
 def tests_arrays(session: nox.Session) -> None:
-    """The same metric, the same answer, for torch, JAX and TensorFlow arrays in one process."""
-    session.install(".[torch,conformance]", TORCH, JAX, TENSORFLOW)
-    _pytest(session, "suites/unit/metrics", require="torch,jax,tensorflow")
+    """The same metric, the same answer, for torch, JAX and TensorFlow arrays in one process.
+
+    scikit-learn and torchmetrics say what the answer is.
+    """
+    session.install(".[torch,conformance]", TORCH, JAX, TENSORFLOW, "scikit-learn", "torchmetrics")
+    _pytest(session, "suites/unit/metrics", require="torch,jax,tensorflow,sklearn,torchmetrics")
 
 
 @nox.session(name="tests-tensorflow")

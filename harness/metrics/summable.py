@@ -87,14 +87,16 @@ class Column:
         if self._sums is None or keep == 0:
             return None
         if keep > self._length // 2:
-            return self._sums - metric.sums_of(self._rows(keep, self._length))
-        return metric.sums_of(self._rows(0, keep))
+            return self._sums - metric.sums_of(self._last(self._length - keep))
+        return metric.sums_of(np.concatenate(self._chunks)[:keep])
 
-    def _rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        found, at = [], 0
-        for chunk in self._chunks:
-            found.append(chunk[max(start - at, 0) : max(stop - at, 0)])
-            at += len(chunk)
+    def _last(self, count: int) -> npt.NDArray[Any]:
+        found: list[npt.NDArray[Any]] = []
+        for chunk in reversed(self._chunks):
+            found.insert(0, chunk[-count:])
+            count -= len(chunk)
+            if count <= 0:
+                break
         return np.concatenate(found)
 
 
@@ -159,9 +161,10 @@ class _Gathered:
         world = len(offers)
         self._metric = metric
         self._offers = offers
-        self.shares = _shares(lengths, metric.dist_collect_mode, size)
+        guess = [_guess(metric, n, world, rank, size) for rank, n in enumerate(lengths)]
+        self.shares = _shares(lengths, guess, metric.dist_collect_mode, size)
         self.sums: list[Any] | None = None
-        if self.shares == [_guess(metric, n, world, rank, size) for rank, n in enumerate(lengths)]:
+        if self.shares == guess:
             self.sums = [offer.sums for offer in offers]
         elif self.shares == lengths:
             self.sums = [offer.sums if offer.whole is None else offer.whole for offer in offers]
@@ -215,13 +218,15 @@ def _guess(metric: SummableMetric, length: int, world: int, rank: int, size: int
     return min(max(counted, 0), length)
 
 
-def _shares(lengths: list[int], mode: str, size: int | None) -> list[int]:
+def _shares(lengths: list[int], guess: list[int], mode: str, size: int | None) -> list[int]:
     """How many of each rank's samples count: those past ``size``, in data-set order, do not."""
     if size is None:
         return lengths
     check_collected(size, sum(lengths))
     if sum(lengths) == size:
         return lengths
+    if lengths.count(lengths[0]) == len(lengths):  # what the guess takes for given
+        return guess
     if mode == "cat":
         ends = np.cumsum(lengths)
         return [int(min(max(size - (end - n), 0), n)) for end, n in zip(ends, lengths, strict=True)]

@@ -1,0 +1,146 @@
+"""Side by side in one run: what it costs to compute an accuracy over two ranks.
+
+python -m suites.benchmarks.counting [--backend torch_cpu] [--rounds 9]
+
+Ours for 1e3 to 1e6 samples a rank, mmeval's for 25,000 where it is installed (over torch alone:
+under MPICH it takes each rank for a world of its own), and the floor: the library's own all-gather
+of 64 bytes. Every result is verified; the bytes are those that a rank sends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness import framing
+from harness.contract import BaseDistBackend
+from harness.metrics import Accuracy
+from harness.worlds import World
+from suites.benchmarks.objects import raw_of
+
+WORLD_SIZE = 2
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+MMEVAL_SIZE = 25_000
+BATCH_SIZE = 250
+
+
+def main() -> None:
+    """Measure on each rank, and print what the slowest took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="torch_cpu")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before, {options.backend}")
+    with World(options.backend, WORLD_SIZE) as world:
+        ranks = world.run(measure, *[options.rounds] * WORLD_SIZE, timeout=600)
+    print(
+        "\n| | samples a rank | µs (median) | min | max | bytes |\n|---|---:|---:|---:|---:|---:|"
+    )
+    for row in zip(*ranks, strict=True):
+        name, size, _, sent = row[0]
+        slowest = [
+            1e6 * max(times) for times in zip(*(times for _, _, times, _ in row), strict=True)
+        ]
+        figures = statistics.median(slowest), min(slowest), max(slowest)
+        print(f"| {name} | {size} | {' | '.join(f'{figure:.0f}' for figure in figures)} | {sent} |")
+
+
+def measure(backend: BaseDistBackend, rounds: int) -> list[tuple[str, int, list[float], int]]:
+    """Name, samples a rank, seconds of each round, bytes sent; one row a contestant."""
+    counting = Counting(backend)
+    rows = []
+    for size in SIZES:
+        accuracy = Accuracy(dist_backend=counting)
+        fill(accuracy, size, backend.rank)
+        counting.sent = 0
+        verify(accuracy.compute(2 * size - 1), size)
+        sent = counting.sent
+        timed = Accuracy(dist_backend=getattr(backend, "inner", backend))
+        fill(timed, size, backend.rank)
+        compute = lambda metric=timed, size=size: metric.compute(size=2 * size - 1)  # noqa: E731
+        rows.append(("disteval", size, time_it(backend, compute, rounds, 50), sent))
+    raw, buffer = raw_of(backend), np.zeros(64, dtype=np.uint8)
+    rows.append(
+        ("all-gather of 64 bytes", 0, time_it(backend, lambda: raw(buffer), rounds, 50), 64)
+    )
+    if type(
+        getattr(backend, "inner", backend)
+    ).__name__ == "TorchCPUDist" and importlib.util.find_spec("mmeval"):
+        rows.append(mmevals(backend, min(rounds, 3)))
+    return rows
+
+
+def mmevals(backend: BaseDistBackend, rounds: int) -> tuple[str, int, list[float], int]:
+    """The same by mmeval, of torch tensors as a model gives them."""
+    import mmeval
+    import torch
+
+    accuracy = mmeval.Accuracy(dist_backend="torch_cpu")
+    fill(accuracy, MMEVAL_SIZE, backend.rank, torch.from_numpy)
+    size = WORLD_SIZE * MMEVAL_SIZE - 1
+    sent = len(framing.encode(accuracy._results))
+    compute = lambda: accuracy.compute(size=size)  # noqa: E731
+    verify({"top1": compute()["top1"]}, MMEVAL_SIZE)
+    return "mmeval", MMEVAL_SIZE, time_it(backend, compute, rounds, 1), sent
+
+
+def fill(
+    metric: Any, size: int, rank: int, made: Callable[[Any], Any] = lambda array: array
+) -> None:
+    """Add scores of ten classes: right on rank 0, wrong on rank 1."""
+    for start in range(0, size, BATCH_SIZE):
+        labels = np.arange(start, min(start + BATCH_SIZE, size)) % 10
+        scores = np.eye(10, dtype=np.float32)[(labels + rank) % 10]
+        metric.add(made(scores), made(labels))
+
+
+def verify(found: dict[str, float], size: int) -> None:
+    """Rank 1's last sample is padding."""
+    if abs(found["top1"] - size / (2 * size - 1)) > 1e-6:
+        raise SystemExit(f"{found} is not the accuracy of {size} samples a rank")
+
+
+def time_it(
+    backend: BaseDistBackend, call: Callable[[], Any], rounds: int, calls: int
+) -> list[float]:
+    """Seconds of one call, in each round of so many."""
+    times = []
+    for round_ in range(rounds + 1):
+        backend.all_gather_object(None)  # a common start
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        if round_:
+            times.append((time.perf_counter() - begin) / calls)
+    return times
+
+
+class Counting(BaseDistBackend):
+    """A backend that counts the bytes it is given to send."""
+
+    def __init__(self, inner: BaseDistBackend) -> None:
+        self.inner = inner
+        self.sent = 0
+
+    is_initialized = property(lambda self: self.inner.is_initialized)
+    rank = property(lambda self: self.inner.rank)
+    world_size = property(lambda self: self.inner.world_size)
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        self.sent += len(framing.encode(obj))
+        return self.inner.all_gather_object(obj)
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        self.sent += len(framing.encode(obj)) if self.rank == src else 0
+        return self.inner.broadcast_object(obj, src)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Sums of floats are exact: against fractions, in any parts, up to the ends of float64's range."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import UsageError
+from harness.metrics import exact
+from harness.metrics.exact import exact_mean, exact_sum, float64_of
+
+MAX, TINY, SUBNORMAL = np.finfo(np.float64).max, np.finfo(np.float64).tiny, 5e-324
+NAMED = [0.0, -0.0, MAX, -MAX, TINY, -TINY, SUBNORMAL, -SUBNORMAL, 1.0, 1e16, -1e16, 0.1]
+
+finite = st.sampled_from(NAMED) | st.floats(allow_nan=False, allow_infinity=False)
+# Few of them at a time, so that most sums have none.
+special = st.sampled_from([math.nan, math.inf, -math.inf])
+
+
+def mean_of(values: list[float]) -> float:
+    """Return the mean by fractions, rounded once; by IEEE 754's rules with NaN and infinities."""
+    odd = [value for value in values if not math.isfinite(value)]
+    if odd:
+        return math.fsum(odd) if len(set(odd)) == 1 else math.nan
+    return float(sum(map(Fraction, values)) / len(values))
+
+
+def same(found: float, expected: float) -> bool:
+    return found == expected or (math.isnan(found) and math.isnan(expected))
+
+
+@given(st.lists(finite, max_size=40))
+def test_the_sum_is_that_of_fractions(values: list[float]) -> None:
+    total, *counts = exact_sum(np.array(values))
+    assert Fraction(total, 2**1074) == sum(map(Fraction, values))
+    assert counts == [0, 0, 0]
+    assert all(type(part) is int for part in exact_sum(np.array(values)))
+
+
+@given(st.lists(finite, min_size=1, max_size=40), st.lists(special, max_size=2), st.data())
+def test_the_mean_is_rounded_once(
+    values: list[float], odd: list[float], data: st.DataObject
+) -> None:
+    values = data.draw(st.permutations(values + odd))
+    found = exact_mean(exact_sum(np.array(values)), len(values))
+    assert same(found, mean_of(values))
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1))
+def test_it_agrees_with_fsum(values: list[float]) -> None:
+    assert exact_mean(exact_sum(np.array(values)), 1) == math.fsum(values)
+
+
+@given(st.lists(finite | special, max_size=30), st.integers(0, 30), st.integers(1, 5))
+def test_parts_add_and_subtract(values: list[float], at: int, chunk: int) -> None:
+    array = np.array(values)
+    whole, first, rest = exact_sum(array), exact_sum(array[:at]), exact_sum(array[at:])
+    assert (first + rest).tolist() == whole.tolist()
+    assert (whole - rest).tolist() == first.tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "_CHUNK", chunk)
+        assert exact_sum(array).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("value", [MAX, -MAX, 1.0 + 2.0**-52, -1.0 - 2.0**-52, SUBNORMAL])
+def test_a_full_chunk_of_one_exponent_is_exact(value: float) -> None:
+    size = exact._CHUNK + 1
+    sums = exact_sum(np.full(size, value))
+    assert Fraction(sums[0], 2**1074) == size * Fraction(value)
+    assert exact_mean(sums, size) == value
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64, np.uint8, np.bool_])
+def test_shorter_numbers_are_converted_exactly(dtype: Any) -> None:
+    values = np.array([0, 1, 1, 0], dtype=dtype) / dtype(3) if dtype != np.bool_ else [True, False]
+    expected = Fraction(sum(Fraction(float(value)) for value in values))
+    assert Fraction(exact_sum(np.asarray(values))[0], 2**1074) == expected
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)])
+def test_integers_that_float64_may_not_hold_are_refused(number: int) -> None:
+    with pytest.raises(UsageError, match=rf"all of which float64 holds, but sample 1 has {number}"):
+        float64_of(np.array([0, number]), "values")
+    with pytest.raises(UsageError, match=f"sample 0 has {2**64 - 1}"):
+        float64_of(np.array([2**64 - 1], dtype=np.uint64), "values")
+    assert float64_of(np.array([2**53, -(2**53)]), "values").tolist() == [2.0**53, -(2.0**53)]
+
+
+@pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="longdouble is float64 here")
+def test_longer_floats_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"values of float\d+ do not fit float64; round them"):
+        float64_of(np.zeros(2, dtype=np.longdouble), "values")

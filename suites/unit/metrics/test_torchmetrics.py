@@ -1,0 +1,340 @@
+"""Metrics of torchmetrics over a backend say what they say in one process, with no sample twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.threads_dist import ThreadsDist
+from harness import RankError, ShardPlan, UsageError, evaluate, framing
+from harness.datasets.base import ArrayDataset
+from harness.metrics import Accuracy, BaseMetric, MetricGroup, from_torchmetrics
+from suites.requirements import framework
+from suites.thread_world import run_ranks, values
+
+CLASSES = 3
+
+
+@pytest.fixture
+def tm() -> Any:
+    framework("torch")
+    return framework("torchmetrics")
+
+
+def _classification(tm: Any) -> dict[str, Any]:
+    return {
+        "sums": tm.classification.MulticlassAccuracy(CLASSES, average="macro"),
+        "lists": tm.classification.MulticlassAUROC(CLASSES),
+        "a wrapper": tm.wrappers.ClasswiseWrapper(
+            tm.classification.MulticlassF1Score(CLASSES, average=None)
+        ),
+        "a sum of metrics": tm.classification.MulticlassPrecision(CLASSES)
+        + tm.classification.MulticlassRecall(CLASSES, average="micro"),
+    }
+
+
+def _regression(tm: Any) -> dict[str, Any]:
+    return {
+        "states side by side": tm.regression.PearsonCorrCoef(),
+        "ranks of all samples": tm.regression.SpearmanCorrCoef(),
+        "sums of floats": tm.regression.MeanSquaredError(),
+    }
+
+
+def _aggregation(tm: Any) -> dict[str, Any]:
+    class Averaged(tm.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("last", framework("torch").tensor(0.0), "mean")
+
+        def update(self, values: Any) -> None:
+            self.last = values[-1]
+
+        def compute(self) -> Any:
+            return self.last
+
+    return {"largest": tm.MaxMetric(), "smallest": tm.MinMetric(), "averaged": Averaged()}
+
+
+def numbers(result: Any) -> Any:
+    """Tensors as nested lists, which can be compared."""
+    if isinstance(result, dict):
+        return {key: numbers(value) for key, value in result.items()}
+    return result.tolist()
+
+
+def distributed(
+    make: Callable[[], Any], batches: tuple[np.ndarray, ...], world: int, mode: Any, batch: int
+) -> list[Any]:
+    """Compute on shards that are not padded, so that ranks differ, and some have nothing."""
+    size = len(batches[0])
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(make(), backend)
+        indices = ShardPlan(size, world, backend.rank, mode, pad=False).indices
+        for at in range(0, len(indices), batch):
+            metric.add(*(array[indices[at : at + batch]] for array in batches))
+        first = numbers(metric.compute(size))
+        assert numbers(metric.compute()) == first  # it was not left synchronised
+        return first
+
+    return values(run_ranks(world, rank))
+
+
+@st.composite
+def scored(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    size = draw(st.integers(1, 9))
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    scores = random.integers(0, 5, (size, CLASSES)) / np.float32(4)
+    return scores, random.integers(0, CLASSES, size)
+
+
+modes = st.sampled_from(["strided", "contiguous"])
+
+
+@pytest.mark.filterwarnings("ignore:.*samples in target")
+@pytest.mark.parametrize("name", ["sums", "lists", "a wrapper", "a sum of metrics"])
+def test_classification_is_the_same_in_any_world(name: str, tm: Any) -> None:
+    torch = framework("torch")
+
+    @given(scored(), st.integers(1, 5), modes, st.integers(1, 4))
+    @settings(max_examples=25, deadline=None)
+    def check(drawn: Any, world: int, mode: str, batch: int) -> None:
+        scores, labels = drawn
+        alone = _classification(tm)[name]
+        alone.update(torch.tensor(scores), torch.tensor(labels))
+        found = distributed(lambda: _classification(tm)[name], drawn, world, mode, batch)
+        assert found == [numbers(alone.compute())] * world
+
+    check()
+
+
+@pytest.mark.filterwarnings("ignore:.* will save all targets and predictions")
+@pytest.mark.parametrize("name", ["states side by side", "ranks of all samples", "sums of floats"])
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_regression_is_the_same_in_any_world_but_for_rounding(
+    name: str, world: int, tm: Any
+) -> None:
+    torch = framework("torch")
+    random = np.random.default_rng(0)
+    # With two samples a rank at least: a variance of one sample is none, in torchmetrics too.
+    pair = random.normal(size=(2, 11)).astype(np.float32)
+    alone = _regression(tm)[name]
+    alone.update(torch.tensor(pair[0]), torch.tensor(pair[1]))
+    found = distributed(lambda: _regression(tm)[name], (pair[0], pair[1]), world, "strided", 3)
+    assert found == [pytest.approx(numbers(alone.compute()), rel=1e-5)] * world
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("largest", -1.0), ("smallest", -4.0), ("averaged", -2.5)]
+)
+def test_a_rank_without_samples_does_not_take_part(
+    name: str, expected: float, world: int, tm: Any
+) -> None:
+    samples = (np.array([-1.0, -4.0], dtype=np.float32),)
+    found = distributed(lambda: _aggregation(tm)[name], samples, world, "strided", 1)
+    assert found == [expected] * world
+
+
+def test_computing_leaves_each_rank_its_own_samples(tm: Any) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        sums, lists = (from_torchmetrics(m, backend) for m in (tm.SumMetric(), tm.CatMetric()))
+        found = []
+        for _ in range(3):
+            for metric in (sums, lists):
+                metric.add([1.0])
+                found.append(numbers(metric.compute()))
+        return found
+
+    expected = [3.0, [1.0] * 3, 6.0, [1.0] * 6, 9.0, [1.0] * 9]
+    assert values(run_ranks(3, rank)) == [expected] * 3
+
+
+def test_lists_arrive_rank_by_rank_with_their_dtypes(tm: Any) -> None:
+    torch = framework("torch")
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(tm.CatMetric().set_dtype(torch.bfloat16), backend)
+        if backend.rank != 1:
+            metric.add(torch.full((backend.rank + 1,), backend.rank, dtype=torch.bfloat16))
+        return metric.compute()
+
+    for found in values(run_ranks(3, rank)):
+        assert found.dtype == torch.bfloat16
+        assert found.tolist() == [0, 2, 2, 2]
+
+
+class Counting(ThreadsDist):
+    """Counts its collectives."""
+
+    calls = 0
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        self.calls += 1
+        return super().all_gather_object(obj)
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        self.calls += 1
+        return super().broadcast_object(obj, src)
+
+
+def test_all_states_travel_in_one_collective_without_pickle(tm: Any) -> None:
+    backend = Counting()
+    metric = from_torchmetrics(tm.regression.PearsonCorrCoef(), backend)
+    framing.configure(allow_pickle=False)
+    try:
+        metric.add([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
+        assert metric.compute(3).item() == pytest.approx(0.98198, rel=1e-4)
+    finally:
+        framing.configure(allow_pickle=True)
+    assert backend.calls == 1
+
+
+def test_torchmetrics_does_not_synchronise_on_its_own(tm: Any) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("torchmetrics gathered the states again")
+
+    metric = from_torchmetrics(
+        tm.MeanMetric(distributed_available_fn=lambda: True, dist_sync_fn=never)
+    )
+    metric.add([1.0, 2.0])
+    assert metric.compute().item() == 1.5
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_size_that_would_drop_samples_is_an_error_on_every_rank(world: int, tm: Any) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(_classification(tm)["sums"], backend)
+        plan = ShardPlan(4, world, backend.rank, "strided", pad=True)
+        metric.add(np.eye(4, CLASSES, dtype=np.float32)[plan.indices], plan.indices % CLASSES)
+        return metric.compute(3)
+
+    added = {1: 4, 3: 6}[world]
+    for outcome in run_ranks(world, rank):
+        assert isinstance(outcome, UsageError)
+        assert f"size=3, but all ranks together added {added} samples" in str(outcome)
+        assert "leave padding out before add(), as harness.evaluate does" in str(outcome)
+
+
+def test_sizes_that_cannot_be_met_and_no_samples_are_errors_on_every_rank(tm: Any) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(tm.SumMetric(), backend)
+        metric.add(np.zeros(0))
+        with pytest.raises(UsageError, match="no samples: add"):
+            metric.compute()
+        metric.add([1.0])
+        with pytest.raises(UsageError, match="1 are missing"):
+            metric.compute(3)
+        with pytest.raises(UsageError, match=r"different sizes: \[0, 1\]"):
+            metric.compute(backend.rank)
+        return metric.compute(2).item()
+
+    assert values(run_ranks(2, rank)) == [2.0, 2.0]
+
+
+def test_a_state_that_cannot_travel_is_an_error_on_every_rank(tm: Any) -> None:
+    torch = framework("torch")
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric: Any = from_torchmetrics(tm.CatMetric(), backend)
+        metric.add([1.0])
+        if backend.rank == 1:
+            metric._results.metric.value.append(torch.zeros(1).to_sparse())
+        return metric.compute()
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, RankError)
+        assert outcome.rank == 1
+        assert "could not send CatMetric: " in str(outcome)
+
+
+def test_a_reset_forgets_a_call_forgets_nothing_and_the_given_metric_stays(tm: Any) -> None:
+    given_metric = tm.SumMetric()
+    given_metric.update(100.0)
+    metric = from_torchmetrics(given_metric)
+    assert isinstance(metric, BaseMetric)
+    metric.add([1.0, 2.0])
+    assert metric([5.0]).item() == 5.0
+    assert metric.compute().item() == 3.0
+    metric.add([4.0])
+    assert metric.compute(size=3).item() == 7.0
+    metric.reset()
+    metric.add([8.0])
+    assert metric.compute().item() == 8.0
+    assert given_metric.compute().item() == 100.0
+
+
+def test_what_is_added_may_be_changed_afterwards(tm: Any) -> None:
+    torch = framework("torch")
+    metric = from_torchmetrics(tm.CatMetric())
+    for batch in (torch.tensor([1.0]), np.array([1.0], dtype=np.float32)):
+        metric.add(batch)
+        batch[:] = 9.0
+    assert metric.compute().tolist() == [1.0, 1.0]
+
+
+def test_lists_of_texts_and_dicts_are_passed_on(tm: Any) -> None:
+    metric = from_torchmetrics(tm.text.WordErrorRate())
+    metric.add(["a b", "c d"], ["a b", "c e"])
+    assert metric.compute(size=2).item() == 0.25
+    tasks = {"task": tm.classification.BinaryAccuracy()}
+    wrapped = from_torchmetrics(tm.wrappers.MultitaskWrapper(tasks))
+    wrapped.add({"task": np.array([0.9, 0.1, 0.8])}, {"task": [1, 0, 0]})
+    assert numbers(wrapped.compute(size=3)) == {"task": pytest.approx(2 / 3)}
+
+
+def test_in_an_evaluation_it_agrees_with_accuracy(tm: Any) -> None:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (23, 3, 4, 4), dtype=np.uint8)
+    labels = random.integers(0, CLASSES, 23)
+    dataset = ArrayDataset("noise", images, labels, ("a", "b", "c"))
+
+    def rank(backend: ThreadsDist) -> Any:
+        metrics = {
+            "theirs": from_torchmetrics(
+                tm.classification.MulticlassAccuracy(CLASSES, average="micro")
+            ),
+            "ours": Accuracy(),
+        }
+        found = evaluate(lambda b: b.mean(axis=(2, 3)), dataset, metrics, backend, batch_size=4)
+        return found.metrics
+
+    for world in (1, 3, 5):
+        for found in values(run_ranks(world, rank)):
+            assert found["theirs"].item() == pytest.approx(found["ours"]["top1"], rel=1e-6)
+            assert found["theirs"] == values(run_ranks(1, rank))[0]["theirs"]
+
+
+def test_it_may_be_one_of_a_group(tm: Any) -> None:
+    group = MetricGroup({"sum": from_torchmetrics(tm.SumMetric())})
+    group.add([1.0, 2.0])
+    assert group.compute(2)["sum"].item() == 3.0
+
+
+def test_what_is_no_metric_is_refused(tm: Any) -> None:
+    with pytest.raises(UsageError, match=r"expected a torchmetrics.Metric, not .* of type float$"):
+        from_torchmetrics(0.5)
+    with pytest.raises(UsageError, match="type MetricCollection; give each metric of a collection"):
+        from_torchmetrics(tm.MetricCollection([tm.SumMetric()]))
+
+
+def test_importing_it_imports_no_framework() -> None:
+    code = (
+        "import sys\n"
+        "from harness.metrics import from_torchmetrics\n"
+        "try:\n    from_torchmetrics(1)\n"
+        "except ValueError as error:\n    print(error)\n"
+        "print([name for name in ('torch', 'torchmetrics', 'sklearn') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    message = "expected a torchmetrics.Metric, not a value of type int"
+    assert done.stdout.splitlines() == [message, "[]"], done.stderr
