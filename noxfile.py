@@ -152,6 +152,14 @@ def tests_paddle(session: nox.Session) -> None:
     _pytest(session, *suites, "-k", "paddle", require="paddle")
 
 
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure once, with what is installed here: docs/benchmarks.md has the figures' meaning."""
+    session.install(".[torch,mpi,conformance]", TORCH, "asv")
+    session.run("asv", "machine", "--yes")
+    session.run("asv", "run", "--python=same", "--quick", *session.posargs)
+
+
 def _conformance(session: nox.Session, backend: str, framework: str) -> None:
     """One backend against the contract and the documents; the model of its framework."""
     required = f"{backend},{framework}"

@@ -13,8 +13,8 @@ import click
 from harness.errors import HarnessError, UsageError
 from harness.history import Curve, Point, read_history
 
-WIDTH, HEIGHT = 420, 120
-_LEFT, _RIGHT, _TOP, _BOTTOM = 8, 90, 14, 22
+WIDTH, HEIGHT = 480, 120
+_LEFT, _RIGHT, _TOP, _BOTTOM = 8, 140, 14, 22
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -25,7 +25,7 @@ body {{ font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; backgrou
 h2 {{ margin-top: 2em; border-bottom: 1px solid #ccc; }}
 h3 {{ font-weight: normal; color: #555; }}
 figure {{ display: inline-block; margin: 0 1em 1em 0; }}
-figcaption, li {{ max-width: 420px; font-size: 12px; }}
+figcaption, li {{ max-width: 480px; font-size: 12px; }}
 svg {{ border: 1px solid #ddd; }}
 svg text {{ font-size: 11px; fill: #555; }}
 polyline {{ fill: none; stroke: #36c; stroke-width: 1.5; }}

@@ -54,9 +54,8 @@ def print_table(title: str, unit: str, scale: float, ranks: list[dict[str, list[
     print(f"\n| {title} | {unit} (median) | min | max | ratio |\n|---|---:|---:|---:|---:|")
     for name, times in slowest.items():
         middle = statistics.median(times)
-        print(
-            f"| {name} | {middle:.1f} | {min(times):.1f} | {max(times):.1f} | {middle / floor:.2f} |"
-        )
+        spread = f"{min(times):.1f} | {max(times):.1f}"
+        print(f"| {name} | {middle:.1f} | {spread} | {middle / floor:.2f} |")
 
 
 def race_small(backend: BaseDistBackend, rounds: int) -> dict[str, list[float]]:

@@ -1,0 +1,216 @@
+"""What the benchmarks have every rank do: warm up, take the time, and verify what came.
+
+Ranks can't import this module, since asv gives the folder a name of its own; so its functions
+travel by value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from harness import evaluate, framing
+from harness.contract import BaseDistBackend
+from harness.datasets import ArrayDataset, load_cifar10, load_embedded
+from harness.metrics import Accuracy
+from harness.metrics.arrays import to_numpy
+from harness.models import default_weights
+from harness.worlds import beat
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+BATCH_SIZE = 128
+
+
+def times_of(
+    backend: BaseDistBackend,
+    operation: Callable[[], Any],
+    check: Callable[[Any], None],
+    rounds: int,
+) -> list[float]:
+    """Seconds of each of ``rounds`` calls of a collective operation, after two to warm up.
+
+    Ranks meet before each call and after it, so that no clock counts what another rank does in
+    between, such as checking what the call returned.
+    """
+    seconds = []
+    for _ in range(rounds + 2):
+        backend.all_gather_object(None)
+        begin = time.perf_counter()
+        result = operation()
+        seconds.append(time.perf_counter() - begin)
+        backend.all_gather_object(None)
+        check(result)
+    return seconds[2:]
+
+
+def gather(backend: BaseDistBackend, work: tuple[int, int]) -> list[float]:
+    """Seconds of all-gathering an array of so many bytes from each rank, in so many rounds."""
+    size, rounds = work
+    mine = np.full(size, backend.rank, dtype=np.uint8)
+
+    def check(arrays: list[Any]) -> None:
+        if len(arrays) != backend.world_size:
+            raise AssertionError(f"{backend.world_size} ranks sent, {len(arrays)} arrays came")
+        for rank, array in enumerate(arrays):
+            _check_array(array, size, rank)
+
+    return times_of(backend, lambda: backend.all_gather_object(mine), check, rounds)
+
+
+def broadcast(backend: BaseDistBackend, work: tuple[int, int]) -> list[float]:
+    """Seconds of broadcasting an array of so many bytes from the last rank, in so many rounds."""
+    size, rounds = work
+    src = backend.world_size - 1
+    mine = np.full(size, src, dtype=np.uint8) if backend.rank == src else None
+    return times_of(
+        backend,
+        lambda: backend.broadcast_object(mine, src),
+        lambda array: _check_array(array, size, src),
+        rounds,
+    )
+
+
+def _check_array(array: Any, size: int, rank: int) -> None:
+    if len(array) != size or not (array == rank).all():
+        raise AssertionError(f"rank {rank} sent {size} bytes of {rank}, but {array!r} came")
+
+
+class CountingBackend(BaseDistBackend):
+    """Passes objects on, and counts the bytes of the frames that this rank sends.
+
+    Args:
+        inner: Moves the objects.
+    """
+
+    def __init__(self, inner: BaseDistBackend) -> None:
+        self.inner = inner
+        self.sent = 0
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.inner.is_initialized
+
+    @property
+    def rank(self) -> int:
+        return self.inner.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.inner.world_size
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        self.sent += len(framing.encode(obj))
+        return self.inner.all_gather_object(obj)
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        if self.rank == src:
+            self.sent += len(framing.encode(obj))
+        return self.inner.broadcast_object(obj, src)
+
+
+def compute_seconds(backend: BaseDistBackend, work: tuple[int, int]) -> list[float]:
+    """Seconds of `Accuracy.compute` over so many samples a rank, in so many rounds."""
+    samples, rounds = work
+    metric, size, right = _strided_accuracy(backend, samples)
+    return times_of(
+        backend, lambda: metric.compute(size), lambda found: _check_right(found, right), rounds
+    )
+
+
+def compute_bytes(backend: BaseDistBackend, samples: int) -> int:
+    """Bytes that this rank sends in one `Accuracy.compute` over so many samples a rank."""
+    counting = CountingBackend(backend)
+    metric, size, right = _strided_accuracy(counting, samples)
+    _check_right(metric.compute(size), right)
+    return counting.sent
+
+
+def _strided_accuracy(backend: BaseDistBackend, samples: int) -> tuple[Accuracy, int, int]:
+    """A filled metric, the size to compute, and how many samples of it are right.
+
+    Every third sample is wrong, and the last one of the last rank is padding.
+    """
+    size = samples * backend.world_size - 1
+    index = np.arange(samples) * backend.world_size + backend.rank
+    labels = np.zeros(samples, dtype=np.int64)
+    metric = Accuracy(dist_backend=backend, counts=True)
+    metric.add((index % 3 == 0).astype(np.int64), labels)
+    return metric, size, size - -(-size // 3)
+
+
+def _check_right(found: dict[str, Any], right: int) -> None:
+    if found["correct_top1"] != right:
+        raise AssertionError(f"{right} samples are right, but {found} was computed")
+
+
+def evaluation_speeds(
+    backend: BaseDistBackend, work: tuple[str, str, str | None, int, int]
+) -> list[float]:
+    """Images per second of ResNet-18 in each round; takes (framework, device, root, size, rounds).
+
+    ``root`` is a folder with CIFAR-10, or None for the embedded data set, of which the first
+    ``size`` pictures are evaluated.
+    """
+    framework, device, root, size, rounds = work
+    dataset = load_embedded() if root is None else load_cifar10(root)
+    dataset = ArrayDataset(
+        dataset.name, dataset.images[:size], dataset.labels[:size], dataset.classes
+    )
+    model = importlib.import_module(f"harness.models.resnet18_{framework}")
+    predict = model.make_predict(default_weights(), device)
+    right = _right_by_hand(predict, dataset)
+    speeds = []
+    for _ in range(rounds + 1):
+        metric = Accuracy(counts=True)
+        result = evaluate(
+            predict, dataset, {"accuracy": metric}, backend, BATCH_SIZE, progress=beat
+        )
+        _check_right(result.metrics["accuracy"], right)
+        speeds.append(result.images_per_second)
+    return speeds[1:]
+
+
+def _right_by_hand(predict: Callable[[Any], Any], dataset: ArrayDataset) -> int:
+    """Count right predictions without `evaluate`, in batches of the size that it uses."""
+    right = 0
+    for start in range(0, len(dataset), BATCH_SIZE):
+        images = dataset.images[start : start + BATCH_SIZE]
+        labels = dataset.labels[start : start + BATCH_SIZE]
+        scores = to_numpy(predict(np.resize(images, (BATCH_SIZE, *images.shape[1:]))))
+        right += int((scores[: len(labels)].argmax(axis=1) == labels).sum())
+    return right
+
+
+def gather_peak_bytes(backend: BaseDistBackend, size: int) -> int:
+    """Bytes by which this process's peak memory exceeds what it held, in one all-gather."""
+    # Libraries allocate for good when they are first used; but the allocator would keep what a
+    # large array leaves, and the peak would not show the next one.
+    gather(backend, (1, 1))
+    mine = np.full(size, backend.rank, dtype=np.uint8)
+    backend.all_gather_object(None)
+    before = _forget_peak()
+    arrays = backend.all_gather_object(mine)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    for rank, array in enumerate(arrays):
+        _check_array(array, size, rank)
+    return peak - before
+
+
+def _forget_peak() -> int:
+    """Set this process's peak memory to what it holds now (Linux), and return that in bytes."""
+    # Memory that was freed but not returned would be used again, and no peak would show it.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,55 @@
+"""How long until something can be done: importing the harness, and starting a world?"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+
+from harness.worlds import World
+
+from . import _worlds
+
+ROUNDS = 3
+IMPORT = "import time; t = time.perf_counter(); import harness; print(time.perf_counter() - t)"
+
+
+class Startup:
+    """`import harness` in a fresh interpreter, without the interpreter's own start."""
+
+    timeout = 60.0
+
+    def track_import(self) -> float:
+        """The median of three interpreters, after one that fills the file cache."""
+        command = [sys.executable, "-c", IMPORT]
+        runs = [subprocess.run(command, check=True, capture_output=True) for _ in range(ROUNDS + 1)]
+        return statistics.median(float(run.stdout) for run in runs[1:])
+
+    track_import.unit = "seconds"  # type: ignore[attr-defined]
+
+
+class StartWorld:
+    """Starting the ranks of a world, until all of them have joined; the leader's clock."""
+
+    params = (["threads", "torch_cpu", "mpi4py"], [1, 3])
+    param_names = ("backend", "world_size")
+    timeout = 300.0
+
+    def setup(self, backend: str, world_size: int) -> None:
+        _worlds.require_backend(backend, world_size)
+
+    def track_start(self, backend: str, world_size: int) -> float:
+        """The median of three worlds, each of which has to know its ranks."""
+        seconds = []
+        for _ in range(ROUNDS):
+            begin = time.perf_counter()
+            world = World(backend, world_size, timeout=_worlds.SECONDS)
+            seconds.append(time.perf_counter() - begin)
+            with world:
+                ranks = world.run(lambda joined: joined.rank)
+            if ranks != list(range(world_size)):
+                raise AssertionError(f"{world_size} ranks were started, but they say {ranks}")
+        return statistics.median(seconds)
+
+    track_start.unit = "seconds"  # type: ignore[attr-defined]
