@@ -75,7 +75,7 @@ class MPI4PyDist(BaseDistBackend):
         if world == 1:
             return [framing.decode(block, 0, call, bytearray(rest))]
         gathered = bytearray(BLOCK_BYTES * world)
-        self._comm.Allgather([block, MPI.BYTE], [gathered, MPI.BYTE])
+        self._comm.Allgather(block, gathered)
         try:
             return framing.decode_blocks(gathered, call)
         except HarnessError:

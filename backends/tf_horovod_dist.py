@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import horovod.tensorflow as hvd
-import numpy as np
 import tensorflow as tf
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -17,6 +16,9 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 from harness import framing
 from harness.contract import BaseDistBackend, Rendezvous
 from harness.wire import Call
+
+# Frames begin at multiples of this, so that their arrays are aligned.
+_ALIGNMENT = 64
 
 
 class TFHorovodDist(BaseDistBackend):
@@ -80,38 +82,32 @@ class TFHorovodDist(BaseDistBackend):
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `BaseDistBackend.all_gather_object`."""
         call = self._next_call()
-        frames = self._gather(framing.encode(framing.Numbered(obj, call)), call)
+        frames = self._gather(obj, call)
         return [framing.decode(frame, rank, call) for rank, frame in enumerate(frames)]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """See `BaseDistBackend.broadcast_object`."""
         self._check_src(src)
         call = self._next_call(src)
-        mine = framing.Numbered(obj if self.rank == src else None, call)
-        return framing.decode(self._gather(framing.encode(mine), call)[src], src, call)
+        frames = self._gather(obj if self.rank == src else None, call)
+        return framing.decode(frames[src], src, call)
 
     def _numbers(self) -> Iterator[int]:
         return self._calls
 
-    def _gather(self, frame: bytearray, call: Call) -> list[memoryview]:
+    def _gather(self, obj: Any, call: Call) -> list[memoryview]:
         """Every rank's frame, in rank order, in memory of their own."""
-        if not self.is_initialized:
-            return [memoryview(frame)]
-        frame += bytes(_padding(len(frame)))
-        with self._one_at_a_time:
-            mine = tf.constant(np.frombuffer(frame, dtype=np.uint8))
-            view = memoryview(hvd.allgather(mine, name="disteval").numpy())
+        mine = framing.encode_array(framing.Numbered(obj, call), _ALIGNMENT)
+        view = mine.data
+        if self.is_initialized:
+            with self._one_at_a_time:
+                view = hvd.allgather(tf.constant(mine), name="disteval").numpy().data
         frames = []
         for rank in range(self.world_size):
             size = framing.size_of(view, rank, call)
             frames.append(view[:size])
-            view = view[size + _padding(size) :]
+            view = view[-(-size // _ALIGNMENT) * _ALIGNMENT :]
         return frames
-
-
-def _padding(size: int) -> int:
-    """What a frame lacks to a multiple of 64 bytes, so that the arrays of the next are aligned."""
-    return -size % 64
 
 
 def _serve(host: str, world_size: int) -> RendezvousHTTPServer:

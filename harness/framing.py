@@ -84,12 +84,18 @@ def encode(obj: Any) -> bytearray:
     return frame
 
 
-def encode_array(obj: Any) -> npt.NDArray[np.uint8]:
-    """Serialise ``obj`` as `encode` does, into an array: of large frames, the faster of the two."""
+def encode_array(obj: Any, multiple: int = 1) -> npt.NDArray[np.uint8]:
+    """Serialise ``obj`` as `encode` does, into an array: of large frames, the faster of the two.
+
+    Args:
+        obj: See `encode`.
+        multiple: The array is lengthened to a multiple of this; what is added may hold anything.
+    """
     block, rest = split(*obj) if type(obj) is Numbered else split(obj)
-    frame = np.empty(len(block) + len(rest), dtype=np.uint8)
+    size = len(block) + len(rest)
+    frame = np.empty(-(-size // multiple) * multiple, dtype=np.uint8)
     frame[: len(block)] = np.frombuffer(block, dtype=np.uint8)
-    frame[len(block) :] = np.frombuffer(rest, dtype=np.uint8)
+    frame[len(block) : size] = np.frombuffer(rest, dtype=np.uint8)
     return frame
 
 
@@ -189,7 +195,7 @@ def check_size(size: int, rank: int) -> None:
 
 
 def _serialise(obj: Any) -> tuple[int, bytes, list[memoryview]]:
-    if not ALLOW_PICKLE or plain.is_plain_array(obj):
+    if not ALLOW_PICKLE or (type(obj) is np.ndarray and plain.is_plain_array(obj)):
         return (wire.PLAIN, *plain.dumps(obj))
     memories: list[memoryview] = []
 
