@@ -153,6 +153,18 @@ def tests_paddle(session: nox.Session) -> None:
 
 
 @nox.session
+def peers(session: nox.Session) -> None:
+    """Hold us against other libraries, and write docs/performance.md and docs/scaling.md."""
+    session.install(
+        ".[torch,mpi,jax,tensorflow]", TORCH, JAX, TENSORFLOW,
+        "torchmetrics", "torcheval", "accelerate", "mmeval==0.2.1", "matplotlib",
+    )  # fmt: skip
+    page = "--write=docs/performance.md"
+    session.run("python", "-m", "suites.benchmarks.peers", page, *session.posargs)
+    session.run("python", "-m", "suites.benchmarks.scaling", "--write=docs/scaling.md")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure once, with what is installed here: docs/benchmarks.md has the figures' meaning."""
     session.install(".[torch,mpi,conformance]", TORCH, "asv")

@@ -14,7 +14,7 @@ import importlib.util
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,19 +37,23 @@ def main() -> None:
     parser.add_argument("--backend", default="torch_cpu")
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before, {options.backend}")
-    with World(options.backend, WORLD_SIZE) as world:
-        ranks = world.run(measure, *[options.rounds] * WORLD_SIZE, timeout=600)
-    print(
-        "\n| | samples a rank | µs (median) | min | max | bytes |\n|---|---:|---:|---:|---:|---:|"
-    )
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before\n")
+    print("\n".join(table(options.backend, options.rounds)))
+
+
+def table(backend: str, rounds: int) -> Iterator[str]:
+    """Measure on ranks of their own; the table, as Markdown."""
+    with World(backend, WORLD_SIZE) as world:
+        ranks = world.run(measure, *[rounds] * WORLD_SIZE, timeout=600)
+    title = f"{backend}, `Accuracy.compute(size=…)` on two ranks"
+    yield f"| {title} | samples a rank | µs (median) | min | max | bytes |"
+    yield "|---|---:|---:|---:|---:|---:|"
     for row in zip(*ranks, strict=True):
         name, size, _, sent = row[0]
-        slowest = [
-            1e6 * max(times) for times in zip(*(times for _, _, times, _ in row), strict=True)
-        ]
+        by_round = zip(*(times for _, _, times, _ in row), strict=True)
+        slowest = [1e6 * max(times) for times in by_round]
         figures = statistics.median(slowest), min(slowest), max(slowest)
-        print(f"| {name} | {size} | {' | '.join(f'{figure:.0f}' for figure in figures)} | {sent} |")
+        yield f"| {name} | {size} | {' | '.join(f'{f:.0f}' for f in figures)} | {sent} |"
 
 
 def measure(backend: BaseDistBackend, rounds: int) -> list[tuple[str, int, list[float], int]]:

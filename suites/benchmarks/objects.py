@@ -13,7 +13,7 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,27 +35,35 @@ def main() -> None:
     parser.add_argument("--backends", default="mpi4py,torch_cpu")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before, {WORLD_SIZE} ranks")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before, {WORLD_SIZE} ranks\n")
     for backend in options.backends.split(","):
-        with World(backend, WORLD_SIZE) as world:
-            tasks = [options.rounds] * WORLD_SIZE
-            small, large = (world.run(f, *tasks, timeout=300) for f in (race_small, race_large))
-        print_table(f"{backend}, a dict of three numbers", "µs", 1e6, small)
-        print_table(f"{backend}, 80 MB of float32", "ms", 1e3, large)
+        print("\n".join(tables(backend, options.rounds)))
 
 
-def print_table(title: str, unit: str, scale: float, ranks: list[dict[str, list[float]]]) -> None:
-    """Medians over the rounds of the slowest rank, and the ratio to the floor, as Markdown."""
+def tables(backend: str, rounds: int) -> Iterator[str]:
+    """Measure on ranks of their own; the tables, as Markdown."""
+    with World(backend, WORLD_SIZE) as world:
+        tasks = [rounds] * WORLD_SIZE
+        small, large = (world.run(f, *tasks, timeout=300) for f in (race_small, race_large))
+    yield from _table(f"{backend}, all-gather of a dict of three numbers", "µs", 1e6, small)
+    yield ""
+    yield from _table(f"{backend}, all-gather of 80 MB of float32", "ms", 1e3, large)
+
+
+def _table(
+    title: str, unit: str, scale: float, ranks: list[dict[str, list[float]]]
+) -> Iterator[str]:
+    """Medians over the rounds of the slowest rank, and the ratio to the floor."""
     slowest = {
         name: [max(times) * scale for times in zip(*(rank[name] for rank in ranks), strict=True)]
         for name in ranks[0]
     }
     floor = statistics.median(slowest["raw buffer"])
-    print(f"\n| {title} | {unit} (median) | min | max | ratio |\n|---|---:|---:|---:|---:|")
+    yield f"| {title} | {unit} (median) | min | max | ratio |\n|---|---:|---:|---:|---:|"
     for name, times in slowest.items():
         middle = statistics.median(times)
         spread = f"{min(times):.1f} | {max(times):.1f}"
-        print(f"| {name} | {middle:.1f} | {spread} | {middle / floor:.2f} |")
+        yield f"| {name} | {middle:.1f} | {spread} | {middle / floor:.2f} |"
 
 
 def race_small(backend: BaseDistBackend, rounds: int) -> dict[str, list[float]]:

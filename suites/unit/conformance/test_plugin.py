@@ -79,23 +79,27 @@ def run(tmp_path: Path) -> Run:
     def start(tests: str, *options: str, under: tuple[str, ...] = ()) -> object:
         (tmp_path / "test_mine.py").write_text(tests)
         launcher = [*under, sys.executable] if under else [sys.executable]
-        return subprocess.run(
-            [*launcher, "-m", "pytest", "-p", "harness.conformance.plugin", "-rs", *options],
-            cwd=tmp_path,
-            env=os.environ
-            | MpirunLauncher().environment()
-            | {
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "COLUMNS": "200",
-                "NO_COLOR": "1",
-                "TERM": "dumb",
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
+        try:
+            return subprocess.run(
+                [*launcher, "-m", "pytest", "-p", "harness.conformance.plugin", "-rs", *options],
+                cwd=tmp_path,
+                env=os.environ
+                | MpirunLauncher().environment()
+                | {
+                    "PYTHONPATH": os.pathsep.join(sys.path),
+                    "COLUMNS": "200",
+                    "NO_COLOR": "1",
+                    "TERM": "dumb",
+                },
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=180,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            told = b"".join(filter(None, [late.stdout, late.stderr])).decode(errors="replace")
+            pytest.fail(f"it did not end within {late.timeout} s, having printed:\n{told}")
 
     return start  # type: ignore[return-value]
 

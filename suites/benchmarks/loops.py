@@ -1,0 +1,209 @@
+"""The evaluation loop as users of each library write it, and ours.
+
+Each function takes a data set and returns how many samples are right. What it needs to be built
+once, such as the model, is built by `contestants`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from harness import evaluate, get_dist_backend
+from harness.datasets import ArrayDataset
+from harness.metrics import Accuracy
+from harness.models import default_weights
+from harness.models.preprocess import preprocess
+from harness.models.resnet18_torch import build, make_predict
+
+BATCH_SIZE = 256
+Contestant = Callable[[], int]
+
+
+def contestants(dataset: ArrayDataset) -> tuple[dict[str, Contestant], list[str]]:
+    """Build every loop whose libraries are installed.
+
+    Returns:
+        The loops by name; and the names of those that are missing something, with what it is.
+    """
+    model = build(default_weights())
+    known: dict[str, tuple[str, Callable[[], Contestant]]] = {
+        "usual loop, batch size 1": ("torch", lambda: lambda: usual(dataset, model, 1)),
+        "usual loop, batch size 256": ("torch", lambda: lambda: usual(dataset, model, BATCH_SIZE)),
+        "torchmetrics": ("torchmetrics", lambda: lambda: torchmetrics_loop(dataset, model)),
+        "torcheval": ("torcheval", lambda: lambda: torcheval_loop(dataset, model)),
+        "accelerate": ("accelerate", lambda: lambda: accelerate_loop(dataset, model)),
+        "mmeval": ("mmeval", lambda: lambda: mmeval_loop(dataset, model)),
+        "disteval, torch": ("torch", lambda: ours(dataset, make_predict(default_weights()))),
+        "torch, forward passes alone": ("torch", lambda: bare(dataset, "torch")),
+        "Keras evaluate": ("tensorflow", lambda: keras_loop(dataset)),
+        "disteval, tensorflow": ("tensorflow", lambda: ours(dataset, predict_of("tensorflow"))),
+        "tensorflow, forward passes alone": ("tensorflow", lambda: bare(dataset, "tensorflow")),
+        "Flax loop": ("flax", lambda: flax_loop(dataset)),
+        "disteval, jax": ("flax", lambda: ours(dataset, predict_of("jax"))),
+        "jax, forward passes alone": ("flax", lambda: bare(dataset, "jax")),
+    }
+    there = {name: make for name, (needs, make) in known.items() if importlib.util.find_spec(needs)}
+    missing = [f"{name} ({known[name][0]})" for name in known if name not in there]
+    return {name: make() for name, make in there.items()}, missing
+
+
+class Pictures(Dataset):  # type: ignore[type-arg]
+    """One picture at a time, normalised when it is asked for, as tutorials do."""
+
+    def __init__(self, dataset: ArrayDataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = preprocess(self.dataset.images[index : index + 1])[0]
+        return torch.from_numpy(image), int(self.dataset.labels[index])
+
+
+def usual(dataset: ArrayDataset, model: torch.nn.Module, batch_size: int) -> int:
+    """A DataLoader, a forward pass, and a verdict on each sample."""
+    right = []
+    with torch.no_grad():
+        for images, labels in DataLoader(Pictures(dataset), batch_size):
+            predicted = model(images).argmax(dim=1)
+            right += [int(p) == int(label) for p, label in zip(predicted, labels, strict=True)]
+    return sum(right)
+
+
+def _scored(dataset: ArrayDataset, model: torch.nn.Module) -> Iterator[tuple[Any, Any]]:
+    with torch.no_grad():
+        for images, labels in DataLoader(Pictures(dataset), BATCH_SIZE):
+            yield model(images), labels
+
+
+def torchmetrics_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
+    """Update a metric with each batch."""
+    from torchmetrics.classification import MulticlassAccuracy
+
+    metric = MulticlassAccuracy(num_classes=10, average="micro")
+    for scores, labels in _scored(dataset, model):
+        metric.update(scores, labels)
+    return round(float(metric.compute()) * len(dataset))
+
+
+def torcheval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
+    """Update a metric with each batch."""
+    from torcheval.metrics import MulticlassAccuracy
+
+    metric = MulticlassAccuracy()
+    for scores, labels in _scored(dataset, model):
+        metric.update(scores, labels)
+    return round(float(metric.compute()) * len(dataset))
+
+
+def accelerate_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
+    """Gather predictions and labels of each batch."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    prepared, loader = accelerator.prepare(model, DataLoader(Pictures(dataset), BATCH_SIZE))
+    right = 0
+    with torch.no_grad():
+        for images, labels in loader:
+            predicted = prepared(images).argmax(dim=1)
+            predicted, labels = accelerator.gather_for_metrics((predicted, labels))
+            right += int((predicted == labels).sum())
+    return right
+
+
+def mmeval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
+    """Add each batch to a metric."""
+    import mmeval
+
+    metric = mmeval.Accuracy()
+    for scores, labels in _scored(dataset, model):
+        metric.add(scores, labels)
+    return round(float(metric.compute()["top1"]) * len(dataset))
+
+
+def ours(dataset: ArrayDataset, predict: Callable[[Any], Any]) -> Contestant:
+    """`harness.evaluate` in this process."""
+
+    def run() -> int:
+        metrics = {"accuracy": Accuracy(counts=True)}
+        result = evaluate(predict, dataset, metrics, get_dist_backend("non_dist"), BATCH_SIZE)
+        return int(result.metrics["accuracy"]["correct_top1"])
+
+    return run
+
+
+def predict_of(framework: str) -> Callable[[Any], Any]:
+    """The framework's model, as a function of pictures."""
+    module = importlib.import_module(f"harness.models.resnet18_{framework}")
+    predict: Callable[[Any], Any] = module.make_predict(default_weights())
+    return predict
+
+
+def bare(dataset: ArrayDataset, framework: str) -> Contestant:
+    """The bare forward loop: what no evaluation of this model can be faster than."""
+    predict = predict_of(framework)
+
+    def run() -> int:
+        scores = [
+            predict(dataset.images[start : start + BATCH_SIZE])
+            for start in range(0, len(dataset), BATCH_SIZE)
+        ]
+        found = np.concatenate([np.asarray(each) for each in scores])
+        return int((found.argmax(axis=1) == dataset.labels).sum())
+
+    return run
+
+
+def keras_loop(dataset: ArrayDataset) -> Contestant:
+    """``model.evaluate`` over a ``tf.data`` pipeline."""
+    import keras
+    import tensorflow as tf
+
+    from harness.models import resnet18_tensorflow as resnet18
+
+    model = resnet18.build(default_weights())
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)  # Keras insists on one
+    model.compile(loss=loss, metrics=[keras.metrics.SparseCategoricalAccuracy()])
+
+    def normalise(images: Any, labels: Any) -> Any:
+        return tf.transpose(resnet18.preprocess(images), (0, 2, 3, 1)), labels
+
+    pictures = tf.data.Dataset.from_tensor_slices((dataset.images, dataset.labels))
+    pipeline = pictures.batch(BATCH_SIZE).map(normalise).prefetch(tf.data.AUTOTUNE)
+
+    def run() -> int:
+        found = model.evaluate(pipeline, verbose=0, return_dict=True)
+        return round(float(found["sparse_categorical_accuracy"]) * len(dataset))
+
+    return run
+
+
+def flax_loop(dataset: ArrayDataset) -> Contestant:
+    """A jitted step for each batch; the last, smaller one is compiled by itself."""
+    import jax
+    import jax.numpy as jnp
+
+    from harness.models import resnet18_jax as resnet18
+
+    model, held = resnet18.ResNet18(), resnet18.variables(default_weights())
+
+    @jax.jit
+    def step(held: Any, images: Any, labels: Any) -> Any:
+        scores = model.apply(held, images.transpose(0, 2, 3, 1))
+        return jnp.sum(scores.argmax(axis=1) == labels)
+
+    def run() -> int:
+        right = 0
+        for start in range(0, len(dataset), BATCH_SIZE):
+            images = preprocess(dataset.images[start : start + BATCH_SIZE])
+            right += int(step(held, images, dataset.labels[start : start + BATCH_SIZE]))
+        return right
+
+    return run

@@ -1,0 +1,195 @@
+"""What computing a metric costs on worlds that are not at hand: a model, fitted to what is.
+
+python -m suites.benchmarks.scaling [--backend mpi4py] [--rounds 9] [--write docs/scaling.md]
+
+Measured are all-gathers of m bytes from each of W = 2 and 3 ranks, and what it takes to open W
+small frames. The model of an all-gather is that of recursive doubling (Thakur, Rabenseifner and
+Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), in objects::
+
+    t(W, m) = alpha * ceil(log2 W) + beta * (W - 1) * m + gamma * W
+
+``alpha`` is the latency, ``beta`` the time of a byte, and ``gamma`` that of opening one frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from harness import framing
+from harness.contract import BaseDistBackend
+from harness.worlds import World
+from suites.benchmarks.counting import time_it
+
+WORLD_SIZES = (2, 3)
+BYTES = (64, 1 << 14, 1 << 18, 1 << 22, 1 << 24)
+FRAMES = 4096
+
+RANKS = (8, 64, 512, 4096, 16_384)
+SAMPLES = (10**4, 10**6, 10**9)
+COLUMN_BYTES = 8
+"""A gathered sample: one int64."""
+
+Point = tuple[int, int, float]
+"""World size, bytes a rank, seconds."""
+
+
+class Model(NamedTuple):
+    """Seconds: of a step, of a byte, of opening a frame."""
+
+    alpha: float
+    beta: float
+    gamma: float
+
+    def all_gather(self, world_size: int, size: float) -> float:
+        """Seconds of gathering ``size`` bytes from each rank."""
+        steps = math.ceil(math.log2(world_size))
+        moved = (world_size - 1) * size
+        return self.alpha * steps + self.beta * moved + self.gamma * world_size
+
+
+def main() -> None:
+    """Measure, fit, and print or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="mpi4py")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    points = measure(options.backend, options.rounds)
+    model = fit(points, gamma_of())
+    lines = page(options.backend, load, points, model)
+    if options.write is None:
+        print("\n".join(lines))
+        return
+    options.write.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    plot(model, options.write.with_suffix(".svg"))
+
+
+def measure(backend: str, rounds: int) -> list[Point]:
+    """The median over rounds of the slowest rank's all-gather, for each world size and length."""
+    points = []
+    for world_size in WORLD_SIZES:
+        with World(backend, world_size) as world:
+            ranks = world.run(_gathers, *[rounds] * world_size, timeout=300)
+        for size, *times in zip(BYTES, *ranks, strict=True):
+            slowest = [max(by_rank) for by_rank in zip(*times, strict=True)]
+            points.append((world_size, size, statistics.median(slowest)))
+    return points
+
+
+def _gathers(backend: BaseDistBackend, rounds: int) -> list[list[float]]:
+    ours = getattr(backend, "inner", backend)  # without the journal that worlds keep
+    found = []
+    for size in BYTES:
+        mine = np.zeros(size, dtype=np.uint8)
+        calls = max(1, min(300, (1 << 22) // size))
+        found.append(time_it(ours, lambda mine=mine: ours.all_gather_object(mine), rounds, calls))
+    return found
+
+
+def gamma_of() -> float:
+    """Seconds of opening one small frame, the median of nine times `FRAMES`."""
+    call = framing.Call(1)
+    block = framing.split((None, None, [(1000, [500], None, None)]), call).block
+    blocks = bytearray(block * FRAMES)
+    times = []
+    for _ in range(9):
+        begin = time.perf_counter()
+        framing.decode_blocks(blocks, call)
+        times.append((time.perf_counter() - begin) / FRAMES)
+    return statistics.median(times)
+
+
+def fit(points: list[Point], gamma: float) -> Model:
+    """Least squares of the relative errors, over alpha and beta."""
+    rows = np.array([[math.ceil(math.log2(w)), (w - 1) * size] for w, size, _ in points], float)
+    seconds = np.array([t - gamma * w for w, _, t in points])
+    weights = 1 / np.array([t for *_, t in points])
+    scale = np.array([1.0, 1e-9])  # so that both columns are of like size
+    (alpha, beta), *_ = np.linalg.lstsq(rows * scale * weights[:, None], seconds * weights)
+    return Model(float(alpha), float(beta * 1e-9), gamma)
+
+
+def page(backend: str, load: float, points: list[Point], model: Model) -> Iterator[str]:
+    """The page, part by part."""
+    yield _INTRODUCTION
+    yield f"## Measured: {backend}, {os.cpu_count()} cores, load {load:.2f} before\n"
+    yield "| ranks | bytes a rank | measured, ms | model, ms |\n|---:|---:|---:|---:|"
+    for world_size, size, seconds in points:
+        modelled = model.all_gather(world_size, size)
+        yield f"| {world_size} | {size} | {seconds * 1e3:.3f} | {modelled * 1e3:.3f} |"
+    yield (
+        f"\nFitted: alpha {model.alpha * 1e6:.1f} µs, beta {model.beta * 1e9:.3f} ns a byte "
+        f"({1e-9 / model.beta:.1f} GB/s); measured: gamma {model.gamma * 1e6:.2f} µs a frame.\n"
+    )
+    yield _EXTRAPOLATED
+    heads = "".join(f" gathered, 10^{round(math.log10(samples))} samples |" for samples in SAMPLES)
+    yield f"| ranks | sums, {framing.BLOCK_BYTES} bytes a rank |{heads}"
+    yield "|---:|---:|" + "---:|" * len(SAMPLES)
+    for world_size in RANKS:
+        sizes = [framing.BLOCK_BYTES, *(_column(n, world_size) for n in SAMPLES)]
+        cells = [1e3 * model.all_gather(world_size, size) for size in sizes]
+        yield f"| {world_size} |" + "".join(f" {_short(cell)} |" for cell in cells)
+    yield _END
+
+
+_INTRODUCTION = """\
+# Scaling
+
+What `compute` costs on many ranks, where its sums travel and where its samples do.
+`python -m suites.benchmarks.scaling --write docs/scaling.md` writes this page; the model and its
+source are in that module's docstring.
+"""
+
+_EXTRAPOLATED = """\
+## Extrapolated: nothing below was measured
+
+The ranks above share one machine's cores and memory (three ranks on two cores wait for each other);
+on a network alpha and beta are others. Milliseconds of one `compute`:
+"""
+
+_END = """
+Gathered samples are 8 bytes each, in one column, and every rank receives all of them. Sums cost the
+same however many samples there are; with thousands of ranks most of it is opening the frames of all
+others. That an evaluation on 512 ranks takes two collectives of one block, and gives what one rank
+gives, is a test (`suites/evaluation/test_scale.py`).
+
+![Seconds of one compute against ranks](scaling.svg)"""
+
+
+def _column(samples: int, world_size: int) -> float:
+    """Bytes that a rank sends of its share; never less than a block."""
+    return max(framing.BLOCK_BYTES, COLUMN_BYTES * samples / world_size)
+
+
+def _short(milliseconds: float) -> str:
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+
+
+def plot(model: Model, path: Path) -> None:
+    """Seconds against ranks, both axes logarithmic; all of it is extrapolated."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="ranks", ylabel="seconds of one compute (extrapolated)")
+    ranks = np.unique(np.logspace(3, 14, 60, base=2).astype(int))
+    for samples in SAMPLES:
+        seconds = [model.all_gather(w, _column(samples, w)) for w in ranks.tolist()]
+        axes.loglog(ranks, seconds, "--", label=f"gathered, {samples:,} samples")
+    sums = [model.all_gather(w, framing.BLOCK_BYTES) for w in ranks.tolist()]
+    axes.loglog(ranks, sums, label="sums, any number of samples")
+    axes.legend()
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
