@@ -78,7 +78,7 @@ def encode(obj: Any) -> bytearray:
     Returns:
         The frame, block included; `BLOCK_BYTES` or more.
     """
-    block, rest = split(*obj) if type(obj) is Numbered else split(obj)
+    block, rest = _parts(obj)
     frame = bytearray(block)
     frame += rest
     return frame
@@ -91,7 +91,7 @@ def encode_array(obj: Any, multiple: int = 1) -> npt.NDArray[np.uint8]:
         obj: See `encode`.
         multiple: The array is lengthened to a multiple of this; what is added may hold anything.
     """
-    block, rest = split(*obj) if type(obj) is Numbered else split(obj)
+    block, rest = _parts(obj)
     size = len(block) + len(rest)
     frame = np.empty(-(-size // multiple) * multiple, dtype=np.uint8)
     frame[: len(block)] = np.frombuffer(block, dtype=np.uint8)
@@ -192,6 +192,10 @@ def check_size(size: int, rank: int) -> None:
             f"rank {rank} announced {size} bytes, over the cap of {MAX_OBJECT_BYTES} "
             f"(max_object_bytes of harness.framing.configure)"
         )
+
+
+def _parts(obj: Any) -> Parts:
+    return split(*obj) if type(obj) is Numbered else split(obj)
 
 
 def _serialise(obj: Any) -> tuple[int, bytes, list[memoryview]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from harness.worlds.jobs import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
 from harness.worlds.journal import read_position
@@ -36,6 +39,35 @@ def start_as_from_a_terminal(command: list[str], **options: Any) -> subprocess.P
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
+
+
+def run_plainly(
+    command: list[str], folder: Path, seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, with a wide terminal without colours and what is imported here.
+
+    One that does not end in time fails the test, and shows what it had printed.
+    """
+    environment = {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "COLUMNS": "200",
+        "NO_COLOR": "1",
+        "TERM": "dumb",
+    }
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | MpirunLauncher().environment() | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        told = b"".join(filter(None, [late.stdout, late.stderr])).decode(errors="replace")
+        pytest.fail(f"it did not end within {seconds} s, having printed:\n{told}")
 
 
 def mpirun(world_size: int) -> tuple[str, ...]:

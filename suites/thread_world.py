@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from backends.threads_dist import ThreadGroup, ThreadsDist
+from harness import framing
 
 T = TypeVar("T")
 _SECONDS = 20.0
+
+
+class Counting(ThreadsDist):
+    """Notes how many bytes this rank sends in each all-gather."""
+
+    def __init__(self, inner: ThreadsDist) -> None:
+        super().__init__(*inner._own)
+        self.sent: list[int] = []
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        self.sent.append(len(framing.encode(obj)))
+        return super().all_gather_object(obj)
 
 
 def run_ranks(world_size: int, function: Callable[[ThreadsDist], T]) -> list[T | BaseException]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from harness.contract import BaseDistBackend
 from harness.errors import UsageError
 from harness.metrics.arrays import rank_labels, shape_of, to_numpy
+from harness.metrics.labels import check_paired
 from harness.metrics.summable import SummableMetric, Sums
 
 
@@ -76,11 +77,7 @@ class Accuracy(SummableMetric):
             raise UsageError(
                 f"predictions must be scores of shape (N, C) or labels of shape (N,), not {shape}"
             )
-        if shape[0] != len(true):
-            raise UsageError(
-                f"predictions of shape {shape} and labels of shape {shape_of(labels)} "
-                f"do not have the same number of samples"
-            )
+        check_paired(predictions, labels)
         hits = (
             self._compare(predictions, true) if len(shape) == 1 else self._rank(predictions, true)
         )

@@ -23,6 +23,7 @@ from harness import framing
 from harness.contract import BaseDistBackend
 from harness.metrics import Accuracy
 from harness.worlds import World
+from suites.benchmarks.asv._ranks import CountingBackend
 from suites.benchmarks.objects import raw_of
 
 WORLD_SIZE = 2
@@ -58,7 +59,7 @@ def table(backend: str, rounds: int) -> Iterator[str]:
 
 def measure(backend: BaseDistBackend, rounds: int) -> list[tuple[str, int, list[float], int]]:
     """Name, samples a rank, seconds of each round, bytes sent; one row a contestant."""
-    counting = Counting(backend)
+    counting = CountingBackend(backend)
     rows = []
     for size in SIZES:
         accuracy = Accuracy(dist_backend=counting)
@@ -124,26 +125,6 @@ def time_it(
         if round_:
             times.append((time.perf_counter() - begin) / calls)
     return times
-
-
-class Counting(BaseDistBackend):
-    """A backend that counts the bytes it is given to send."""
-
-    def __init__(self, inner: BaseDistBackend) -> None:
-        self.inner = inner
-        self.sent = 0
-
-    is_initialized = property(lambda self: self.inner.is_initialized)
-    rank = property(lambda self: self.inner.rank)
-    world_size = property(lambda self: self.inner.world_size)
-
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        self.sent += len(framing.encode(obj))
-        return self.inner.all_gather_object(obj)
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        self.sent += len(framing.encode(obj)) if self.rank == src else 0
-        return self.inner.broadcast_object(obj, src)
 
 
 if __name__ == "__main__":

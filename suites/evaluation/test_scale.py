@@ -10,23 +10,15 @@ from backends.threads_dist import ThreadsDist
 from harness import evaluate, framing
 from harness.datasets import ArrayDataset
 from harness.metrics import Accuracy, ConfusionMatrix, Mean
-from suites.thread_world import run_ranks, values
+from suites.thread_world import Counting, run_ranks, values
 
 WORLD_SIZE = 512
 SIZE = 1_201
 CLASSES = 3
 
 
-class Counting(ThreadsDist):
-    """Counts what one rank sends."""
-
-    def __init__(self, inner: ThreadsDist) -> None:
-        super().__init__(*inner._own)
-        self.sent: list[int] = []
-
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        self.sent.append(len(framing.encode(obj)))
-        return super().all_gather_object(obj)
+class GathersAlone(Counting):
+    """Notes what one rank sends."""
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         raise AssertionError("nothing here needs a broadcast")
@@ -53,7 +45,7 @@ def test_512_ranks_say_what_one_says_in_two_collectives_of_a_block() -> None:
     dataset = ArrayDataset("numbered", images, index % CLASSES, ("a", "b", "c"))
 
     def rank(backend: ThreadsDist) -> Any:
-        counting = Counting(backend)
+        counting = GathersAlone(backend)
         metrics = {"right": Accuracy(counts=True), "score": Scores(), "all": ConfusionMatrix(3)}
         found = evaluate(predict, dataset, metrics, counting, 2)
         matrix = found.metrics.pop("all")["matrix"].tolist()

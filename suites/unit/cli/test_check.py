@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,8 +14,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from harness.conformance.runner import select_rules
-from harness.worlds.jobs import MpirunLauncher
-from suites.processes import mpirun
+from suites.processes import mpirun, run_plainly
 from suites.requirements import backend_class
 
 RULES = select_rules()
@@ -64,23 +62,8 @@ def check(tmp_path: Path) -> Any:
     (tmp_path / "mine.py").write_text(MINE)
 
     def run(*arguments: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*under, sys.executable, "-m", "harness.cli", "check", *arguments],
-            cwd=tmp_path,
-            env=os.environ
-            | MpirunLauncher().environment()
-            | {
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "COLUMNS": "200",
-                "NO_COLOR": "1",
-                "TERM": "dumb",
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        command = [*under, sys.executable, "-m", "harness.cli", "check", *arguments]
+        return run_plainly(command, tmp_path, 120)
 
     return run
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.worlds.jobs import MpirunLauncher
-from suites.processes import horovodrun, mpirun, torchrun
+from suites.processes import horovodrun, mpirun, run_plainly, torchrun
 from suites.requirements import backend_class
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -79,27 +77,8 @@ def run(tmp_path: Path) -> Run:
     def start(tests: str, *options: str, under: tuple[str, ...] = ()) -> object:
         (tmp_path / "test_mine.py").write_text(tests)
         launcher = [*under, sys.executable] if under else [sys.executable]
-        try:
-            return subprocess.run(
-                [*launcher, "-m", "pytest", "-p", "harness.conformance.plugin", "-rs", *options],
-                cwd=tmp_path,
-                env=os.environ
-                | MpirunLauncher().environment()
-                | {
-                    "PYTHONPATH": os.pathsep.join(sys.path),
-                    "COLUMNS": "200",
-                    "NO_COLOR": "1",
-                    "TERM": "dumb",
-                },
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=180,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as late:
-            told = b"".join(filter(None, [late.stdout, late.stderr])).decode(errors="replace")
-            pytest.fail(f"it did not end within {late.timeout} s, having printed:\n{told}")
+        options = ("-m", "pytest", "-p", "harness.conformance.plugin", "-rs", *options)
+        return run_plainly([*launcher, *options], tmp_path, 180)
 
     return start  # type: ignore[return-value]
 
