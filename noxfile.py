@@ -23,6 +23,7 @@ PADDLE = "paddlepaddle==3.3.1"
 MODEL_SUITES = [
     "suites/evaluation/test_parity.py",
     "suites/examples/test_flax_full_eval.py",
+    "suites/unit/models/test_folding.py",
     "suites/unit/models/test_layouts.py",
     "suites/unit/test_padding.py",
 ]

@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 from rich.console import Console
@@ -58,6 +58,16 @@ def _parse_topk(_context: object, _option: object, value: str) -> tuple[int, ...
 )
 @click.option("--download", is_flag=True, help="Fetch CIFAR-10 into --data first.")
 @click.option("--weights", type=click.Path(path_type=Path), help="A .safetensors or .pt file.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="What the network computes in.",
+)
+@click.option(
+    "--exact", is_flag=True, help="Compute batch normalisations, instead of folding them."
+)
 @click.option("--topk", callback=_parse_topk, default="1,3", show_default=True, metavar="K,K,…")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
 @click.option(
@@ -78,6 +88,8 @@ def eval_command(
     data: str,
     download: bool,
     weights: Path | None,
+    dtype: Literal["float32", "bfloat16"],
+    exact: bool,
     topk: tuple[int, ...],
     json_path: Path | None,
     timeout: float,
@@ -100,7 +112,7 @@ def eval_command(
     try:
         size = _world_size(backend, world_size, outer)
         folder = _data_folder(data, download, outer)
-        job = EvalJob(framework, backend, device, batch_size, folder, weights, topk)
+        job = EvalJob(framework, backend, device, batch_size, folder, weights, topk, exact, dtype)
         job.check()
         if json_path is not None and not json_path.parent.is_dir():
             raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")

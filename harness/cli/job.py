@@ -9,7 +9,7 @@ import platform
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.contract import BaseDistBackend
 from harness.datasets.base import ArrayDataset
@@ -26,7 +26,7 @@ FRAMEWORKS = {
     "jax": "harness.models.resnet18_jax",
     "tensorflow": "harness.models.resnet18_tensorflow",
 }
-"""The module of each framework's model; it gives ``make_predict(weights, device)``."""
+"""The module of each framework's model; it gives ``make_predict``."""
 
 _LIBRARIES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorflow", "keras")}
 
@@ -50,6 +50,8 @@ class EvalJob:
         data: A folder with CIFAR-10's test split; None stands for the embedded data set.
         weights: A weights file; None stands for the weights that ship.
         topk: Each k of the top-k accuracies.
+        exact: Whether batch normalisations are computed as they are, not folded.
+        dtype: What the network computes in, ``float32`` or ``bfloat16``.
     """
 
     framework: str
@@ -59,6 +61,8 @@ class EvalJob:
     data: Path | None
     weights: Path | None
     topk: tuple[int, ...]
+    exact: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
     def check(self) -> None:
         """Refuse what can be known to be wrong before a rank is started.
@@ -85,7 +89,8 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
     dataset = _load_dataset(job.data)
     weights = default_weights() if job.weights is None else load_weights(job.weights)
     model = _model(job.framework)
-    predict = model.make_predict(weights, _local_device(job, backend.rank))
+    device = _local_device(job, backend.rank)
+    predict = model.make_predict(weights, device, exact=job.exact, dtype=job.dtype)
     accuracy = Accuracy(topk=job.topk, counts=True)
     result = evaluate(
         predict, dataset, {"accuracy": accuracy}, backend, job.batch_size, progress=beat
@@ -102,6 +107,8 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
         "backend": job.backend,
         "framework": job.framework,
         "device": job.device,
+        "dtype": job.dtype,
+        "exact": job.exact,
         "dataset": dataset.name,
         "batch_size": result.batch_size,
         "threads": os.environ.get("OMP_NUM_THREADS"),

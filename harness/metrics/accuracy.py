@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from harness.contract import BaseDistBackend
 from harness.errors import UsageError
-from harness.metrics.arrays import rank_labels, shape_of, to_numpy
+from harness.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
 from harness.metrics.labels import check_paired
 from harness.metrics.summable import SummableMetric, Sums
 
@@ -22,7 +22,8 @@ class Accuracy(SummableMetric):
 
     Equal scores are ordered by class index, the lower first. A NaN score comes after every number
     and is never right. Scores may be NumPy, torch, JAX or TensorFlow arrays and stay on their
-    device; only a few bytes a sample come to the host.
+    device; only a few bytes a sample come to the host, a few batches later, so that a device
+    does not wait for the host after each batch.
 
     Args:
         topk: One k or several, each from 1 up.
@@ -78,11 +79,15 @@ class Accuracy(SummableMetric):
                 f"predictions must be scores of shape (N, C) or labels of shape (N,), not {shape}"
             )
         check_paired(predictions, labels)
-        hits = (
-            self._compare(predictions, true) if len(shape) == 1 else self._rank(predictions, true)
-        )
-        # One row a sample: its verdicts as bits, one byte up to eight (k, threshold) pairs.
-        self._append(np.packbits(hits, axis=1))
+        if len(shape) == 1:
+            self._append(_packed(self._compare(predictions, true)))
+            return
+        self._check_classes(shape, true)
+        ranks, own = rank_labels(predictions, true)
+        if is_on_host(predictions):
+            self._append(self._verdicts(ranks, own))
+        else:
+            self._append_later(len(true), lambda: self._verdicts(ranks, own))
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
         """Count the right samples of each key: int64 of shape (keys,)."""
@@ -108,27 +113,36 @@ class Accuracy(SummableMetric):
         right = _class_indices(predictions, "predictions") == true
         return np.repeat(right[:, None], len(self._keys), axis=1)
 
-    def _rank(self, scores: Any, true: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        classes = shape_of(scores)[1]
+    def _check_classes(self, shape: tuple[int, ...], true: npt.NDArray[np.int64]) -> None:
+        classes = shape[1]
         if max(self.topk) > classes:
             raise UsageError(
                 f"top-{max(self.topk)} needs at least as many classes, but the scores have shape "
-                f"{shape_of(scores)}"
+                f"{shape}"
             )
         outside = np.flatnonzero((true < 0) | (true >= classes))
         if len(outside):
             first = outside[0]
             raise UsageError(
                 f"label {true[first]} of sample {first} is not a class: the scores of shape "
-                f"{shape_of(scores)} have classes 0 to {classes - 1}"
+                f"{shape} have classes 0 to {classes - 1}"
             )
-        ranks, own = rank_labels(scores, true)
+
+    def _verdicts(self, ranks: Any, own: Any) -> npt.NDArray[np.uint8]:
+        ranks, own = to_numpy(ranks), to_numpy(own)
+        if own.dtype == np.float16:
+            own = own.astype(np.float32)
         valid = ~np.isnan(own)
         hits = [
             valid & (ranks < k) & (True if thr is None else own > _as(own.dtype, thr))
             for k, thr in product(self.topk, self.thrs)
         ]
-        return np.stack(hits, axis=1)
+        return _packed(np.stack(hits, axis=1))
+
+
+def _packed(hits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    """One row a sample: its verdicts as bits, one byte up to eight (k, threshold) pairs."""
+    return np.packbits(hits, axis=1)
 
 
 def _as(dtype: np.dtype[Any], threshold: float) -> Any:

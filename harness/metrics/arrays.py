@@ -53,9 +53,13 @@ def to_numpy(array: Any) -> npt.NDArray[Any]:
     return found
 
 
-def rank_labels(
-    scores: Any, labels: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+def is_on_host(array: Any) -> bool:
+    """Whether reading an array waits for no device and no computation that is queued there."""
+    kind = kind_of(array)
+    return kind == "numpy" or (kind == "torch" and array.device.type == "cpu")
+
+
+def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
     """Rank each sample's label among its scores, on the device that holds the scores.
 
     The rank is the number of classes that come before the label when classes are ordered by falling
@@ -66,18 +70,14 @@ def rank_labels(
         labels: int64 of shape (N,), each from 0 to C - 1.
 
     Returns:
-        The ranks, int64 of shape (N,); and the labels' own scores, shape (N,), as float32 where
-        they were of half precision.
+        The ranks, integers of shape (N,); and the labels' own scores, shape (N,); both still on
+        the device, perhaps not computed yet.
     """
     dtype = str(getattr(scores, "dtype", ""))
     if "complex" in dtype or "str" in dtype:
         raise UsageError(f"scores must be real numbers, not {dtype}")
     operations = {"torch": _rank_torch, "jax": _rank_jax, "tensorflow": _rank_tensorflow}
-    ranks, own = operations.get(kind_of(scores), _rank_numpy)(scores, labels)
-    own = to_numpy(own)
-    if own.dtype == np.float16:
-        own = own.astype(np.float32)
-    return to_numpy(ranks).astype(np.int64), own
+    return operations.get(kind_of(scores), _rank_numpy)(scores, labels)
 
 
 # A comparison with NaN is false, so a NaN among the other scores never comes before the label. The

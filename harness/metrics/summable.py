@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from harness.metrics.base import BaseMetric, check_collected, check_sizes
 
 Sums = npt.NDArray[Any]
 """Exact sums: an array of int64, or of Python integers (dtype object) where these are too small."""
+
+_Bring = Callable[[], npt.NDArray[Any]]
+_SumsOf = Callable[[npt.NDArray[Any]], Sums]
 
 
 class SummableMetric(BaseMetric):
@@ -52,11 +56,25 @@ class SummableMetric(BaseMetric):
         return compute_together(self.dist_backend, [self], size)[0][0]
 
     def _append(self, column: npt.NDArray[Any]) -> None:
+        """Add one row for each sample."""
+        self._results.settle(0)
         self._results.append(column, self.sums_of(column))
+
+    def _append_later(self, length: int, column: Callable[[], npt.NDArray[Any]]) -> None:
+        """Add rows that a device is computing still.
+
+        Args:
+            length: How many.
+            column: Brings them to the host, and waits for them if it must.
+        """
+        self._results.append_later(length, column, self.sums_of)
 
     def _fresh(self) -> Any:
         return Column()
 
+
+_PENDING = 4
+"""Batches whose rows may be under way from a device; what queues up there has a bound."""
 
 _FEW = 16
 """Sums up to this number travel as integers, which are shorter than an array."""
@@ -69,9 +87,10 @@ class Column:
         self._chunks: list[npt.NDArray[Any]] = []
         self._length = 0
         self._sums: Sums | None = None
+        self._pending: deque[tuple[int, _Bring, _SumsOf]] = deque()
 
     def __len__(self) -> int:
-        return self._length
+        return self._length + sum(length for length, _, _ in self._pending)
 
     def append(self, chunk: npt.NDArray[Any], sums: Sums) -> None:
         """Add rows and the sums of them."""
@@ -80,8 +99,21 @@ class Column:
             self._length += len(chunk)
             self._sums = sums if self._sums is None else self._sums + sums
 
+    def append_later(self, length: int, bring: _Bring, sums_of: _SumsOf) -> None:
+        """Add ``length`` rows that ``bring`` gives; the oldest under way are brought first."""
+        self._pending.append((length, bring, sums_of))
+        self.settle(_PENDING)
+
+    def settle(self, most: int) -> None:
+        """Bring what is under way, until no more than ``most`` batches are."""
+        while len(self._pending) > most:
+            _, bring, sums_of = self._pending.popleft()
+            chunk = bring()
+            self.append(chunk, sums_of(chunk))
+
     def sums(self, keep: int, metric: SummableMetric) -> Sums | None:
         """Sum the first ``keep`` rows; the work is that of the fewer, kept or dropped."""
+        self.settle(0)
         if keep == self._length:
             return self._sums
         if self._sums is None or keep == 0:

@@ -172,3 +172,49 @@ def test_a_size_that_can_not_be_is_an_error(size: Any) -> None:
 
 def test_rows_can_be_computed_at_once() -> None:
     assert Total().compute_metric([1, 2, 3]) == (3, 6)
+
+
+class Later(Total):
+    """Its rows come from a device, so to speak: when they are brought, and not before."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.brought: list[int] = []
+
+    def add(self, samples: Any) -> None:
+        rows = np.asarray(samples, dtype=np.int64)
+
+        def bring() -> npt.NDArray[Any]:
+            self.brought.extend(rows.tolist())
+            return rows
+
+        self._append_later(len(rows), bring)
+
+
+def test_adding_does_not_wait_for_a_device_and_what_queues_up_has_a_bound() -> None:
+    metric = Later(dist_backend="non_dist")
+    late = []
+    for sample in range(20):
+        metric.add([sample])
+        late.append(sample + 1 - len(metric.brought))
+    assert late[0] == 1, "the first batch was waited for"
+    assert max(late) == late[-1] < 10
+    assert metric.compute() == (20, sum(range(20)))
+    assert metric.brought == list(range(20))
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.lists(st.integers(-99, 99), max_size=4)), max_size=12),
+    st.data(),
+)
+def test_rows_that_come_late_keep_their_place(
+    batches: list[tuple[bool, list[int]]], data: st.DataObject
+) -> None:
+    plain, mixed = Total(dist_backend="non_dist"), Later(dist_backend="non_dist")
+    for late, samples in batches:
+        plain.add(samples)
+        (mixed.add if late else super(Later, mixed).add)(samples)
+    count = sum(len(samples) for _, samples in batches)
+    size = data.draw(st.integers(0, count))
+    if size:
+        assert mixed.compute(size) == plain.compute(size)
