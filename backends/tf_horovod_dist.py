@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import threading
@@ -9,16 +10,14 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import horovod.tensorflow as hvd
+import numpy as np
 import tensorflow as tf
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 from harness import framing
 from harness.contract import BaseDistBackend, Rendezvous
-from harness.wire import Call
-
-# Frames begin at multiples of this, so that their arrays are aligned.
-_ALIGNMENT = 64
+from harness.wire import ALIGNMENT, Call
 
 
 class TFHorovodDist(BaseDistBackend):
@@ -97,17 +96,27 @@ class TFHorovodDist(BaseDistBackend):
 
     def _gather(self, obj: Any, call: Call) -> list[memoryview]:
         """Every rank's frame, in rank order, in memory of their own."""
-        mine = framing.encode_array(framing.Numbered(obj, call), _ALIGNMENT)
+        mine = framing.encode_array(framing.Numbered(obj, call), ALIGNMENT)
         view = mine.data
         if self.is_initialized:
             with self._one_at_a_time:
-                view = hvd.allgather(tf.constant(mine), name="disteval").numpy().data
+                # Through DLPack a tensor shares the array's memory.
+                tensor = tf.experimental.dlpack.from_dlpack(mine.__dlpack__())
+                view = _memory_of(hvd.allgather(tensor, name="disteval"))
         frames = []
         for rank in range(self.world_size):
             size = framing.size_of(view, rank, call)
             frames.append(view[:size])
-            view = view[-(-size // _ALIGNMENT) * _ALIGNMENT :]
+            view = view[-(-size // ALIGNMENT) * ALIGNMENT :]
         return frames
+
+
+def _memory_of(tensor: tf.Tensor) -> memoryview:
+    """The memory of a uint8 tensor that nobody else holds, writable, without a copy."""
+    array = np.asarray(tensor)  # shares it, but calls it read-only
+    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+    memory.held_by = tensor  # type: ignore[attr-defined]  # it lives as long as its memory
+    return memoryview(memory).cast("B")
 
 
 def _serve(host: str, world_size: int) -> RendezvousHTTPServer:

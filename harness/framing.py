@@ -93,7 +93,11 @@ def encode_array(obj: Any, multiple: int = 1) -> npt.NDArray[np.uint8]:
     """
     block, rest = _parts(obj)
     size = len(block) + len(rest)
-    frame = np.empty(-(-size // multiple) * multiple, dtype=np.uint8)
+    length = -(-size // multiple) * multiple
+    # Libraries that take its memory as it is want it aligned.
+    memory = np.empty(length + wire.ALIGNMENT, dtype=np.uint8)
+    start = -memory.ctypes.data % wire.ALIGNMENT
+    frame = memory[start : start + length]
     frame[: len(block)] = np.frombuffer(block, dtype=np.uint8)
     frame[len(block) : size] = np.frombuffer(rest, dtype=np.uint8)
     return frame

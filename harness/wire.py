@@ -34,7 +34,8 @@ INLINE_BYTES = BLOCK_BYTES - _BODY_AT
 _MAGIC = b"DEHF"
 _VERSION = 2
 _SMALL_PICKLE = (_VERSION, PICKLE, 0, BLOCK_BYTES, _MAGIC)
-_ALIGNMENT = 64
+ALIGNMENT = 64
+"""Of the memory that holds arrays, in bytes."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -87,7 +88,7 @@ class Header(NamedTuple):
 
 def laid_out_size(body: bytes, memories: Sequence[memoryview]) -> int:
     """Return the most that body and memories take behind the block, in bytes."""
-    return len(body) + sum(len(memory) + 8 + _ALIGNMENT for memory in memories)
+    return len(body) + sum(len(memory) + 8 + ALIGNMENT for memory in memories)
 
 
 def assemble(kind: int, body: bytes, memories: Sequence[memoryview], call: Call) -> Parts:
@@ -205,4 +206,4 @@ def _memories(table: memoryview, rest: memoryview, start: int, rank: int) -> lis
 
 
 def _aligned(offset: int) -> int:
-    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+    return -(-offset // ALIGNMENT) * ALIGNMENT
