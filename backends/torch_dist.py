@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
 import itertools
 import os
+import socket
+import struct
 import sys
 import weakref
 from abc import abstractmethod
@@ -20,6 +24,8 @@ from harness.errors import BackendUnavailableError, UsageError
 
 _calls: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
 """What numbers the collectives of each process group."""
+
+_SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 
 
 class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
@@ -110,10 +116,10 @@ class TorchCPUDist(_TorchDist):
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
-        """Join a gloo group that meets in a file of ``rendezvous.path``."""
-        if rendezvous.host == "127.0.0.1" and sys.platform == "linux":
-            # gloo listens on the host name's address otherwise, open to the network.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        """Join a gloo group that listens on ``rendezvous.own_host`` alone."""
+        # gloo listens on the host name's address otherwise, which may be another network's.
+        if sys.platform == "linux" and (interface := _interface_of(rendezvous.own_host)):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         _join("gloo", rank, world_size, rendezvous)
 
     def _device(self) -> torch.device:
@@ -140,14 +146,16 @@ class TorchCUDADist(_TorchDist):
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
-        """Take GPU ``rank`` of this machine, and join an NCCL group."""
+        """Take a GPU of this machine, and join an NCCL group."""
         devices = torch.cuda.device_count()
-        if world_size > devices:
+        # Launchers over several machines tell which of those here; of our own, rank is as good.
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+        if here > devices:
             raise BackendUnavailableError(
-                f"world size {world_size} needs as many GPUs, and torch finds {devices}; "
+                f"world size {world_size} needs {here} GPUs here, and torch finds {devices}; "
                 f"NCCL can't put two ranks on one"
             )
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
         _join("nccl", rank, world_size, rendezvous)
 
     def _device(self) -> torch.device:
@@ -157,8 +165,44 @@ class TorchCUDADist(_TorchDist):
 def _join(library: str, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
     dist.init_process_group(
         library,
-        store=dist.FileStore(str(rendezvous.path / "torch_store"), world_size),
+        store=_store(rank, world_size, rendezvous),
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=rendezvous.timeout),
     )
+
+
+def _store(rank: int, world_size: int, rendezvous: Rendezvous) -> dist.Store:
+    """Where the ranks meet: a file that nobody else can open, or a port of rank 0's host."""
+    if rendezvous.directory is not None:
+        return dist.FileStore(str(rendezvous.directory / "torch_store"), world_size)
+    patience: dict[str, Any] = {
+        "timeout": timedelta(seconds=rendezvous.timeout),
+        "wait_for_workers": False,
+    }
+    if rank > 0:
+        port = int(rendezvous.lookup("torch_store"))
+        return dist.TCPStore(rendezvous.host, port, world_size, **patience)
+    # Bound here: the store itself would listen on every address of the host.
+    server = socket.create_server((rendezvous.host, 0))
+    port = server.getsockname()[1]
+    own = {"is_master": True, "master_listen_fd": server.detach()}
+    store = dist.TCPStore(rendezvous.host, port, world_size, **own, **patience)
+    rendezvous.publish("torch_store", str(port))
+    return store
+
+
+def _interface_of(host: str) -> str | None:
+    """The network interface that has this address; None when there is none."""
+    if ipaddress.ip_address(host).is_loopback:
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # it has no IPv4 address
+            if socket.inet_ntoa(answer[20:24]) == host:
+                return name
+    return None

@@ -68,18 +68,34 @@ class Rendezvous:
     """What ranks need to find each other before they can talk.
 
     Attributes:
-        path: A private directory, empty at the start, on a file system that all ranks share.
+        directory: What `path` returns; None where the ranks share no file system.
         host: The address on which rank 0 may listen; loopback unless the user said otherwise.
         port: A port on ``host`` that was free when it was picked.
         timeout: Seconds that any wait for another rank may take.
         exchange: What carries published values; the harness gives it to each rank.
+        own_host: The address on which this rank may listen; ``host`` on one host.
     """
 
-    path: Path
+    directory: Path | None
     host: str = "127.0.0.1"
     port: int = 0
     timeout: float = 60.0
     exchange: Exchange | None = None
+    own_host: str = "127.0.0.1"
+
+    @property
+    def path(self) -> Path:
+        """A private directory, empty at the start, on a file system that all ranks share.
+
+        Raises:
+            UsageError: The ranks are on several hosts, and share none.
+        """
+        if self.directory is None:
+            raise UsageError(
+                "the ranks are on several hosts and share no directory; they can meet at `host` "
+                "and `port`, or by what they publish and look up"
+            )
+        return self.directory
 
     def publish(self, key: str, value: str | bytes) -> None:
         """Give a value, such as the address one has bound, to every rank that asks for its key.
@@ -112,7 +128,7 @@ class BaseDistBackend(ABC):
 
     Attributes:
         launcher: How the harness starts this backend's ranks: ``local``, ``mpirun``, ``torchrun``,
-            ``horovodrun``, ``threads``, or one that was registered.
+            ``horovodrun``, ``threads``, ``ray``, or one that was registered.
         capabilities: What it can do beyond the contract.
         library: The distribution that it speaks for, as pip calls it; empty for none.
         devices: Where its objects travel: ``cpu``, ``cuda``, or both.

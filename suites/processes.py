@@ -91,12 +91,17 @@ def horovodrun(world_size: int) -> tuple[str, ...]:
 def ranks_below(pid: int) -> dict[int, int]:
     """Process ids by rank of the rank processes that ``pid`` has started, at any remove."""
     found: dict[int, int] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit() and _is_below(int(path.name), pid):
-            rank = _rank_of(path)
-            if rank is not None:
-                found[rank] = int(path.name)
+    for below in processes_below(pid):
+        rank = _rank_of(Path(f"/proc/{below}"))
+        if rank is not None:
+            found[rank] = below
     return found
+
+
+def processes_below(pid: int) -> list[int]:
+    """Process ids of what ``pid`` has started, at any remove."""
+    numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [number for number in numbers if _is_below(number, pid)]
 
 
 def collectives_left(pid: int, rank: int) -> int:

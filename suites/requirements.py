@@ -7,6 +7,7 @@ nox session names those it installs, so that nothing it should test is skipped w
 from __future__ import annotations
 
 import importlib
+import shutil
 from types import ModuleType
 from typing import Any
 
@@ -46,7 +47,16 @@ def backend_class(name: str) -> type[BaseDistBackend]:
         return _missing(name, str(error))
 
 
+def chromium() -> tuple[str, str]:
+    """Return the paths of Chromium and its driver, or skip the test; fail it where required."""
+    found = shutil.which("chromium"), shutil.which("chromedriver")
+    if None in found:
+        return _missing("chromium", "chromium and chromedriver are not both on the PATH")
+    return found
+
+
 def _missing(name: str, reason: str) -> Any:
     if name in required():
         pytest.fail(f"DISTEVAL_REQUIRE names {name}, but {reason}")
-    pytest.skip(reason)
+    # Also where a module of tests asks, before its first test.
+    pytest.skip(reason, allow_module_level=True)

@@ -48,6 +48,9 @@ def support_of(name: str) -> Support:
         cls()  # some need more than their library, such as a GPU
     except LibraryMissingError as error:
         return Support(name, available=False, why_not=str(error))
+    except Exception as error:  # a third party's class may fail in any way
+        told = f"backend {name!r} can't be used: {type(error).__name__}: {error}"
+        return Support(name, available=False, why_not=told)
     declared = ((f.name, getattr(cls.capabilities, f.name)) for f in fields(Capabilities))
     cannot = tuple((field, no.reason) for field, no in declared if isinstance(no, No))
     return Support(
@@ -65,7 +68,12 @@ def markdown_row(support: Support) -> str:
 @click.command("backends")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects instead of a table.")
 def backends_command(as_json: bool) -> None:
-    """List every backend: its library, whether it can be used here, and what it declares a no."""
+    r"""List every backend: its library, whether it can be used here, and what it declares a no.
+
+    \b
+    disteval backends
+    disteval backends --json
+    """
     found = [support_of(name) for name in list_all_backends()]
     if as_json:
         rows = [vars(support) | {"cannot": dict(support.cannot)} for support in found]

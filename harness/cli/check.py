@@ -14,13 +14,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from harness.cli.completion import complete_backend
+from harness.cli.terminal import tell_error
 from harness.errors import HarnessError, LibraryMissingError, UsageError, WorldError
 from harness.registry import add_working_directory, get_backend_class
+from harness.report.model import SIGNS
+from harness.report.page import check_page_path, write_page
 from harness.worlds import (
     Crew,
     OuterWorld,
     detect_outer_world,
     follow,
+    keep,
     lead,
     load_backend,
     release,
@@ -31,8 +36,6 @@ from harness.worlds import (
 if TYPE_CHECKING:
     from harness.conformance.rules import Rule
     from harness.conformance.runner import Report, Result
-
-_SIGNS = {"passed": "✓", "failed": "✗", "unsupported": "–", "error": "?"}
 
 
 def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[int, ...] | None:
@@ -48,14 +51,20 @@ def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[
 
 
 @click.command("check")
-@click.argument("target", required=False)
+@click.argument("target", required=False, shell_complete=complete_backend)
 @click.option(
     "--world-size", callback=_parse_sizes, metavar="1,2,3",
     help="World sizes.  [default: 1,2,3,5, or what mpirun or torchrun started]",
 )  # fmt: skip
-@click.option("--launcher", help="How to start the ranks.  [default: what the class names]")
-@click.option("--examples", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--launcher", metavar="NAME",
+    help="What starts the ranks, such as ray.  [default: what the class names]",
+)  # fmt: skip
+@click.option(
+    "--examples", type=click.IntRange(min=1), default=100, show_default=True,
+    help="Drawn examples a rule and world size.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="What draws the examples.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
     help="Seconds that one example may take.",
@@ -99,6 +108,8 @@ def check_command(
             return
         if target is None:
             raise UsageError("name a backend to check, or give --list")
+        if html_path is not None:
+            check_page_path(html_path)
         add_working_directory()
         outer = detect_outer_world()
         if outer is not None and outer.rank > 0:
@@ -114,19 +125,20 @@ def check_command(
         )
         crew = None
         if outer is None:
-            report = judge(world_size or DEFAULT_WORLD_SIZES)
+            with keep(launcher):
+                report = judge(world_size or DEFAULT_WORLD_SIZES)
         else:
             crew = lead(outer)
             report = _judge_attached(judge, target, world_size, outer, crew)
     except HarnessError as error:
         _fail(error)
-    console = Console(record=html_path is not None)
-    _show(console, report, {rule.number: rule for rule in chosen})
-    if html_path is not None:
-        console.save_html(str(html_path))
-    if json_path is not None:
-        json_path.write_text(json.dumps(report.to_json(), indent=2) + "\n")
+    _show(Console(), report, {rule.number: rule for rule in chosen})
     code = {"conformant": 0, "broken": 1, "incomplete": 2}[report.verdict]
+    try:
+        _write(report, json_path, html_path)
+    except HarnessError as error:
+        tell_error("check", str(error), error)
+        code = 2
     if crew is not None:
         release(crew, code)
     sys.exit(code)
@@ -153,9 +165,20 @@ def _judge_attached(
         return judge((outer.world_size,), crew=crew)
     except HarnessError as error:
         common = error.common if isinstance(error, WorldError) else None
-        click.echo(f"disteval check: {common or error}", err=True)
+        tell_error("check", str(common or error), error)
         release(crew, 2)
         sys.exit(2)
+
+
+def _write(report: Report, json_path: Path | None, html_path: Path | None) -> None:
+    found = report.to_json()
+    if json_path is not None:
+        try:
+            json_path.write_text(json.dumps(found, indent=2) + "\n")
+        except OSError as error:
+            raise UsageError(f"--json {json_path} can't be written: {error}") from error
+    if html_path is not None:
+        write_page(html_path, [(report.target, found)])
 
 
 def _list_rules(rules: list[Rule]) -> None:
@@ -182,7 +205,7 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         table.add_row(
             number,
             rule.name,
-            *(_SIGNS[row[size].outcome] for size in sizes),
+            *(SIGNS[row[size].outcome].glyph for size in sizes),
             str(examples),
             f"{seconds:.1f}",
             f"{examples / seconds:.0f}" if examples else "",
@@ -214,7 +237,7 @@ def _show_reasons(console: Console, report: Report, outcome: str) -> None:
         for size, ids in sizes.items():
             where.setdefault(", ".join(ids), []).append(f"W={size}")
         told = "; ".join(f"{ids} at {', '.join(names)}" for ids, names in where.items())
-        console.print(f"{_SIGNS[outcome]} {told}: {escape(reason)}", soft_wrap=True)
+        console.print(f"{SIGNS[outcome].glyph} {told}: {escape(reason)}", soft_wrap=True)
 
 
 def _show_failure(console: Console, report: Report, rule: Rule, results: list[Result]) -> None:
@@ -228,13 +251,10 @@ def _show_failure(console: Console, report: Report, rule: Rule, results: list[Re
     if others:
         sizes = ", ".join(str(result.world_size) for result in others)
         lines.append(f"also broken at world size{'s' * (len(others) > 1)} {sizes}")
-    lines.append(
-        f"again: disteval check {escape(report.target)} --rules {first.id} "
-        f"--world-size {first.world_size} --seed {report.seed} --examples {report.examples}"
-    )
+    lines.append(f"again: {escape(first.replay)}")
     console.print("\n".join(lines), soft_wrap=True)  # commands and paths stay in one piece
 
 
 def _fail(error: HarnessError) -> NoReturn:
-    click.echo(f"disteval check: {error}", err=True)
+    tell_error("check", str(error), error)
     sys.exit(2)

@@ -13,12 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from harness.cli.completion import complete_backend
 from harness.cli.job import FRAMEWORKS, EvalJob, run_job
+from harness.cli.terminal import is_quiet, tell_error
 from harness.datasets.cifar10 import download_cifar10
 from harness.errors import HarnessError, UsageError, WorldError, exit_code_of
 from harness.registry import get_backend_class
+from harness.report.files import SCHEMA_VERSION
 from harness.worlds import (
+    Launcher,
     OuterWorld,
+    RayLauncher,
     World,
     check_world_size,
     detect_outer_world,
@@ -40,16 +45,43 @@ def _parse_topk(_context: object, _option: object, value: str) -> tuple[int, ...
 
 @click.command("eval")
 @click.option(
-    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True
+    "--framework",
+    type=click.Choice(list(FRAMEWORKS)),
+    default="torch",
+    show_default=True,
+    help="Computes the network.",
 )
-@click.option("--backend", default="torch_cpu", show_default=True, help="Moves the results.")
+@click.option(
+    "--backend",
+    default="torch_cpu",
+    show_default=True,
+    shell_complete=complete_backend,
+    help="Moves the results.",
+)
 @click.option(
     "--world-size",
     type=int,
     help=f"Ranks to start; {DEFAULT_WORLD_SIZE}, or what mpirun or torchrun started.",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option(
+    "--launcher",
+    metavar="NAME",
+    help="What starts the ranks, such as ray.  [default: what the backend names]",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the network runs.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Pictures a batch, on each rank.",
+)
 @click.option(
     "--data",
     envvar="CIFAR10_ROOT",
@@ -68,7 +100,14 @@ def _parse_topk(_context: object, _option: object, value: str) -> tuple[int, ...
 @click.option(
     "--exact", is_flag=True, help="Compute batch normalisations, instead of folding them."
 )
-@click.option("--topk", callback=_parse_topk, default="1,3", show_default=True, metavar="K,K,…")
+@click.option(
+    "--topk",
+    callback=_parse_topk,
+    default="1,3",
+    show_default=True,
+    metavar="K,K,…",
+    help="Which top-k accuracies.",
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
 @click.option(
     "--timeout",
@@ -83,6 +122,7 @@ def eval_command(
     framework: str,
     backend: str,
     world_size: int | None,
+    launcher: str | None,
     device: str,
     batch_size: int,
     data: str,
@@ -105,6 +145,7 @@ def eval_command(
     disteval eval --world-size 3
     disteval eval --backend mpi4py --data ~/data --json report.json
     mpirun -np 3 disteval eval --backend mpi4py
+    disteval eval --launcher ray
     """
     outer = detect_outer_world()
     if outer is not None:
@@ -118,12 +159,14 @@ def eval_command(
             raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
         if outer is not None and outer.rank > 0:
             sys.exit(follow(outer))
-        report = _evaluate(job, size, timeout, threads, progress, outer)
+        starter = _launcher(launcher, device, outer)
+        report = _evaluate(job, size, starter, timeout, threads, progress, outer)
     except HarnessError as error:
         _fail(error, outer)
     _show(report)
     if json_path is not None:
-        json_path.write_text(json.dumps(report, indent=2) + "\n")
+        written = {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report
+        json_path.write_text(json.dumps(written, indent=2) + "\n")
 
 
 def _data_folder(data: str, download: bool, outer: OuterWorld | None) -> Path | None:
@@ -151,9 +194,19 @@ def _world_size(backend: str, asked: int | None, outer: OuterWorld | None) -> in
     return asked
 
 
+def _launcher(name: str | None, device: str, outer: OuterWorld | None) -> str | Launcher | None:
+    if name is not None and outer is not None:
+        raise UsageError(
+            f"--launcher {name}, but {outer.launcher} has started the ranks; leave the option out"
+        )
+    # Ray shows a rank the GPUs that it has reserved, and no others.
+    return RayLauncher(gpus_per_worker=1) if name == "ray" and device == "cuda" else name
+
+
 def _evaluate(
     job: EvalJob,
     world_size: int,
+    launcher: str | Launcher | None,
     timeout: float,
     threads: int | None,
     progress: bool,
@@ -162,9 +215,16 @@ def _evaluate(
     """Run the job in a world; the report of rank 0."""
     with (
         nullcontext() if outer is None else lead(outer) as crew,
-        World(job.backend, world_size, timeout=timeout, threads=threads, crew=crew) as world,
+        World(
+            job.backend,
+            world_size,
+            launcher=launcher,
+            timeout=timeout,
+            threads=threads,
+            crew=crew,
+        ) as world,
         # On a terminal alone (disable=None): a log file is no place for a bar.
-        tqdm(unit="img", disable=None if progress else True) as bar,
+        tqdm(unit="img", disable=None if progress and not is_quiet() else True) as bar,
     ):
         done: dict[int, int] = {}
         totals: dict[int, int] = {}
@@ -199,7 +259,7 @@ def _fail(error: HarnessError, outer: OuterWorld | None) -> NoReturn:
     code = exit_code_of(error)
     if outer is None or outer.rank == 0 or code == 1:
         shown = error.common if isinstance(error, WorldError) and error.common else error
-        click.echo(f"disteval eval: {shown}", err=True)
+        tell_error("eval", str(shown), error)
     if outer is not None and isinstance(error, WorldError) and not error.in_step:
         exit_now(code)
     sys.exit(code)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 import threading
+import time
+import traceback
 
 import cloudpickle
 
@@ -17,6 +20,7 @@ WAIT_SECONDS = 3.0
 """What the backend is told in `Rendezvous.timeout`."""
 
 _NEVER_SECONDS = 60.0
+_ERROR_LENGTH = 200
 
 
 @rule("7.1", "a rank exits", capability="detects_lost_ranks")
@@ -65,24 +69,34 @@ def _check_fault(bench: Bench, deed: str) -> None:
             wrong.append(f"rank {rank} still waits after {bound:g} s, instead of raising")
         elif reply.value is None:
             wrong.append(f"rank {rank} could not report what it saw:\n{reply.trace}")
-        elif not cloudpickle.loads(reply.value):
-            wrong.append(f"rank {rank} returned from the collective, instead of raising")
+        else:
+            error, seconds = cloudpickle.loads(reply.value)
+            if error:
+                bench.observed.append(f"rank {rank} raised {error} after {seconds:.1f} s")
+            else:
+                wrong.append(f"rank {rank} returned from the collective, instead of raising")
     if wrong:
         example = f"rank {guilty} of {world} {deed} before the second collective"
         raise BrokenRuleError("\n".join(wrong), example)
 
 
-def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> bool:
-    """Let one rank fail, and call a collective on the others: whether it raised there."""
+def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, float]:
+    """Let one rank fail, and call a collective on the others.
+
+    Returns:
+        What it raised there, shortened, or nothing; and how many seconds it took.
+    """
     guilty, deed = task
     if backend.rank == guilty:
         _fail(deed)
-        return False
+        return "", 0.0
+    begin, raised = time.monotonic(), ""
     try:
         backend.all_gather_object(backend.rank)
-    except Exception:
-        return True
-    return False
+    except Exception as error:
+        text = "".join(traceback.format_exception_only(error))
+        raised = textwrap.shorten(text, _ERROR_LENGTH, placeholder=" …")
+    return raised, time.monotonic() - begin
 
 
 def _fail(deed: str) -> None:

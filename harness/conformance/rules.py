@@ -63,6 +63,7 @@ class Bench:
 
     Attributes:
         ran: Examples tried so far.
+        observed: Lines that a check leaves of what ranks saw, also where it passes.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Bench:
         self.cls = cls
         self.examples = examples
         self.ran = 0
+        self.observed: list[str] = []
         self._seed = random_seed
         self._fresh = fresh
 

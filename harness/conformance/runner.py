@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 from harness.conformance import checks, faults, template  # noqa: F401 - they register the rules
@@ -21,9 +24,11 @@ from harness.conformance.rules import (
 from harness.contract import BaseDistBackend, No
 from harness.errors import UsageError
 from harness.registry import get_backend_class
+from harness.report.files import SCHEMA_VERSION
 from harness.worlds import Crew, World, Worlds
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
+DEFAULT_TIMEOUT = 20.0
 
 
 @dataclass
@@ -33,6 +38,7 @@ class Result:
     Attributes:
         id: The rule's number.
         name: The rule's name.
+        sentence: What a backend has to do.
         level: ``required``, ``optional`` or ``stochastic``.
         world_size: The number of ranks.
         outcome: ``passed``, ``failed``, ``unsupported`` (declared, or it does not apply; with the
@@ -41,10 +47,13 @@ class Result:
         seconds: How long it took.
         message: What was wrong, or why it was not judged.
         counterexample: The smallest failing example found.
+        observed: What the ranks saw, where a passed rule says more than that it passed.
+        replay: The command that tries just this again, of a rule that failed.
     """
 
     id: str
     name: str
+    sentence: str
     level: str
     world_size: int
     outcome: str = "passed"
@@ -52,6 +61,8 @@ class Result:
     seconds: float = 0.0
     message: str = ""
     counterexample: str = ""
+    observed: str = ""
+    replay: str = ""
 
 
 @dataclass
@@ -62,13 +73,19 @@ class Report:
         target: The backend, as it was named.
         seed: Where drawing started.
         examples: Drawn examples a rule.
+        timeout: Seconds that one example might take.
+        launcher: How ranks were started, where that was asked for.
         rules: Every result, by world size and rule.
+        created: When it began, in ISO 8601, UTC.
     """
 
     target: str
     seed: int
     examples: int
+    timeout: float = DEFAULT_TIMEOUT
+    launcher: str | None = None
     rules: list[Result] = field(default_factory=list)
+    created: str = field(default_factory=lambda: f"{datetime.now(timezone.utc):%FT%TZ}")
 
     @property
     def verdict(self) -> str:
@@ -84,14 +101,31 @@ class Report:
         judged = ("passed", "failed")
         return sum(r.level != "optional" and r.outcome in judged for r in self.rules)
 
+    def replay(self, result: Result) -> str:
+        """The command that tries one rule at one world size again."""
+        words = ["disteval", "check", self.target, "--rules", result.id]
+        words += ["--world-size", str(result.world_size), "--seed", str(self.seed)]
+        words += ["--examples", str(self.examples)]
+        if self.timeout != DEFAULT_TIMEOUT:
+            words += ["--timeout", f"{self.timeout:g}"]
+        if self.launcher is not None:
+            words += ["--launcher", self.launcher]
+        return shlex.join(words)
+
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """The report as plain values, as ``docs/report.schema.json`` describes them."""
         return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "check",
+            "version": metadata.version("disteval-harness"),
+            "created": self.created,
             "target": self.target,
             "verdict": self.verdict,
             "required_run": self.required_run,
             "seed": self.seed,
             "examples": self.examples,
+            "timeout": self.timeout,
+            "launcher": self.launcher,
             "rules": [asdict(result) for result in self.rules],
         }
 
@@ -119,7 +153,7 @@ def check_backend(
     launcher: str | None = None,
     examples: int = 100,
     seed: int = 0,
-    timeout: float = 20.0,
+    timeout: float = DEFAULT_TIMEOUT,
     crew: Crew | None = None,
 ) -> Report:
     """Hold a backend to every rule, in worlds of its own.
@@ -138,7 +172,8 @@ def check_backend(
         HarnessError: The backend can't be imported, or a world of it could not be started.
     """
     cls = get_backend_class(backend) if isinstance(backend, str) else backend
-    report = Report(backend if isinstance(backend, str) else cls.__name__, seed, examples)
+    name = backend if isinstance(backend, str) else cls.__name__
+    report = Report(name, seed, examples, timeout, launcher)
     chosen = select_rules() if rules is None else rules
     given_up = ""
     for size in world_sizes:
@@ -153,7 +188,7 @@ def check_backend(
         with Worlds(start, patience=1 if crew else 2) as worlds:
             for rule in chosen:
                 if declared or given_up:
-                    result = Result(rule.number, rule.name, rule.level, size)
+                    result = Result(rule.number, rule.name, rule.sentence, rule.level, size)
                     result.outcome = "unsupported" if declared else "error"
                     result.message = declared or given_up
                 else:
@@ -162,6 +197,8 @@ def check_backend(
                         rule, cls, worlds.get(), examples=examples, seed=seed, fresh=fresh
                     )
                     given_up = worlds.reason_to_give_up(size)
+                if result.outcome == "failed":
+                    result.replay = report.replay(result)
                 report.rules.append(result)
     return report
 
@@ -186,7 +223,7 @@ def check_rule(
         fresh: Starts another such world, whose backend waits for so many seconds, in which ranks
             can be lost; None where there is none.
     """
-    result = Result(rule.number, rule.name, rule.level, world.world_size)
+    result = Result(rule.number, rule.name, rule.sentence, rule.level, world.world_size)
     bench = Bench(world, cls, examples, seed, fresh)
     begin = time.monotonic()
     try:
@@ -200,6 +237,7 @@ def check_rule(
         result.outcome, result.message = "failed", str(lost.error)
         result.counterexample = lost.counterexample
     result.examples, result.seconds = bench.ran, time.monotonic() - begin
+    result.observed = "\n".join(bench.observed)
     _hold_against_declaration(rule, cls, result)
     return result
 

@@ -2,14 +2,18 @@
 
 from harness.worlds.attach import exit_now, follow, lead, release, share_cores, why_not_in
 from harness.worlds.crew import Crew
+from harness.worlds.launchers import Launcher, keep
 from harness.worlds.outer import OuterWorld, detect_outer_world
-from harness.worlds.rank import beat
+from harness.worlds.rank import beat, tell
+from harness.worlds.ray_launcher import RayLauncher
 from harness.worlds.world import World, check_world_size, load_backend
 from harness.worlds.worlds import Worlds
 
 __all__ = [
     "Crew",
+    "Launcher",
     "OuterWorld",
+    "RayLauncher",
     "World",
     "Worlds",
     "beat",
@@ -17,9 +21,11 @@ __all__ = [
     "detect_outer_world",
     "exit_now",
     "follow",
+    "keep",
     "lead",
     "load_backend",
     "release",
     "share_cores",
+    "tell",
     "why_not_in",
 ]

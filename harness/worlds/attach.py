@@ -14,9 +14,9 @@ from typing import ClassVar
 from harness.contract import BaseDistBackend
 from harness.worlds.cores import thread_variables
 from harness.worlds.crew import START_SECONDS, Crew
-from harness.worlds.launchers import ThreadsLauncher
 from harness.worlds.outer import OuterWorld
 from harness.worlds.rank import serve
+from harness.worlds.thread_launcher import ThreadsLauncher
 
 
 class OuterLauncher(ThreadsLauncher):

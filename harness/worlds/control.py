@@ -26,6 +26,9 @@ from harness.errors import UsageError, WorldError
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest order or reply; 1 GiB."""
 
+MAX_NOTE_BYTES = 1 << 20
+"""The largest note; words on an order's progress are meant, not data."""
+
 _ENVELOPE_BYTES = 1 << 20  # left for the function or the traceback beside the value
 _POLL_SECONDS = 0.02
 
@@ -53,6 +56,13 @@ class Beat:
 
     done: int
     total: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that the rank has to tell before its order is done; pickled with cloudpickle."""
+
+    value: bytes
 
 
 @dataclass(frozen=True)
@@ -98,14 +108,23 @@ def open_listener(control: Path, host: str) -> Listener:
     """Listen on a free port of ``host``, and leave address and key for the ranks in ``control``."""
     key = secrets.token_bytes(32)
     listener = Listener((host, 0), backlog=128, authkey=key)
-    # Written under another name first: a rank that sees the file sees all of it.
-    draft = control / "address.draft"
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(
-            {"host": listener.address[0], "port": listener.address[1], "key": key.hex()}, file
-        )
-    draft.rename(control / "address")
+    found = {"host": listener.address[0], "port": listener.address[1], "key": key.hex()}
+    leave_address(control, json.dumps(found))
     return listener
+
+
+def read_address(control: Path) -> str:
+    """Return what `open_listener` has left, for ranks that can't read it themselves."""
+    return (control / "address").read_text()
+
+
+def leave_address(control: Path, address: str) -> None:
+    """Leave what `read_address` returned where `connect` looks for it."""
+    # Written under another name first: a rank that sees the file sees all of it.
+    draft = control / f"address.{os.getpid()}"
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(address)
+    draft.rename(control / "address")
 
 
 def connect(control: Path, timeout: float) -> Connection:

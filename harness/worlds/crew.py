@@ -11,7 +11,7 @@ import selectors
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from harness.worlds import control
 from harness.worlds.exchange import Exchange
 from harness.worlds.launchers import Launcher
 from harness.worlds.muster import Muster
-from harness.worlds.orders import OnBeat, Outcome, collect
-from harness.worlds.postmortem import Fate, examine, exit_text, report
+from harness.worlds.orders import OnBeat, OnNote, Outcome, collect
+from harness.worlds.postmortem import Fate, report
+from harness.worlds.relay import Relay
 
-LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
 """Seconds that ranks get at least to start and to join; imports alone can take many."""
 
@@ -45,6 +45,7 @@ class Crew:
     Attributes:
         world_size: How many ranks.
         directory: The control directory, which the ranks on this host share.
+        hosts: Where the leader and the ranks live.
         exchange: What the ranks have published.
 
     Raises:
@@ -64,8 +65,11 @@ class Crew:
         self._buried = False
         self._directories = 0
         self.directory = launcher.directory()
-        self._listener = control.open_listener(self.directory, LOOPBACK)
+        self._relay = Relay(self.directory, world_size)
+        self._listener: Listener | None = None
         try:
+            self.hosts = launcher.prepare(world_size)
+            self._listener = control.open_listener(self.directory, self.hosts.leader)
             inside = launcher.start(self.directory, world_size, environment)
             self._muster(Muster(self._listener, world_size, inside), seconds)
         except BaseException:
@@ -82,9 +86,8 @@ class Crew:
             self._selector.register(connection, selectors.EVENT_READ, rank)
         if not complete:
             fates = [self._fate(rank) for rank in range(self.world_size)]
-            examine(self.directory, fates)
-            ended = self._launcher.ended()
-            why = "; ".join(f"process {i}: {exit_text(status)}" for i, status in ended.items())
+            self._launcher.examine(self.directory, fates)
+            why = "; ".join(f"process {i}: {how}" for i, how in self._launcher.ended().items())
             headline = why or f"not every rank started within {seconds:g} s"
             raise WorldError(report(headline, fates, self._launcher.log()))
 
@@ -117,6 +120,7 @@ class Crew:
         arguments: Sequence[tuple[Any, ...]],
         timeout: float,
         on_beat: OnBeat | None = None,
+        on_note: OnNote | None = None,
     ) -> list[Any]:
         """Have every rank run ``function(rank, *arguments[r])``.
 
@@ -126,6 +130,7 @@ class Crew:
             arguments: What each rank is given.
             timeout: Seconds without a reply or progress.
             on_beat: Called whenever a rank beats.
+            on_note: Called whenever a rank tells something.
 
         Raises:
             WorldError: A rank raised, was lost, or made no progress; unless all came back, the
@@ -133,7 +138,7 @@ class Crew:
         """
         orders = self._pack(function, arguments)
         try:
-            outcome = self._collect(orders, timeout, on_beat)
+            outcome = self._collect(orders, timeout, on_beat, on_note)
             if outcome.complete:
                 return [cloudpickle.loads(r.value) for r in outcome.in_order()]
             raise self._failure(what, outcome, timeout)
@@ -174,6 +179,7 @@ class Crew:
         orders: Sequence[control.Order],
         timeout: float,
         on_beat: OnBeat | None = None,
+        on_note: OnNote | None = None,
         awaited: Sequence[int] | None = None,
     ) -> Outcome:
         for rank, connection in self._connections.items():
@@ -185,6 +191,10 @@ class Crew:
                 if on_beat is not None:
                     on_beat(rank, message.done, message.total)
                 return
+            if isinstance(message, control.Note):
+                if on_note is not None:
+                    on_note(rank, cloudpickle.loads(message.value))
+                return
             for reader, found in self.exchange.take(rank, message):
                 with contextlib.suppress(OSError):
                     control.send(self._connections[reader], found)
@@ -193,13 +203,13 @@ class Crew:
 
     def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
         fates = [self._fate(rank, outcome) for rank in range(self.world_size)]
-        examine(self.directory, fates)
+        self._launcher.examine(self.directory, fates)
         if outcome.lost:
             self._launcher.hear_out(_LAST_WORDS_SECONDS)  # mpirun says how the process ended
         lost = []
         if outcome.lost:
             first = outcome.lost[0]
-            lost = [f"rank {first} was lost ({exit_text(fates[first].status)})"]
+            lost = [f"rank {first} was lost ({fates[first].end})"]
             if others := [str(rank) for rank in outcome.lost[1:]]:
                 # A launcher that loses one rank ends the others, so the first is to blame.
                 lost.append(f"and then rank{'s' * (len(others) > 1)} {', '.join(others)}")
@@ -221,7 +231,7 @@ class Crew:
             fate.summary = reply.trace.strip().rpartition("\n")[2]
         if rank in outcome.lost:
             fate.lost = True
-            fate.status = self._launcher.rank_status(rank)
+            fate.end = self._launcher.how_lost(rank)
         return fate
 
     def dismiss(self, exit_code: int = 0) -> None:
@@ -257,7 +267,9 @@ class Crew:
         for connection in self._connections.values():
             connection.close()
         self._launcher.bury([member.pid for member in self._members.values()])
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
+        self._relay.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Crew:

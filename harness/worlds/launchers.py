@@ -7,18 +7,22 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from multiprocessing import Pipe
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
+from harness.contract import BaseDistBackend
 from harness.errors import UsageError
+from harness.worlds.cores import thread_variables
 from harness.worlds.outer import outside_environment
-from harness.worlds.rank import serve
+from harness.worlds.postmortem import Fate, examine, exit_text
+
+LOOPBACK = "127.0.0.1"
 
 # A rank imports what its leader imports, from where the leader does: not from a folder that happens
 # to be the current one, as -m would.
@@ -30,6 +34,21 @@ RANK_CODE = (
 _STATUS_SECONDS = 1.0
 _TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Where a world lives.
+
+    Attributes:
+        leader: The address that the leader listens on.
+        ranks: Each rank's address, on which it may listen.
+        shared: Whether all ranks see the control directory.
+    """
+
+    leader: str
+    ranks: Sequence[str]
+    shared: bool = True
 
 
 class Launcher(ABC):
@@ -49,6 +68,25 @@ class Launcher(ABC):
         """Create the world's control directory, private to this user."""
         return Path(tempfile.mkdtemp(prefix="disteval-"))
 
+    def accept(self, backend: type[BaseDistBackend]) -> None:
+        """Learn whose ranks it is to start; called first, where the harness starts them.
+
+        Raises:
+            UsageError: It knows that it can't start that backend's.
+        """
+
+    def thread_variables(self, world_size: int, threads: int | None) -> dict[str, str]:
+        """Return the environment variables that set the computing threads of each rank."""
+        return thread_variables(world_size, threads)
+
+    def prepare(self, world_size: int) -> Hosts:
+        """Find room for so many ranks; `bury` is called when this fails, too.
+
+        Returns:
+            Where they will live; on this host, unless the user chose otherwise.
+        """
+        return Hosts(LOOPBACK, [LOOPBACK] * world_size)
+
     @abstractmethod
     def start(
         self, directory: Path, world_size: int, environment: dict[str, str]
@@ -65,8 +103,8 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    def ended(self) -> dict[int, int]:
-        """Exit status by number of the processes it started that have ended; -n for signal n."""
+    def ended(self) -> dict[int, str]:
+        """How the processes that it started and that have ended did so, by their number."""
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:
@@ -80,9 +118,13 @@ class Launcher(ABC):
             pids: The ranks' own process ids, for launchers that start them at one remove.
         """
 
-    def rank_status(self, rank: int) -> int | None:
-        """The exit status of one rank, where the launcher can know it."""
-        return None
+    def how_lost(self, rank: int) -> str:
+        """Say how a rank that is lost ended, as far as the launcher can know it."""
+        return exit_text(None)
+
+    def examine(self, directory: Path, fates: Sequence[Fate]) -> None:
+        """See `harness.worlds.postmortem.examine`."""
+        examine(directory, fates)
 
     def hear_out(self, seconds: float) -> None:
         """Give a launcher that has something to say of a lost rank the time to say it."""
@@ -90,6 +132,52 @@ class Launcher(ABC):
     def log(self) -> str:
         """What the launcher said, and the processes before they were ranks."""
         return ""
+
+    @classmethod
+    def kept(cls) -> AbstractContextManager[None]:
+        """Keep what worlds can share, such as a cluster, while one comes after another."""
+        return nullcontext()
+
+
+_launchers: dict[str, type[Launcher]] = {}
+
+
+def register_launcher(launcher: type[Launcher]) -> type[Launcher]:
+    """Make a launcher known under its name; also usable as a decorator.
+
+    Raises:
+        UsageError: The name is taken by another class.
+    """
+    if _launchers.get(launcher.name, launcher) is not launcher:
+        raise UsageError(f"the launcher name {launcher.name!r} is taken; choose another")
+    _launchers[launcher.name] = launcher
+    return launcher
+
+
+def get_launcher(name: str) -> Launcher:
+    """Create the launcher of that name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    return _find_launcher(name)()
+
+
+def keep(name: str | None) -> AbstractContextManager[None]:
+    """Keep what the worlds of one launcher can share; nothing where none is named.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    return nullcontext() if name is None else _find_launcher(name).kept()
+
+
+def _find_launcher(name: str) -> type[Launcher]:
+    if name not in _launchers:
+        raise UsageError(
+            f"there is no launcher {name!r}; the known ones are: {', '.join(_launchers)}"
+        )
+    return _launchers[name]
 
 
 class ProcessLauncher(Launcher):
@@ -132,10 +220,10 @@ class ProcessLauncher(Launcher):
         """What the processes printed before they were ranks, and what their launcher said."""
         return self._log.read_text(errors="replace") if self._log else ""
 
-    def ended(self) -> dict[int, int]:
-        """Exit status by number of the commands that have ended; -n for signal n."""
+    def ended(self) -> dict[int, str]:
+        """How the commands that have ended did so, by their number."""
         found = ((i, process.poll()) for i, process in enumerate(self._processes))
-        return {i: status for i, status in found if status is not None}
+        return {i: exit_text(status) for i, status in found if status is not None}
 
     def wait(self, seconds: float) -> bool:
         """Wait until every process has ended by itself; False when time ran out."""
@@ -161,6 +249,7 @@ class ProcessLauncher(Launcher):
         self.wait(_KILL_SECONDS)
 
 
+@register_launcher
 class LocalLauncher(ProcessLauncher):
     """Every rank is a child process of the leader."""
 
@@ -173,83 +262,12 @@ class LocalLauncher(ProcessLauncher):
             for rank in range(world_size)
         ]
 
-    def rank_status(self, rank: int) -> int | None:
-        """The exit status of the rank's own process; its channel may close a moment before it."""
+    def how_lost(self, rank: int) -> str:
+        """Say how the rank's own process ended; its channel may close a moment before it."""
         try:
-            return self._processes[rank].wait(_STATUS_SECONDS)
+            return exit_text(self._processes[rank].wait(_STATUS_SECONDS))
         except subprocess.TimeoutExpired:
-            return None
-
-
-class ThreadsLauncher(Launcher):
-    """Every rank is a thread of the leader's process.
-
-    A thread can't be ended: one that hangs stays until the process ends.
-    """
-
-    name = "threads"
-    own_processes = False
-
-    def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
-
-    def start(
-        self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> dict[int, Connection]:
-        """Start the threads; the environment is the process's and stays as it is."""
-        channels = {}
-        for rank in range(world_size):
-            channels[rank], theirs = Pipe()
-            thread = threading.Thread(target=serve, args=(directory, rank, theirs), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        return channels
-
-    def ended(self) -> dict[int, int]:
-        """Nothing: threads do not end by themselves."""
-        return {}
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until every thread has left its group."""
-        deadline = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def bury(self, pids: list[int]) -> None:
-        """Nothing to do: a thread ends when its channel to the leader closes."""
-
-
-_launchers: dict[str, type[Launcher]] = {}
-
-
-def register_launcher(launcher: type[Launcher]) -> type[Launcher]:
-    """Make a launcher known under its name; also usable as a decorator.
-
-    Raises:
-        UsageError: The name is taken by another class.
-    """
-    if _launchers.get(launcher.name, launcher) is not launcher:
-        raise UsageError(f"the launcher name {launcher.name!r} is taken; choose another")
-    _launchers[launcher.name] = launcher
-    return launcher
-
-
-for _launcher in (LocalLauncher, ThreadsLauncher):
-    register_launcher(_launcher)
-
-
-def get_launcher(name: str) -> Launcher:
-    """Create the launcher of that name.
-
-    Raises:
-        UsageError: There is none.
-    """
-    if name not in _launchers:
-        raise UsageError(
-            f"there is no launcher {name!r}; the known ones are: {', '.join(_launchers)}"
-        )
-    return _launchers[name]()
+            return exit_text(None)
 
 
 def _signal(kill: Callable[[int, int], None], target: int, number: signal.Signals) -> None:

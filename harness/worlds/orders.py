@@ -16,6 +16,9 @@ from harness.worlds import control
 OnBeat = Callable[[int, int, int], None]
 """Called by the leader with a rank, the samples it has done, and the samples of its shard."""
 
+OnNote = Callable[[int, Any], None]
+"""Called by the leader with a rank, and what it told."""
+
 OnMessage = Callable[[int, Any], None]
 """Called by the leader with a rank, and what it sent that is no reply."""
 
@@ -75,7 +78,7 @@ def collect(
         selector: Watches the connections; each is registered with its rank. Linux's tells events
             in the order in which they happened, so the rank that was lost first is known.
         connections: The channel to each rank.
-        timeout: Seconds without a reply or a beat until the deadline.
+        timeout: Seconds without a reply, a beat or a note until the deadline.
         on_message: Called with everything that is no reply.
         awaited: The ranks whose replies are waited for; None stands for all, and for patience of a
             moment only once one has failed.
@@ -97,7 +100,7 @@ def collect(
                 outcome.replies[rank] = message
             else:
                 on_message(rank, message)
-                if isinstance(message, control.Beat) and not outcome.failed:
+                if isinstance(message, (control.Beat, control.Note)) and not outcome.failed:
                     deadline = time.monotonic() + timeout
         if outcome.failed and not grace_given:
             grace_given = True

@@ -18,8 +18,10 @@ from harness.worlds.rank import STACK_SIGNAL, journal_path, output_path, stack_p
 
 _STACK_SECONDS = 2.0
 # Below these frames of a stack lies the harness, not what it was asked to run.
-_OWN_FRAME = re.compile(
-    r"worlds.(rank|world|inbox)\.py\", line \d+ in (carry_out|_run_with_backend|_watch)$"
+_OWN_FRAME = re.compile(r"worlds.(rank|world)\.py\", line \d+ in (carry_out|_run_with_backend)$")
+# Threads that wait in every rank alike: for orders, for the end of Ray's node, for Ray's garbage.
+_IDLE_THREAD = re.compile(
+    r"(inbox\.py\", line \d+ in _watch|ray_node\.py\", .* in watch|gc_collect_manager\.py\", .*)$"
 )
 _OUTPUT_LINES = 20
 
@@ -35,7 +37,9 @@ class Fate:
         summary: The exception's last line, when its order raised.
         returned: Whether its order returned.
         lost: Whether its process ended or its channel closed.
-        status: Its exit status, where it is known; negative for a signal.
+        end: How its process ended, when it is lost.
+        unseen: Why nothing more is known of it; empty where it could be looked at.
+        stopped: Whether its process is stopped by a signal.
         position: Where it is in the sequence of collectives.
         stack: Its threads' stacks, innermost call first.
         output: The end of what it printed.
@@ -47,7 +51,9 @@ class Fate:
     summary: str = ""
     returned: bool = False
     lost: bool = False
-    status: int | None = None
+    end: str = ""
+    unseen: str = ""
+    stopped: bool = False
     position: Position = field(default_factory=lambda: Position(0, 0, ""))
     stack: str = ""
     output: str = ""
@@ -58,6 +64,7 @@ def examine(directory: Path, fates: Sequence[Fate]) -> None:
     for fate in fates:
         fate.position = read_position(journal_path(directory, fate.rank))
         fate.output = _tail(output_path(directory, fate.rank))
+        fate.stopped = fate.member is not None and _is_stopped(fate.member.pid)
     pending = [f for f in fates if f.member and not (f.lost or f.raised or f.returned)]
     asked = [fate for fate in pending if _ask_for_stack(fate)]
     deadline = time.monotonic() + _STACK_SECONDS
@@ -96,10 +103,10 @@ def _describe(fate: Fate, last: Position) -> str:
         return "never reported to the leader"
     if fate.returned:
         return "returned"
-    where = _whereabouts(fate.position, last)
+    where = fate.unseen or _whereabouts(fate.position, last)
     if fate.lost:
-        return f"{exit_text(fate.status)}; {where}"
-    return f"is stopped (SIGSTOP); {where}" if _is_stopped(fate.member.pid) else where
+        return f"{fate.end}; {where}"
+    return f"is stopped (SIGSTOP); {where}" if fate.stopped else where
 
 
 def _whereabouts(here: Position, last: Position) -> str:
@@ -121,7 +128,7 @@ def _is_stopped(pid: int) -> bool:
 
 def _ask_for_stack(fate: Fate) -> bool:
     """Whether the rank's process will write its stack; a thread of this one is looked at here."""
-    if fate.member is None or _is_stopped(fate.member.pid):
+    if fate.member is None or fate.stopped:
         return False
     if fate.member.pid == os.getpid():
         frame = sys._current_frames().get(fate.member.thread)
@@ -149,10 +156,10 @@ def _read_stack(path: Path) -> str:
 def _trim(thread: str) -> str:
     """One thread's calls without the harness's own, which are the same in every rank."""
     header, *frames = thread.splitlines()
+    if any(_IDLE_THREAD.search(frame) for frame in frames):
+        return ""
     own = [i for i, frame in enumerate(frames) if _OWN_FRAME.search(frame)]
-    if own:
-        # The thread that takes orders waits for one, in every rank alike.
-        frames = [] if frames[own[0]].endswith("_watch") else frames[: own[0]]
+    frames = frames[: own[0]] if own else frames
     title = "main thread" if header.startswith("Current thread") else "another thread"
     return "\n".join([f"{title} (innermost call first):", *frames]) if frames else ""
 

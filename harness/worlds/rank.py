@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 
@@ -122,6 +124,16 @@ class Rank:
         """Tell the leader that this rank makes progress."""
         control.send(self._connection, control.Beat(done, total))
 
+    def tell(self, value: Any) -> None:
+        """Send the leader a note."""
+        data = control.packed(value)
+        if len(data) > control.MAX_NOTE_BYTES:
+            raise UsageError(
+                f"a note of {len(data)} bytes is too large; up to {control.MAX_NOTE_BYTES} can be "
+                f"told, for data there is what the order returns"
+            )
+        control.send(self._connection, control.Note(data))
+
     def carry_out(self, order: control.Order) -> control.Reply:
         """Run one order; whatever it raises goes into the reply."""
         try:
@@ -146,6 +158,20 @@ def beat(done: int, total: int) -> None:
     rank = _current.get()
     if rank is not None:
         rank.beat(done, total)
+
+
+def tell(value: Any) -> None:
+    """Tell the leader something before the order is done: it comes to ``on_note`` of `World.run`.
+
+    Call it from inside a function that `World.run` runs; like a beat it resets the order's
+    deadline. Elsewhere it does nothing.
+
+    Raises:
+        UsageError: The value is too large for a note.
+    """
+    rank = _current.get()
+    if rank is not None:
+        rank.tell(value)
 
 
 def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
@@ -173,6 +199,13 @@ def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
                     control.send(connection, reply)
         follower.leave()
         return message.exit_code
+
+
+def find_free_port(_rank: Rank, host: str) -> int:
+    """Pick a port of ``host``, which is this rank's, that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 def journal_path(directory: Path, rank: int) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 from harness.contract import BaseDistBackend, No, Rendezvous
 from harness.errors import UsageError, WorldError, exit_code_of
 from harness.registry import get_backend_class
-from harness.worlds import jobs  # noqa: F401 - importing it registers its launchers
-from harness.worlds.cores import thread_variables
-from harness.worlds.crew import LOOPBACK, START_SECONDS, Crew
-from harness.worlds.launchers import get_launcher
-from harness.worlds.orders import OnBeat, Outcome
-from harness.worlds.rank import Rank
+from harness.worlds import jobs, ray_launcher, thread_launcher  # noqa: F401 - they register
+from harness.worlds.crew import START_SECONDS, Crew
+from harness.worlds.launchers import Launcher, get_launcher
+from harness.worlds.orders import OnBeat, OnNote, Outcome
+from harness.worlds.rank import Rank, find_free_port
 
 
 class World:
@@ -30,7 +28,8 @@ class World:
     Args:
         backend: A registered name, or a class that the ranks can import.
         world_size: How many ranks, from 1 up.
-        launcher: How to start them; None stands for what the class names.
+        launcher: How to start them: a name, or a launcher that serves no other world; None stands
+            for what the class names.
         timeout: Seconds without a reply or a sign of progress after which an order has failed.
         backend_timeout: Seconds that the backend itself may wait for another rank, as it is told
             in `Rendezvous.timeout`. A day by default: the leader sees progress and the backend does
@@ -42,7 +41,8 @@ class World:
             which it differs from the launcher's; a check of the backend looks at that itself.
 
     Raises:
-        UsageError: ``world_size`` is below 1, or not what the backend or the crew can do.
+        UsageError: ``world_size`` is below 1, or not what the backend or the crew can do; or the
+            launcher can't start the backend's ranks.
         WorldError: The ranks could not start or join in time; says what each was doing.
     """
 
@@ -51,7 +51,7 @@ class World:
         backend: str | type[BaseDistBackend],
         world_size: int,
         *,
-        launcher: str | None = None,
+        launcher: str | Launcher | None = None,
         timeout: float = 20.0,
         backend_timeout: float = 86_400.0,
         threads: int | None = None,
@@ -73,23 +73,30 @@ class World:
         self._borrowed = crew is not None
         start = max(timeout, START_SECONDS)
         if crew is None:
-            environment = thread_variables(world_size, threads)
-            crew = Crew(get_launcher(launcher or cls.launcher), world_size, environment, start)
+            crew = _start_crew(cls, world_size, launcher or cls.launcher, threads, start)
         self._crew = crew
         try:
             if not self._borrowed:
                 load_backend(crew, cls, start)
-            meet = self._rendezvous(backend_timeout)
-            arguments = [(cls, world_size, meet, believe)] * world_size
+            meets = self._rendezvous(backend_timeout)
+            arguments = [(cls, world_size, meet, believe) for meet in meets]
             crew.order("join the group", Rank.join, arguments, start)
         except BaseException as error:
             self._leave_after(error)
             raise
 
-    def _rendezvous(self, backend_timeout: float) -> Rendezvous:
+    def _rendezvous(self, backend_timeout: float) -> list[Rendezvous]:
+        """Return what each rank is told, in rank order."""
         self._crew.exchange.clear()
-        path = self._crew.fresh_directory("rendezvous")
-        return Rendezvous(path, LOOPBACK, _free_port(LOOPBACK), backend_timeout)
+        hosts = self._crew.hosts
+        path = self._crew.fresh_directory("rendezvous") if hosts.shared else None
+        addresses = [(host,) for host in hosts.ranks]
+        # Only its own host can tell which port is free there.
+        port, *_ = self._crew.order("find a port", find_free_port, addresses, self.timeout)
+        return [
+            Rendezvous(path, hosts.ranks[0], port, backend_timeout, own_host=own_host)
+            for own_host in hosts.ranks
+        ]
 
     @property
     def is_open(self) -> bool:
@@ -107,6 +114,7 @@ class World:
         *args: Any,
         timeout: float | None = None,
         on_beat: OnBeat | None = None,
+        on_note: OnNote | None = None,
     ) -> list[Any]:
         """Run ``function(backend, arg)`` on each rank.
 
@@ -115,6 +123,7 @@ class World:
             *args: One argument a rank, in rank order; none calls ``function(backend)``.
             timeout: Seconds without a reply or progress; None stands for the world's.
             on_beat: Called whenever a rank calls `harness.worlds.beat`.
+            on_note: Called whenever a rank calls `harness.worlds.tell`, with its value.
 
         Returns:
             What each rank returned, in rank order.
@@ -133,6 +142,7 @@ class World:
             self._arguments(function, args),
             timeout or self.timeout,
             on_beat,
+            on_note,
         )
 
     def attempt(
@@ -190,6 +200,20 @@ class World:
             self._crew.bury()
 
 
+def _start_crew(
+    cls: type[BaseDistBackend],
+    world_size: int,
+    launcher: str | Launcher,
+    threads: int | None,
+    seconds: float,
+) -> Crew:
+    if isinstance(launcher, str):
+        launcher = get_launcher(launcher)
+    launcher.accept(cls)
+    environment = launcher.thread_variables(world_size, threads)
+    return Crew(launcher, world_size, environment, seconds)
+
+
 def load_backend(
     crew: Crew, backend: str | type[BaseDistBackend], seconds: float = START_SECONDS
 ) -> None:
@@ -222,9 +246,3 @@ def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:
 
 def _run_with_backend(rank: Rank, function: Callable[..., Any], *arguments: Any) -> Any:
     return function(rank.backend, *arguments)
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

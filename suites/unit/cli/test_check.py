@@ -15,7 +15,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from harness.conformance.runner import select_rules
 from suites.processes import mpirun, run_plainly
-from suites.requirements import backend_class
+from suites.requirements import backend_class, framework
 
 RULES = select_rules()
 
@@ -88,8 +88,8 @@ def test_a_conformant_backend(check: Any, tmp_path: Path) -> None:
         assert bool(result["examples"]) == applies
         assert applies or result["message"]
         assert set(result) == {
-            "id", "name", "level", "world_size", "outcome", "examples", "seconds", "message",
-            "counterexample",
+            "id", "name", "sentence", "level", "world_size", "outcome", "examples", "seconds",
+            "message", "counterexample", "observed", "replay",
         }  # fmt: skip
 
 
@@ -160,14 +160,31 @@ def test_ranks_that_the_wrong_launcher_started_are_not_judged(check: Any) -> Non
 
 
 def test_the_report_as_a_page(check: Any, tmp_path: Path) -> None:
+    framework("jinja2")
     page = tmp_path / "r.html"
     done = check("mine:Markup", "--world-size=1", "--rules=1.1,2.1", f"--html={page}")
     assert done.returncode == 1
     text = page.read_text()
     assert "identity" in text
-    assert "alert(1)" in text
-    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "<script>alert" not in text
     assert "[bold]" in text
+
+
+def test_a_page_that_can_not_be_written_is_refused_before_anything_runs(
+    check: Any, tmp_path: Path
+) -> None:
+    done = check("mine:Good", f"--html={tmp_path / 'none' / 'r.html'}")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert f"the folder {tmp_path / 'none'} does not exist" in done.stderr
+
+
+def test_a_replay_has_all_that_was_asked_for(check: Any, tmp_path: Path) -> None:
+    asked = ("--world-size=2", "--rules=2.1", "--seed=7", "--examples=9", "--timeout=1.5")
+    done = check("mine:Swapped", *asked, "--launcher=threads")
+    replay = "disteval check mine:Swapped --rules 2.1 --world-size 2 --seed 7 --examples 9 "
+    assert f"{replay}--timeout 1.5 --launcher threads" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["mpi4py", "torch_cpu"])

@@ -1,4 +1,4 @@
-"""``disteval report`` draws what asv wrote, names what is not there, and trusts none of it."""
+"""``disteval report`` shows what asv and ``--json`` wrote, and trusts none of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from click.testing import CliRunner, Result
 
 from harness.cli import main
 from harness.errors import UsageError
-from harness.history import read_history
+from harness.report.charts import make_benchmarks, shown, throughput_chart
+from harness.report.history import read_history
+from harness.report.svg import Chart, Line, draw
+from suites.requirements import framework
 
 NAN = float("nan")
 MAY, JUNE = 1_777_636_800_000, 1_780_315_200_000  # the first of each, at noon, in 2026
@@ -71,6 +74,8 @@ def history(tmp_path: Path) -> Path:
 
 
 def report(folder: Path, page: Path) -> Result:
+    for library in ("jinja2", "matplotlib"):
+        framework(library)
     return CliRunner().invoke(main, ["report", f"--history={folder}", f"--html={page}"])
 
 
@@ -113,34 +118,78 @@ def test_what_failed_is_not_what_was_skipped(history: Path) -> None:
     assert [p.value for p in curves[IMPORT, ()].points] == [None, 0.125]
 
 
-def test_the_page_has_every_curve_and_says_what_is_missing(history: Path, tmp_path: Path) -> None:
+def test_the_page_has_every_value_and_says_what_is_missing(history: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = report(history, page)
     assert done.exit_code == 0, done.output
-    assert done.output == f"{page}: 3 curves, 2 without a value\n"
-    seen = Page(page.read_text())
-    assert seen.tags.count("svg") == seen.tags.count("polyline") == 3
-    assert seen.tags.count("circle") == 4
-    assert f"{OLD}, 2026-05-01: 120.25 us" in seen.texts
-    assert f"{NEW}, 2026-06-01: 90.5 us" in seen.texts
-    assert f"{NEW}, 2026-06-01: failed" in seen.texts
-    assert "2 n/a: skipped, because it can't be run there" in seen.texts
-    assert "backend='jax', bytes=64" in seen.texts
-    assert "no parameters" in seen.texts
+    assert done.output == f"{page}: 0 runs, 2 benchmarks, 3 charts\n"
+    text = page.read_text()
+    assert Page(text).tags.count("svg") == 3
+    said = re.sub(r"\s+", " ", " ".join(Page(text).texts))
+    assert f"backend threads, bytes 64 {OLD[:8]} 2026-05-01 120.25" in said
+    assert f"backend threads, bytes 64 {NEW[:8]} 2026-06-01 90.5" in said
+    assert f"backend threads, bytes 4096 {NEW[:8]} 2026-06-01 failed" in said
+    assert "2 n/a: skipped, because it can't be run there" in said
+    assert "backend jax, bytes 64" in said
+    assert "no parameters" in said
 
 
-def test_the_page_needs_nothing_else(history: Path, tmp_path: Path) -> None:
-    report(history, tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
-    assert not re.search(r"<script|<link|<img|https?://|url\(|@import", text)
+def test_the_newest_values_are_drawn_over_the_parameter_of_the_widest_range(
+    history: Path,
+) -> None:
+    newest = results(NEW, JUNE, {LATENCY: [[1.0, 8.0, 2.0, NAN], BACKENDS]})
+    write(history / "bench" / f"{'0' * 8}-later.json", newest)
+    [latency] = [b for b in make_benchmarks(read_history(history)) if b.name == LATENCY]
+    over_bytes, *over_commits = latency.charts
+    assert (over_bytes.log, over_bytes.x_label, over_bytes.y_label) == (True, "bytes", "us")
+    assert list(over_bytes.ticks) == [(64.0, "64 B"), (4096.0, "4 KiB")]
+    assert over_bytes.lines == [
+        Line("threads", [(64.0, 1.0), (4096.0, 8.0)]), Line("jax", [(64.0, 2.0)]),
+    ]  # fmt: skip
+    assert [chart.title for chart in over_commits] == ["bytes 64", "bytes 4096"]
+    assert over_commits[1].lines == [Line("threads", [(0.0, 300.0), (1.0, 8.0)])]
 
 
-def test_lower_values_are_drawn_lower(history: Path, tmp_path: Path) -> None:
-    report(history, tmp_path / "page.html")
-    [points] = re.findall(r'points="(\S+,\S+ \S+,\S+)"', (tmp_path / "page.html").read_text())
-    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in points.split())
-    assert x0 < x1
-    assert y0 < y1  # downwards in SVG
+def test_what_failed_at_a_commit_is_a_cross_at_the_foot(history: Path) -> None:
+    framework("matplotlib")
+    [latency] = [b for b in make_benchmarks(read_history(history)) if b.name == LATENCY]
+    _, chart = latency.charts
+    small, large = chart.lines
+    assert large == Line("bytes 4096", [(0.0, 300.0), (1.0, None)])
+    lines = [small, Line("bytes 4096", [(0.0, 300.0)])]
+    whole = Chart(chart.title, "commit", "us", lines, False, chart.ticks)
+    assert draw(chart, "a").count("<use") == draw(whole, "a").count("<use") + 1
+
+
+def test_evaluations_on_several_numbers_of_ranks_are_a_curve() -> None:
+    runs = [
+        {"framework": "torch", "backend": "mpi4py", "device": "cpu", "world_size": size,
+         "images_per_second": 100.0 * size}
+        for size in (4, 1, 2)
+    ]  # fmt: skip
+    [chart] = throughput_chart(runs)
+    assert chart.lines == [Line("torch over mpi4py on cpu", [(1, 100.0), (2, 200.0), (4, 400.0)])]
+    assert (chart.log, chart.y_label) == (True, "images/s")
+    assert throughput_chart(runs[:1]) == []
+
+
+def test_a_chart_takes_its_colours_from_the_page_and_has_ids_of_its_own() -> None:
+    framework("matplotlib")
+    lines = [Line("_one $x$", [(1, 1.0), (8, 3.0)]), Line("<b>\x00", [(1, 2.0), (8, None)])]
+    chart = Chart("t", "x", "y", lines, True, [(1, "1"), (8, "8")])
+    text = draw(chart, "first")
+    assert "style=" not in text
+    assert "<style" not in text
+    assert set(re.findall(r"#[0-9a-f]{6}", text)) <= {"#ffffff"}
+    assert "var(--series-0)" in text
+    assert "var(--series-1)" in text
+    ids = re.findall(r'\bid="([^"]*)"', text)
+    used = re.findall(r"url\(#([^)]*)\)|href=\"#([^\"]*)\"", text)
+    assert len(ids) == len(set(ids))
+    assert all(name.startswith("first-") for name in ids)
+    assert {a or b for a, b in used} <= set(ids)
+    assert ">_one $x$<" in text.replace("> _", ">_")
+    assert r"&lt;b&gt;\x00" in text
 
 
 def test_whatever_asv_wrote_is_text(history: Path, tmp_path: Path) -> None:
@@ -152,9 +201,9 @@ def test_whatever_asv_wrote_is_text(history: Path, tmp_path: Path) -> None:
     done = report(history, tmp_path / "page.html")
     assert done.exit_code == 0, done.output
     seen = Page((tmp_path / "page.html").read_text())
-    assert "script" not in seen.tags
-    assert f"{evil}='{evil}'" in seen.texts
-    assert f"{evil}, 2026-05-01: 1 {evil}" in seen.texts
+    assert seen.tags.count("script") == 1  # the page's own
+    assert f"{evil} {evil}" in seen.texts
+    assert evil[:8] in seen.texts
 
 
 def test_a_benchmark_that_is_no_more_keeps_its_curve(history: Path) -> None:
@@ -162,6 +211,7 @@ def test_a_benchmark_that_is_no_more_keeps_its_curve(history: Path) -> None:
     curves = [c for c in read_history(history) if c.benchmark == LATENCY]
     assert curves[0].parameters == (("param1", "'threads'"), ("param2", "64"))
     assert curves[0].unit == ""
+    assert shown(curves[0].parameters) == "param1 threads, param2 64"
 
 
 def test_no_folder(tmp_path: Path) -> None:
@@ -205,4 +255,17 @@ def test_fewer_values_than_parameters(history: Path) -> None:
 def test_a_page_that_can_not_be_written(history: Path, tmp_path: Path) -> None:
     done = report(history, tmp_path / "none" / "page.html")
     assert done.exit_code == 2
-    assert "page.html can't be written" in done.output
+    assert f"page.html: the folder {tmp_path / 'none'} does not exist" in done.output
+    done = report(history, tmp_path)
+    assert done.exit_code == 2
+    assert f"--html {tmp_path} can't be written" in done.output
+
+
+def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
+    framework("jinja2")
+    path, page = tmp_path / "run.json", tmp_path / "page.html"
+    path.write_text('{"schema_version": 1, "kind": "check"}')
+    done = CliRunner().invoke(main, ["report", str(path), f"--html={page}"])
+    assert done.exit_code == 2
+    assert f"disteval report: {path} is no report of disteval: the whole has no" in done.output
+    assert not page.exists()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness import UsageError, WorldError
-from harness.worlds import World, beat, control, launchers
+from harness.worlds import World, beat, control, launchers, tell
 from suites.processes import is_running, start_as_from_a_terminal, wait_for
 from suites.requirements import backend_class
 
@@ -78,6 +78,16 @@ def work_slowly(backend: Any, rank: int) -> int:
         time.sleep(SHORT / 5)
         beat(step + 1, 6)
     return rank
+
+
+def tell_twice(backend: Any, rank: int) -> str:
+    tell({"rank": rank, "turn": 1})
+    tell({"rank": rank, "turn": 2})
+    return "done"
+
+
+def tell_too_much(backend: Any) -> None:
+    tell(bytes(control.MAX_NOTE_BYTES + 1))
 
 
 def tell_pid(backend: Any) -> int:
@@ -188,6 +198,18 @@ def test_a_beat_resets_the_deadline(anywhere: str) -> None:
         )
     assert values == [0, 1]
     assert (1, 6, 6) in beats
+
+
+def test_what_ranks_tell_reaches_the_leader_in_order_before_they_return(anywhere: str) -> None:
+    notes: list[Any] = []
+    with World(anywhere, 2) as world:
+        assert world.run(tell_twice, 0, 1, on_note=lambda *note: notes.append(note)) == ["done"] * 2
+        assert world.run(tell_twice, 0, 1) == ["done"] * 2
+        with pytest.raises(WorldError, match=r"a note of .* bytes is too large; up to"):
+            world.run(tell_too_much)
+    for rank in range(2):
+        turns = [{"rank": rank, "turn": turn} for turn in (1, 2)]
+        assert [note for teller, note in notes if teller == rank] == turns
 
 
 def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:

@@ -1,0 +1,70 @@
+"""What the driver shows of a training: a bar for the phase that runs, a line for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from tqdm import tqdm
+
+
+def _ignore(_record: dict[str, Any]) -> None:
+    pass
+
+
+_PLAIN = {"epoch", "iter", "mode", "num_samples", "seconds", "correct", "evaluated"}
+
+
+class Display:
+    """Shows beats and records; on a terminal alone the bar, for a log file is no place for one.
+
+    Args:
+        shown: Whether to show anything.
+        on_record: Called with each record.
+    """
+
+    def __init__(self, shown: bool, on_record: Callable[[dict[str, Any]], None] = _ignore) -> None:
+        self._shown = shown
+        self._on_record = on_record
+        self._bar = tqdm(unit="batch", leave=False, disable=None if shown else True)
+        self._done: dict[int, int] = {}
+        self._total: dict[int, int] = {}
+
+    def on_beat(self, rank: int, done: int, total: int) -> None:
+        """A rank has done so many batches of its phase."""
+        if done < self._done.get(rank, 0) or total != self._total.get(rank):
+            self._done.pop(rank, None)
+        self._done[rank], self._total[rank] = done, total
+        self._bar.total = sum(self._total.values())
+        self._bar.update(sum(self._done.values()) - self._bar.n)
+
+    def on_note(self, _rank: int, record: dict[str, Any]) -> None:
+        """A phase has ended, of which a rank tells the record."""
+        self._on_record(record)
+        if self._shown:
+            self._bar.clear()
+            Console(highlight=False).print(Text(line_of(record)), soft_wrap=True)
+        self._done.clear()
+        self._total.clear()
+        self._bar.reset()
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """Put a record into one line."""
+    parts = [f"epoch {record['epoch']:<3}", f"{record['mode']:<5}"]
+    for name, value in record.items():
+        if name == "images_per_second":
+            parts.append(f"{value:.0f} images/s")
+        elif name == "accuracy" and "correct" in record:
+            parts.append(f"accuracy {value:.4f} ({record['correct']} of {record['evaluated']})")
+        elif name not in _PLAIN and isinstance(value, (int, float)):
+            parts.append(f"{name} {value:.4g}")
+    return "  ".join([*parts, f"{record['seconds']:.1f} s"])

@@ -1,0 +1,1 @@
+"""What was judged and measured, as one page that needs nothing else."""

@@ -1,0 +1,59 @@
+"""What ranks print, as log lines of their leader: ``[rank 1] …``, as it comes.
+
+It costs a thread, so it is done only where somebody listens to the logger ``harness.worlds.ranks``
+at level INFO. Ranks that are threads, or that somebody else has started, print for themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from harness.worlds.rank import output_path
+
+_LOGGER = logging.getLogger("harness.worlds.ranks")
+_SECONDS = 0.1
+_MOST_BYTES = 1 << 20  # of one rank at one look
+
+
+class Relay:
+    """Logs what the ranks of one crew print, until it is closed.
+
+    Args:
+        directory: The crew's control directory.
+        world_size: How many ranks.
+    """
+
+    def __init__(self, directory: Path, world_size: int) -> None:
+        self._paths = [output_path(directory, rank) for rank in range(world_size)]
+        self._read = [0] * world_size
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        if _LOGGER.isEnabledFor(logging.INFO):
+            self._thread.start()
+
+    def close(self) -> None:
+        """Log what is left; the files may be removed after that."""
+        self._closed.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+            self._look(last=True)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_SECONDS):
+            self._look()
+
+    def _look(self, last: bool = False) -> None:
+        for rank, path in enumerate(self._paths):
+            if not path.exists():  # it has not started yet, or prints for itself
+                continue
+            with path.open("rb") as file:
+                file.seek(self._read[rank])
+                data = file.read(_MOST_BYTES)
+            # A line that is being written waits for its end, unless it is far too long for one.
+            if not last and len(data) < _MOST_BYTES:
+                data = data[: data.rfind(b"\n") + 1]
+            self._read[rank] += len(data)
+            for line in data.decode(errors="replace").splitlines():
+                _LOGGER.info("[rank %d] %s", rank, line)

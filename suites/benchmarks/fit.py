@@ -1,0 +1,137 @@
+"""Training throughput: ``fit`` of the estimator, and a bare loop of DistributedDataParallel.
+
+python -m suites.benchmarks.fit [--workers 2] [--batches 15] [--rounds 5]
+
+Both train the same ResNet-18 on the same embedded pictures, with the same optimizer, batch size,
+threads and number of processes. They take turns, round after round; the figures are medians, of
+the whole call as a user sees it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from harness.datasets import load_embedded
+from harness.estimator import Estimator
+from harness.estimator.cifar10 import Classifier, Pictures, create_runner, whole
+from harness.worlds import World
+
+BATCH_SIZE = 64
+LR = 0.01
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batches", type=int, default=15, help="of each worker, in a turn")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    samples = options.batches * options.workers * BATCH_SIZE
+    config = {"lr": LR, "epochs": 10_000, "work_dir": None, "samples": samples}
+    with (
+        World("torch_cpu", options.workers, timeout=600) as world,
+        Estimator(
+            create_runner, config, "local", options.workers, timeout=600, progress=False
+        ) as estimator,
+    ):
+        world.run(prepare, *[samples] * options.workers)
+        epochs = 0
+
+        def fit() -> None:
+            nonlocal epochs
+            epochs += 1
+            estimator.fit([train_loader], [("train", 1)], epochs)
+
+        def bare() -> None:
+            world.run(train)
+
+        for name, rate in measure({"bare loop": bare, "fit": fit}, samples, options.rounds):
+            print(f"{name:10} {rate}")
+
+
+def measure(
+    contestants: Mapping[str, Callable[[], None]], samples: int, rounds: int
+) -> list[tuple[str, str]]:
+    """Let contestants take turns; a line for each, with its ratio to the first."""
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(rounds + 1):
+        for name, run in contestants.items():
+            begin = time.perf_counter()
+            run()
+            if turn > 0:  # the first one warms up
+                rates[name].append(samples / (time.perf_counter() - begin))
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    first = next(iter(medians.values()))
+    return [
+        (
+            name,
+            f"{medians[name]:7.1f} images/s (from {min(found):.1f} to {max(found):.1f})  "
+            f"x {medians[name] / first:.3f}",
+        )
+        for name, found in rates.items()
+    ]
+
+
+def train_loader(config: Mapping[str, Any]) -> DataLoader:
+    """The pictures of one turn, for the estimator."""
+    return DataLoader(_pictures(config["samples"]), BATCH_SIZE, shuffle=True, collate_fn=whole)
+
+
+_bare: dict[str, Any] = {}
+
+
+def prepare(backend: Any, samples: int) -> None:
+    """Build what a rank of the bare loop keeps."""
+    model = Classifier().to(memory_format=torch.channels_last)
+    pictures = _pictures(samples)
+    sampler = DistributedSampler(pictures, shuffle=True)
+    _bare["loader"] = DataLoader(pictures, BATCH_SIZE, sampler=sampler, collate_fn=whole)
+    _bare["model"] = DistributedDataParallel(Step(model))
+    _bare["optimizer"] = torch.optim.SGD(
+        model.parameters(), lr=LR, momentum=0.9, nesterov=True, weight_decay=5e-4
+    )
+
+
+def train(backend: Any) -> float:
+    """Train for one epoch, as a loop without a library does."""
+    total = torch.zeros(())
+    _bare["model"].train()
+    for batch in _bare["loader"]:
+        loss = _bare["model"](batch)
+        _bare["optimizer"].zero_grad()
+        loss.backward()
+        _bare["optimizer"].step()
+        total += loss.detach()
+    return float(total)
+
+
+class Step(torch.nn.Module):
+    """The model with its loss, for DistributedDataParallel."""
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Any) -> Any:
+        return self.model.train_step(batch, None)["loss"]
+
+
+def _pictures(samples: int) -> Pictures:
+    found = load_embedded("train")
+    return Pictures(replace(found, images=found.images[:samples], labels=found.labels[:samples]))
+
+
+if __name__ == "__main__":
+    # By its name, under which ranks find what `prepare` left there.
+    importlib.import_module("suites.benchmarks.fit").main()

@@ -1,0 +1,163 @@
+"""A checkpoint is whole or not there, is refused when damaged, and runs nothing when it is read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import UsageError, WeightsError
+from suites.requirements import framework
+
+torch = framework("torch")
+
+from harness.estimator import EpochBasedRunner  # noqa: E402
+from harness.estimator import checkpoint as module  # noqa: E402
+from harness.estimator.checkpoint import (  # noqa: E402
+    check_plain,
+    latest_checkpoint,
+    read_checkpoint,
+    write_atomically,
+    write_checkpoint,
+)
+from suites.estimator.tiny import Tiny  # noqa: E402
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from harness.estimator.checkpoint import write_atomically
+
+def write(file):
+    file.write(b"half of it")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_atomically(Path(sys.argv[1]), write)
+"""
+
+
+def state(value: float = 1.0) -> dict[str, Any]:
+    return {"state_dict": {"weight": torch.full((5000,), value)}, "epoch": 1}
+
+
+def values(path: Path) -> set[float]:
+    return set(read_checkpoint(path)["state_dict"]["weight"].tolist())
+
+
+@pytest.mark.parametrize("name", ["epoch_1.pt", "epoch_2.pt"])
+def test_a_writer_that_is_killed_loses_nothing(name: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "epoch_1.pt", state(1.0))
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_WRITING, str(tmp_path / name)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    found = latest_checkpoint(tmp_path)
+    assert found == tmp_path / "epoch_1.pt"
+    assert values(found) == values(tmp_path / "latest.pt") == {1.0}
+    write_checkpoint(tmp_path / name, state(2.0))
+    assert values(tmp_path / "latest.pt") == {2.0}
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "epoch_1.pt"
+    write_checkpoint(path, state(1.0))
+
+    def fail(file: Any) -> None:
+        file.write(b"half of it")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, fail)
+    assert values(path) == {1.0}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch_1.pt", "latest.pt"]
+
+
+def test_the_latest_is_what_was_written_last_and_is_complete(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path / "missing") is None
+    assert latest_checkpoint(tmp_path) is None
+    for at, epoch in enumerate((9, 10, 2)):
+        path = tmp_path / f"epoch_{epoch}.pt"
+        write_checkpoint(path, state(epoch))
+        os.utime(path, ns=(at, at))
+    torch.save(Tiny().state_dict(), tmp_path / "weights.pt")
+    (tmp_path / "notes.pt").write_text("nothing")
+    assert latest_checkpoint(tmp_path) == tmp_path / "epoch_2.pt"
+    whole = (tmp_path / "epoch_2.pt").read_bytes()
+    (tmp_path / "epoch_2.pt").write_bytes(whole[: len(whole) // 2])
+    assert latest_checkpoint(tmp_path) == tmp_path / "epoch_10.pt"
+
+
+def test_of_equal_times_the_higher_number_is_later(tmp_path: Path) -> None:
+    for epoch in (10, 9):
+        write_checkpoint(tmp_path / f"epoch_{epoch}.pt", state())
+        os.utime(tmp_path / f"epoch_{epoch}.pt", ns=(1, 1))
+    assert latest_checkpoint(tmp_path) == tmp_path / "epoch_10.pt"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "not ours"])
+def test_a_damaged_checkpoint_is_refused_with_a_remedy(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "epoch_1.pt"
+    write_checkpoint(path, state())
+    content = bytearray(path.read_bytes())
+    at = content.index(b"\x00\x00\x80\x3f" * 100)  # among the weights, which are 1.0
+    content[at + 40] ^= 4
+    changed = {"truncated": content[:-100], "flipped": content, "emptied": b"", "not ours": b"x"}
+    path.write_bytes(changed[damage])
+    with pytest.raises(WeightsError, match=r"is damaged.*use an earlier one: latest_checkpoint"):
+        read_checkpoint(path)
+    with pytest.raises(WeightsError, match=r"epoch_1\.pt is damaged"):
+        EpochBasedRunner(Tiny()).resume(path)
+
+
+def test_a_checkpoint_that_would_run_something_does_not(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"state_dict": {"weight": Evil()}}, tmp_path / "evil.pt")
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Evil()))
+    for name in ("evil.pt", "plain.pt"):
+        with pytest.raises(WeightsError, match="more than tensors and plain containers"):
+            read_checkpoint(tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_that_is_missing_too_large_or_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WeightsError, match="does not exist"):
+        read_checkpoint(tmp_path / "epoch_1.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(WeightsError, match="holds no weights"):
+        read_checkpoint(tmp_path / "list.pt")
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", 100)
+    with pytest.raises(WeightsError, match="more than the 100 allowed"):
+        read_checkpoint(tmp_path / "list.pt")
+
+
+def test_names_with_and_without_module_fit() -> None:
+    model, other = Tiny(), Tiny()
+    parallel = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
+    assert module.load_weights(other, parallel, "the file", strict=True) == []
+    assert torch.equal(other.fc.weight, model.fc.weight)
+    with pytest.raises(WeightsError, match=r"missing or unexpected: fc\.bias"):
+        module.load_weights(other, {"fc.weight": model.fc.weight}, "the file", strict=True)
+    assert module.load_weights(other, {"fc.weight": model.fc.weight}, "it") == ["fc.bias"]
+
+
+def test_what_a_checkpoint_may_hold_is_what_torch_reads_back(tmp_path: Path) -> None:
+    plain = {"a": [1, 2.0, None, True, "x", b"y", (torch.ones(1),)], 3: {"z": torch.float32}}
+    check_plain(plain, "it")
+    torch.save(plain, tmp_path / "plain.pt")
+    torch.load(tmp_path / "plain.pt", weights_only=True)
+    for wrong in ({1, 2}, object(), Path("x"), torch.nn.Linear(1, 1)):
+        with pytest.raises(UsageError, match=r"it\['deep'\]\[1\] is of type"):
+            check_plain({"deep": [0, wrong]}, "it")

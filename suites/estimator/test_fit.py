@@ -1,0 +1,155 @@
+"""``disteval fit`` and the example, as a user starts them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.datasets import load_embedded
+from suites.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
+from suites.requirements import framework
+
+torch = framework("torch")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_fit_ray.py"
+SIZES = {"train": 192, "test": 301}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small CIFAR-10 in the binary layout, of pictures that are drawn by rule."""
+    root = tmp_path_factory.mktemp("cifar")
+    for split, name in (("train", "data_batch_1.bin"), ("test", "test_batch.bin")):
+        found = load_embedded("train" if split == "train" else "test")
+        pictures = found.images[: SIZES[split]].reshape(SIZES[split], -1)
+        labels = found.labels[: SIZES[split], None].astype(np.uint8)
+        (root / name).write_bytes(np.concatenate([labels, pictures], axis=1).tobytes())
+    return root
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "CIFAR10_ROOT"}
+    return subprocess.run(
+        command,
+        env=environment | {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def disteval(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "harness.cli", *arguments)
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
+    work_dir = tmp_path_factory.mktemp("fit") / "work"
+    report = work_dir.with_name("report.json")
+    done = disteval(
+        "fit", f"--data={folder}", f"--work-dir={work_dir}", "--epochs=2", f"--json={report}"
+    )
+    assert done.returncode == 0, done.stderr
+    return work_dir, json.loads(report.read_text()), done.stdout
+
+
+def test_fit_prints_a_line_for_each_phase_and_reports_all(trained: Any) -> None:
+    work_dir, report, printed = trained
+    lines = printed.splitlines()
+    assert [line.split()[:3] for line in lines[:4]] == [
+        ["epoch", str(epoch), mode] for epoch in (1, 2) for mode in ("train", "val")
+    ]
+    assert report["kind"] == "fit"
+    assert [record["mode"] for record in report["records"]] == ["train", "val"] * 2
+    assert [record["evaluated"] for record in report["records"][1::2]] == [301, 301]
+    assert report["best"]["correct"] == max(r["correct"] for r in report["records"][1::2])
+    assert str(work_dir / "best.safetensors") in lines[-1]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_eval_finds_the_integer_that_fit_found(
+    trained: Any, folder: Path, world_size: int, tmp_path: Path
+) -> None:
+    work_dir, report, _ = trained
+    done = disteval(
+        "eval",
+        f"--data={folder}",
+        f"--weights={work_dir / 'best.safetensors'}",
+        f"--world-size={world_size}",
+        f"--json={tmp_path / 'eval.json'}",
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "eval.json").read_text())
+    assert found["correct"]["top1"] == report["best"]["correct"]
+    assert found["evaluated"] == report["best"]["evaluated"] == 301
+
+
+def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
+    trained: Any, folder: Path, tmp_path: Path
+) -> None:
+    work_dir, _, _ = trained
+    arguments = ["fit", f"--data={folder}", f"--work-dir={work_dir}", "--epochs=3"]
+    refused = disteval(*arguments)
+    assert refused.returncode == 2
+    assert "checkpoints of an earlier training; go on from them with --resume" in refused.stderr
+    done = disteval(*arguments, "--resume", "--workers=1", f"--json={tmp_path / 'report.json'}")
+    assert done.returncode == 0, done.stderr
+    records = json.loads((tmp_path / "report.json").read_text())["records"]
+    assert [record["epoch"] for record in records if record["mode"] == "train"] == [3]
+    over = disteval(*arguments, "--resume", "--workers=1")
+    assert over.returncode == 0
+    assert "3 epochs are trained already" in over.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data=/nowhere"], "/nowhere does not exist"),
+        (["--json=/nowhere/report.json"], "/nowhere does not exist"),
+        (["--address=auto"], "use backend='ray' with it"),
+    ],
+)
+def test_what_can_not_work_ends_with_2_and_one_paragraph(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = disteval("fit", f"--work-dir={tmp_path / 'work'}", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("disteval fit: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_a_training_and_its_workers(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness.cli", "fit", f"--data={folder}", "--epochs=500"]
+    driver = start_as_from_a_terminal([*command, f"--work-dir={tmp_path / 'work'}"])
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline().startswith("epoch 1")
+        workers = list(ranks_below(driver.pid).values())
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(30) == 130
+        assert len(workers) == 2
+        assert wait_for(lambda: not any(is_running(pid) for pid in workers))
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+def test_the_example_trains_without_ray() -> None:
+    if not EXAMPLE.is_file():
+        pytest.skip("the examples are not part of an installed package; run this from a clone")
+    done = run(sys.executable, str(EXAMPLE), "--backend=local", "--epochs=2", "--samples=200")
+    assert done.returncode == 0, done.stderr
+    last = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert last["epoch"] == 2
+    assert last["evaluated"] == 200
+    assert last["accuracy"] == last["correct"] / 200

@@ -1,0 +1,243 @@
+"""On several ranks: one model is trained, one is evaluated, and all go on or fail together."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import RankError, UsageError, WorldError
+from harness.worlds import World
+from suites.requirements import backend_class, framework
+
+torch = framework("torch")
+data = torch.utils.data
+
+from harness.estimator import EpochBasedRunner  # noqa: E402
+from harness.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
+from harness.estimator.distributed import distribute, inner  # noqa: E402
+from harness.estimator.hooks import CheckpointHook, Hook  # noqa: E402
+from harness.sharding import ShardPlan  # noqa: E402
+from suites.estimator.tiny import Tiny, samples  # noqa: E402
+
+WORKFLOW = [("train", 1), ("val", 1)]
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[World]:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 2, timeout=60.0) as world:
+        yield world
+
+
+class Noise(Hook):
+    """Draws from all generators, which differ from rank to rank."""
+
+    def before_train_iter(self, runner: Any) -> None:
+        x, _ = runner.data_batch
+        x += 0.1 * (random.random() + np.random.rand() + torch.rand(1))
+
+
+def make(backend: Any, norm: bool = False, dropout: float = 0.0, **options: Any) -> Any:
+    torch.manual_seed(5)
+    model = distribute(Tiny(dropout, norm))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    runner = EpochBasedRunner(model, optimizer=optimizer, **options)
+    assert (runner.rank, runner.world_size) == (backend.rank, backend.world_size)
+    runner.register_training_hooks({"policy": "cosine", "by_epoch": False}, optimizer_config={})
+    for seed, seeder in enumerate((random.seed, np.random.seed, torch.manual_seed)):
+        seeder(10 * backend.rank + seed)
+    return runner
+
+
+def share(backend: Any, size: int, batch_size: int) -> Any:
+    """A rank's part of training data, shuffled."""
+    dataset = samples(size)
+    sampler = data.DistributedSampler(dataset, backend.world_size, backend.rank, seed=4)
+    return data.DataLoader(dataset, batch_size, sampler=sampler)
+
+
+def exact(backend: Any, size: int) -> Any:
+    """A rank's part of validation data: ranks may have unequally many batches, or none."""
+    plan = ShardPlan(size, backend.world_size, backend.rank, pad=False)
+    return data.DataLoader(samples(size, seed=1), 2, sampler=plan.indices.tolist())
+
+
+def weights(runner: Any) -> dict[str, Any]:
+    return {name: tensor.clone() for name, tensor in inner(runner.model).state_dict().items()}
+
+
+def differ(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    assert list(one) == list(other)
+    return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in r.items() if k not in ("seconds", "images_per_second")} for r in records
+    ]
+
+
+def train_one_batch_each(backend: Any) -> Any:
+    runner = make(backend, max_epochs=1)
+    records = runner.run([share(backend, 16, 16 // backend.world_size)], [("train", 1)])
+    return weights(runner), timeless(records)
+
+
+def test_gradients_are_averaged_so_two_ranks_train_as_one(two: World) -> None:
+    (one, first), (other, second) = two.run(train_one_batch_each)
+    assert differ(one, other) == []
+    assert first == second
+    with World("non_dist", 1) as alone:
+        [(single, [record])] = alone.run(train_one_batch_each)
+    for name, tensor in single.items():
+        assert torch.allclose(tensor, one[name], rtol=0, atol=1e-6), name
+    assert first[0]["loss"] == pytest.approx(record["loss"], abs=1e-6)
+    assert first[0]["num_samples"] == 16
+
+
+def distribute_by_ddp_alone(backend: Any) -> None:
+    runner = make(backend, max_epochs=1)
+    runner.model = torch.nn.parallel.DistributedDataParallel(Tiny())
+    runner.run([share(backend, 8, 4)], [("train", 1)])
+
+
+def test_a_train_step_that_goes_past_ddp_is_refused(two: World) -> None:
+    with pytest.raises(WorldError, match="would not be averaged; wrap the model with") as caught:
+        two.run(distribute_by_ddp_alone)
+    assert isinstance(caught.value.common, UsageError)
+
+
+def validate_unevenly(backend: Any, size: int) -> Any:
+    runner = make(backend, norm=True, max_epochs=2)
+    runner.run([share(backend, 40, 8)], [("train", 1)])
+    before = weights(runner)
+    [record] = runner.run([exact(backend, size)], [("val", 1)])
+    return before, weights(runner), len(exact(backend, size)), timeless([record])[0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 101])
+def test_all_ranks_evaluate_the_same_weights_and_count_each_sample(two: World, size: int) -> None:
+    (before, after, batches, record), (other, after_1, batches_1, record_1) = two.run(
+        validate_unevenly, size, size
+    )
+    # Each rank's batch norm has seen other data since the ranks last agreed.
+    assert set(differ(before, other)) == {"norm.running_mean", "norm.running_var"}
+    assert differ(before, after) == differ(after, after_1) == []
+    assert (batches_1 == 0) == (size == 1)
+    assert batches >= batches_1
+    model = Tiny(norm=True)
+    model.load_state_dict(after)
+    alone = EpochBasedRunner(model)
+    [single] = alone.run([data.DataLoader(samples(size, seed=1), 16)], [("val", 1)])
+    assert record == record_1
+    for key in ("correct", "evaluated", "accuracy", "num_samples"):
+        assert record[key] == single[key], key
+    assert record["evaluated"] == size
+    assert record["loss"] == pytest.approx(single["loss"], rel=1e-6)
+
+
+def train_and_save(backend: Any, folder: str) -> Any:
+    runner = make(backend, norm=True, dropout=0.3, max_epochs=3, work_dir=folder)
+    runner.register_hook(Noise())
+    runner.register_hook(CheckpointHook(2, by_epoch=False), "BELOW_NORMAL")
+    runner.run([share(backend, 36, 6), exact(backend, 21)], WORKFLOW)
+    return weights(runner), timeless(runner.records)
+
+
+def go_on(backend: Any, path: str) -> Any:
+    runner = make(backend, norm=True, dropout=0.3, max_epochs=3)
+    runner.register_hook(Noise())
+    runner.resume(path)
+    runner.run([share(backend, 36, 6), exact(backend, 21)], WORKFLOW)
+    return weights(runner), timeless(runner.records), runner.trained()
+
+
+@pytest.fixture(scope="module")
+def trained(two: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, two.run(train_and_save, str(folder), str(folder))
+
+
+@pytest.mark.parametrize("done", [2, 4, 6])
+def test_resumed_on_as_many_ranks_equals_not_interrupted(
+    two: World, trained: tuple[Path, Any], done: int
+) -> None:
+    folder, whole = trained
+    path = str(folder / f"iter_{done}.pt")
+    for (end, records), (found, told, _) in zip(whole, two.run(go_on, path, path), strict=True):
+        assert differ(end, found) == []
+        assert told[1:] == records[len(records) - len(told) + 1 :]
+
+
+def test_each_rank_has_its_own_generators_in_a_checkpoint(trained: tuple[Path, Any]) -> None:
+    folder, _ = trained
+    assert len(checkpoints(folder)) == 5
+    first, second = (rank["now"] for rank in read_checkpoint(folder / "iter_4.pt")["rng"])
+    assert not torch.equal(first["torch"], second["torch"])
+    assert not torch.equal(first["python"][1], second["python"][1])
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_checkpoint_of_two_ranks_is_resumed_on_another_number(
+    trained: tuple[Path, Any], world_size: int
+) -> None:
+    folder, _ = trained
+    path = str(folder / "iter_4.pt")  # in the middle of the second epoch
+    with World("torch_cpu", world_size, timeout=60.0) as world:
+        one = world.run(go_on, *[path] * world_size)
+        two = world.run(go_on, *[path] * world_size)
+    for (found, records, at), (again, _, _) in zip(one, two, strict=True):
+        assert differ({k: v for k, v in found.items() if "fc" in k},
+                      {k: v for k, v in one[0][0].items() if "fc" in k}) == []  # fmt: skip
+        assert differ(found, again) == []  # what is not known is drawn from the seed
+        assert records == one[0][1]
+        assert at[0] == 3
+        assert records[-1]["evaluated"] == 21
+
+
+def give_rank_1_something_else(backend: Any, what: str) -> None:
+    runner = make(backend, max_epochs=1)
+    loader = share(backend, 16, 4)
+    if backend.rank == 1 and what == "workflow":
+        runner.run([loader], [("train", 2)])
+    if backend.rank == 1 and what == "mode":
+        runner.run([loader], [("test", 1)])
+    if backend.rank == 1 and what == "batches":
+        loader = data.DataLoader(samples(16), 4)
+    runner.run([loader], [("train", 1)])
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("workflow", "ranks were not given the same run"),
+        ("batches", r"\[2\]\) on rank 0 and .*\[4\]\) on rank 1"),
+        ("mode", "mode 'test' is not known"),
+    ],
+)
+def test_a_mistake_of_one_rank_is_told_to_all(two: World, what: str, message: str) -> None:
+    with pytest.raises(WorldError, match=message) as caught:
+        two.run(give_rank_1_something_else, what, what)
+    assert isinstance(caught.value.common, UsageError)
+    assert len(caught.value.errors) == 2
+    for error in caught.value.errors.values():
+        assert re.search(message, str(error))
+
+
+def save_where_nothing_can_be(backend: Any, folder: str) -> None:
+    make(backend).save_checkpoint(folder)
+
+
+def test_a_checkpoint_that_can_not_be_written_is_told_to_all(two: World, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "below")
+    with pytest.raises(WorldError, match=r"could not write .*NotADirectoryError") as caught:
+        two.run(save_where_nothing_can_be, folder, folder)
+    assert isinstance(caught.value.common, RankError)
+    assert len(caught.value.errors) == 2

@@ -1,0 +1,170 @@
+"""A model that learns in milliseconds, its creators, and a hook that commits crimes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from harness.estimator import EpochBasedRunner, IterBasedRunner
+from harness.estimator.hooks import EvalHook, Hook
+
+FEATURES, CLASSES = 6, 3
+
+
+class Tiny(torch.nn.Module):
+    """A linear classifier; with ``dropout`` it draws from the generators in every step."""
+
+    def __init__(self, dropout: float = 0.0, norm: bool = False) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(FEATURES) if norm else torch.nn.Identity()
+        self.dropout = torch.nn.Dropout(dropout)
+        self.fc = torch.nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.dropout(self.norm(x)))
+
+    def train_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
+        x, y = data
+        loss = cross_entropy(self(x), y)
+        return {"loss": loss, "log_vars": {"loss": loss.item()}, "num_samples": len(y)}
+
+    def val_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
+        x, y = data
+        scores = self(x)
+        loss = cross_entropy(scores, y).item()
+        return {"log_vars": {"loss": loss}, "num_samples": len(y), "scores": scores, "labels": y}
+
+
+class Crime(Hook):
+    """Does something terrible on one rank, at one stage of one epoch, once.
+
+    Args:
+        stage: When: a stage of hooks, or ``save`` for the middle of writing a checkpoint.
+        epoch: How many epochs must be complete.
+        rank: Who.
+        once: A file that says that it was done.
+        kind: ``kill``, ``raise`` or ``hang``.
+        often: How often to do it, each time on other processes.
+    """
+
+    def __init__(
+        self, stage: str, epoch: int, rank: int, once: str, kind: str = "kill", often: int = 1
+    ) -> None:
+        self._when = (epoch, rank)
+        self._once = Path(once)
+        self._kind = kind
+        self._often = often
+        if stage == "save":
+            self.before_run = self._lie_in_wait
+        else:
+            setattr(self, stage, self._commit)
+
+    def _lie_in_wait(self, runner: Any) -> None:
+        save = torch.save
+
+        def save_half(content: Any, file: Any, **options: Any) -> None:
+            if isinstance(content, dict) and "format" in content:
+                file.write(b"half of a checkpoint")
+                file.flush()
+                self._commit(runner)
+                file.seek(0)
+            save(content, file, **options)
+
+        torch.save = save_half
+
+    def _commit(self, runner: Any) -> None:
+        done = self._once.stat().st_size if self._once.exists() else 0
+        if (runner.epoch, runner.rank) != self._when or done >= self._often:
+            return
+        self._once.write_bytes(b"x" * (done + 1))
+        if self._kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self._kind == "hang":
+            signal.pause()
+        raise LookupError("the worker's own mistake")
+
+
+def samples(size: int, seed: int = 0) -> TensorDataset:
+    """Points whose class is a linear function of them, but for some."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, FEATURES, generator=generator)
+    noise = torch.randn(size, CLASSES, generator=generator)
+    y = (x[:, :CLASSES] + 0.3 * noise).argmax(dim=1)
+    return TensorDataset(x, y)
+
+
+def runner(config: dict[str, Any]) -> EpochBasedRunner:
+    """A runner with whatever ``config`` asks for."""
+    model = Tiny(config.get("dropout", 0.0), config.get("norm", False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.get("lr", 0.1), momentum=0.9)
+    work_dir = config.get("work_dir")
+    made = EpochBasedRunner(
+        model, optimizer=optimizer, work_dir=work_dir, max_epochs=config.get("epochs", 2)
+    )
+    made.register_training_hooks(
+        {"policy": "cosine", "by_epoch": False},
+        optimizer_config={},
+        checkpoint_config={"interval": 1} if config.get("checkpoints") else None,
+    )
+    if config.get("eval_hook"):
+        made.register_hook(EvalHook(validation(config), save_best="accuracy"))
+    if "crime" in config:
+        made.register_hook(Crime(**config["crime"]), priority="VERY_LOW")
+    return made
+
+
+def iterations(config: dict[str, Any]) -> IterBasedRunner:
+    """A runner of ten iterations."""
+    model = Tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    made = IterBasedRunner(model, optimizer=optimizer, max_iters=10)
+    made.register_training_hooks({"policy": "fixed"}, optimizer_config={})
+    return made
+
+
+def training(config: dict[str, Any]) -> DataLoader:
+    """Shuffled training data: ``size`` samples, ``batch_size`` a worker."""
+    data = samples(config.get("size", 96))
+    return DataLoader(data, batch_size=config.get("batch_size", 8), shuffle=True)
+
+
+def validation(config: dict[str, Any]) -> DataLoader:
+    """Validation data, in a number that no number of workers divides."""
+    return DataLoader(samples(config.get("val_size", 101), seed=1), batch_size=16, shuffle=True)
+
+
+def facts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What records say but for time."""
+    timed = ("seconds", "images_per_second")
+    return [{k: v for k, v in record.items() if k not in timed} for record in records]
+
+
+def assert_same_state(first: Path, second: Path) -> None:
+    """Two states are the same to the bit, but for what a fit notes of itself."""
+    a, b = (torch.load(path, weights_only=True) for path in (first, second))
+    for state in (a, b):
+        del state["meta"]
+        state.get("hooks", {}).pop("Crime", None)
+    _assert_same(a, b, "state")
+
+
+def _assert_same(a: Any, b: Any, where: str) -> None:
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            _assert_same(a[key], b[key], f"{where}[{key!r}]")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), where
+        for at, pair in enumerate(zip(a, b, strict=True)):
+            _assert_same(*pair, f"{where}[{at}]")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    else:
+        assert a == b, where

@@ -1,0 +1,103 @@
+"""Ray clusters of several nodes on this machine, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from suites.processes import processes_below, wait_for
+
+# Read when Ray is imported, here and in what is started: nobody without the token gets in.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+_BURY_SECONDS = 20.0
+
+
+class RayNodes:
+    """A head node and others, each with an address and processes of its own.
+
+    Args:
+        cpus: CPUs of each node.
+
+    Attributes:
+        address: Where the head node is joined.
+        folder: Ray's own files.
+    """
+
+    def __init__(self, cpus: int) -> None:
+        self._cpus = cpus
+        # Short, for sockets lie in it; and Ray's own, which others don't look into.
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._orphans: list[int] = []
+        try:
+            self.add(
+                "--head", "--port=0", f"--ray-client-server-port={_free_port()}",
+                "--include-dashboard=false", f"--temp-dir={self.folder}",
+            )  # fmt: skip
+            found = self.folder / "ray_current_cluster"
+            assert wait_for(lambda: found.exists() and found.read_text()), self.log()
+            self.address = found.read_text().strip()
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start a node; its processes are one group."""
+        command = [
+            str(Path(sys.executable).with_name("ray")), "start", "--block",
+            f"--num-cpus={self._cpus}", "--object-store-memory=100000000",
+        ]  # fmt: skip
+        with (self.folder / f"node-{len(self._nodes)}.log").open("wb") as log:
+            node = subprocess.Popen(
+                [*command, *options],
+                env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._nodes.append(node)
+        return node
+
+    def join(self, host: str) -> subprocess.Popen[bytes]:
+        """Start another node, with an address of its own."""
+        return self.add(f"--address={self.address}", f"--node-ip-address={host}")
+
+    def log(self) -> str:
+        """What the nodes have printed."""
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("node-*.log")))
+
+    def kill_raylet(self, node: subprocess.Popen[bytes]) -> None:
+        """End what makes a node one of the cluster; whatever else runs there has to notice."""
+        below = processes_below(node.pid)
+        self._orphans += below
+        for pid in below:
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
+                os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Leave no process and no file."""
+        running = [node for node in self._nodes if node.poll() is None]
+        below = [pid for node in running for pid in [*processes_below(node.pid), node.pid]]
+        for pid in below + self._orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for node in running:
+            node.wait(_BURY_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,230 @@
+"""What every sub-command of ``disteval`` has in common, as it is met in a shell."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from harness.cli import main
+from suites.processes import (
+    is_running,
+    ranks_below,
+    run_plainly,
+    start_as_from_a_terminal,
+    wait_for,
+)
+
+DISTEVAL = [sys.executable, "-m", "harness.cli"]
+ROOT = Path(__file__).parents[3]
+
+MINE = """
+import sys
+from suites.mutants.sockets import Sockets
+
+class Loud(Sockets):
+    def all_gather_object(self, obj):
+        print(f"gathers as {self.rank}")
+        print(f"warns as {self.rank}", file=sys.stderr)
+        return super().all_gather_object(obj)
+
+class Broken(Sockets):
+    def all_gather_object(self, obj):
+        return super().all_gather_object(obj)[::-1]
+
+class Stuck(Sockets):
+    def all_gather_object(self, obj):
+        import threading
+        threading.Event().wait(60)
+"""
+
+FALLING = """
+import click
+from harness.cli.terminal import Commands
+
+@click.group(cls=Commands)
+def main():
+    pass
+
+@main.command()
+def fall():
+    raise ZeroDivisionError("by nought")
+
+main(prog_name="disteval")
+"""
+
+ONE_RULE = ["--world-size=2", "--rules=2.1", "--examples=3"]
+
+
+@pytest.fixture
+def disteval(tmp_path: Path) -> Any:
+    (tmp_path / "mine.py").write_text(MINE)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_plainly([*DISTEVAL, *arguments], tmp_path, 120)
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["", *main.commands])
+def test_help_has_an_example_on_a_line_of_its_own(disteval: Any, name: str) -> None:
+    done = disteval(*name.split(), "-h")
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"^  (\S+ .*)?disteval {name}[^\n]*$", done.stdout, re.MULTILINE)
+    assert "\\b" not in done.stdout
+    assert "--verbose" in done.stdout
+
+
+def test_the_exit_statuses_are_part_of_the_help(disteval: Any) -> None:
+    shown = re.findall(r"^    (\d+)  ", disteval("--help").stdout, re.MULTILINE)
+    assert shown == ["0", "1", "2", "130"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(("target", "status"), [("threads", 0), ("mine:Broken", 1), ("none", 2)])
+def test_quiet_leaves_errors_and_the_exit_status(
+    disteval: Any, before: bool, target: str, status: int
+) -> None:
+    arguments = ["check", target, *ONE_RULE]
+    done = disteval("--quiet", *arguments) if before else disteval(*arguments, "-q")
+    assert done.returncode == status
+    assert done.stdout == ""
+    assert bool(done.stderr) == (status == 2)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_verbose_shows_what_each_rank_prints(disteval: Any, before: bool) -> None:
+    arguments = ["check", "mine:Loud", *ONE_RULE]
+    done = disteval("--verbose", *arguments) if before else disteval(*arguments, "-v")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    for rank in (0, 1):
+        assert f"[rank {rank}] gathers as {rank}" in lines
+        assert f"[rank {rank}] warns as {rank}" in lines
+    assert "[rank" not in done.stdout
+
+
+def test_what_ranks_print_is_not_shown_otherwise(disteval: Any) -> None:
+    done = disteval("check", "mine:Loud", *ONE_RULE)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "gathers as" not in done.stdout
+
+
+def test_an_error_is_one_line_and_its_traceback_comes_with_verbose(disteval: Any) -> None:
+    done = disteval("check", "thread")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("disteval check: there is no backend 'thread'. Did you mean")
+    verbose = disteval("check", "thread", "--verbose")
+    assert verbose.returncode == 2
+    assert verbose.stderr.startswith("Traceback (most recent call last):")
+    assert verbose.stderr.endswith(done.stderr)
+
+
+def test_an_unexpected_error_is_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "falling.py").write_text(FALLING)
+    done = run_plainly([sys.executable, "falling.py", "fall"], tmp_path, 60)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "disteval fall: unexpected ZeroDivisionError: by nought. "
+        "Add --verbose to see where it was raised.\n"
+    )
+    verbose = run_plainly([sys.executable, "falling.py", "fall", "-v"], tmp_path, 60)
+    assert verbose.returncode == 1
+    assert 'raise ZeroDivisionError("by nought")' in verbose.stderr
+    assert verbose.stderr.endswith("disteval fall: unexpected ZeroDivisionError: by nought.\n")
+
+
+def test_ctrl_c_ends_with_130_and_no_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    command = start_as_from_a_terminal(
+        [*DISTEVAL, "check", "mine:Stuck", "--timeout=60", *ONE_RULE], cwd=tmp_path
+    )
+    ranks = wait_for(lambda: found if len(found := ranks_below(command.pid)) == 2 else {})
+    assert ranks, "two ranks did not appear"
+    command.send_signal(signal.SIGINT)
+    _, stderr = command.communicate(timeout=60)
+    assert command.returncode == 130, stderr
+    assert stderr == "disteval check: interrupted\n"
+    assert not any(is_running(pid) for pid in ranks.values())
+
+
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}])
+def test_no_color_leaves_out_colours(variables: dict[str, str]) -> None:
+    assert bool(_colours_on_a_terminal(variables)) == (variables == {})
+
+
+def _colours_on_a_terminal(variables: dict[str, str]) -> list[str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "CI")}
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*DISTEVAL, "check", "threads", *ONE_RULE],
+        env=kept | {"TERM": "xterm-256color"} | variables,
+        stdout=theirs,
+        stdin=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    while chunk := _read(ours):
+        shown += chunk
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    assert b"threads is " in shown.replace(b"\x1b[0m", b"")
+    return re.findall(r"\x1b\[[\d;]*3\d[\d;]*m", shown.decode())
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # Linux says so when the other end is closed
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["disteval", "che"], ["check"]),
+        (["disteval", "check", "thr"], ["threads"]),
+        (["disteval", "check", "--world"], ["--world-size"]),
+        (["disteval", "eval", "--backend", "torch_"], ["torch_cpu", "torch_cuda"]),
+    ],
+)
+def test_bash_completes(tmp_path: Path, typed: list[str], offered: list[str]) -> None:
+    (tmp_path / "disteval").write_text(f'#!/bin/sh\nexec {sys.executable} -m harness.cli "$@"\n')
+    (tmp_path / "disteval").chmod(0o755)
+    script = (
+        f'PATH="{tmp_path}:$PATH"; source <(disteval completion bash); '
+        f"COMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; "
+        'eval "$(complete -p disteval | sed "s/.*-F \\([^ ]*\\).*/\\1/") disteval"; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = run_plainly([shutil.which("bash") or "bash", "-c", script], tmp_path, 60)
+    assert done.stdout.split() == offered, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_a_script_of_their_own(disteval: Any, shell: str) -> None:
+    done = disteval("completion", shell)
+    assert done.returncode == 0, done.stderr
+    assert f"_DISTEVAL_COMPLETE={shell}_complete" in done.stdout
+    assert disteval("completion", "tcsh").returncode == 2
+
+
+def test_the_page_has_every_option_as_it_is() -> None:
+    page = ROOT / "docs" / "command_line.md"
+    if not page.exists():
+        pytest.skip("the documents are not part of an installed package; run this from a clone")
+    command = [sys.executable, str(ROOT / "tools" / "write_command_line.py"), "--check"]
+    done = run_plainly(command, ROOT, 60)
+    assert done.returncode == 0, done.stdout + done.stderr

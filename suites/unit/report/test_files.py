@@ -1,0 +1,164 @@
+"""The JSON of a check is what its schema says, and a page is made of nothing else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.conformance.runner import check_backend, select_rules
+from harness.contract import BaseDistBackend
+from harness.errors import UsageError
+from harness.report.files import read_run, why_no_run
+from suites.mutants.broken.gathered import ReversedOrder
+from suites.processes import run_plainly
+from suites.requirements import framework
+
+SCHEMA = Path(__file__).parents[3] / "docs" / "report.schema.json"
+
+
+def checked(backend: str | type[BaseDistBackend], *rules: str) -> dict[str, Any]:
+    report = check_backend(backend, (1, 2), rules=select_rules(rules), examples=2)
+    found: dict[str, Any] = json.loads(json.dumps(report.to_json()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def broken() -> dict[str, Any]:
+    return checked(ReversedOrder, "2.1", "7.*")
+
+
+EVALUATION: dict[str, Any] = {
+    "schema_version": 1, "kind": "eval", "accuracy": {"top1": 0.75}, "correct": {"top1": 6},
+    "size": 8, "evaluated": 8, "padded": 1, "coverage": "exact", "world_size": 3,
+    "backend": "torch_cpu", "framework": "torch", "device": "cpu", "dataset": "embedded/test",
+    "batch_size": 4, "images_per_second": 100.5, "seconds": 0.08,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    if not SCHEMA.exists():
+        pytest.skip("the schema is not part of an installed package; run this from a clone")
+    jsonschema = framework("jsonschema")
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_a_check_is_as_its_schema_says(validator: Any, broken: dict[str, Any]) -> None:
+    validator.validate(broken)
+    validator.validate(checked("threads", "1.1", "9.1"))
+    described = json.loads(SCHEMA.read_text())
+    known = described["$defs"]["check"]["properties"].keys() | described["properties"].keys()
+    assert broken.keys() == known
+    assert broken["rules"][0].keys() == described["$defs"]["result"]["properties"].keys()
+
+
+def test_an_evaluation_is_as_its_schema_says(validator: Any, tmp_path: Path) -> None:
+    framework("torch")
+    command = [sys.executable, "-m", "harness.cli", "eval", "--world-size=1", "--json=e.json"]
+    done = run_plainly([*command, "--batch-size=1000"], tmp_path, 300)
+    assert done.returncode == 0, done.stderr
+    found = read_run(tmp_path / "e.json")
+    validator.validate(found)
+    described = json.loads(SCHEMA.read_text())
+    known = described["$defs"]["eval"]["properties"].keys() | described["properties"].keys()
+    assert found.keys() == known
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value inside of a value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        yield (*path, key)
+        if isinstance(item, (dict, list)):
+            yield from places(item, (*path, key))
+
+
+def changed(found: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
+    """The same with one value removed, or replaced by one of another type."""
+    place = data.draw(st.sampled_from(sorted(places(found), key=str)))
+    other = copy.deepcopy(found)
+    inside: Any = other
+    for key in place[:-1]:
+        inside = inside[key]
+    if isinstance(inside, dict) and data.draw(st.booleans()):
+        del inside[place[-1]]
+    else:
+        inside[place[-1]] = data.draw(st.sampled_from([None, True, 0.5, "word", [], ["x"], {}]))
+    return other
+
+
+@given(st.data())
+def test_a_page_takes_what_the_schema_takes_and_refuses_what_it_refuses(
+    validator: Any, broken: dict[str, Any], data: st.DataObject
+) -> None:
+    found = changed(data.draw(st.sampled_from([broken, EVALUATION])), data)
+    reason = why_no_run(found)
+    assert (reason == "") == validator.is_valid(found), reason
+
+
+def test_a_failure_has_what_it_takes_to_see_it_again(broken: dict[str, Any]) -> None:
+    [failure] = [r for r in broken["rules"] if r["outcome"] == "failed"]
+    assert (failure["id"], failure["world_size"]) == ("2.1", 2)
+    assert failure["sentence"].startswith("On every rank, entry r of an all-gather")
+    assert failure["counterexample"].startswith("ranks send [")
+    words = "--rules 2.1 --world-size 2 --seed 0 --examples 2"
+    assert failure["replay"] == f"disteval check ReversedOrder {words}"
+    assert {r["replay"] for r in broken["rules"] if r is not failure} == {""}
+
+
+def test_what_survivors_saw_is_kept(broken: dict[str, Any]) -> None:
+    [lost] = [r for r in broken["rules"] if r["id"] == "7.4" and r["world_size"] == 2]
+    assert re.fullmatch(r"rank 1 raised \S*BrokenBarrierError after 3\.\d s", lost["observed"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "can't be read as JSON (Expecting property name"),
+        ("[" * 100_000, "can't be read as JSON (maximum recursion depth exceeded"),
+        ("\udcff", "can't be read as JSON ("),
+        ("[]", "is no report of disteval: the whole is a list, not an object"),
+        ("{}", "schema_version is None, and 1 is the one that is known here"),
+        ('{"schema_version": 2}', "schema_version is 2, and 1 is the one that is known here"),
+        ('{"schema_version": 1, "kind": []}', "kind is [], not one of check, eval"),
+        ('{"schema_version": 1, "kind": "check"}', "the whole has no 'version'"),
+    ],
+)
+def test_what_is_no_report_is_refused_with_its_name_and_a_remedy(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UsageError) as caught:
+        read_run(path)
+    assert str(caught.value).startswith(f"{path} ")
+    assert reason in str(caught.value)
+    assert str(caught.value).endswith("--json FILE, or disteval eval --json FILE")
+
+
+def test_the_wrong_place_is_named(broken: dict[str, Any]) -> None:
+    other = copy.deepcopy(broken)
+    other["rules"][1]["seconds"] = "2"
+    assert why_no_run(other) == "rules[1].seconds is text, not an integer or a number"
+    assert why_no_run(EVALUATION | {"accuracy": {"top1": None}}) == (
+        "accuracy.top1 is null, not an integer or a number"
+    )
+
+
+def test_there_is_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"run\.json can't be read as JSON \(.*No such file"):
+        read_run(tmp_path / "run.json")

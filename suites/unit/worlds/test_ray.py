@@ -1,0 +1,308 @@
+"""A world on a Ray of this machine is what it is as local processes, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.non_dist import NonDist
+from harness import LibraryMissingError, UsageError, WorldError
+from harness.worlds import RayLauncher, World, beat
+from harness.worlds.ray_cluster import joined_ray
+from harness.worlds.ray_room import share_of_cpu
+from suites import ray_nodes  # noqa: F401 - it sets what Ray reads when it is imported
+from suites.processes import (
+    is_running,
+    processes_below,
+    run_plainly,
+    start_as_from_a_terminal,
+    wait_for,
+)
+from suites.requirements import backend_class, framework
+
+SHORT = 2.0
+SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
+DISTEVAL = [sys.executable, "-m", "harness.cli"]
+CORRECT = {"top1": 7960, "top3": 9336}  # of the embedded pictures, on any number of ranks
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """Ray, of which one is running here."""
+    found = framework("ray")
+    with joined_ray():
+        yield found
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files with a short name, as Ray's sockets need it."""
+    folder = Path(tempfile.mkdtemp(prefix="t-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def tell(backend: Any) -> dict[str, Any]:
+    return {
+        "rank": backend.rank,
+        "pid": os.getpid(),
+        "folder": str(Path.cwd()),
+        "threads": os.environ["OMP_NUM_THREADS"],
+        "library": "torch" in sys.modules,
+    }
+
+
+def gather(backend: Any, value: Any) -> Any:
+    return backend.all_gather_object(value)
+
+
+def kill_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return backend.all_gather_object(rank)
+
+
+def hang_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        signal.pause()
+    return backend.all_gather_object(rank)
+
+
+def freeze_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return backend.all_gather_object(rank)
+
+
+def raise_on_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        raise LookupError("rank 1's own mistake")
+    return rank
+
+
+def left_over(pids: list[int]) -> list[int]:
+    wait_for(lambda: not any(is_running(pid) for pid in pids), 10)
+    return [pid for pid in pids if is_running(pid)]
+
+
+def test_ranks_are_actors_that_gather(ray: Any) -> None:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 2, launcher="ray") as world:
+        told = world.run(tell)
+        assert world.run(gather, "a", [1]) == [["a", [1]]] * 2
+    assert [found["rank"] for found in told] == [0, 1]
+    assert {found["folder"] for found in told} == {str(Path.cwd())}
+    assert left_over([found["pid"] for found in told]) == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_rank_gets_the_computing_threads_that_were_asked_for(ray: Any, threads: int) -> None:
+    with World(SOCKETS, 2, launcher="ray", threads=threads) as world:
+        assert [found["threads"] for found in world.run(tell)] == [str(threads)] * 2
+
+
+def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
+    with World(SOCKETS, 2, launcher=RayLauncher()) as world:
+        with pytest.raises(WorldError, match="rank 1 raised LookupError: rank 1's own mistake"):
+            world.run(raise_on_1, 0, 1)
+        assert world.run(gather, 1, 2) == [[1, 2]] * 2
+
+
+def test_a_killed_rank_is_named(ray: Any) -> None:
+    with World(SOCKETS, 2, launcher="ray") as world:
+        pids = [found["pid"] for found in world.run(tell)]
+        with pytest.raises(WorldError, match=r"^rank 1 was lost \(its process ended\)"):
+            world.run(kill_1, 0, 1)
+    assert left_over(pids) == []
+
+
+@pytest.mark.parametrize("crime", [hang_1, freeze_1])
+def test_a_hung_rank_is_named_with_its_stack_and_buried(ray: Any, crime: Any) -> None:
+    with World(SOCKETS, 2, launcher="ray") as world:
+        pids = [found["pid"] for found in world.run(tell)]
+        with pytest.raises(WorldError) as caught:
+            world.run(crime, 0, 1, timeout=SHORT)
+    report = str(caught.value)
+    assert "rank 0: waits in all_gather_object #1" in report
+    assert ("in hang_1" if crime is hang_1 else "rank 1: is stopped (SIGSTOP)") in report
+    assert left_over(pids) == []
+
+
+def test_a_second_world_fits_beside_the_first(ray: Any) -> None:
+    with World(SOCKETS, 2, launcher="ray") as one, World(SOCKETS, 2, launcher="ray") as two:
+        assert one.run(gather, 1, 2) == two.run(gather, 1, 2)
+
+
+def test_more_cpus_than_there_are_are_refused_at_once(ray: Any) -> None:
+    launcher = RayLauncher(cpus_per_worker=1000)
+    reason = r"2 ranks with 1000 CPUs each found no room .* It has 1 node with [\d.]+ CPU"
+    with pytest.raises(WorldError, match=reason):
+        World(SOCKETS, 2, launcher=launcher)
+    assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
+
+
+def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any) -> None:
+    launcher = RayLauncher()
+    with (
+        World("non_dist", 1, launcher=launcher),
+        pytest.raises(UsageError, match="serves a world already"),
+    ):
+        World("non_dist", 1, launcher=launcher)
+    with World("non_dist", 1, launcher=launcher) as world:
+        assert world.run(tell)[0]["rank"] == 0
+
+
+def test_a_process_is_in_one_cluster_alone(ray: Any) -> None:
+    with pytest.raises(UsageError, match=r"in the Ray cluster at .* already"):
+        World("non_dist", 1, launcher=RayLauncher("203.0.113.7:6379"))
+
+
+class ByMpirun(NonDist):
+    launcher: ClassVar[str] = "mpirun"
+
+
+def test_a_backend_that_names_another_launcher_is_refused() -> None:
+    with pytest.raises(UsageError, match="ByMpirun's ranks are started by 'mpirun', and Ray"):
+        World(ByMpirun, 1, launcher="ray")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"cpus_per_worker": 0}, "cpus_per_worker=0 is too little"),
+        ({"gpus_per_worker": -1}, "gpus_per_worker=-1 is negative"),
+        ({"strategy": "TIGHT"}, "no placement strategy 'TIGHT'; Ray's are: SPREAD, PACK"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        RayLauncher(**options)
+
+
+def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(LibraryMissingError, match=r"pip install 'disteval-harness\[ray\]'"):
+        World("non_dist", 1, launcher="ray")
+
+
+@given(st.lists(st.integers(0, 16), min_size=1, max_size=6), st.integers(1, 40))
+def test_the_share_of_a_cpu_is_the_largest_that_fits(nodes: list[int], parts: int) -> None:
+    def fit(share: float) -> int:
+        return sum(int(cpus / share + 1e-6) for cpus in nodes)
+
+    share = share_of_cpu(nodes, parts)
+    assert 0 < share <= 1
+    if any(nodes):
+        assert fit(share) >= parts
+        assert share == 1 or fit(share + 2e-4) < parts
+
+
+SCRIPT = """
+from harness.worlds import World
+from suites.unit.worlds.test_ray import hang_1, tell
+with World("suites.mutants.sockets:Sockets", 2, launcher="ray") as world:
+    print(*(found["pid"] for found in world.run(tell)), flush=True)
+    world.run(hang_1, 0, 1, timeout=600)
+"""
+
+
+def _start(temporary: Path) -> subprocess.Popen[str]:
+    return start_as_from_a_terminal(
+        [sys.executable, "-c", SCRIPT], env=os.environ | {"TMPDIR": str(temporary)}
+    )
+
+
+def test_ctrl_c_leaves_no_process_and_no_file(temporary: Path) -> None:
+    framework("ray")
+    leader = _start(temporary)
+    assert leader.stdout is not None
+    assert len(leader.stdout.readline().split()) == 2
+    everything = processes_below(leader.pid)
+    assert len(everything) > 3
+    leader.send_signal(signal.SIGINT)
+    leader.communicate(timeout=40)
+    assert leader.returncode not in (0, None)
+    assert left_over(everything) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_ranks_end_when_their_leader_is_killed(temporary: Path) -> None:
+    framework("ray")
+    leader = _start(temporary)
+    assert leader.stdout is not None
+    ranks = [int(pid) for pid in leader.stdout.readline().split()]
+    assert len(ranks) == 2
+    leader.kill()
+    leader.communicate(timeout=20)
+    assert left_over(ranks) == []
+
+
+def wait_for_ever(backend: Any) -> None:
+    beat(0, 1)
+    signal.pause()
+
+
+def kill_raylet(_rank: int, *_: int) -> None:
+    for pid in processes_below(os.getpid()):
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
+    framework("ray")
+    script = (
+        "from harness.worlds import World\n"
+        "from suites.unit.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
+        "with World(SOCKETS, 2, launcher='ray') as world:\n"
+        "    world.run(wait_for_ever, timeout=60, on_beat=kill_raylet)\n"
+    )
+    done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
+    assert re.search(r"WorldError: rank . was lost \(its Ray node .* does not answer", done.stderr)
+
+
+def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path) -> None:
+    framework("ray")
+    script = (
+        "import ray\n"
+        "from harness.worlds import World\n"
+        "from suites.unit.worlds.test_ray import tell\n"
+        "ray.init(address='local', num_cpus=1, include_dashboard=False)\n"
+        "with World('non_dist', 1, launcher='ray') as world:\n"
+        "    assert world.run(tell)[0]['rank'] == 0\n"
+        "print(ray.is_initialized(), ray.get(ray.remote(lambda: 'there').remote()))\n"
+    )
+    done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True there"
+
+
+def test_a_backend_is_checked_with_a_world_lost_beside_the_first(tmp_path: Path) -> None:
+    framework("ray")
+    options = ["--launcher=ray", "--world-size=2", "--rules=1.1,7.2", "--json=report.json"]
+    done = run_plainly([*DISTEVAL, "check", SOCKETS, *options], tmp_path, 120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["verdict"], report["launcher"]) == ("conformant", "ray")
+
+
+def test_eval_finds_on_ray_what_it_finds_elsewhere(tmp_path: Path) -> None:
+    framework("ray")
+    backend_class("torch_cpu")
+    options = ["--launcher=ray", "--world-size=2", "--json=report.json"]
+    done = run_plainly([*DISTEVAL, "eval", *options], tmp_path, 180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["evaluated"], report["correct"]) == (10_000, CORRECT)

@@ -1,0 +1,106 @@
+"""Chromium, as much of it as a person uses, and what it tells of a page."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+_SECONDS = 30
+DESKTOP = (1280, 900)
+
+
+class Browser:
+    """A headless Chromium with one tab.
+
+    Args:
+        program: Where Chromium is.
+        driver: Where its driver is.
+        profile: An empty folder of its own.
+
+    Attributes:
+        driver: Selenium's.
+    """
+
+    def __init__(self, program: str, driver: str, profile: Path) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = program
+        options.add_argument("--headless=new")
+        options.add_argument("--disable-gpu")
+        options.add_argument("--disable-dev-shm-usage")
+        options.add_argument(f"--user-data-dir={profile}")
+        if os.geteuid() == 0:  # Chromium's sandbox refuses root
+            options.add_argument("--no-sandbox")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=Service(driver))
+        self.driver.set_page_load_timeout(_SECONDS)
+        self.driver.set_script_timeout(_SECONDS)
+
+    def open(
+        self, page: Path, size: tuple[int, int] = DESKTOP, scheme: str = "light", fragment: str = ""
+    ) -> None:
+        """Load a page from its file, in a window of this size, on a system with this scheme."""
+        self.driver.get("about:blank")
+        self.problems()
+        width, height = size
+        self.command(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
+        )  # fmt: skip
+        self.media("", scheme)
+        self.driver.get(page.as_uri() + fragment)
+
+    def media(self, medium: str, scheme: str) -> None:
+        """Show the page as on paper (``print``) or a screen, on a system with this scheme."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.command("Emulation.setEmulatedMedia", media=medium, features=features)
+
+    def command(self, name: str, **arguments: Any) -> Any:
+        """Send one command of the DevTools protocol."""
+        return self.driver.execute_cdp_cmd(name, arguments)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Run a script in the page; the CSP holds the page back, not the driver."""
+        return self.driver.execute_script(script, *arguments)
+
+    def one(self, selector: str) -> WebElement:
+        """The first element that fits."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def shown(self, selector: str) -> list[WebElement]:
+        """Every element that fits and can be seen."""
+        found = self.driver.find_elements(By.CSS_SELECTOR, selector)
+        return [element for element in found if element.is_displayed()]
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after another, on whatever has the focus."""
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(key)
+
+    def problems(self) -> list[str]:
+        """What the console said, and every request but the page's own, since it was last asked."""
+        said = [entry["message"] for entry in self.driver.get_log("browser")]
+        page = self.driver.current_url.partition("#")[0]
+        return said + [url for url in self._requests() if url.partition("#")[0] != page]
+
+    def _requests(self) -> list[str]:
+        """What was sent; the console names what the page's policy has held back."""
+        sent: dict[str, str] = {}
+        for entry in self.driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            told = message["params"]
+            if message["method"] == "Network.requestWillBeSent":
+                sent[told["requestId"]] = told["request"]["url"]
+            elif told.get("blockedReason") == "csp":
+                sent.pop(told["requestId"])
+        return list(sent.values())
+
+    def close(self) -> None:
+        """End it."""
+        self.driver.quit()

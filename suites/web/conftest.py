@@ -1,0 +1,78 @@
+"""Chromium, and pages of real checks in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.processes import run_plainly
+from suites.requirements import chromium, framework
+
+if TYPE_CHECKING:
+    from suites.web.browser import Browser
+
+CHECKS = {
+    "hostile": ("suites.web.hostile:Hostile", "--world-size=1,2,3"),
+    "reversed": ("suites.mutants.broken.gathered:ReversedOrder", "--world-size=2", "--rules=2.*"),
+    "absent": ("suites.web.hostile:Absent", "--world-size=2", "--rules=2.1", "--timeout=1"),
+    "threads": ("threads", "--world-size=1,2"),
+}
+"""A file's name, and the check that writes it."""
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory, chromium_browser: Browser) -> dict[str, Path]:
+    """The JSON of each of `CHECKS`, where there is a browser to show it in."""
+    framework("hypothesis")
+    folder = tmp_path_factory.mktemp("reports")
+    found = {}
+    for name, check in CHECKS.items():
+        found[name] = folder / f"{name}.json"
+        done = _disteval(folder, "check", *check, "--examples=3", f"--json={found[name]}")
+        assert found[name].exists(), done
+    return found
+
+
+@pytest.fixture(scope="session")
+def failing(reports: dict[str, Path]) -> Path:
+    """The page of one check with about forty failures."""
+    framework("jinja2")
+    page = reports["hostile"].with_suffix(".html")
+    _disteval(page.parent, "report", str(reports["hostile"]), f"--html={page}")
+    return page
+
+
+@pytest.fixture(scope="session")
+def several(reports: dict[str, Path]) -> Path:
+    """The page of all checks."""
+    framework("jinja2")
+    page = reports["threads"].with_name("several.html")
+    _disteval(page.parent, "report", *map(str, reports.values()), f"--html={page}")
+    return page
+
+
+def _disteval(folder: Path, *arguments: str) -> str:
+    done = run_plainly([sys.executable, "-m", "harness.cli", *arguments], folder, 120)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def chromium_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    framework("selenium")
+    program, driver = chromium()
+    from suites.web.browser import Browser
+
+    browser = Browser(program, driver, tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(chromium_browser: Browser) -> Iterator[Browser]:
+    """A browser that at the end has seen no error and sent no request."""
+    yield chromium_browser
+    assert chromium_browser.problems() == []

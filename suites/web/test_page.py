@@ -1,0 +1,284 @@
+"""The report page in a real browser, made from real checks; see conftest for what each test adds.
+
+Every test ends with: the console said nothing, and nothing was requested but the page.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.requirements import framework
+
+if TYPE_CHECKING:
+    from suites.web.browser import Browser
+
+PHONE, SMALL_PHONE = (390, 844), (320, 640)
+
+CONTRAST = """
+const channel = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+const background = (element) => {
+  for (let e = element; e; e = e.parentElement) {
+    const colour = parse(getComputedStyle(e).backgroundColor);
+    if (colour.length < 4 || colour[3] === 1) return colour;
+  }
+};
+const found = {};
+for (const element of document.querySelectorAll("body *")) {
+  const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  if (!own || !element.checkVisibility() || element.closest("script, .hidden")) continue;
+  const text = parse(getComputedStyle(element).color);
+  const pair = [luminance(text), luminance(background(element))].sort((a, b) => b - a);
+  const ratio = (pair[0] + 0.05) / (pair[1] + 0.05);
+  found[`${element.tagName} ${element.className} ${text}`] = ratio;
+}
+return found;
+"""
+"""The contrast of every text that can be seen, as WCAG 2 defines it, by what it is."""
+
+
+@pytest.fixture
+def keys() -> type:
+    framework("selenium")
+    from selenium.webdriver.common.keys import Keys
+
+    return Keys
+
+
+def failed(page: Path) -> list[dict[str, object]]:
+    """The failures in the JSON that a page was made from."""
+    found = json.loads(page.with_name("hostile.json").read_text())
+    return [result for result in found["rules"] if result["outcome"] == "failed"]
+
+
+def test_every_failure_of_a_broken_backend_is_in_the_matrix_and_in_the_list(
+    browser: Browser, failing: Path
+) -> None:
+    count = len(failed(failing))
+    assert count >= 40
+    browser.open(failing)
+    assert browser.one("h1").text == "suites.web.hostile:Hostile is broken"
+    assert len(browser.shown(".matrix a")) == len(browser.shown(".failure")) == count
+    for link in browser.shown(".matrix a")[:3]:
+        assert link.text.split() == ["✗", "FAIL"]
+        target = browser.run("return document.querySelector(arguments[0].hash).id", link)
+        assert target.startswith("failure-")
+
+
+def test_objects_that_attack_are_text(browser: Browser, failing: Path) -> None:
+    from suites.web.hostile import SHOWN
+
+    browser.open(failing)
+    browser.one("#all").click()
+    assert SHOWN in browser.one(".failure:nth-of-type(2) pre:nth-of-type(2)").text
+    assert browser.run("return typeof ran") == "undefined"
+    assert browser.shown("img") == []
+    assert len(browser.driver.find_elements("css selector", "script")) == 1
+
+
+def test_markup_that_got_into_the_page_would_not_run(browser: Browser, failing: Path) -> None:
+    browser.open(failing)
+    attack = "<img src='x.png' onerror='ran = 1'><a id='trap' href='javascript:ran = 1'>x</a>"
+    browser.run("document.querySelector('#main').innerHTML = arguments[0]", attack)
+    browser.one("#trap").click()
+    browser.run("const s = document.createElement('script'); s.text = 'ran = 1'; "
+                "document.body.append(s)")  # fmt: skip
+    assert browser.run("return typeof ran") == "undefined"
+    refused = browser.problems()
+    assert refused
+    assert [p for p in refused if "Content Security Policy" not in p] == []
+
+
+def test_words_choose_rules_failures_and_backends(browser: Browser, several: Path) -> None:
+    browser.open(several)
+    words = browser.one("#words")
+    words.send_keys("Reversed 2.3")
+    assert [head.text for head in browser.shown(".matrix thead .first[data-label]")] == [
+        "suites.mutants.broken.gathered:ReversedOrder"
+    ]
+    assert [row.text.split()[0] for row in browser.shown(".matrix tbody tr")] == ["2.3"]
+    [failure] = browser.shown(".failure")
+    assert "ReversedOrder" in failure.text
+    assert browser.one("#count").text.startswith("1 of 26 rules, 1 of ")
+    words.clear()
+    words.send_keys("no such words")
+    assert browser.shown(".matrix tbody tr") == browser.shown(".failure") == []
+    assert browser.one(".nothing").is_displayed()
+
+
+def test_only_failures(browser: Browser, several: Path) -> None:
+    browser.open(several)
+    browser.one("#only").click()
+    for row in browser.shown(".matrix tbody tr"):
+        assert "FAIL" in row.text
+    assert browser.shown("#reasons ~ * tbody tr") == []
+    browser.one("#words").send_keys("threads ")
+    assert browser.shown(".matrix tbody tr") == []  # that backend has none
+    browser.one("#only").click()
+    assert len(browser.shown(".matrix tbody tr")) == 26
+
+
+def test_a_failure_is_found_and_opened_with_the_keyboard_alone(
+    browser: Browser, failing: Path, keys: type
+) -> None:
+    browser.open(failing)
+    browser.press(keys.TAB)
+    assert browser.driver.switch_to.active_element.text == "Skip to the report"
+    browser.press(keys.ENTER)
+    for _ in range(12):
+        browser.press(keys.TAB)
+        if browser.run("return document.activeElement.matches('.matrix a')"):
+            break
+    assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    browser.press(keys.ENTER)
+    opened = "return document.activeElement.matches('.failure[open] summary')"
+    wait_for(browser, opened, True)
+    assert browser.run("return location.hash").startswith("#failure-")
+    browser.press(keys.ENTER)
+    wait_for(browser, opened, False)
+    browser.press(keys.SPACE)
+    wait_for(browser, opened, True)
+    [failure] = browser.shown(".failure[open]")
+    assert "disteval check suites.web.hostile:Hostile --rules" in failure.text
+
+
+def test_a_link_to_a_failure_opens_it(browser: Browser, failing: Path) -> None:
+    browser.open(failing)
+    fragment = browser.run("return document.querySelectorAll('.matrix a')[7].hash")
+    browser.open(failing, fragment=fragment)
+    [opened] = browser.shown(".failure[open]")
+    assert f"#{opened.get_attribute('id')}" == fragment
+
+
+def test_all_are_expanded_and_collapsed(browser: Browser, failing: Path) -> None:
+    browser.open(failing)
+    button = browser.one("#all")
+    assert (button.text, button.get_attribute("aria-expanded")) == ("Expand all", "false")
+    button.click()
+    assert len(browser.shown(".failure[open] .replay")) == len(failed(failing))
+    wait_for(browser, "return document.querySelector('#all').ariaExpanded", "true")
+    assert button.text == "Collapse all"
+    button.click()
+    assert browser.shown(".failure[open]") == []
+
+
+def test_the_replay_command_is_copied(browser: Browser, failing: Path, keys: type) -> None:
+    browser.open(failing)
+    browser.one(".failure summary").click()
+    copy = browser.one(".failure .copy")
+    first = failed(failing)[0]
+    assert copy.accessible_name.startswith(f"Copy the command that replays rule {first['id']}")
+    copy.click()
+    said = "return document.querySelector('#status').textContent"
+    wait_for(browser, said, "The command was copied.")
+    browser.one("#words").send_keys(keys.CONTROL, "v")
+    assert browser.one("#words").get_attribute("value") == first["replay"]
+
+
+def test_the_command_is_selected_where_the_clipboard_is_refused(
+    browser: Browser, failing: Path
+) -> None:
+    denied = {"permission": {"name": "clipboard-write"}, "setting": "denied"}
+    browser.command("Browser.setPermission", **denied)
+    try:
+        browser.open(failing)
+        browser.one(".failure summary").click()
+        browser.one(".failure .copy").click()
+        said = "return document.querySelector('#status').textContent"
+        wait_for(browser, said, "The command is selected: copy it with the keyboard.")
+        selected = browser.run("return getSelection().toString()")
+        assert selected == failed(failing)[0]["replay"]
+    finally:
+        browser.command("Browser.resetPermissions")
+
+
+def test_the_theme_is_the_systems_until_the_button_says_otherwise(
+    browser: Browser, failing: Path
+) -> None:
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    browser.open(failing, scheme="light")
+    light = browser.run(colour)
+    browser.media("", "dark")
+    dark = browser.run(colour)
+    assert light != dark
+    button = browser.one("#theme")
+    wait_for(browser, "return document.querySelector('#theme').ariaPressed", "true")
+    button.click()
+    assert (browser.run(colour), button.get_attribute("aria-pressed")) == (light, "false")
+    browser.media("", "light")
+    button.click()
+    assert (browser.run(colour), button.get_attribute("aria-pressed")) == (dark, "true")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out(browser: Browser, several: Path, scheme: str) -> None:
+    browser.open(several, scheme=scheme)
+    browser.one("#all").click()
+    found = browser.run(CONTRAST)
+    assert len(found) > 20
+    assert {what: ratio for what, ratio in found.items() if ratio < 4.5} == {}
+
+
+@pytest.mark.parametrize("size", [PHONE, SMALL_PHONE])
+def test_a_phone_does_not_scroll_sideways(
+    browser: Browser, several: Path, size: tuple[int, int]
+) -> None:
+    browser.open(several, size=size)
+    browser.one("#all").click()
+    assert browser.run("return document.documentElement.scrollWidth") == size[0]
+    # The matrix does so in a box of its own, which the keyboard reaches.
+    box = browser.one(".scroll:has(.matrix)")
+    assert browser.run("return arguments[0].scrollWidth > arguments[0].clientWidth", box)
+    assert box.get_attribute("tabindex") == "0"
+
+
+def test_paper_has_every_failure_whole_and_no_controls(browser: Browser, failing: Path) -> None:
+    browser.open(failing, scheme="dark")
+    browser.media("print", "dark")
+    assert browser.run("return getComputedStyle(document.documentElement).colorScheme") == "light"
+    assert browser.shown("button, form, nav") == []
+    heights = browser.run(
+        "return [...document.querySelectorAll('.failure pre')].map((e) => e.offsetHeight)"
+    )
+    assert len(heights) >= 2 * len(failed(failing))
+    assert min(heights) > 0
+
+
+def test_tables_say_which_rule_and_world_a_cell_is_of(browser: Browser, several: Path) -> None:
+    browser.open(several)
+    for head in browser.driver.find_elements("css selector", "th"):
+        assert head.get_attribute("scope") in ("row", "col", "colgroup", "rowgroup")
+    nodes = browser.command("Accessibility.getFullAXTree")["nodes"]
+    names = {(n["role"]["value"], n.get("name", {}).get("value")) for n in nodes if "role" in n}
+    assert ("rowheader", "2.1 all-gather order") in names
+    assert ("columnheader", "W=2") in names
+    assert ("columnheader", "threads") in names
+    assert ("searchbox", "Filter") in names
+    assert ("checkbox", "only failures") in names
+    assert ("main", "") in names
+
+
+def test_a_lost_world_shows_the_stack_of_each_rank(browser: Browser, several: Path) -> None:
+    browser.open(several)
+    browser.one("#words").send_keys("Absent")
+    [failure] = browser.shown(".failure")
+    failure.click()
+    assert "rank 0: waits in all_gather_object #" in failure.text
+    titles = [s.text for s in browser.shown(".failure[open] .evidence summary")]
+    assert titles == ["stack of rank 0", "stack of rank 1"]
+    browser.shown(".failure[open] .evidence summary")[1].click()
+    assert "hostile.py" in browser.one(".failure[open] .evidence[open] pre").text
+
+
+def wait_for(browser: Browser, script: str, expected: object) -> None:
+    """Wait until a script returns what is expected."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser.driver, 10, 0.05).until(
+        lambda _: browser.run(script) == expected, f"{script} is {browser.run(script)!r}"
+    )

@@ -1,0 +1,75 @@
+"""Write the commands and options of ``disteval`` into docs/command_line.md.
+
+``--check`` writes nothing, and exits with 1 where the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import click
+
+from harness.cli import main
+
+PAGE = Path(__file__).parents[1] / "docs" / "command_line.md"
+BEGIN, END = "<!-- written by tools/write_command_line.py -->", "<!-- end -->"
+SHARED = ("quiet", "verbose")
+
+
+def describe(name: str, command: click.Command) -> str:
+    """One command's section: what it does, its examples, and a table of its options."""
+    told, _, examples = inspect.cleandoc(command.help or "").partition("\b\n")
+    paragraphs = [textwrap.fill(part, 110) for part in told.strip().split("\n\n")]
+    with click.Context(command, info_name=name) as context:
+        rows = [
+            f"| {_spelled(parameter)} | {_meaning(parameter, context)} |"
+            for parameter in command.params
+            if isinstance(parameter, click.Option) and parameter.name not in SHARED
+        ]
+    table = ["| option | meaning |", "|---|---|", *rows] if rows else []
+    shown = ["```text", *examples.strip().splitlines(), "```"]
+    parts = [f"## disteval {name}", *paragraphs, "\n".join(shown), "\n".join(table)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _spelled(option: click.Option) -> str:
+    value = ""
+    if not option.is_flag:
+        choices = getattr(option.type, "choices", None)
+        value = (
+            "|".join(map(str, choices))
+            if choices
+            else option.metavar or option.type.name.split()[0]
+        )
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    return _cell(f"`{names} {value}".strip() + "`")
+
+
+def _meaning(option: click.Option, context: click.Context) -> str:
+    record = option.get_help_record(context)
+    return _cell(record[1]) if record else ""
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", "\\|")
+
+
+def whole(page: str) -> str:
+    """The page with its sections as they are to be."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    sections = [describe(name, main.commands[name]) for name in sorted(main.commands)]
+    return "\n\n".join([before.rstrip(), BEGIN, *sections, END + after.rstrip()]) + "\n"
+
+
+if __name__ == "__main__":
+    there = PAGE.read_text()
+    wanted = whole(there)
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(wanted)
+    elif there != wanted:
+        sys.exit(f"{PAGE.name} is not as the options are; run python tools/{Path(__file__).name}")
