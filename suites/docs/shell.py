@@ -1,0 +1,223 @@
+"""The command lines that pages show: taken apart, and held against the commands' own parsers."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from harness.cli import main
+from suites.docs.pages import ROOT, blocks_of, prose_of, text_of
+
+LAUNCHERS = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horovod"}
+"""The backend with which each launcher comes."""
+
+_OURS = ("disteval", "pytest", "nox", "pip", "python")
+_OTHERS = ("asv", "cd", "git", "jq", "pre-commit", "ray", "salloc", "source", "srun")
+"""Other people's commands, which nobody here can hold against anything."""
+
+_SPAN = re.compile(r"`(disteval [a-z][^`]*)`")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A simple command of a page.
+
+    Attributes:
+        page: The page's path in the repository.
+        line: The page's line.
+        launcher: What starts it on several ranks, with its options; empty for nothing.
+        words: The command's own words.
+        is_whole: Whether it can be run as it is: no pipe, no variable, nothing put into its place.
+    """
+
+    page: str
+    line: int
+    launcher: tuple[str, ...]
+    words: tuple[str, ...]
+    is_whole: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line} {shlex.join([*self.launcher, *self.words])}"
+
+
+def commands_of(page: str) -> list[Command]:
+    """Return the commands of a page's bash blocks, in order."""
+    return [
+        command
+        for block in blocks_of(page)
+        if block.language == "bash"
+        for number, line in _lines(block.code, block.line)
+        for command in _split(page, number, line)
+    ]
+
+
+def mentions_of(page: str) -> list[Command]:
+    """Return what a page says of ``disteval`` in its prose, and in blocks that are not run."""
+    text = text_of(page)
+    found = [
+        command
+        for span in _SPAN.findall(prose_of(page))
+        for command in _split(page, 1 + text[: text.find(span)].count("\n"), span)
+    ]
+    for block in blocks_of(page):
+        if block.language == "text":
+            for number, line in _lines(block.code, block.line):
+                if re.match(r"(mpirun|torchrun|srun|disteval [a-z-]+)( |$)", line):
+                    found += [c for c in _split(page, number, line) if c.words[0] == "disteval"]
+    return found
+
+
+def check(command: Command, folder: Path, pytest_options: set[str]) -> None:
+    """Hold a command against what it names: sub-commands, options, files, sessions, extras.
+
+    Args:
+        command: What a page shows.
+        folder: Where the files are that the page shows.
+        pytest_options: What pytest takes here.
+
+    Raises:
+        AssertionError, click.UsageError: There is no such thing.
+    """
+    name, *words = command.words
+    assert name in (*_OURS, *_OTHERS), f"{command}: what is {name}?"
+    if name == "disteval":
+        check_disteval(words)
+    elif name == "pytest":
+        options = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert options <= pytest_options, f"{command}: {options - pytest_options}"
+        _check_files([word for word in words if "/" in word or word.endswith(".py")], folder)
+    elif name == "nox":
+        sessions = set(_values(words, "-s"))
+        assert sessions <= _nox_sessions(), f"{command}: {sessions - _nox_sessions()}"
+    elif name == "pip":
+        groups = re.findall(r"disteval-harness\[(.*?)\]", " ".join(words))
+        extras = {extra for group in groups for extra in group.split(",")}
+        assert extras <= _extras(), f"{command}: {extras - _extras()}"
+    elif name == "python" and words[0] == "-m":
+        assert importlib.util.find_spec(words[1]), f"{command}: there is no module {words[1]}"
+    elif name == "python":
+        _check_files([word for word in words if word.endswith(".py")], folder)
+
+
+def check_disteval(words: list[str]) -> None:
+    """Parse what follows ``disteval``, without running anything.
+
+    Raises:
+        click.UsageError: There is no such sub-command or option, or a value is missing or wrong.
+    """
+    command: click.Command = main
+    context = click.Context(main)
+    while isinstance(command, click.Group) and words:
+        if words[0].startswith("-"):
+            _parse(command, [words.pop(0)])
+            continue
+        name = words.pop(0)
+        found = command.get_command(context, name)
+        if found is None:
+            raise click.UsageError(f"there is no sub-command {name}")
+        command = found
+    _parse(command, words)
+
+
+def _parse(command: click.Command, words: list[str]) -> None:
+    context = click.Context(command)
+    values, rest, given = command.make_parser(context).parse_args(list(words))
+    if rest:
+        raise click.UsageError(f"unexpected {rest}")
+    for option in given:
+        if isinstance(option, click.Option) and not isinstance(option.type, click.Path):
+            option.type_cast_value(context, values[option.name])
+
+
+def _lines(code: str, first: int) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers; one that ends in a backslash goes on in the next."""
+    whole = ""
+    for number, line in enumerate(code.splitlines(), start=first):
+        whole += line.removesuffix("\\")
+        if not line.endswith("\\"):
+            yield number, whole
+            whole = ""
+
+
+def _tokens(line: str) -> list[str]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    return list(lexer)
+
+
+def _split(page: str, number: int, line: str) -> Iterator[Command]:
+    """Split a line at its operators; what comes after a redirection is a file, no command."""
+    parts: list[list[str]] = [[]]
+    operators = [""]
+    for token in _tokens(line):
+        if set(token) <= set("();<>|&"):
+            parts.append([])
+            operators.append(token)
+        else:
+            parts[-1].append(token)
+    is_whole = set(operators) <= {"", "&&"}
+    for operator, words in zip(operators, parts, strict=True):
+        while words and re.match(r"[A-Z_]+=", words[0]):
+            words.pop(0)
+            is_whole = False
+        if words and operator not in (">", ">>", "<"):
+            launcher, own = _without_launcher(words)
+            yield Command(page, number, tuple(launcher), tuple(own), is_whole)
+
+
+def _without_launcher(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split what starts ranks from what they run."""
+    if words[0] in (*LAUNCHERS, "srun", "salloc"):
+        for i, word in enumerate(words):
+            if word in _OURS:
+                launcher, words = words[:i], words[i:]
+                break
+            if word == "-m" or word.endswith(".py"):
+                launcher, words = words[:i], ["python", *words[i:]]
+                break
+        else:
+            raise AssertionError(f"what does {shlex.join(words)} start?")
+    else:
+        launcher = []
+    if words[:2] == ["python", "-m"] and words[2] in _OURS:
+        return launcher, words[2:]
+    return launcher, words
+
+
+def _values(words: list[str], option: str) -> list[str]:
+    """What follows an option, up to the next one."""
+    if option not in words:
+        return []
+    after = words[words.index(option) + 1 :]
+    end = next((i for i, word in enumerate(after) if word.startswith("-")), len(after))
+    return after[:end]
+
+
+def _check_files(paths: list[str], folder: Path) -> None:
+    for path in paths:
+        there = any((root / path).exists() for root in (folder, ROOT))
+        assert there, f"there is no {path}, neither in the repository nor on the page"
+
+
+def _nox_sessions() -> set[str]:
+    """The sessions of noxfile.py; nox itself need not be installed."""
+    found = set()
+    for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            for decorator in map(ast.unparse, node.decorator_list):
+                if decorator.startswith("nox.session"):
+                    named = re.search(r"name='(.*?)'", decorator)
+                    found.add(named[1] if named else node.name)
+    return found
+
+
+def _extras() -> set[str]:
+    table = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2]
+    return set(re.findall(r"^(\w+) = \[", table.partition("\n[")[0], re.M))

@@ -1,0 +1,79 @@
+"""Every Python block of every page runs, and prints what the page says.
+
+The blocks of a page are one program: they run in order, in one namespace. A section that needs a
+library is left out where it is not installed, and every section runs in some nox session. A block
+whose first line is a comment with a file's name is not run but put into that file.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from harness.registry import list_all_backends
+from suites.docs.pages import PAGES, Block, blocks_of, write_files
+from suites.processes import run_plainly
+from suites.requirements import backend_class, framework
+
+SECONDS = 180.0
+_END = "\x1e"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What of a page runs where these libraries and backends are, and no others.
+
+    Attributes:
+        page: The page's path.
+        needs: What has to be there.
+        blocks: What runs, in order.
+    """
+
+    page: str
+    needs: frozenset[str]
+    blocks: tuple[Block, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}-{'-'.join(sorted(self.needs)) or 'core'}"
+
+    def script(self) -> str:
+        """The blocks, each in the lines that it has in its page, so that tracebacks tell them."""
+        lines: list[str] = []
+        for block in self.blocks:
+            lines += [""] * (block.line - 1 - len(lines))
+            lines += block.code.splitlines()
+            lines.append(f"print({_END!r}, end='', flush=True)")  # where the page closes the block
+        return "\n".join(lines) + "\n"
+
+
+def programs_of(page: str) -> list[Program]:
+    """One program for each set of needs that a section of the page has."""
+    python = [b for b in blocks_of(page) if b.language == "python" and not b.file]
+    needs = {
+        section: frozenset[str]().union(*(block.needs() for block in blocks))
+        for section, blocks in groupby(python, lambda block: block.section)
+    }
+    return [
+        Program(page, there, tuple(b for b in python if needs[b.section] <= there))
+        for there in sorted(set(needs.values()), key=sorted)
+    ]
+
+
+@pytest.mark.parametrize("program", [p for page in PAGES for p in programs_of(page)], ids=str)
+def test_the_blocks_of_a_page_run_and_print_what_it_says(program: Program, tmp_path: Path) -> None:
+    for name in sorted(program.needs):
+        backend_class(name) if name in list_all_backends() else framework(name)
+    write_files(program.page, tmp_path)
+    script = tmp_path / "page.py"
+    script.write_text(program.script())
+    done = run_plainly([sys.executable, str(script)], tmp_path, SECONDS)
+    assert done.returncode == 0, done.stderr
+    *printed, rest = done.stdout.split(_END)
+    assert len(printed) == len(program.blocks) and not rest
+    for block, output in zip(program.blocks, printed, strict=True):
+        if block.output is not None:
+            assert output == block.output, f"{block.page}:{block.line} prints something else"

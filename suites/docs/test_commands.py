@@ -1,0 +1,136 @@
+"""Every command line of every page can be given so, and the quick ones run, where they can."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+
+from harness.datasets import load_embedded
+from harness.datasets.cifar10 import BINARY_FOLDER
+from harness.registry import list_all_backends
+from suites.docs.pages import PAGES, blocks_of, write_files
+from suites.docs.shell import LAUNCHERS, Command, check, check_disteval, commands_of, mentions_of
+from suites.processes import horovodrun, mpirun, run_plainly, torchrun
+from suites.requirements import backend_class, framework
+
+SECONDS = 120.0
+PICTURES = 300
+"""So few are evaluated here, where the page means 10,000; all else is as it stands there."""
+
+_THEIR_OWN = ("--data", "--download", "--weights", "--device", "--json", "--html")
+"""Options that name a user's files or devices, or write what the next line reads."""
+
+
+@cache
+def pytest_options() -> set[str]:
+    """What pytest takes, with the plugin."""
+    command = [sys.executable, "-m", "pytest", "-p", "harness.conformance.plugin", "--help"]
+    shown = run_plainly(command, Path(__file__).parent, SECONDS).stdout
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", shown))
+
+
+def needs(command: Command) -> set[str] | None:
+    """What has to be there to run a command; None for one that is not to be run here.
+
+    A whole check of a backend is not: `suites/conformance` is that, for all of them. Neither is
+    what needs a user's own files, a network, or minutes.
+    """
+    name, *words = [part for word in command.words for part in word.split("=", 1)]
+    if not command.is_whole or (command.launcher and command.launcher[0] not in LAUNCHERS):
+        return None
+    found = {LAUNCHERS[command.launcher[0]]} if command.launcher else set()
+    shown = {block.file for block in blocks_of(command.page)} - {""}
+    if name in ("python", "pytest"):
+        plugin = {"hypothesis"} if name == "pytest" else set()
+        return found | plugin if shown & set(words) else None
+    given = dict(pairwise([*words, ""]))
+    if name != "disteval" or not words or given.keys() & set(_THEIR_OWN):
+        return None
+    found |= {"ray"} & {given.get("--launcher", "")}
+    if words[0] == "eval":
+        computes = given.get("--framework", "torch")
+        return found | {computes, given.get("--backend", "torch_cpu")}
+    if words[0] == "check":
+        return _needs_of_check(words[1], given, shown, found)
+    if words[0] in ("backends", "completion") or {"-h", "--help"} & {*words}:
+        return found
+    return found if words[:2] == ["doctor", "--no-start"] else None
+
+
+def _needs_of_check(
+    target: str, given: dict[str, str], shown: set[str], found: set[str]
+) -> set[str] | None:
+    if {"--list", "--help", "-h"} & {target, *given}:
+        return found | {"hypothesis"}
+    if f"{target.partition(':')[0].replace('.', '/')}.py" in shown:
+        return found | {"hypothesis"}
+    if "--rules" in given and target in list_all_backends():
+        return found | {"hypothesis", target}
+    return None
+
+
+@pytest.fixture(scope="module")
+def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first of the embedded pictures, in the files that CIFAR-10 has."""
+    root = tmp_path_factory.mktemp("cifar10")
+    test = load_embedded("test")
+    folder = root / BINARY_FOLDER
+    folder.mkdir()
+    with (folder / "test_batch.bin").open("wb") as file:
+        for image, label in zip(test.images[:PICTURES], test.labels[:PICTURES], strict=True):
+            file.write(bytes([int(label)]) + image.tobytes())
+    return root
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_shows_what_does_not_exist(page: str, tmp_path: Path) -> None:
+    write_files(page, tmp_path)
+    for command in commands_of(page):
+        options = pytest_options() if command.words[0] == "pytest" else set()
+        check(command, tmp_path, options)
+    for mention in mentions_of(page):
+        with contextlib.suppress(click.BadOptionUsage):  # prose may leave out an option's value
+            check_disteval(list(mention.words[1:]))
+
+
+def runnable() -> list[Command]:
+    """The commands that can be run somewhere; what stands on several pages is run once."""
+    every = [command for page in PAGES for command in commands_of(page)]
+    once = {(command.launcher, command.words): command for command in reversed(every)}
+    return [command for command in reversed(once.values()) if needs(command) is not None]
+
+
+@pytest.mark.parametrize("command", runnable(), ids=str)
+def test_a_command_of_a_page_runs(
+    command: Command, tmp_path: Path, small_cifar10: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(command.page, tmp_path)
+    for name in sorted(needs(command) or ()):
+        backend_class(name) if name in list_all_backends() else framework(name)
+    monkeypatch.setenv("CIFAR10_ROOT", str(small_cifar10))
+    done = run_plainly(_as_run_here(command), tmp_path, SECONDS)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def _as_run_here(command: Command) -> list[str]:
+    """The command with this Python's own programs; a check with few examples, at one world size."""
+    name, *words = command.words
+    if name == "disteval":
+        words = ["-m", "harness.cli", *words]
+        if "check" in words and {"--list", "--help"}.isdisjoint(words):
+            words += ["--examples=5", *([] if "--world-size" in words else ["--world-size=2"])]
+    elif name == "pytest":
+        words = ["-m", "pytest", *words]
+    if not command.launcher:
+        return [sys.executable, *words]
+    launcher, *options = command.launcher
+    number = int(options[options.index("-np" if "-np" in options else "--nproc-per-node") + 1])
+    start = {"mpirun": mpirun, "torchrun": torchrun, "horovodrun": horovodrun}[launcher]
+    return [*start(number), sys.executable, *words]

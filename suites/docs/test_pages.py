@@ -1,0 +1,51 @@
+"""Links lead somewhere, and pages that list what the code has list all of it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+import harness
+from suites.docs.pages import PAGES, ROOT, prose_of, text_of
+
+_LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]*)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_to_something(page: str) -> None:
+    for link in _LINK.findall(prose_of(page)):
+        path, _, anchor = link.partition("#")
+        target = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert target.exists(), f"{page} links to {path}"
+        assert target.is_relative_to(ROOT), f"{page} links out of the repository: {path}"
+        if anchor:
+            there = anchors_of(target.relative_to(ROOT).as_posix())
+            assert anchor in there, f"{page} links to {link}; the page has {sorted(there)}"
+
+
+def anchors_of(page: str) -> set[str]:
+    """What can follow the # in a link to a page: its headings, as code hosts write them."""
+    headings = _HEADING.findall(prose_of(page))
+    return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
+
+
+def test_the_contract_page_has_every_rule_as_it_is_checked() -> None:
+    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    from harness.conformance.runner import select_rules
+
+    page = text_of("docs/contract.md")
+    listed = re.findall(r"^- \*\*(\S+)\*\* (.*) \*\((\w+).*\)\*$", page, re.M)
+    assert listed == [(rule.number, rule.sentence, rule.level) for rule in select_rules()]
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    page = text_of("docs/reference.rst")
+    listed = re.findall(r"^   ([a-z]+)\.(\w+)$", page, re.M)
+    assert sorted(name for _, name in listed) == sorted(harness.__all__)
+    for module, name in listed:
+        found = getattr(importlib.import_module(f"harness.{module}"), name)
+        assert found is getattr(harness, name)
+        assert f".. automodule:: harness.{module}\n" in page

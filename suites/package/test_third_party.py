@@ -1,0 +1,71 @@
+"""A repository in miniature with a backend of its own, from the wheel, as a stranger has it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suites.package.conftest import Built, Environment
+from suites.requirements import framework
+
+
+@pytest.fixture(scope="module")
+def miniature(environment: Environment, clone: Path) -> Environment:
+    """The environment with the third party's package, in a copy of its repository."""
+    source, copy = clone / "examples" / "third_party_backend", environment.folder / "theirs"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache"))
+    environment.install(f"{copy}[test]")
+    return replace(environment, folder=copy)
+
+
+def test_its_own_tests_pass(miniature: Environment) -> None:
+    done = miniature.run("python", "-m", "pytest", seconds=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_my_backend.py" in done.stdout
+    assert "failed" not in done.stdout
+
+
+def test_the_suite_takes_it_by_name_from_any_folder(
+    environment: Environment, miniature: Environment
+) -> None:
+    command = ["pytest", "-q", "--disteval-backend", "my_pkg:MyBackend", "--world-size=2"]
+    done = environment.run(*command, "--pyargs", "suites.conformance", seconds=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout
+
+
+def test_its_workflow_gives_a_verdict_and_a_report(
+    miniature: Environment, built: Built, clone: Path
+) -> None:
+    yaml: Any = framework("yaml")
+    theirs = yaml.safe_load((miniature.folder / ".github/workflows/ci.yml").read_text())
+    contract = theirs["jobs"]["contract"]
+    name = contract["uses"].partition("@")[0].partition("disteval-harness/")[2]
+    ours = yaml.safe_load((clone / name).read_text())
+    # YAML 1.1 reads the key "on" as true.
+    declared = ours[True]["workflow_call"]["inputs"]
+    given = contract["with"] | {"harness": f"{built.wheel}[conformance,report]", "examples": 5}
+    assert given.keys() <= declared.keys()
+    inputs = {key: given.get(key, value.get("default")) for key, value in declared.items()}
+    job = ours["jobs"]["check"]
+    variables = {key: _filled(value, inputs) for key, value in job["env"].items()}
+    for step in job["steps"]:
+        if "run" in step:
+            done = miniature.run(
+                "bash", "-e", "-c", step["run"], seconds=400, NO_COLOR="1", **variables
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    assert "my_backend is conformant" in done.stdout
+    report = json.loads((miniature.folder / "report.json").read_text())
+    assert {rule["world_size"] for rule in report["rules"]} == {1, 2, 3, 5}
+    assert "my_backend" in (miniature.folder / "report.html").read_text()
+
+
+def _filled(text: str, inputs: dict[str, Any]) -> str:
+    return re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: str(inputs[found[1]]), text)
