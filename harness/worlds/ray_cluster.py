@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from harness.errors import LibraryMissingError, UsageError, WorldError
 from harness.worlds.cores import available_cores
 
 _OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own channel, so Ray stores little
+_ANSWER_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 20.0
 
 _lock = threading.RLock()
@@ -130,13 +132,11 @@ def _begin(ray: Any, address: str) -> Callable[[], None]:
     if address == "local":
         return _start(ray, quiet)
     try:
-        with _interrupted_later():
-            ray.init(address=address, **quiet)
+        _check_listens(address)
+        ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        # Of a cluster that wants a token, for one, only the cause tells.
-        why = str(error.__cause__ or error).strip().rpartition("\n")[2]
         raise WorldError(
-            f"the Ray cluster at {address!r} could not be joined: {why}; start one with "
+            f"the Ray cluster at {address!r} could not be joined: {_reason(error)}; start one with "
             f"`ray start --head`, or leave the address out to use this machine alone"
         ) from error
     except KeyboardInterrupt:
@@ -147,6 +147,17 @@ def _begin(ray: Any, address: str) -> Callable[[], None]:
         ray.shutdown()
 
     return end
+
+
+def _check_listens(address: str) -> None:
+    """Refuse an address where nobody is, for which Ray would wait many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host:  # auto
+        return
+    try:
+        socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"nobody answers there: {error}") from None
 
 
 def _start(ray: Any, quiet: dict[str, Any]) -> Callable[[], None]:
@@ -174,11 +185,18 @@ def _start(ray: Any, quiet: dict[str, Any]) -> Callable[[], None]:
                 _temp_dir=folder,
                 **quiet,
             )
-    except BaseException:
+    except BaseException as error:
         end()
+        if isinstance(error, Exception):
+            raise WorldError(f"Ray could not be started here: {_reason(error)}") from error
         raise
     _started_here = True
     return end
+
+
+def _reason(error: Exception) -> str:
+    """The last line of the cause: of a cluster that wants a token, say, nothing else tells."""
+    return str(error.__cause__ or error).strip().rpartition("\n")[2].rstrip(".")
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import WorldError
 from harness.worlds import control
 from harness.worlds.postmortem import Fate, examine
 from harness.worlds.process import become_rank
@@ -71,8 +72,7 @@ class RankActor:
         if nearby:
             _end_with_node(None)
             return become_rank(leader.directory, self._rank)
-        here = _directory_here(leader.directory.name)
-        here.mkdir(mode=0o700, exist_ok=True)
+        here = _create_directory_here(leader.directory.name)
         _end_with_node(here)
         try:
             control.leave_address(here, leader.address)
@@ -133,6 +133,16 @@ def _end_with_node(directory: Path | None) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _create_directory_here(name: str) -> Path:
+    """Create what the ranks of this node share, private to this user; the first of them does."""
+    here = _directory_here(name)
+    here.mkdir(mode=0o700, exist_ok=True)
+    # Ray lets every user write to where it lies.
+    if here.lstat().st_uid != os.getuid():
+        raise WorldError(f"{here} belongs to another user; refusing to leave a key there")
+    return here
 
 
 def _directory_here(name: str) -> Path:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 
 from harness import LibraryMissingError, UsageError
 from suites.requirements import framework
 
 torch = framework("torch")
 data = torch.utils.data
+
+import safetensors  # noqa: E402
+import safetensors.torch  # noqa: E402
 
 from harness.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
 from harness.estimator import hooks as hooks_module  # noqa: E402

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -273,13 +274,27 @@ def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
     assert re.search(r"WorldError: rank . was lost \(its Ray node .* does not answer", done.stderr)
 
 
-def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path) -> None:
+def test_an_address_where_nobody_answers_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework("ray")
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unheard.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        options = ["--launcher=ray", "--world-size=1", "--rules=1.1"]
+        done = run_plainly([*DISTEVAL, "check", "non_dist", *options], tmp_path, 60)
+    assert done.returncode == 2
+    assert f"the Ray cluster at '{address}' could not be joined: nobody answers" in done.stderr
+
+
+def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) -> None:
     framework("ray")
     script = (
         "import ray\n"
         "from harness.worlds import World\n"
         "from suites.unit.worlds.test_ray import tell\n"
-        "ray.init(address='local', num_cpus=1, include_dashboard=False)\n"
+        f"ray.init('local', num_cpus=1, include_dashboard=False, _temp_dir={str(temporary)!r})\n"
         "with World('non_dist', 1, launcher='ray') as world:\n"
         "    assert world.run(tell)[0]['rank'] == 0\n"
         "print(ray.is_initialized(), ray.get(ray.remote(lambda: 'there').remote()))\n"
