@@ -155,7 +155,9 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session(name="tests-estimator")
 def tests_estimator(session: nox.Session) -> None:
     """Runners, hooks and the estimator on local workers; ``disteval fit``."""
-    session.install(".[torch,conformance]", TORCH, "mmengine-lite==0.10.7")
+    session.install(
+        ".[torch,conformance]", TORCH, "mmengine-lite==0.10.7", "opencv-python-headless"
+    )
     _pytest(session, "suites/estimator", require="torch_cpu,torch,mmengine")
 
 

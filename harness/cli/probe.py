@@ -86,6 +86,8 @@ def try_backend(name: str, start: bool, seconds: float) -> Trial:
 
 def main(name: str, answer: str, start: bool) -> None:
     """Try a backend here and now, and write the `Trial` to the file ``answer``."""
+    # How the doctor ends it; what runs in a shell's background begins with it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     trial = _try_here(name, start)
     draft = Path(answer).with_suffix(".draft")
     draft.write_text(json.dumps(asdict(trial)))

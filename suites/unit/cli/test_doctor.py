@@ -36,7 +36,7 @@ class Wrong(Sockets):
 
 class Loud(Sockets):
     def __init__(self):
-        print("about to fall")
+        print("about to fall", flush=True)
         os.abort()
 
 class Stuck(Sockets):
