@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from suites.processes import processes_below, wait_for
@@ -40,10 +41,10 @@ class RayNodes:
         self._nodes: list[subprocess.Popen[bytes]] = []
         self._orphans: list[int] = []
         try:
-            self.add(
-                "--head", "--port=0", f"--ray-client-server-port={_free_port()}",
-                "--include-dashboard=false", f"--temp-dir={self.folder}",
-            )  # fmt: skip
+            # Ray's client, where it is installed, would listen on a port that others may have.
+            client = [f"--ray-client-server-port={_free_port()}"] if find_spec("grpc") else []
+            head = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={self.folder}"]
+            self.add(*head, *client)
             found = self.folder / "ray_current_cluster"
             assert wait_for(lambda: found.exists() and found.read_text()), self.log()
             self.address = found.read_text().strip()

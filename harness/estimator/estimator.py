@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from harness.errors import UsageError, WorldError
 from harness.estimator import worker
 from harness.estimator.checkpoint import read_checkpoint, write_atomically
+from harness.estimator.creators import Creator, Source
 from harness.estimator.progress import Display
-from harness.estimator.worker import Creator, Fit, Setup, Source
+from harness.estimator.worker import Fit, Setup
 from harness.metrics.base import BaseMetric
 from harness.worlds import RayLauncher, World
 from harness.worlds.crew import START_SECONDS
@@ -72,7 +72,7 @@ class Estimator:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        _check_creator("runner_creator", runner_creator)
+        runner = Source("runner_creator", runner_creator)
         if backend not in BACKENDS:
             raise UsageError(f"backend {backend!r} is not known; use 'ray' or 'local'")
         if backend == "local" and address is not None:
@@ -80,7 +80,7 @@ class Estimator:
         _check_count("max_failures", max_failures, 0)
         self.workers = workers
         self.max_failures = max_failures
-        self._setup = Setup(runner_creator, dict(config or {}), seed, gpus_per_worker > 0)
+        self._setup = Setup(runner, dict(config or {}), seed, gpus_per_worker > 0)
         self._backend = backend
         self._cpus = cpus_per_worker
         self._gpus = gpus_per_worker
@@ -299,23 +299,10 @@ class Estimator:
         sources = []
         for at, creator in enumerate(creators):
             name = f"loader creator {at} ({getattr(creator, '__name__', 'without a name')})"
-            _check_creator(name, creator)
             if creator not in self._creators:
                 self._creators.append(creator)
-            sources.append(Source(name, self._creators.index(creator), creator))
+            sources.append(Source(name, creator, self._creators.index(creator)))
         return sources
-
-
-def _check_creator(name: str, creator: Any) -> None:
-    if not callable(creator):
-        raise UsageError(f"{name} must be a function of a config, not {creator!r}")
-    try:
-        cloudpickle.dumps(creator)
-    except Exception as error:  # whatever it holds decides what is raised
-        raise UsageError(
-            f"{name} can't be sent to workers ({type(error).__name__}: {error}); have it create "
-            f"what it needs when it is called, from the config"
-        ) from error
 
 
 def _check_count(name: str, value: Any, least: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from harness.contract import BaseDistBackend
-from harness.errors import CoverageError, HarnessError, UsageError, WeightsError
+from harness.errors import CoverageError, UsageError, WeightsError
 from harness.estimator import rng
 from harness.estimator.checkpoint import FORMAT, check_plain, checkpoints, read_checkpoint
+from harness.estimator.creators import Source
 from harness.estimator.distributed import inner
 from harness.estimator.loaders import deal, places_of
 from harness.estimator.records import Record
@@ -29,33 +30,15 @@ from harness.worlds import beat, tell
 
 _FIT = "fit"  # the key in a runner's meta
 
-Creator = Callable[[dict[str, Any]], Any]
-"""Makes a runner or a loader of the estimator's ``config``."""
-
 
 @dataclass(frozen=True)
 class Setup:
     """What a worker begins with; see `harness.estimator.Estimator`."""
 
-    runner_creator: Creator
+    runner: Source
     config: dict[str, Any]
     seed: int
     on_gpu: bool
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a loader comes from.
-
-    Attributes:
-        name: What messages call the creator.
-        key: The same for the same creator, as long as the estimator lives.
-        creator: Makes it.
-    """
-
-    name: str
-    key: int
-    creator: Creator
 
 
 @dataclass(frozen=True)
@@ -95,7 +78,7 @@ class Worker:
         """Return this worker's share of a source; the same one each time."""
         key = (source.key, training)
         if key not in self.loaders:
-            made = _call(source.name, source.creator, self.setup.config)
+            made = source.call(self.setup.config)
             try:
                 self.loaders[key] = deal(made, backend, training, self.setup.seed)
             except UsageError as error:
@@ -115,7 +98,7 @@ def prepare(backend: BaseDistBackend, setup: Setup) -> None:
     global _worker
     # Alike on all workers while the model is initialised; different from then on.
     rng.derive(setup.seed, 0, 0)
-    runner = _call("runner_creator", setup.runner_creator, setup.config)
+    runner = setup.runner.call(setup.config)
     if setup.on_gpu and hasattr(runner, "model"):
         inner(runner.model).cuda()
     _worker = Worker(setup, trainee_of(runner, backend, setup.seed))
@@ -252,23 +235,6 @@ class _Beating:
         for done, batch in enumerate(self._loader, start=1):
             yield batch
             beat(done, total)
-
-
-def _call(name: str, creator: Creator, config: dict[str, Any]) -> Any:
-    """Call a user's creator.
-
-    Raises:
-        UsageError: It raised, or returned None.
-    """
-    try:
-        made = creator(dict(config))
-    except HarnessError:
-        raise
-    except Exception as error:  # whatever it is, it is the creator's
-        raise UsageError(f"{name} raised {type(error).__name__}: {error}") from error
-    if made is None:
-        raise UsageError(f"{name} returned None; does it lack a return statement?")
-    return made
 
 
 def _prepared() -> Worker:

@@ -4,7 +4,7 @@ python -m suites.benchmarks.fit [--workers 2] [--batches 15] [--rounds 5]
 
 Both train the same ResNet-18 on the same embedded pictures, with the same optimizer, batch size,
 threads and number of processes. They take turns, round after round; the figures are medians, of
-the whole call as a user sees it.
+the whole call as a user sees it, and the ratio is the median of each round's.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ def main() -> None:
 def measure(
     contestants: Mapping[str, Callable[[], None]], samples: int, rounds: int
 ) -> list[tuple[str, str]]:
-    """Let contestants take turns; a line for each, with its ratio to the first."""
+    """Let contestants take turns; a line for each, with its median ratio to the first."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds + 1):
-        for name, run in contestants.items():
+        # Each goes first in every other round, so that a machine that slows down favours none.
+        for name in list(contestants)[:: 1 if turn % 2 else -1]:
             begin = time.perf_counter()
-            run()
-            if turn > 0:  # the first one warms up
+            contestants[name]()
+            if turn > 0:  # the first round warms up
                 rates[name].append(samples / (time.perf_counter() - begin))
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    first = next(iter(medians.values()))
+    first = next(iter(rates.values()))
     return [
         (
             name,
-            f"{medians[name]:7.1f} images/s (from {min(found):.1f} to {max(found):.1f})  "
-            f"x {medians[name] / first:.3f}",
+            f"{statistics.median(found):7.1f} images/s (from {min(found):.1f} to {max(found):.1f})"
+            f"  x {statistics.median(a / b for a, b in zip(found, first, strict=True)):.3f}",
         )
         for name, found in rates.items()
     ]

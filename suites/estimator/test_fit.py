@@ -75,22 +75,26 @@ def test_fit_prints_a_line_for_each_phase_and_reports_all(trained: Any) -> None:
     assert str(work_dir / "best.safetensors") in lines[-1]
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize(
+    ("weights", "world_size"), [("best.safetensors", 3), ("epoch_1.pt", 1), ("epoch_2.pt", 1)]
+)
 def test_eval_finds_the_integer_that_fit_found(
-    trained: Any, folder: Path, world_size: int, tmp_path: Path
+    trained: Any, folder: Path, weights: str, world_size: int, tmp_path: Path
 ) -> None:
     work_dir, report, _ = trained
     done = disteval(
         "eval",
         f"--data={folder}",
-        f"--weights={work_dir / 'best.safetensors'}",
+        f"--weights={work_dir / weights}",
         f"--world-size={world_size}",
         f"--json={tmp_path / 'eval.json'}",
     )
     assert done.returncode == 0, done.stderr
+    of_epoch = {f"epoch_{r['epoch']}.pt": r["correct"] for r in report["records"][1::2]}
+    expected = of_epoch | {"best.safetensors": report["best"]["correct"]}
     found = json.loads((tmp_path / "eval.json").read_text())
-    assert found["correct"]["top1"] == report["best"]["correct"]
-    assert found["evaluated"] == report["best"]["evaluated"] == 301
+    assert found["correct"]["top1"] == expected[weights]
+    assert found["evaluated"] == 301
 
 
 def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
