@@ -81,9 +81,15 @@ def _offer_pyenv() -> None:
     os.environ["PYENV_VERSION"] = ":".join(dict.fromkeys([*in_use, *wanted]))
 
 
+def _runs(python: str) -> bool:
+    """Whether an interpreter is there; pyenv leaves commands of that name that only complain."""
+    path = shutil.which(python)
+    return path is not None and not subprocess.run([path, "-V"], capture_output=True).returncode
+
+
 _offer_pyenv()
 # The oldest NumPy that is allowed has wheels for these two.
-OLDEST_PYTHON = "3.10" if shutil.which("python3.10") else "3.11"
+OLDEST_PYTHON = "3.10" if _runs("python3.10") else "3.11"
 
 
 @nox.session(name="eval")
