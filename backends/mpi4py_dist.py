@@ -15,11 +15,10 @@ from mpi4py import MPI
 from harness import framing
 from harness.contract import BaseDistBackend, Capabilities, No
 from harness.errors import HarnessError
-from harness.wire import BLOCK_BYTES
+from harness.wire import ALIGNMENT, BLOCK_BYTES
 
 # MPI counts are 32-bit in many installed libraries, so no call moves more bytes than this in all.
 _ROUND_BYTES = 1 << 30
-_ALIGNMENT = 64
 _LEAST_ALIGNMENT = 16
 
 _keyval: int | None = None
@@ -118,7 +117,7 @@ class MPI4PyDist(BaseDistBackend):
     def _gather_rests(self, mine: memoryview, sizes: list[int]) -> list[memoryview]:
         """What follows each rank's block, in fresh memory."""
         alike = len(set(sizes)) == 1 and sizes[0] % _LEAST_ALIGNMENT == 0
-        aligned = sizes if alike else [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+        aligned = sizes if alike else [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
         starts = list(accumulate(aligned, initial=0))
         memory = _memory(starts.pop())
         rests = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
