@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ from harness.cli.completion import complete_backend
 from harness.cli.terminal import tell_error
 from harness.errors import HarnessError, LibraryMissingError, UsageError, WorldError
 from harness.registry import add_working_directory, get_backend_class
+from harness.report.files import check_json_path, write_run
 from harness.report.model import SIGNS
 from harness.report.page import check_page_path, write_page
 from harness.worlds import (
@@ -108,6 +108,7 @@ def check_command(
             return
         if target is None:
             raise UsageError("name a backend to check, or give --list")
+        check_json_path(json_path)
         if html_path is not None:
             check_page_path(html_path)
         add_working_directory()
@@ -172,11 +173,7 @@ def _judge_attached(
 
 def _write(report: Report, json_path: Path | None, html_path: Path | None) -> None:
     found = report.to_json()
-    if json_path is not None:
-        try:
-            json_path.write_text(json.dumps(found, indent=2) + "\n")
-        except OSError as error:
-            raise UsageError(f"--json {json_path} can't be written: {error}") from error
+    write_run(json_path, found)
     if html_path is not None:
         write_page(html_path, [(report.target, found)])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +18,7 @@ from harness.cli.terminal import is_quiet, tell_error
 from harness.datasets.cifar10 import download_cifar10
 from harness.errors import HarnessError, UsageError, WorldError, exit_code_of
 from harness.registry import get_backend_class
-from harness.report.files import SCHEMA_VERSION
+from harness.report.files import SCHEMA_VERSION, check_json_path, write_run
 from harness.worlds import (
     Launcher,
     OuterWorld,
@@ -155,8 +154,7 @@ def eval_command(
         folder = _data_folder(data, download, outer)
         job = EvalJob(framework, backend, device, batch_size, folder, weights, topk, exact, dtype)
         job.check()
-        if json_path is not None and not json_path.parent.is_dir():
-            raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
+        check_json_path(json_path)
         if outer is not None and outer.rank > 0:
             sys.exit(follow(outer))
         starter = _launcher(launcher, device, outer)
@@ -164,9 +162,7 @@ def eval_command(
     except HarnessError as error:
         _fail(error, outer)
     _show(report)
-    if json_path is not None:
-        written = {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report
-        json_path.write_text(json.dumps(written, indent=2) + "\n")
+    write_run(json_path, {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report)
 
 
 def _data_folder(data: str, download: bool, outer: OuterWorld | None) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import click
 from harness.cli.terminal import is_quiet
 from harness.datasets.cifar10 import load_cifar10
 from harness.errors import LibraryMissingError, UsageError
-from harness.report.files import SCHEMA_VERSION
+from harness.report.files import SCHEMA_VERSION, check_json_path, write_run
 from harness.worlds import detect_outer_world
 
 _WORKFLOW = [("train", 1), ("val", 1)]
@@ -118,8 +117,7 @@ def fit_command(
     outer = detect_outer_world()
     if outer is not None:
         raise UsageError(f"disteval fit starts its own workers; run it without {outer.launcher}")
-    if json_path is not None and not json_path.parent.is_dir():
-        raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
+    check_json_path(json_path)
     folder = _data_folder(data)
     estimator, cifar10, checkpoint = _import_estimator()
     work_dir = work_dir.resolve()
@@ -156,23 +154,22 @@ def fit_command(
         records = training.fit(creators, _WORKFLOW, epochs)
     best = cifar10.read_best(work_dir)
     _show(best, records, work_dir / cifar10.BEST_WEIGHTS, epochs)
-    if json_path is not None:
-        report = {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "fit",
-            "backend": backend,
-            "workers": workers,
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "lr": lr,
-            "seed": seed,
-            "data": data,
-            "resumed": None if last is None else str(last),
-            "best": best,
-            "records": records,
-            "seconds": time.perf_counter() - begin,
-        }
-        json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "fit",
+        "backend": backend,
+        "workers": workers,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "seed": seed,
+        "data": data,
+        "resumed": None if last is None else str(last),
+        "best": best,
+        "records": records,
+        "seconds": time.perf_counter() - begin,
+    }
+    write_run(json_path, report)
 
 
 def _data_folder(data: str) -> str | None:

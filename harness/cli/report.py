@@ -25,10 +25,10 @@ ASV_RESULTS = Path(".asv/results")
     help="Write the page here.",
 )  # fmt: skip
 def report_command(runs: tuple[Path, ...], history: Path | None, html_path: Path) -> None:
-    r"""Write one page of several checks, evaluations and benchmarks.
+    r"""Write one page of several checks, evaluations, training and benchmarks.
 
-    RUN.json is what --json of disteval check or disteval eval wrote. The page is one file that
-    needs no network. Exits with 0 when it was written, whatever the verdicts in it, and with 2
+    RUN.json is what --json of disteval check, eval or fit wrote. The page is one file that needs no
+    network. Exits with 0 when it was written, whatever the verdicts in it, and with 2
     when there is nothing to show, or a file is none of these.
 
     \b
@@ -42,5 +42,4 @@ def report_command(runs: tuple[Path, ...], history: Path | None, html_path: Path
         history = ASV_RESULTS
     benchmarks = make_benchmarks(read_history(history)) if history else []
     write_page(html_path, found, benchmarks)
-    drawn = sum(len(benchmark.charts) for benchmark in benchmarks)
-    click.echo(f"{html_path}: {len(found)} runs, {len(benchmarks)} benchmarks, {drawn} charts")
+    click.echo(f"{html_path}: runs: {len(found)}, benchmarks: {len(benchmarks)}")

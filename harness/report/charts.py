@@ -1,4 +1,4 @@
-"""Measurements as charts: what asv keeps, and the throughput of evaluations."""
+"""Measurements as charts: what asv keeps, how fast evaluations were, how training went."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from harness.report.history import Curve, Point
@@ -75,6 +76,25 @@ def throughput_chart(runs: Sequence[dict[str, Any]]) -> list[Chart]:
         points.setdefault(name, {})[run["world_size"]] = run["images_per_second"]
     lines = [Line(name, sorted(mine.items())) for name, mine in points.items()]
     return _drawable("images per second", "world_size", "images/s", lines)
+
+
+def loss_charts(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[Chart]:
+    """The mean loss of each epoch, one chart a training, where there are several epochs.
+
+    Args:
+        runs: The name of each file of ``disteval fit --json``, and what it says.
+    """
+    charts = []
+    for name, run in runs:
+        points: dict[str, list[tuple[float, float | None]]] = {"train": [], "val": []}
+        for record in run["records"]:
+            points[record["mode"]].append((record["epoch"], record.get("loss")))
+        lines = [Line(mode, sorted(mine, key=itemgetter(0))) for mode, mine in points.items()]
+        epochs = sorted({x for line in lines for x, _ in line.points})
+        if len(epochs) > 1 and any(y is not None for line in lines for _, y in line.points):
+            ticks = [(x, f"{x:g}") for x in (epochs[0], epochs[-1])]
+            charts.append(Chart(name, "epoch", "loss", lines, False, ticks))
+    return charts
 
 
 def shown(parameters: Iterable[tuple[str, str]]) -> str:

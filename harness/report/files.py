@@ -1,4 +1,4 @@
-"""The JSON files that a page is made of: what ``--json`` of ``disteval check`` and ``eval`` writes.
+"""The JSON files of ``--json`` of ``disteval check``, ``eval`` and ``fit``, which pages show.
 
 `docs/report.schema.json` describes them to everybody else. What is here is as much of it as a page
 relies on, so that a file is refused before a page is drawn of it.
@@ -7,6 +7,7 @@ relies on, so that a file is refused before a page is drawn of it.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,12 @@ class _Each(NamedTuple):
     shape: Any
 
 
+class _Maybe(NamedTuple):
+    """What may be null, or not there."""
+
+    shape: Any
+
+
 _NUMBER = (int, float)
 _TEXTS = ("id", "name", "sentence", "message", "counterexample", "observed", "replay")
 _RESULT = dict.fromkeys(_TEXTS, str) | {
@@ -29,6 +36,19 @@ _RESULT = dict.fromkeys(_TEXTS, str) | {
     "world_size": int,
     "outcome": {"passed", "failed", "unsupported", "error"},
     "examples": int,
+    "seconds": _NUMBER,
+}
+_PHASE = {
+    "epoch": int,
+    "iter": int,
+    "mode": {"train", "val"},
+    "num_samples": int,
+    "loss": _Maybe(_NUMBER),
+    "lr": _Maybe(_NUMBER),
+    "accuracy": _Maybe(_NUMBER),
+    "correct": _Maybe(int),
+    "evaluated": _Maybe(int),
+    "images_per_second": _NUMBER,
     "seconds": _NUMBER,
 }
 _SHAPES: dict[str, dict[str, Any]] = {
@@ -60,13 +80,62 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "images_per_second": _NUMBER,
         "seconds": _NUMBER,
     },
+    "fit": {
+        "backend": str,
+        "workers": int,
+        "epochs": int,
+        "batch_size": int,
+        "lr": _NUMBER,
+        "seed": int,
+        "data": str,
+        "resumed": _Maybe(str),
+        "best": _Maybe({"epoch": int, "correct": int, "evaluated": int}),
+        "records": [_PHASE],
+        "seconds": _NUMBER,
+    },
 }
 _NAMES = {str: "text", int: "an integer", float: "a number", dict: "an object", list: "a list"}
 _NAMES[type(None)] = "null"
 
 
+def check_json_path(path: Path | None) -> None:
+    """Refuse, before there is anything to write, a file whose folder is not there.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise UsageError(f"--json {path}: the folder {path.parent} does not exist")
+
+
+def write_run(path: Path | None, run: dict[str, Any]) -> None:
+    """Write what a command found, where ``--json`` asked for it.
+
+    Args:
+        path: Where to; an existing file is replaced. None writes nothing.
+        run: As the schema has it; a number that is not finite, which JSON can't hold, becomes null.
+
+    Raises:
+        UsageError: The file can't be written.
+    """
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(_finite(run), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--json {path} can't be written: {error}") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def read_run(path: Path) -> dict[str, Any]:
-    """Read one file that ``disteval check --json`` or ``disteval eval --json`` wrote.
+    """Read one file that `write_run` wrote.
 
     Raises:
         UsageError: It can't be read, or is not such a file.
@@ -81,7 +150,7 @@ def read_run(path: Path) -> dict[str, Any]:
     return run
 
 
-_REMEDY = "write it with disteval check TARGET --json FILE, or disteval eval --json FILE"
+_REMEDY = "write it with --json FILE of disteval check, eval or fit"
 
 
 def why_no_run(found: object) -> str:
@@ -98,13 +167,18 @@ def why_no_run(found: object) -> str:
 
 def _misfit(value: Any, shape: Any, where: str) -> str:
     """Where a value is not of a shape: a type or several, a set of texts, a list or an object."""
+    if isinstance(shape, _Maybe):
+        return "" if value is None else _misfit(value, shape.shape, where)
     if isinstance(shape, (dict, _Each)):
         if not isinstance(value, dict):
             return f"{where} is {_kind(value)}, not an object"
         shapes = shape if isinstance(shape, dict) else dict.fromkeys(value, shape.shape)
-        if missing := [name for name in shapes if name not in value]:
+        needed = (name for name, part in shapes.items() if not isinstance(part, _Maybe))
+        if missing := [name for name in needed if name not in value]:
             return f"{where or 'the whole'} has no {missing[0]!r}"
-        parts = [(value[name], part, f"{where}.{name}".strip(".")) for name, part in shapes.items()]
+        parts = [
+            (value.get(name), part, f"{where}.{name}".strip(".")) for name, part in shapes.items()
+        ]
     elif isinstance(shape, list):
         if not isinstance(value, list):
             return f"{where} is {_kind(value)}, not a list"

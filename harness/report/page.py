@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import LibraryMissingError, UsageError
 from harness.report import model
-from harness.report.charts import Benchmark, day, shown, throughput_chart
+from harness.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
 from harness.report.svg import Chart, draw
 from harness.report.text import visible
 
@@ -58,8 +58,10 @@ def write_page(
 def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()) -> str:
     """Make the page, see `write_page`."""
     environment = _environment()
-    checks = [(name, run) for name, run in runs if run["kind"] == "check"]
-    evaluations = [(name, run) for name, run in runs if run["kind"] == "eval"]
+    checks, evaluations, trainings = (
+        [(name, run) for name, run in runs if run["kind"] == kind]
+        for kind in ("check", "eval", "fit")
+    )
     columns = model.make_columns(checks)
     rows = model.make_rows(columns)
     style, script = _source("page.css"), _source("page.js")
@@ -71,6 +73,8 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
         reasons=model.reasons(columns),
         evaluations=evaluations,
         throughput=throughput_chart([run for _, run in evaluations]),
+        trainings=trainings,
+        losses=loss_charts(trainings),
         benchmarks=benchmarks,
         signs=model.SIGNS,
         verdicts=model.VERDICTS,

@@ -13,10 +13,11 @@ from click.testing import CliRunner, Result
 
 from harness.cli import main
 from harness.errors import UsageError
-from harness.report.charts import make_benchmarks, shown, throughput_chart
+from harness.report.charts import loss_charts, make_benchmarks, shown, throughput_chart
 from harness.report.history import read_history
 from harness.report.svg import Chart, Line, draw
 from suites.requirements import framework
+from suites.unit.report.runs import FIT
 
 NAN = float("nan")
 MAY, JUNE = 1_777_636_800_000, 1_780_315_200_000  # the first of each, at noon, in 2026
@@ -122,7 +123,7 @@ def test_the_page_has_every_value_and_says_what_is_missing(history: Path, tmp_pa
     page = tmp_path / "page.html"
     done = report(history, page)
     assert done.exit_code == 0, done.output
-    assert done.output == f"{page}: 0 runs, 2 benchmarks, 3 charts\n"
+    assert done.output == f"{page}: runs: 0, benchmarks: 2\n"
     text = page.read_text()
     assert Page(text).tags.count("svg") == 3
     said = re.sub(r"\s+", " ", " ".join(Page(text).texts))
@@ -171,6 +172,15 @@ def test_evaluations_on_several_numbers_of_ranks_are_a_curve() -> None:
     assert chart.lines == [Line("torch over mpi4py on cpu", [(1, 100.0), (2, 200.0), (4, 400.0)])]
     assert (chart.log, chart.y_label) == (True, "images/s")
     assert throughput_chart(runs[:1]) == []
+
+
+def test_the_losses_of_a_training_are_a_chart() -> None:
+    [chart] = loss_charts([("run.json", FIT)])
+    train, val = chart.lines
+    assert train == Line("train", [(1, 2.5), (2, 1.25)])
+    assert val == Line("val", [(1, None), (2, 1.5)])
+    assert (chart.title, chart.x_label, chart.y_label) == ("run.json", "epoch", "loss")
+    assert loss_charts([("one.json", FIT | {"records": FIT["records"][:2]})]) == []
 
 
 def test_a_chart_takes_its_colours_from_the_page_and_has_ids_of_its_own() -> None:

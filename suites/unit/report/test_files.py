@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from harness.conformance.runner import check_backend, select_rules
 from harness.contract import BaseDistBackend
 from harness.errors import UsageError
-from harness.report.files import read_run, why_no_run
+from harness.report.files import check_json_path, read_run, why_no_run, write_run
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.processes import run_plainly
 from suites.requirements import framework
+from suites.unit.report.runs import EVALUATION, FIT
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "report.schema.json"
 
@@ -37,14 +38,6 @@ def checked(backend: str | type[BaseDistBackend], *rules: str) -> dict[str, Any]
 @pytest.fixture(scope="module")
 def broken() -> dict[str, Any]:
     return checked(ReversedOrder, "2.1", "7.*")
-
-
-EVALUATION: dict[str, Any] = {
-    "schema_version": 1, "kind": "eval", "accuracy": {"top1": 0.75}, "correct": {"top1": 6},
-    "size": 8, "evaluated": 8, "padded": 1, "coverage": "exact", "world_size": 3,
-    "backend": "torch_cpu", "framework": "torch", "device": "cpu", "dataset": "embedded/test",
-    "batch_size": 4, "images_per_second": 100.5, "seconds": 0.08,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +98,7 @@ def changed(found: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
 def test_a_page_takes_what_the_schema_takes_and_refuses_what_it_refuses(
     validator: Any, broken: dict[str, Any], data: st.DataObject
 ) -> None:
-    found = changed(data.draw(st.sampled_from([broken, EVALUATION])), data)
+    found = changed(data.draw(st.sampled_from([broken, EVALUATION, FIT])), data)
     reason = why_no_run(found)
     assert (reason == "") == validator.is_valid(found), reason
 
@@ -134,7 +127,7 @@ def test_what_survivors_saw_is_kept(broken: dict[str, Any]) -> None:
         ("[]", "is no report of disteval: the whole is a list, not an object"),
         ("{}", "schema_version is None, and 1 is the one that is known here"),
         ('{"schema_version": 2}', "schema_version is 2, and 1 is the one that is known here"),
-        ('{"schema_version": 1, "kind": []}', "kind is [], not one of check, eval"),
+        ('{"schema_version": 1, "kind": []}', "kind is [], not one of check, eval, fit"),
         ('{"schema_version": 1, "kind": "check"}', "the whole has no 'version'"),
     ],
 )
@@ -147,7 +140,7 @@ def test_what_is_no_report_is_refused_with_its_name_and_a_remedy(
         read_run(path)
     assert str(caught.value).startswith(f"{path} ")
     assert reason in str(caught.value)
-    assert str(caught.value).endswith("--json FILE, or disteval eval --json FILE")
+    assert str(caught.value).endswith("write it with --json FILE of disteval check, eval or fit")
 
 
 def test_the_wrong_place_is_named(broken: dict[str, Any]) -> None:
@@ -157,6 +150,23 @@ def test_the_wrong_place_is_named(broken: dict[str, Any]) -> None:
     assert why_no_run(EVALUATION | {"accuracy": {"top1": None}}) == (
         "accuracy.top1 is null, not an integer or a number"
     )
+
+
+def test_what_json_can_not_hold_is_written_as_null(validator: Any, tmp_path: Path) -> None:
+    diverged = copy.deepcopy(FIT)
+    diverged["records"][2]["loss"] = float("nan")
+    diverged["records"][3]["loss"] = float("-inf")
+    write_run(tmp_path / "run.json", diverged)
+    found = read_run(tmp_path / "run.json")
+    validator.validate(found)
+    assert [record["loss"] for record in found["records"]] == [2.5, None, None, None]
+
+
+def test_a_file_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--json \S+ can't be written: .*Is a directory"):
+        write_run(tmp_path, FIT)
+    with pytest.raises(UsageError, match=r"--json \S+: the folder \S+none does not exist"):
+        check_json_path(tmp_path / "none" / "run.json")
 
 
 def test_there_is_no_such_file(tmp_path: Path) -> None:

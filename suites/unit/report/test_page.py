@@ -27,7 +27,7 @@ from harness.report.text import visible
 from harness.worlds import World
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.requirements import framework
-from suites.unit.report.test_files import EVALUATION
+from suites.unit.report.runs import EVALUATION, FIT
 
 
 class Page(HTMLParser):
@@ -70,8 +70,9 @@ def test_every_text_of_a_run_is_text(run: dict[str, Any]) -> None:
         result.update(dict.fromkeys(texts, EVIL))
     evaluation = EVALUATION | dict.fromkeys(("dataset", "backend", "device", "coverage"), EVIL)
     evaluation |= {"accuracy": {EVIL: 0.5}, "framework": EVIL}
-    honest = Page(render([("a.json", run), ("b.json", EVALUATION)]))
-    page = Page(render([(EVIL, evil), (EVIL, evaluation)]))
+    training = FIT | dict.fromkeys(("backend", "data"), EVIL)
+    honest = Page(render([("a.json", run), ("b.json", EVALUATION), ("c.json", FIT)]))
+    page = Page(render([(EVIL, evil), (EVIL, evaluation), (EVIL, training)]))
     assert set(page.tags) == set(honest.tags)
     assert page.tags.count("script") == page.tags.count("style") == 1
     assert {name for name, _ in page.attributes} <= {name for name, _ in honest.attributes}
@@ -129,6 +130,20 @@ def test_rules_are_in_the_contracts_order(run: dict[str, Any]) -> None:
     rules = [first | {"id": number} for number in ("10.1", "2.10", "2.9", "x", "1.1")]
     rows = model.make_rows(model.make_columns([("a.json", run | {"rules": rules})]))
     assert [row.id for row in rows] == ["x", "1.1", "2.9", "2.10", "10.1"]
+
+
+def test_a_training_is_shown_with_its_epochs_and_best() -> None:
+    framework("matplotlib")
+    alone = FIT | {"records": [], "best": None}
+    said = " ".join(
+        " ".join(Page(render([("long.json", FIT), ("none.json", alone)])).texts).split()
+    )
+    assert "epoch 2: 6 of 8" in said
+    assert "long.json: 4 rows as a table" in said
+    assert "1 val not finite 2 of 8" in said
+    assert "2 train 1.25 0.03125" in said
+    assert "not validated" in said
+    assert "none.json: " not in said
 
 
 def test_each_reason_is_told_once() -> None:

@@ -1,0 +1,29 @@
+"""Files of ``--json``, as `harness.report.files` reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EVALUATION: dict[str, Any] = {
+    "schema_version": 1, "kind": "eval", "accuracy": {"top1": 0.75}, "correct": {"top1": 6},
+    "size": 8, "evaluated": 8, "padded": 1, "coverage": "exact", "world_size": 3,
+    "backend": "torch_cpu", "framework": "torch", "device": "cpu", "dataset": "embedded/test",
+    "batch_size": 4, "images_per_second": 100.5, "seconds": 0.08,
+}  # fmt: skip
+
+FIT: dict[str, Any] = {
+    "schema_version": 1, "kind": "fit", "backend": "local", "workers": 2, "epochs": 2,
+    "batch_size": 64, "lr": 0.1, "seed": 0, "data": "embedded", "resumed": None,
+    "best": {"epoch": 2, "correct": 6, "evaluated": 8},
+    "records": [
+        {"epoch": 1, "iter": 3, "mode": "train", "num_samples": 9, "loss": 2.5, "lr": 0.0625,
+         "images_per_second": 10.5, "seconds": 0.5},
+        {"epoch": 1, "iter": 3, "mode": "val", "num_samples": 8, "loss": None, "accuracy": 0.25,
+         "correct": 2, "evaluated": 8, "images_per_second": 100.5, "seconds": 0.25},
+        {"epoch": 2, "iter": 6, "mode": "train", "num_samples": 9, "loss": 1.25, "lr": 0.03125,
+         "images_per_second": 11.5, "seconds": 0.5},
+        {"epoch": 2, "iter": 6, "mode": "val", "num_samples": 8, "loss": 1.5, "accuracy": 0.75,
+         "correct": 6, "evaluated": 8, "images_per_second": 101.5, "seconds": 0.25},
+    ],
+    "seconds": 3.5,
+}  # fmt: skip
