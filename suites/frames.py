@@ -44,6 +44,37 @@ plain_objects = st.recursive(
 """What needs no pickle."""
 
 
+objects = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=20,
+)
+"""What equals itself after a pickle."""
+
+
+class Unpicklable:
+    """Raises where it is sent."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("this can't travel")
+
+
+def _raise_on_load() -> None:
+    raise ValueError("no such thing here")
+
+
+class Unloadable:
+    """Raises where it comes."""
+
+    def __reduce__(self) -> Any:
+        return _raise_on_load, ()
+
+
 @contextmanager
 def configured(**settings: Any) -> Iterator[None]:
     """`framing.configure`, undone at the end."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,6 +33,17 @@ def test_padded_shards_have_one_length(size: int, world: int, mode: str) -> None
     plans = _plans(size, world, mode, pad=True)
     assert {len(plan) for plan in plans} == {-(-size // world)}
     assert sum(int(plan.is_padding.sum()) for plan in plans) == -size % world
+
+
+def test_samples_are_dealt_one_by_one_and_not_repeated_unless_asked() -> None:
+    shards = [ShardPlan(5, 3, rank) for rank in range(3)]
+    assert [shard.indices.tolist() for shard in shards] == [[0, 3], [1, 4], [2]]
+    assert shards[0] == ShardPlan(5, 3, 0, "strided", pad=False)
+
+
+def test_a_plan_does_not_change_under_its_indices() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ShardPlan(5, 3, 0).rank = 1  # type: ignore[misc]
 
 
 @given(sizes, worlds, modes)
