@@ -22,6 +22,8 @@ MAX_FILE_BYTES = 64 << 30
 FORMAT = "disteval checkpoint 1"
 LATEST = "latest.pt"
 """The name of the link to the checkpoint that was written last."""
+BEST_WEIGHTS = "best.safetensors"
+"""The name of the file with the weights of the best validation so far."""
 
 _PREFIX = "module."
 _CHUNK = 1 << 20
@@ -173,16 +175,15 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     raise WeightsError(f"checkpoint {path} holds no weights; write one with save_checkpoint")
 
 
-def checkpoints(folder: str | Path, pattern: str = "*.pt") -> list[Path]:
+def checkpoints(folder: str | Path) -> list[Path]:
     """Return a folder's complete checkpoints, in the order in which they were written.
 
     Args:
-        folder: It need not exist.
-        pattern: Which names are looked at; links and temporary files never are.
+        folder: It need not exist. Links and temporary files in it are left out.
     """
     found = [
         path
-        for path in Path(folder).glob(pattern)
+        for path in Path(folder).glob("*")
         if not path.name.startswith(".") and not path.is_symlink() and _is_complete(path)
     ]
     return sorted(found, key=lambda path: (path.stat().st_mtime_ns, len(path.name), path.name))

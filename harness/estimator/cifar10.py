@@ -14,7 +14,12 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 from harness.datasets import ArrayDataset, load_cifar10, load_embedded
-from harness.estimator.checkpoint import weights_of, write_on_rank_0, write_safetensors
+from harness.estimator.checkpoint import (
+    BEST_WEIGHTS,
+    weights_of,
+    write_on_rank_0,
+    write_safetensors,
+)
 from harness.estimator.epoch_based import EpochBasedRunner
 from harness.estimator.hooks.hook import Hook
 from harness.estimator.hooks.lr import LrHook
@@ -22,9 +27,6 @@ from harness.models.resnet18_torch import ResNet18, make_predict, preprocess
 
 if TYPE_CHECKING:
     from harness.estimator.runner import BaseRunner
-
-BEST_WEIGHTS = "best.safetensors"
-"""The file in a work folder with the weights of the best epoch so far."""
 
 EVAL_BATCH_SIZE = 256
 _TOLD = ("epoch", "correct", "evaluated")

@@ -1,8 +1,8 @@
-"""A user's creators: checked on the driver, called on the workers."""
+"""A user's creators: checked by the estimator, called on the workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,3 +57,26 @@ class Source:
         if made is None:
             raise UsageError(f"{self.name} returned None; does it lack a return statement?")
         return made
+
+
+class LoaderSources:
+    """Names creators of loaders, and knows again those that it was given before."""
+
+    def __init__(self) -> None:
+        self._known: list[Creator] = []
+
+    def of(self, creators: Any) -> list[Source]:
+        """Return a source for each creator.
+
+        Raises:
+            UsageError: They are no list, or one of them can't be called, or not be sent.
+        """
+        if not isinstance(creators, Sequence):
+            raise UsageError(f"loader creators are given as a list, not as {creators!r}")
+        sources = []
+        for at, creator in enumerate(creators):
+            name = f"loader creator {at} ({getattr(creator, '__name__', 'without a name')})"
+            if creator not in self._known:
+                self._known.append(creator)
+            sources.append(Source(name, creator, self._known.index(creator)))
+        return sources

@@ -29,7 +29,16 @@ class Distributed(nn.Module):  # type: ignore[misc]
         self._parallel = (DistributedDataParallel(_TrainStep(model), **options),)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model itself, as for inference: its gradients are not averaged."""
+        """Run the model itself, as for inference.
+
+        Raises:
+            UsageError: For training, whose gradients would not be averaged here.
+        """
+        if self.training and torch.is_grad_enabled():
+            raise UsageError(
+                f"the gradients of {type(self.module).__name__} would not be averaged when it is "
+                f"called; call its train_step, or wrap it with DistributedDataParallel instead"
+            )
         return self.module(*args, **kwargs)
 
     def train_step(self, data: Any, optimizer: Any, **kwargs: Any) -> Any:
@@ -93,6 +102,12 @@ def inner(model: Any) -> Any:
 def goes_past_reducer(model: Any) -> bool:
     """Whether a ``train_step`` of the model would leave its gradients as they are on each rank."""
     return isinstance(model, DistributedDataParallel) and not hasattr(type(model), "train_step")
+
+
+def averages_gradients(model: Any) -> bool:
+    """Whether a model, or a part of it, is wrapped by what averages gradients over the ranks."""
+    wrappers = (Distributed, DistributedDataParallel)
+    return isinstance(model, nn.Module) and any(isinstance(m, wrappers) for m in model.modules())
 
 
 def share_buffers(model: Any, backend: BaseDistBackend) -> None:

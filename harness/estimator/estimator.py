@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UsageError, WorldError
+from harness.errors import UsageError, WeightsError, WorldError
 from harness.estimator import worker
 from harness.estimator.checkpoint import read_checkpoint, write_atomically
-from harness.estimator.creators import Creator, Source
+from harness.estimator.counts import check_count
+from harness.estimator.creators import Creator, LoaderSources, Source
 from harness.estimator.progress import Display
+from harness.estimator.records import Record
 from harness.estimator.worker import Fit, Setup
 from harness.metrics.base import BaseMetric
 from harness.worlds import RayLauncher, World
@@ -23,8 +25,6 @@ from harness.worlds.crew import START_SECONDS
 
 BACKENDS = ("ray", "local")
 _log = logging.getLogger("harness.estimator")
-
-Record = dict[str, Any]
 
 
 class Estimator:
@@ -37,7 +37,8 @@ class Estimator:
 
     Args:
         runner_creator: Called as ``runner_creator(config)``; returns an `EpochBasedRunner` or an
-            `IterBasedRunner`. Its model is wrapped by `distribute` here, unless it is already.
+            `IterBasedRunner`. On several workers its model is wrapped here, unless it or a part of
+            it is: by `distribute`, or without steps of its own by DistributedDataParallel.
         config: What creators are given.
         backend: ``ray``, or ``local`` for processes of this machine, which needs no Ray.
         workers: How many.
@@ -77,9 +78,8 @@ class Estimator:
             raise UsageError(f"backend {backend!r} is not known; use 'ray' or 'local'")
         if backend == "local" and address is not None:
             raise UsageError(f"address={address!r} is of a Ray cluster; use backend='ray' with it")
-        _check_count("max_failures", max_failures, 0)
         self.workers = workers
-        self.max_failures = max_failures
+        self.max_failures = check_count("max_failures", max_failures, least=0)
         self._setup = Setup(runner, dict(config or {}), seed, gpus_per_worker > 0)
         self._backend = backend
         self._cpus = cpus_per_worker
@@ -87,7 +87,7 @@ class Estimator:
         self._address = address
         self._timeout = timeout
         self._progress = progress
-        self._creators: list[Creator] = []
+        self._loaders = LoaderSources()
         self._world: World | None = None
         self._start()
 
@@ -118,7 +118,7 @@ class Estimator:
             WorldError: A worker raised, was lost or made no progress, once more than
                 ``max_failures``; with the guilty worker's traceback.
         """
-        sources = self._sources(data_loaders)
+        sources = self._loaders.of(data_loaders)
         if not isinstance(workflow, Sequence) or len(sources) != len(workflow):
             raise UsageError(
                 f"data_loaders has {len(sources)} creators; it needs one for each entry of the "
@@ -128,8 +128,11 @@ class Estimator:
         beginning = self._state() if self.max_failures else b""
         records: list[Record] = []
         failures = 0
+        lost: WorldError | None = None
         while True:
             try:
+                if lost is not None:
+                    self._go_back(order.token, beginning, records, lost)
                 with Display(self._progress, records.append) as display:
                     self._order(worker.fit, replace(order, records=len(records)), display=display)
                 return records
@@ -137,7 +140,7 @@ class Estimator:
                 failures += 1
                 if failures > self.max_failures:
                     raise
-                self._go_back(order.token, beginning, records, error)
+                lost = error
 
     def evaluate(
         self, data_loader_creator: Creator, metrics: Mapping[str, BaseMetric] | None = None
@@ -158,7 +161,7 @@ class Estimator:
             CoverageError: The model's steps told of more or fewer samples than there are.
             WorldError: As for `fit`.
         """
-        [source] = self._sources([data_loader_creator])
+        [source] = self._loaders.of([data_loader_creator])
         with Display(self._progress) as display:
             found = self._order(worker.evaluate, (source, metrics), display=display)
         record: Record = found[0]
@@ -180,7 +183,7 @@ class Estimator:
             UsageError: A creator or the model's steps can't be used.
             WorldError: As for `fit`.
         """
-        [source] = self._sources([data_loader_creator])
+        [source] = self._loaders.of([data_loader_creator])
         with Display(self._progress) as display:
             shares = self._order(worker.predict, source, display=display)
         shares = [(places, rows) for places, rows in shares if len(places)]
@@ -197,7 +200,7 @@ class Estimator:
         1 GiB; a larger state is for a checkpoint hook, which writes where the workers are.
         """
         data = self._state()
-        write_atomically(Path(path), lambda file: file.write(data) and None)
+        write_atomically(Path(path), lambda file: file.write(data))
 
     def load(self, path: str | Path) -> None:
         """Go on from what `save` or a checkpoint hook wrote, on any number of workers.
@@ -205,9 +208,14 @@ class Estimator:
         Where workers were lost, fresh ones are started.
 
         Raises:
-            WeightsError: The file is missing or damaged, or does not fit the runner.
+            WeightsError: The file is missing or damaged, holds weights alone, or does not fit the
+                runner.
         """
-        read_checkpoint(path)
+        if "rng" not in read_checkpoint(path):
+            raise WeightsError(
+                f"{path} holds weights alone, so training can't go on from it; give what save() or "
+                f"a checkpoint hook wrote, or have runner_creator load the weights"
+            )
         data = Path(path).read_bytes()
         if self._world is None or not self._world.is_open:
             self._start()
@@ -292,19 +300,3 @@ class Estimator:
             str(error).partition("\n")[0],
             name or "the beginning of this fit, which had written no checkpoint yet",
         )
-
-    def _sources(self, creators: Any) -> list[Source]:
-        if not isinstance(creators, Sequence):
-            raise UsageError(f"loader creators are given as a list, not as {creators!r}")
-        sources = []
-        for at, creator in enumerate(creators):
-            name = f"loader creator {at} ({getattr(creator, '__name__', 'without a name')})"
-            if creator not in self._creators:
-                self._creators.append(creator)
-            sources.append(Source(name, creator, self._creators.index(creator)))
-        return sources
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{name} must be an integer from {least} up, not {value!r}")

@@ -1,4 +1,4 @@
-"""What the driver shows of a training: a bar for the phase that runs, a line for each record."""
+"""What the estimator shows of a training: a bar for the phase that runs, a line for each record."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from harness.estimator.checkpoint import (
     write_checkpoint,
     write_on_rank_0,
 )
+from harness.estimator.distributed import averages_gradients
 from harness.estimator.phases import Phases
 from harness.estimator.records import Record
 from harness.estimator.workflow import Flow, Workflow, agree
@@ -36,7 +37,8 @@ class BaseRunner(Phases):
             ``num_samples``; and for accuracy ``scores`` (B, classes) and ``labels`` (B,). On
             several ranks wrap it with `harness.estimator.distributed.distribute`.
         batch_processor: The older way: called as ``batch_processor(model, data, train_mode=…)``
-            instead of the model's steps; returns the same.
+            instead of the model's steps; returns the same. On several ranks wrap a model that it
+            calls with DistributedDataParallel.
         optimizer: A torch optimizer, or several by name.
         work_dir: Where hooks write.
         logger: Where log lines go.
@@ -107,6 +109,7 @@ class BaseRunner(Phases):
         first = len(self.records)
         self.call_hook("before_run")
         if trained:
+            self._warn_if_not_averaged()
             self._take_generators()
         while self._phase or not trained or self._is_due():
             self._run_turn()
@@ -221,6 +224,16 @@ class BaseRunner(Phases):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take what `state_dict` returned; see `resume`."""
         self.resume(state)
+
+    def _warn_if_not_averaged(self) -> None:
+        if self.rank == 0 and self.world_size > 1 and not averages_gradients(self.model):
+            self.logger.warning(
+                "nothing in %s averages gradients over the %d ranks, so each trains a model of its "
+                "own, unless a hook or the optimizer averages them; once torch.distributed is "
+                "initialised, wrap it with harness.estimator.distributed.distribute",
+                type(self.model).__name__,
+                self.world_size,
+            )
 
     @abstractmethod
     def end_of(self, flows: Sequence[Flow], max_epochs: int | None) -> int | None:

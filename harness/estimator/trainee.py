@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from harness.contract import BaseDistBackend
 from harness.errors import UsageError
 from harness.estimator import steps
-from harness.estimator.distributed import distribute, inner
+from harness.estimator.distributed import averages_gradients, distribute, inner
 from harness.estimator.hooks.checkpoint import CheckpointHook
 from harness.estimator.hooks.evaluation import EvalHook
 from harness.estimator.loaders import deal
@@ -66,7 +67,8 @@ class OwnTrainee:
     """An `EpochBasedRunner` or an `IterBasedRunner`.
 
     Args:
-        runner: What the user's creator returned. Its model is distributed here, unless it is.
+        runner: What the user's creator returned. On several workers its model is
+            wrapped here, so that gradients are averaged, unless it or a part of it is already.
         backend: The workers'.
         seed: See `harness.estimator.Estimator`.
 
@@ -77,8 +79,11 @@ class OwnTrainee:
     def __init__(self, runner: BaseRunner, backend: BaseDistBackend, seed: int) -> None:
         if not isinstance(runner.model, torch.nn.Module):
             raise UsageError(f"the runner's model is a {type(runner.model).__name__}, no Module")
-        if inner(runner.model) is runner.model and hasattr(runner.model, "train_step"):
-            runner.model = distribute(runner.model)
+        if backend.world_size > 1 and not averages_gradients(runner.model):
+            if hasattr(runner.model, "train_step"):
+                runner.model = distribute(runner.model)
+            elif runner.batch_processor is not None:
+                runner.model = DistributedDataParallel(runner.model)
         runner.backend = backend
         runner.on_progress = beat
         runner.meta.setdefault("seed", seed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.errors import UsageError
 from harness.estimator import steps
+from harness.estimator.counts import check_count
 from harness.estimator.hooks.evaluation import check_exact
 
 if TYPE_CHECKING:
@@ -100,19 +101,16 @@ def _flows(runner: BaseRunner, loaders: Any, workflow: Any) -> list[Flow]:
 
 
 def _limit(runner: BaseRunner, flows: Sequence[Flow], max_epochs: int | None) -> int | None:
-    _check_count("max_epochs", max_epochs)
+    if max_epochs is not None:
+        check_count("max_epochs", max_epochs)
     limit = runner.end_of(flows, max_epochs)
-    if limit is None and any(flow.mode == "train" for flow in flows):
+    if limit is not None:
+        return check_count(runner.limited_by, limit)
+    if any(flow.mode == "train" for flow in flows):
         raise UsageError(
             f"a workflow that trains needs an end: give {type(runner).__name__} {runner.limited_by}"
         )
-    _check_count(runner.limited_by, limit)
-    return limit
-
-
-def _check_count(name: str, count: Any) -> None:
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise UsageError(f"{name} must be an integer from 1 up, not {count!r}")
+    return None
 
 
 def _entries(workflow: Any) -> list[tuple[str, int]]:
@@ -124,9 +122,7 @@ def _entries(workflow: Any) -> list[tuple[str, int]]:
         mode, count = entry
         if mode not in MODES:
             raise UsageError(f"the workflow's mode {mode!r} is not known; use 'train' or 'val'")
-        if count is None:
-            raise UsageError(f"the workflow's count for {mode!r} is None; give 1 or more")
-        _check_count(f"the workflow's count for {mode!r}", count)
+        check_count(f"the workflow's count for {mode!r}", count)
     return [(mode, count) for mode, count in workflow]
 
 

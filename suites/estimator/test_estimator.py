@@ -17,7 +17,9 @@ from suites.requirements import framework
 
 torch = framework("torch")
 
-from harness.estimator import Estimator  # noqa: E402
+import safetensors.torch  # noqa: E402
+
+from harness.estimator import EpochBasedRunner, Estimator  # noqa: E402
 from suites.estimator import tiny  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]
@@ -180,6 +182,45 @@ def test_an_iteration_based_runner_trains_too() -> None:
     assert [(record["mode"], record["iter"]) for record in records] == [
         (mode, n) for n in (4, 8, 10) for mode in ("train", "val")
     ]
+
+
+class Scorer(torch.nn.Linear):
+    """A model without steps, for a batch processor."""
+
+
+def lose(model: Any, batch: Any, train_mode: bool) -> dict[str, Any]:
+    x, y = batch
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    return {"loss": loss, "log_vars": {"loss": loss.item()}, "num_samples": len(y)}
+
+
+def processing(config: Any) -> EpochBasedRunner:
+    model = Scorer(tiny.FEATURES, tiny.CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runner = EpochBasedRunner(model, lose, optimizer)
+    runner.register_training_hooks(None, optimizer_config={})
+    return runner
+
+
+def test_a_batch_processor_trains_on_several_workers_as_on_one() -> None:
+    losses = []
+    for workers in (1, 2):
+        config = {"batch_size": 12 // workers}
+        with Estimator(processing, config, "local", workers, progress=False) as estimator:
+            records = estimator.fit([tiny.training], [("train", 1)], max_epochs=3)
+        losses.append([record["loss"] for record in records])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+
+
+def test_weights_alone_are_no_state_to_go_on_from(trained: Any, tmp_path: Path) -> None:
+    estimator, records = trained
+    weights = estimator.get_model().state_dict()
+    torch.save(weights, tmp_path / "weights.pt")
+    safetensors.torch.save_file(weights, tmp_path / "best.safetensors")
+    for name in ("weights.pt", "best.safetensors"):
+        with pytest.raises(WeightsError, match=f"{name} holds weights alone"):
+            estimator.load(tmp_path / name)
+    assert estimator.evaluate(tiny.validation)["correct"] == records[-1]["correct"]
 
 
 def test_an_evaluation_hook_of_the_creator_is_exact(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -28,7 +29,7 @@ EPOCHS = 4
 def config_of(folder: Path, crime: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     config = {
         "work_dir": str(folder / "work"),
-        "checkpoints": True,
+        "checkpoints": {"interval": 1},
         "dropout": 0.2,
         "epochs": EPOCHS,
     }
@@ -73,10 +74,21 @@ def test_a_lost_worker_costs_nothing_beyond_the_last_checkpoint(
 def test_without_checkpoints_a_fit_begins_again_and_says_so(
     undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = config_of(tmp_path, CRIMES["killed in training"], checkpoints=False)
+    config = config_of(tmp_path, CRIMES["killed in training"], checkpoints=None)
     records = fit(config, tmp_path / "end.pt", max_failures=1)
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
     assert "going on from the beginning of this fit" in caplog.text
+
+
+def test_checkpoints_of_any_name_are_gone_on_from(
+    undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    crime, named = CRIMES["killed in training"], {"filename_tmpl": "after_{}.pth"}
+    records = fit(
+        config_of(tmp_path, crime, checkpoints=named), tmp_path / "end.pt", max_failures=1
+    )
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    assert "going on from after_2.pth" in caplog.text
 
 
 def test_checkpoints_of_an_earlier_training_are_not_taken_for_this_one(
@@ -85,6 +97,27 @@ def test_checkpoints_of_an_earlier_training_are_not_taken_for_this_one(
     fit(config_of(tmp_path, lr=0.5), tmp_path / "earlier.pt")
     crime = {"stage": "after_train_iter", "epoch": 0}
     records = fit(config_of(tmp_path, crime), tmp_path / "end.pt", max_failures=1)
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+
+
+def dies_when_it_replaces_another(config: dict[str, Any]) -> Any:
+    once, again = Path(config["crime"]["once"]), Path(config["again"])
+    if torch.distributed.get_rank() == 1 and once.exists() and not again.exists():
+        again.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tiny.runner(config)
+
+
+def test_workers_that_are_lost_while_they_replace_others_are_replaced_too(
+    undisturbed: Any, tmp_path: Path
+) -> None:
+    crime = CRIMES["killed in training"]
+    config = config_of(tmp_path, crime, again=str(tmp_path / "again"))
+    with Estimator(
+        dies_when_it_replaces_another, config, "local", 2, progress=False, max_failures=2
+    ) as estimator:
+        records = estimator.fit(CREATORS, WORKFLOW)
+    assert (tmp_path / "again").exists()
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
 
 

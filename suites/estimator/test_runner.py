@@ -128,7 +128,7 @@ def test_hooks_are_called_at_the_ten_stages_in_order() -> None:
     st.integers(1, 5),
     st.randoms(use_true_random=False),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_record_is_the_mean_over_samples_however_they_are_dealt(
     numbers: list[float], world: int, batch_size: int, random: Any
 ) -> None:

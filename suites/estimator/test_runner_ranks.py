@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import logging.handlers
 import random
 import re
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ from harness.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E
 from harness.estimator.distributed import distribute, inner  # noqa: E402
 from harness.estimator.hooks import CheckpointHook, Hook  # noqa: E402
 from harness.sharding import ShardPlan  # noqa: E402
-from suites.estimator.tiny import Tiny, samples  # noqa: E402
+from suites.estimator.tiny import Tiny, facts, samples  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]
 
@@ -77,16 +79,10 @@ def differ(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return [name for name in one if not torch.equal(one[name], other[name])]
 
 
-def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {k: v for k, v in r.items() if k not in ("seconds", "images_per_second")} for r in records
-    ]
-
-
 def train_one_batch_each(backend: Any) -> Any:
     runner = make(backend, max_epochs=1)
     records = runner.run([share(backend, 16, 16 // backend.world_size)], [("train", 1)])
-    return weights(runner), timeless(records)
+    return weights(runner), facts(records)
 
 
 def test_gradients_are_averaged_so_two_ranks_train_as_one(two: World) -> None:
@@ -113,12 +109,54 @@ def test_a_train_step_that_goes_past_ddp_is_refused(two: World) -> None:
     assert isinstance(caught.value.common, UsageError)
 
 
+def warnings_of(backend: Any, kind: str) -> list[str]:
+    """What rank by rank is logged where training is of such a model."""
+    runner = make(backend, max_epochs=1)
+    runner.logger = logging.Logger("of this run")
+    said = logging.handlers.BufferingHandler(100)
+    runner.logger.addHandler(said)
+    if kind == "plain":
+        runner.model = Tiny()
+    if kind == "parts":
+        runner.model = Tiny()
+        runner.model.fc = torch.nn.parallel.DistributedDataParallel(runner.model.fc)
+    runner.run([share(backend, 8, 4)], [("train", 1)])
+    return [record.getMessage() for record in said.buffer]
+
+
+@pytest.mark.parametrize("kind", ["plain", "distributed", "parts"])
+def test_a_model_that_averages_no_gradients_is_warned_of(two: World, kind: str) -> None:
+    first, second = two.run(warnings_of, kind, kind)
+    assert second == []
+    assert len(first) == (kind == "plain")
+    if kind == "plain":
+        assert "nothing in Tiny averages gradients over the 2 ranks" in first[0]
+        assert "harness.estimator.distributed.distribute" in first[0]
+
+
+def score_and_lose(model: Any, batch: Any, train_mode: bool) -> Any:
+    x, y = batch
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    return {"loss": loss, "log_vars": {}, "num_samples": len(y)}
+
+
+def process_batches(backend: Any) -> None:
+    runner = make(backend, max_epochs=1, batch_processor=score_and_lose)
+    runner.run([share(backend, 8, 4)], [("train", 1)])
+
+
+def test_a_batch_processor_that_goes_past_distribute_is_refused(two: World) -> None:
+    with pytest.raises(WorldError, match="gradients of Tiny would not be averaged") as caught:
+        two.run(process_batches)
+    assert isinstance(caught.value.common, UsageError)
+
+
 def validate_unevenly(backend: Any, size: int) -> Any:
     runner = make(backend, norm=True, max_epochs=2)
     runner.run([share(backend, 40, 8)], [("train", 1)])
     before = weights(runner)
     [record] = runner.run([exact(backend, size)], [("val", 1)])
-    return before, weights(runner), len(exact(backend, size)), timeless([record])[0]
+    return before, weights(runner), len(exact(backend, size)), facts([record])[0]
 
 
 @pytest.mark.parametrize("size", [1, 7, 101])
@@ -147,7 +185,7 @@ def train_and_save(backend: Any, folder: str) -> Any:
     runner.register_hook(Noise())
     runner.register_hook(CheckpointHook(2, by_epoch=False), "BELOW_NORMAL")
     runner.run([share(backend, 36, 6), exact(backend, 21)], WORKFLOW)
-    return weights(runner), timeless(runner.records)
+    return weights(runner), facts(runner.records)
 
 
 def go_on(backend: Any, path: str) -> Any:
@@ -155,7 +193,7 @@ def go_on(backend: Any, path: str) -> Any:
     runner.register_hook(Noise())
     runner.resume(path)
     runner.run([share(backend, 36, 6), exact(backend, 21)], WORKFLOW)
-    return weights(runner), timeless(runner.records), runner.trained()
+    return weights(runner), facts(runner.records), runner.trained()
 
 
 @pytest.fixture(scope="module")

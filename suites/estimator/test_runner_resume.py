@@ -18,7 +18,7 @@ data = torch.utils.data
 from harness.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
 from harness.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
 from harness.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
-from suites.estimator.tiny import Tiny, samples  # noqa: E402
+from suites.estimator.tiny import Tiny, assert_same, facts, samples  # noqa: E402
 
 WORKFLOWS = {
     EpochBasedRunner: [("train", 2), ("val", 1)],
@@ -65,27 +65,6 @@ def scramble() -> None:
     torch.manual_seed(97)
 
 
-def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {k: v for k, v in r.items() if k not in ("seconds", "images_per_second")} for r in records
-    ]
-
-
-def assert_same(one: Any, other: Any, name: str = "state") -> None:
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), name
-    elif isinstance(one, dict):
-        assert list(one) == list(other), name
-        for key in one:
-            assert_same(one[key], other[key], f"{name}[{key!r}]")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), name
-        for at, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_same(a, b, f"{name}[{at}]")
-    else:
-        assert one == other, name
-
-
 def without_counter(state: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key != "hooks"}
 
@@ -109,8 +88,8 @@ def test_resumed_at_any_iteration_equals_not_interrupted(
         torch.rand(3)  # nor on what is drawn before the run
         resumed.run(loaders(sampled, seed=1), WORKFLOWS[kind])  # nor on a sampler's own seed
         assert_same(without_counter(resumed.state_dict()), without_counter(end), path.name)
-        told = timeless(resumed.records)
-        expected = timeless(whole.records)[len(whole.records) - len(told) :]
+        told = facts(resumed.records)
+        expected = facts(whole.records)[len(whole.records) - len(told) :]
         # The first record of training covers what was left of its phase.
         part = [record["mode"] for record in told].index("train")
         assert told[:part] + told[part + 1 :] == expected[:part] + expected[part + 1 :]
@@ -129,7 +108,7 @@ def test_resumed_after_an_epoch_gives_the_same_records(tmp_path: Path) -> None:
         resumed = make(EpochBasedRunner, tmp_path)
         resumed.resume(tmp_path / f"epoch_{epoch}.pt")
         resumed.run(loaders(False), WORKFLOWS[EpochBasedRunner])
-        assert timeless(resumed.records) == timeless(whole.records)[done:]
+        assert facts(resumed.records) == facts(whole.records)[done:]
 
 
 def test_a_schedule_by_iteration_ends_where_it_would_have(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def runner(config: dict[str, Any]) -> EpochBasedRunner:
     made.register_training_hooks(
         {"policy": "cosine", "by_epoch": False},
         optimizer_config={},
-        checkpoint_config={"interval": 1} if config.get("checkpoints") else None,
+        checkpoint_config=config.get("checkpoints"),
     )
     if config.get("eval_hook"):
         made.register_hook(EvalHook(validation(config), save_best="accuracy"))
@@ -151,19 +151,20 @@ def assert_same_state(first: Path, second: Path) -> None:
     for state in (a, b):
         del state["meta"]
         state.get("hooks", {}).pop("Crime", None)
-    _assert_same(a, b, "state")
+    assert_same(a, b)
 
 
-def _assert_same(a: Any, b: Any, where: str) -> None:
+def assert_same(a: Any, b: Any, where: str = "state") -> None:
+    """Two states, or parts of them, are the same to the bit."""
     assert type(a) is type(b), where
     if isinstance(a, dict):
         assert a.keys() == b.keys(), where
         for key in a:
-            _assert_same(a[key], b[key], f"{where}[{key!r}]")
+            assert_same(a[key], b[key], f"{where}[{key!r}]")
     elif isinstance(a, (list, tuple)):
         assert len(a) == len(b), where
         for at, pair in enumerate(zip(a, b, strict=True)):
-            _assert_same(*pair, f"{where}[{at}]")
+            assert_same(*pair, f"{where}[{at}]")
     elif isinstance(a, torch.Tensor):
         assert torch.equal(a, b), where
     else:

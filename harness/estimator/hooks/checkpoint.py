@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
 from harness.estimator.checkpoint import checkpoints
-from harness.estimator.hooks.hook import Hook, check_interval
+from harness.estimator.counts import check_count
+from harness.estimator.hooks.hook import Hook
 
 if TYPE_CHECKING:
     from harness.estimator.runner import BaseRunner
@@ -45,7 +46,7 @@ class CheckpointHook(Hook):
         out_dir: str | Path | None = None,
         filename_tmpl: str | None = None,
     ) -> None:
-        self.interval = check_interval(interval, "CheckpointHook")
+        self.interval = check_count("CheckpointHook: interval", interval)
         if max_keep_ckpts != -1 and max_keep_ckpts < 1:
             raise UsageError(
                 f"max_keep_ckpts must be an integer from 1 up, or -1 for all, not {max_keep_ckpts}"
@@ -87,6 +88,6 @@ class CheckpointHook(Hook):
         if runner.rank == 0 and self.max_keep_ckpts > 0:
             before, _, after = self.filename_tmpl.partition("{}")
             ours = re.compile(rf"{re.escape(before)}\d+{re.escape(after)}")
-            written = [path for path in checkpoints(self.out_dir, "*") if ours.fullmatch(path.name)]
+            written = [path for path in checkpoints(self.out_dir) if ours.fullmatch(path.name)]
             for path in written[: -self.max_keep_ckpts]:
                 path.unlink()

@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
-from harness.estimator.checkpoint import weights_of, write_on_rank_0, write_safetensors
+from harness.estimator.checkpoint import (
+    BEST_WEIGHTS,
+    weights_of,
+    write_on_rank_0,
+    write_safetensors,
+)
+from harness.estimator.counts import check_count
 from harness.estimator.feed import surplus
-from harness.estimator.hooks.hook import Hook, check_interval
+from harness.estimator.hooks.hook import Hook
 from harness.estimator.validation import validate
 from harness.metrics import BaseMetric
 
 if TYPE_CHECKING:
     from harness.estimator.runner import BaseRunner
 
-BEST = "best.safetensors"
 _LESS = ("loss", "error", "entropy")
 _GREATER = ("accuracy", "top", "precision", "auroc", "correct", "acc")
 
@@ -57,7 +62,7 @@ class EvalHook(Hook):
         out_dir: str | Path | None = None,
     ) -> None:
         self.dataloader = dataloader
-        self.interval = check_interval(interval, "EvalHook")
+        self.interval = check_count("EvalHook: interval", interval)
         self.by_epoch = by_epoch
         self.metrics = metrics
         self.save_best = save_best
@@ -105,7 +110,7 @@ class EvalHook(Hook):
             return
         self.best = value
         assert self.out_dir is not None
-        path = self.out_dir / BEST
+        path = self.out_dir / BEST_WEIGHTS
         told = {key: str(record[key]) for key in ("epoch", "iter", "correct", "evaluated")
                 if key in record} | {self.save_best: repr(record[self.save_best])}  # fmt: skip
         write_on_rank_0(

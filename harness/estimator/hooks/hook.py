@@ -136,10 +136,3 @@ def priority_of(priority: str | int) -> int:
         f"priority {priority!r} is not known; give an integer from 0 to 100 or one of "
         f"{', '.join(PRIORITIES)}"
     )
-
-
-def check_interval(interval: Any, owner: str) -> int:
-    """Return an interval, or raise UsageError unless it is an integer from 1 up."""
-    if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-        raise UsageError(f"{owner}: interval must be an integer from 1 up, not {interval!r}")
-    return interval

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import LibraryMissingError, UsageError
-from harness.estimator.hooks.hook import Hook, check_interval
+from harness.estimator.counts import check_count
+from harness.estimator.hooks.hook import Hook
 
 if TYPE_CHECKING:
     from harness.estimator.runner import BaseRunner
@@ -24,7 +25,7 @@ class LoggerHook(Hook):
     """
 
     def __init__(self, interval: int = 10) -> None:
-        self.interval = check_interval(interval, type(self).__name__)
+        self.interval = check_count(f"{type(self).__name__}: interval", interval)
 
     def after_train_iter(self, runner: BaseRunner) -> None:
         """Log the averages of the last iterations, which are this rank's own."""
