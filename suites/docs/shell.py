@@ -19,7 +19,7 @@ LAUNCHERS = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horo
 """The backend with which each launcher comes."""
 
 _OURS = ("disteval", "pytest", "nox", "pip", "python")
-_OTHERS = ("asv", "cd", "git", "jq", "pre-commit", "ray", "salloc", "source", "srun")
+_OTHERS = ("asv", "git", "jq", "pre-commit", "ray", "salloc", "source", "srun")
 """Other people's commands, which nobody here can hold against anything."""
 
 _SPAN = re.compile(r"`(disteval [a-z][^`]*)`")
