@@ -11,8 +11,6 @@ from jax.experimental import multihost_utils
 from backends._host_arrays import Bytes, HostArrayDist
 from harness.contract import Capabilities, No, Rendezvous
 
-# XLA compiles a collective for each shape, so lengths are rounded up to few.
-_SMALLEST = 1 << 9
 _MAX_SECONDS = 600
 _SHUTDOWN_SECONDS = 5
 
@@ -82,4 +80,5 @@ class JaxDist(HostArrayDist):
 
 
 def _rounded(size: int) -> int:
-    return max(_SMALLEST, 1 << max(size - 1, 0).bit_length())
+    """The next power of two: XLA compiles a collective for each length, so there are to be few."""
+    return 1 << (size - 1).bit_length()

@@ -87,9 +87,11 @@ class TFCollectiveDist(HostArrayDist):
 def _begin(gather: Callable[[Any], Any], seconds: float) -> None:
     """Trace the graph and connect the workers: no collective after it has that to wait for."""
     deadline = Deadline(seconds, _abort)
-    with deadline:
-        gather(tf.zeros([1], tf.int32))
-    deadline.close()
+    try:
+        with deadline:
+            gather(tf.zeros([1], tf.int32))
+    finally:
+        deadline.close()
 
 
 def _abort() -> None:

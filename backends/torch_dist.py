@@ -35,7 +35,6 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
         process_group: A group of your own; None stands for the default group, whenever it is made.
     """
 
-    launcher: ClassVar[str] = "local"
     library: ClassVar[str] = "torch"
     device_type: ClassVar[str]
 

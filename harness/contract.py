@@ -244,10 +244,10 @@ class TensorBaseDistBackend(BaseDistBackend, Generic[Tensor]):
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `BaseDistBackend.all_gather_object`."""
         call = self._next_call()
-        payload = self._object_to_tensor(framing.Numbered(obj, call))
+        payload: Any = self._object_to_tensor(framing.Numbered(obj, call))
         if self.world_size == 1:
-            return [self._open(payload, _length(payload), 0, call)]
-        blocks = self._all_gather(_block(payload))
+            return [self._open(payload, int(payload.shape[0]), 0, call)]
+        blocks = self._all_gather(payload[:BLOCK_BYTES])
         try:
             return [self._open(block, BLOCK_BYTES, rank, call) for rank, block in enumerate(blocks)]
         except HarnessError:
@@ -265,13 +265,15 @@ class TensorBaseDistBackend(BaseDistBackend, Generic[Tensor]):
         """See `BaseDistBackend.broadcast_object`."""
         self._check_src(src)
         call = self._next_call(src)
-        payload = self._object_to_tensor(framing.Numbered(obj if self.rank == src else None, call))
+        mine = framing.Numbered(obj if self.rank == src else None, call)
+        payload: Any = self._object_to_tensor(mine)
         if self.world_size == 1:
-            return self._open(payload, _length(payload), src, call)
-        block = self._broadcast(_block(payload), src)
-        size = self._frame_size(block, src)
-        if size == BLOCK_BYTES:
-            return self._open(block, size, src, call)
+            return self._open(payload, int(payload.shape[0]), src, call)
+        block = self._broadcast(payload[:BLOCK_BYTES], src)
+        try:
+            return self._open(block, BLOCK_BYTES, src, call)
+        except IncompleteFrameError as error:
+            framing.check_size(size := error.size, src)
         # Only src's payload is longer than a block, so the others can always pad to its size.
         payload = self._broadcast(self._pad_tensor(payload, size), src)
         return self._open(payload, size, src, call)
@@ -292,11 +294,3 @@ class TensorBaseDistBackend(BaseDistBackend, Generic[Tensor]):
         except HarnessError:  # of a whole frame; who opens it gets it again
             pass
         return BLOCK_BYTES
-
-
-def _block(tensor: Any) -> Any:
-    return tensor[:BLOCK_BYTES]
-
-
-def _length(tensor: Any) -> int:
-    return int(tensor.shape[0])

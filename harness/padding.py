@@ -51,7 +51,7 @@ def pad_shard_unpad(
 
     Raises:
         UsageError: On a call whose arrays have no leading axis, different ones, or none at all;
-            names the array.
+            names the array. Or on one that has an argument called as the mask is.
     """
     pool: dict[Any, Array] = {}
 
@@ -59,6 +59,11 @@ def pad_shard_unpad(
     def call(*args: Tree, min_device_batch: int | None = None, **kwargs: Tree) -> Tree:
         import jax
 
+        if mask in kwargs:
+            raise UsageError(
+                f"the call has an argument {mask!r}, which the mask of real rows would replace; "
+                f"give one of them another name"
+            )
         moved = {f"argument {i}": a for i, a in enumerate(args) if i not in static_argnums}
         moved |= {f"argument {k}": v for k, v in kwargs.items() if k not in static_argnames}
         size = _batch_size(moved)
@@ -91,7 +96,8 @@ def with_infinite_padding(
         An iterator of dicts; or a dataset.
 
     Raises:
-        UsageError: There is no batch to learn the shapes from, or a batch has the key already.
+        UsageError: There is no batch to learn the shapes from, or a batch has the key already. A
+            dataset's iterator raises TensorFlow's ``FailedPreconditionError`` for the first.
     """
     if hasattr(batches, "element_spec"):
         return _dataset_with_infinite_padding(batches, mask, like)
@@ -183,8 +189,8 @@ class _Layout:
 
     def take(self, array: Array) -> Array:
         """What came back, in host memory, without the padding."""
-        shards = sorted(array.addressable_shards, key=lambda s: _starts(s.index))
         if self._flat and not array.is_fully_addressable:
+            shards = sorted(array.addressable_shards, key=lambda s: _starts(s.index))
             rows = np.concatenate([np.asarray(shard.data) for shard in shards])
         else:
             rows = np.asarray(array)
@@ -266,5 +272,7 @@ def _dataset_with_infinite_padding(
     if like is None and all(part.shape.is_fully_defined() for part in spec.values()):
         like = {key: np.zeros(part.shape, part.dtype.as_numpy_dtype) for key, part in spec.items()}
     example = dataset.take(1) if like is None else tf.data.Dataset.from_tensors(dict(like))
+    # Else a dataset without a batch would end at once, and other hosts would wait for this one.
+    example = example.apply(tf.data.experimental.assert_cardinality(1))
     zeros = example.map(lambda batch: with_mask(tf.nest.map_structure(tf.zeros_like, batch), False))
     return dataset.map(lambda batch: with_mask(batch, True)).concatenate(zeros.repeat())

@@ -95,8 +95,8 @@ def get_dist_backend(name: str | None = None) -> BaseDistBackend:
     """Return the backend of that name, always the same instance for the same name.
 
     Args:
-        name: A name of `list_all_backends`; None stands for the default, ``non_dist`` until
-            `set_default_dist_backend` says otherwise.
+        name: A name of `list_all_backends`, or ``module:Class``; None stands for the default,
+            ``non_dist`` until `set_default_dist_backend` says otherwise.
 
     Raises:
         UnknownBackendError: Nothing is registered under ``name``.

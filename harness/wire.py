@@ -93,21 +93,10 @@ def laid_out_size(body: bytes, memories: Sequence[memoryview]) -> int:
 
 def assemble(kind: int, body: bytes, memories: Sequence[memoryview], call: Call) -> Parts:
     """Lay out a frame; of a body that fits the block and one memory, nothing is copied."""
-    if not memories and len(body) <= INLINE_BYTES:
-        return Parts(block(kind, 0, call, body, BLOCK_BYTES), b"")
     body = b"".join([len(memory).to_bytes(8, "little") for memory in memories] + [body])
     pieces = [*memories] if len(body) <= INLINE_BYTES else [memoryview(body), *memories]
-    size = 0
-    for piece in pieces:
-        size = _aligned(size) + len(piece)
-    rest: Buffer = pieces[0]
-    if len(pieces) > 1:
-        rest, start = bytearray(size), 0
-        for piece in pieces:
-            start = _aligned(start)
-            rest[start : start + len(piece)] = piece
-            start += len(piece)
-    return Parts(block(kind, len(memories), call, body, BLOCK_BYTES + size), rest)
+    rest: Buffer = pieces[0] if len(pieces) == 1 else _joined(pieces)
+    return Parts(block(kind, len(memories), call, body, BLOCK_BYTES + len(rest)), rest)
 
 
 def read_header(view: memoryview, rank: int, call: Call | None = None) -> Header:
@@ -191,6 +180,18 @@ def block(kind: int, count: int, call: Call, body: bytes, size: int) -> bytes:
     checksum = crc32(body, crc32(checked)).to_bytes(4, "little")
     inline = body if len(body) <= INLINE_BYTES else b""
     return (_MAGIC + checksum + checked + inline).ljust(BLOCK_BYTES, b"\0")
+
+
+def _joined(pieces: Sequence[memoryview]) -> bytearray:
+    size = 0
+    for piece in pieces:
+        size = _aligned(size) + len(piece)
+    joined, start = bytearray(size), 0
+    for piece in pieces:
+        start = _aligned(start)
+        joined[start : start + len(piece)] = piece
+        start += len(piece)
+    return joined
 
 
 def _memories(table: memoryview, rest: memoryview, start: int, rank: int) -> list[memoryview]:

@@ -8,6 +8,15 @@ from harness.worlds import detect_outer_world
 
 pytest_plugins = ["harness.conformance.plugin"]
 
+try:
+    from hypothesis import settings
+except ImportError:  # what needs it says so
+    pass
+else:
+    # A test says whether an answer is right; how long it took says how busy the machine is.
+    settings.register_profile("untimed", settings(), deadline=None)
+    settings.load_profile("untimed")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run only what uses the ranks that are there, where this process is one of them."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.errors import UsageError
+
 
 @dataclass(frozen=True)
 class ArrayDataset:
@@ -14,9 +16,12 @@ class ArrayDataset:
 
     Attributes:
         name: What reports call it, for example ``cifar10/test``.
-        images: uint8 array of shape (N, 3, 32, 32), channels first, in R, G, B order.
+        images: uint8 array of shape (N, C, H, W); colours in R, G, B order.
         labels: int64 array of shape (N,), each from 0 to ``len(classes) - 1``.
         classes: The class names, in label order.
+
+    Raises:
+        UsageError: An array has another dtype or shape.
     """
 
     name: str
@@ -26,12 +31,12 @@ class ArrayDataset:
 
     def __post_init__(self) -> None:
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
-            raise ValueError(
+            raise UsageError(
                 f"images must be a uint8 array of shape (N, C, H, W), "
                 f"not {self.images.dtype} of shape {self.images.shape}"
             )
         if self.labels.dtype != np.int64 or self.labels.shape != (len(self.images),):
-            raise ValueError(
+            raise UsageError(
                 f"labels must be an int64 array of shape ({len(self.images)},), "
                 f"not {self.labels.dtype} of shape {self.labels.shape}"
             )

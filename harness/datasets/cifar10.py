@@ -53,6 +53,7 @@ def load_cifar10(
         The pictures, uint8 of shape (N, 3, 32, 32), and the labels, int64 of shape (N,).
 
     Raises:
+        UsageError: There is no such split.
         DataError: The folder or a file is missing, truncated or holds what is no CIFAR-10; names
             the file and, where there is one, the offset in bytes.
     """

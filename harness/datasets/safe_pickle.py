@@ -30,7 +30,7 @@ def load_arrays(data: bytes, name: str) -> Any:
         DataError: It asks for anything else, or is damaged.
     """
     try:
-        _check_memo(data)
+        _check_opcodes(data)
         return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
@@ -49,16 +49,24 @@ def shown(value: Any) -> str:
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
 
+_MAX_TUPLES = 1000
+"""Far more than a file of CIFAR-10 has, and few enough to be nested in each other."""
 
-def _check_memo(data: bytes) -> None:
-    """Refuse a memo index that no writer gives.
 
-    The unpickler makes room for twice the index, so that five bytes can ask for 64 GiB. Writers
-    count up from 0 or 1, one at most for each instruction.
+def _check_opcodes(data: bytes) -> None:
+    """Refuse what no writer gives, and what would end the process instead of raising.
+
+    The unpickler makes room for twice a memo index, so that five bytes can ask for 64 GiB. Writers
+    count up from 0 or 1, one at most for each instruction. Hashing a tuple of tuples of tuples, as
+    a dict does with its keys, overflows the stack.
     """
+    tuples = 0
     for count, (opcode, index, at) in enumerate(pickletools.genops(data)):
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(index or 0) > count:
             raise DataError(f"has the memo index {shown(index)} at offset {at}")
+        tuples += "TUPLE" in opcode.name
+        if tuples > _MAX_TUPLES:
+            raise DataError(f"has more than {_MAX_TUPLES} tuples")
 
 
 class PickledArray:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from harness.contract import BaseDistBackend
 from harness.errors import UsageError
 from harness.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
-from harness.metrics.labels import check_paired
+from harness.metrics.labels import check_paired, class_indices
 from harness.metrics.summable import SummableMetric, Sums
 
 
@@ -73,7 +73,7 @@ class Accuracy(SummableMetric):
                 labels meet a threshold. Nothing was added.
         """
         shape = shape_of(predictions)
-        true = _class_indices(labels, "labels")
+        true = class_indices(labels)
         if len(shape) not in (1, 2):
             raise UsageError(
                 f"predictions must be scores of shape (N, C) or labels of shape (N,), not {shape}"
@@ -110,7 +110,7 @@ class Accuracy(SummableMetric):
                 f"predicted labels have no score to hold against thrs={self.thrs}; "
                 f"give scores of shape (N, C), or thrs=None"
             )
-        right = _class_indices(predictions, "predictions") == true
+        right = class_indices(predictions, what="predictions") == true
         return np.repeat(right[:, None], len(self._keys), axis=1)
 
     def _check_classes(self, shape: tuple[int, ...], true: npt.NDArray[np.int64]) -> None:
@@ -148,21 +148,6 @@ def _packed(hits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
 def _as(dtype: np.dtype[Any], threshold: float) -> Any:
     """The threshold in the scores' precision: 0.1 is not the same number in float32 and float64."""
     return dtype.type(threshold) if dtype.kind == "f" else threshold
-
-
-def _class_indices(labels: Any, what: str) -> npt.NDArray[np.int64]:
-    """Turn (N,) or (N, 1) labels of any framework and dtype into int64 of shape (N,)."""
-    found = to_numpy(labels)
-    if found.ndim == 2 and found.shape[1] == 1:
-        found = found[:, 0]
-    if found.ndim != 1:
-        raise UsageError(f"{what} must have shape (N,) or (N, 1), not {found.shape}")
-    if found.dtype.kind == "f":
-        wrong = np.flatnonzero(~np.isfinite(found) | (found != np.floor(found)))
-        if len(wrong):
-            first = wrong[0]
-            raise UsageError(f"{what} must be whole numbers, but sample {first} has {found[first]}")
-    return found.astype(np.int64)
 
 
 def _keys(topk: tuple[Any, ...], thrs: tuple[Any, ...]) -> list[str]:

@@ -35,7 +35,9 @@ def shape_of(array: Any) -> tuple[int, ...]:
 
 
 def to_numpy(array: Any) -> npt.NDArray[Any]:
-    """Copy an array of any framework to the host; bfloat16, which NumPy lacks, becomes float32.
+    """Bring an array of any framework to the host; bfloat16, which NumPy lacks, becomes float32.
+
+    What is there already may be returned as it is, uncopied.
 
     Raises:
         UsageError: It holds neither numbers nor truth values.

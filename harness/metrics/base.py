@@ -102,11 +102,7 @@ class BaseMetric(ABC):
         check_sizes([given for given, _, _, _ in shards])
         if size is not None:
             check_collected(size, sum(length for _, length, _, _ in shards))
-        results: list[Any] = []
-        if backend.rank == 0:
-            entries = [unpack(form, packed) for _, _, form, packed in shards]
-            results = _in_order(entries, self.dist_collect_mode)[:size]
-        return self._compute_on_rank_0(backend, results)
+        return self._compute_on_rank_0(backend, [packed for _, _, *packed in shards], size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute over these samples alone, whatever was added before, which stays as it was.
@@ -125,11 +121,15 @@ class BaseMetric(ABC):
         """Return what holds no entries yet."""
         return []
 
-    def _compute_on_rank_0(self, backend: BaseDistBackend, results: list[Any]) -> Any:
+    def _compute_on_rank_0(
+        self, backend: BaseDistBackend, shards: list[Any], size: int | None
+    ) -> Any:
         outcome: tuple[Any, str | None] = (None, None)
         cause: Exception | None = None
         if backend.rank == 0:
             try:
+                entries = [unpack(form, packed) for form, packed in shards]
+                results = _in_order(entries, self.dist_collect_mode)[:size]
                 outcome = (self.compute_metric(results), None)
             except Exception as error:  # whatever it is, the other ranks wait for word of it
                 cause = error

@@ -11,12 +11,15 @@ from harness.errors import UsageError
 from harness.metrics.arrays import shape_of, to_numpy
 
 
-def class_indices(labels: Any, classes: int, what: str = "labels") -> npt.NDArray[np.int64]:
+def class_indices(
+    labels: Any, classes: int | None = None, what: str = "labels"
+) -> npt.NDArray[np.int64]:
     """Turn labels of any framework and dtype into int64 of shape (N,).
 
     Args:
         labels: Shape (N,) or (N, 1); integers, or floats that hold integers.
-        classes: The number of classes: each label is from 0 to ``classes - 1``.
+        classes: The number of classes: each label is from 0 to ``classes - 1``. None takes every
+            integer that int64 holds.
         what: What they are called in messages.
 
     Raises:
@@ -27,14 +30,19 @@ def class_indices(labels: Any, classes: int, what: str = "labels") -> npt.NDArra
         found = found[:, 0]
     if found.ndim != 1:
         raise UsageError(f"{what} must have shape (N,) or (N, 1), not {found.shape}")
-    # Before the cast, which would wrap round what int64 does not hold. NaN is not in the range.
-    wrong = np.flatnonzero(~((found >= 0) & (found < classes)) | (found != np.floor(found)))
-    if len(wrong):
+    with np.errstate(invalid="ignore"):  # what int64 does not hold is found by comparing
+        whole = found.astype(np.int64)
+    wrong = whole != found
+    allowed, remedy = "", "; int64 has to hold each"
+    if classes is not None:
+        wrong |= (whole < 0) | (whole >= classes)
+        allowed, remedy = f" from 0 to {classes - 1}", ""
+    if wrong.any():
+        first = wrong.argmax()
         raise UsageError(
-            f"{what} must be whole numbers from 0 to {classes - 1}, "
-            f"but sample {wrong[0]} has {found[wrong[0]]}"
+            f"{what} must be whole numbers{allowed}, but sample {first} has {found[first]}{remedy}"
         )
-    return found.astype(np.int64)
+    return whole
 
 
 def check_paired(predictions: Any, labels: Any) -> None:

@@ -62,7 +62,6 @@ class _Ranking(BaseMetric):
             )
         # Equal scores are one threshold; the highest comes first.
         distinct, at = np.unique(-scores, return_inverse=True)
-        at = at.reshape(-1)
         positives = np.bincount(at[positive], minlength=len(distinct))
         negatives = np.bincount(at[~positive], minlength=len(distinct))
         return {self._name: self._of(positives, negatives)}

@@ -35,7 +35,10 @@ class SummableMetric(BaseMetric):
 
     @abstractmethod
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
-        """Sum rows exactly: an array, always of one shape, that can be added and subtracted."""
+        """Sum rows exactly: an array that can be added and subtracted.
+
+        It has one axis or more, and always the same shape.
+        """
 
     @abstractmethod
     def from_sums(self, sums: Sums, size: int) -> Any:
@@ -107,9 +110,12 @@ class Column:
     def settle(self, most: int) -> None:
         """Bring what is under way, until no more than ``most`` batches are."""
         while len(self._pending) > most:
-            _, bring, sums_of = self._pending.popleft()
+            _, bring, sums_of = self._pending[0]
             chunk = bring()
-            self.append(chunk, sums_of(chunk))
+            sums = sums_of(chunk)
+            # Not before: rows that can't be had must fail again, instead of being forgotten.
+            self._pending.popleft()
+            self.append(chunk, sums)
 
     def sums(self, keep: int, metric: SummableMetric) -> Sums | None:
         """Sum the first ``keep`` rows; the work is that of the fewer, kept or dropped."""

@@ -129,9 +129,6 @@ class _Added:
         self.metric = metric
         self.samples = 0
 
-    def __len__(self) -> int:
-        return self.samples
-
 
 def _not_distributed() -> bool:
     return False

@@ -107,7 +107,7 @@ def make_predict(
     kind, _, number = device.partition(":")
     try:
         target = jax.local_devices(backend=kind)[int(number or 0)]
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError) as error:
         raise UsageError(f"JAX has no device {device!r} here ({error})") from error
     if not exact:
         weights = fold_norms(weights)

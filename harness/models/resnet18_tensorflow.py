@@ -101,10 +101,11 @@ def make_predict(
         UsageError: TensorFlow has no such device here.
     """
     kind, _, number = device.partition(":")
-    local = tf.config.list_logical_devices("GPU" if kind == "cuda" else "CPU")
-    if int(number or 0) >= len(local):
-        raise UsageError(f"TensorFlow has no device {device!r} here")
-    name = local[int(number or 0)].name
+    try:
+        local = tf.config.list_logical_devices({"cpu": "CPU", "cuda": "GPU"}[kind])
+        name = local[int(number or 0)].name
+    except (KeyError, ValueError, IndexError) as error:
+        raise UsageError(f"TensorFlow has no device {device!r} here") from error
     with tf.device(name):
         model = build(weights if exact else fold_norms(weights), dtype)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from harness.errors import WeightsError
 from harness.models.folding import fold_norms, is_folded
 from harness.models.preprocess import OFFSET, SCALE
 from harness.models.resnet18 import NUM_CLASSES, STAGES
@@ -72,14 +73,21 @@ class ResNet18(nn.Module):  # type: ignore[misc]
 
 
 def build(weights: Mapping[str, npt.NDArray[np.float32]]) -> Any:
-    """Build the network with these weights, folded or not, ready to evaluate."""
+    """Build the network with these weights, folded or not, ready to evaluate.
+
+    Raises:
+        WeightsError: A weight is missing, or is none of the network's.
+    """
     model = ResNet18(folded=is_folded(weights))
     state = {name: torch.from_numpy(array) for name, array in weights.items()}
     # Only num_batches_tracked may be missing, which evaluation has no use for.
     missing, unexpected = model.load_state_dict(state, strict=False)
     wrong = [name for name in missing if not name.endswith("num_batches_tracked")] + unexpected
     if wrong:
-        raise ValueError(f"these weights do not fit ResNet-18: {', '.join(wrong)}")
+        raise WeightsError(
+            f"these weights do not fit ResNet-18: {', '.join(wrong)}; give those of "
+            f"harness.models.default_weights or load_weights"
+        )
     return model.eval()
 
 

@@ -13,7 +13,6 @@ import argparse
 import importlib.util
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,8 +22,8 @@ from harness import framing
 from harness.contract import BaseDistBackend
 from harness.metrics import Accuracy
 from harness.worlds import World
-from suites.benchmarks.asv._ranks import CountingBackend
-from suites.benchmarks.objects import raw_of
+from suites.benchmarks.asv._ranks import CountingBackend, times_of
+from suites.benchmarks.objects import raw_of, without_journal
 
 WORLD_SIZE = 2
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -59,7 +58,7 @@ def table(backend: str, rounds: int) -> Iterator[str]:
 
 def measure(backend: BaseDistBackend, rounds: int) -> list[tuple[str, int, list[float], int]]:
     """Name, samples a rank, seconds of each round, bytes sent; one row a contestant."""
-    counting = CountingBackend(backend)
+    counting, ours = CountingBackend(backend), without_journal(backend)
     rows = []
     for size in SIZES:
         accuracy = Accuracy(dist_backend=counting)
@@ -67,17 +66,14 @@ def measure(backend: BaseDistBackend, rounds: int) -> list[tuple[str, int, list[
         counting.sent = 0
         verify(accuracy.compute(2 * size - 1), size)
         sent = counting.sent
-        timed = Accuracy(dist_backend=getattr(backend, "inner", backend))
+        timed = Accuracy(dist_backend=ours)
         fill(timed, size, backend.rank)
         compute = lambda metric=timed, size=size: metric.compute(size=2 * size - 1)  # noqa: E731
         rows.append(("disteval", size, time_it(backend, compute, rounds, 50), sent))
     raw, buffer = raw_of(backend), np.zeros(64, dtype=np.uint8)
-    rows.append(
-        ("all-gather of 64 bytes", 0, time_it(backend, lambda: raw(buffer), rounds, 50), 64)
-    )
-    if type(
-        getattr(backend, "inner", backend)
-    ).__name__ == "TorchCPUDist" and importlib.util.find_spec("mmeval"):
+    floor = time_it(backend, lambda: raw(buffer), rounds, 50)
+    rows.append(("all-gather of 64 bytes", 0, floor, 64))
+    if type(ours).__name__ == "TorchCPUDist" and importlib.util.find_spec("mmeval"):
         rows.append(mmevals(backend, min(rounds, 3)))
     return rows
 
@@ -115,16 +111,13 @@ def verify(found: dict[str, float], size: int) -> None:
 def time_it(
     backend: BaseDistBackend, call: Callable[[], Any], rounds: int, calls: int
 ) -> list[float]:
-    """Seconds of one call, in each round of so many."""
-    times = []
-    for round_ in range(rounds + 1):
-        backend.all_gather_object(None)  # a common start
-        begin = time.perf_counter()
+    """Seconds of one call, in each round of so many; what it returns is verified elsewhere."""
+
+    def round_() -> None:
         for _ in range(calls):
             call()
-        if round_:
-            times.append((time.perf_counter() - begin) / calls)
-    return times
+
+    return [seconds / calls for seconds in times_of(backend, round_, lambda _: None, rounds)]
 
 
 if __name__ == "__main__":

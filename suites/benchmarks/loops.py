@@ -34,7 +34,10 @@ def contestants(dataset: ArrayDataset) -> tuple[dict[str, Contestant], list[str]
     model = build(default_weights())
     known: dict[str, tuple[str, Callable[[], Contestant]]] = {
         "usual loop, batch size 1": ("torch", lambda: lambda: usual(dataset, model, 1)),
-        "usual loop, batch size 256": ("torch", lambda: lambda: usual(dataset, model, BATCH_SIZE)),
+        f"usual loop, batch size {BATCH_SIZE}": (
+            "torch",
+            lambda: lambda: usual(dataset, model, BATCH_SIZE),
+        ),
         "torchmetrics": ("torchmetrics", lambda: lambda: torchmetrics_loop(dataset, model)),
         "torcheval": ("torcheval", lambda: lambda: torcheval_loop(dataset, model)),
         "accelerate": ("accelerate", lambda: lambda: accelerate_loop(dataset, model)),

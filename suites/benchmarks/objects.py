@@ -112,9 +112,15 @@ def verify(gathered: Any, sent: Any) -> None:
             raise SystemExit("a contestant returned something else than was sent")
 
 
+def without_journal(backend: BaseDistBackend) -> BaseDistBackend:
+    """The backend itself, without the journal that worlds keep of its collectives."""
+    found: BaseDistBackend = getattr(backend, "inner", backend)
+    return found
+
+
 def objects_of(backend: BaseDistBackend) -> dict[str, Contestant]:
     """Our object collective, and those of the library below."""
-    ours = getattr(backend, "inner", backend)  # without the journal that worlds keep
+    ours = without_journal(backend)
     found: dict[str, Contestant] = {"disteval": ours.all_gather_object}
     name = type(ours).__name__
     if name == "MPI4PyDist":
@@ -141,7 +147,7 @@ def objects_of(backend: BaseDistBackend) -> dict[str, Contestant]:
 
 def raw_of(backend: BaseDistBackend) -> Contestant:
     """The library's collective of one buffer, into a fresh one."""
-    name = type(getattr(backend, "inner", backend)).__name__
+    name = type(without_journal(backend)).__name__
     if name == "MPI4PyDist":
         from mpi4py import MPI
 

@@ -19,6 +19,7 @@ import platform
 import statistics
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from harness import evaluate
@@ -81,10 +82,8 @@ def _machine() -> str:
 def evaluation(samples: int, rounds: int) -> Iterator[str]:
     """Let the loops take turns, two gloo ranks among them; the table, as Markdown."""
     root = os.environ.get("CIFAR10_ROOT")
-    whole = load_cifar10(root) if root else load_embedded()
-    dataset = ArrayDataset(
-        whole.name, whole.images[:samples], whole.labels[:samples], whole.classes
-    )
+    dataset = load_cifar10(root) if root else load_embedded()
+    dataset = replace(dataset, images=dataset.images[:samples], labels=dataset.labels[:samples])
     loops, missing = contestants(dataset)
     with World("torch_cpu", 2) as world:
         loops["disteval, torch, 2 gloo ranks"] = lambda: world.run(on_rank, dataset, dataset)[0]

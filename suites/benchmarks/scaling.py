@@ -28,6 +28,7 @@ from harness import framing
 from harness.contract import BaseDistBackend
 from harness.worlds import World
 from suites.benchmarks.counting import time_it
+from suites.benchmarks.objects import without_journal
 
 WORLD_SIZES = (2, 3)
 BYTES = (64, 1 << 14, 1 << 18, 1 << 22, 1 << 24)
@@ -87,7 +88,7 @@ def measure(backend: str, rounds: int) -> list[Point]:
 
 
 def _gathers(backend: BaseDistBackend, rounds: int) -> list[list[float]]:
-    ours = getattr(backend, "inner", backend)  # without the journal that worlds keep
+    ours = without_journal(backend)
     found = []
     for size in BYTES:
         mine = np.zeros(size, dtype=np.uint8)

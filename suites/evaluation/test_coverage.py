@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backends.threads_dist import ThreadsDist
@@ -72,7 +72,6 @@ def test_a_samplers_bug_is_an_error_on_every_rank(shard: Any, found: str) -> Non
 
 
 @given(st.integers(0, 40), st.integers(1, 5), st.data())
-@settings(deadline=None)
 def test_any_way_of_dealing_every_sample_once_is_exact(
     size: int, world: int, data: st.DataObject
 ) -> None:
@@ -87,7 +86,6 @@ def test_any_way_of_dealing_every_sample_once_is_exact(
 
 @example([0, 1, 2, 3, 3, 6, 6, 7, 8, 9, 10, 11], 2)  # of the right number and the right sum
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(1, 4))
-@settings(deadline=None)
 def test_the_certificate_holds_for_each_sample_once_alone(ids: list[int], world: int) -> None:
     size = 12
 

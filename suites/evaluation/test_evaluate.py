@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.threads_dist import ThreadsDist
@@ -51,7 +51,6 @@ def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
     st.integers(0, 40), st.integers(1, 5), st.integers(1, 12),
     st.sampled_from(["strided", "contiguous"]), st.booleans(),
 )  # fmt: skip
-@settings(deadline=None)
 def test_every_sample_is_counted_exactly_once(
     size: int, world: int, batch_size: int, mode: Any, pad: bool
 ) -> None:
@@ -69,7 +68,6 @@ def test_every_sample_is_counted_exactly_once(
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 12))
-@settings(deadline=None)
 def test_accuracy_is_the_same_integer_as_on_one_rank(
     size: int, world: int, batch_size: int
 ) -> None:
@@ -83,7 +81,6 @@ def test_accuracy_is_the_same_integer_as_on_one_rank(
 
 
 @given(st.integers(0, 20), st.integers(1, 4), st.integers(1, 9))
-@settings(deadline=None)
 def test_every_batch_has_the_same_shape_and_every_rank_as_many(
     size: int, world: int, batch_size: int
 ) -> None:

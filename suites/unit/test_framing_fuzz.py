@@ -21,7 +21,6 @@ _BODY = 40
 
 
 @given(plain_objects, st.booleans(), st.data())
-@settings(deadline=None)
 def test_a_flipped_bit_of_header_or_body_is_an_error(
     obj: Any, allow_pickle: bool, data: st.DataObject
 ) -> None:
@@ -39,7 +38,7 @@ def test_a_flipped_bit_of_header_or_body_is_an_error(
 
 
 @given(plain_objects, st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_damage_that_no_checksum_shows_does_no_more_than_raise(
     obj: Any, data: st.DataObject
 ) -> None:
@@ -52,7 +51,7 @@ def test_damage_that_no_checksum_shows_does_no_more_than_raise(
 
 
 @given(st.binary(max_size=1000))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_random_bytes_do_no_more_than_raise(noise: bytes) -> None:
     with configured(allow_pickle=False, max_object_bytes=_CAP):
         _decode_within_the_cap(bytearray(noise))

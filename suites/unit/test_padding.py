@@ -43,7 +43,7 @@ def same(found: Any, expected: Any) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     size=st.integers(1, 40),
     dtype=st.sampled_from(DTYPES),
@@ -73,7 +73,7 @@ def test_it_agrees_with_flax(
     jax.tree.map(same, found, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(size=st.integers(1, 40), dtype=st.sampled_from(DTYPES), devices=st.integers(1, JAX_DEVICES))
 def test_jit_over_a_mesh_sees_the_same_rows(jax: Any, size: int, dtype: str, devices: int) -> None:
     double = pad_shard_unpad(jax.jit(lambda x: x + x), (), sharding=over(jax, devices))
@@ -145,6 +145,12 @@ def test_what_cannot_be_sharded_is_named(jax: Any, batch: Any, message: str) -> 
         pad_shard_unpad(lambda params, batch: batch)(None, batch)
 
 
+def test_a_mask_of_the_callers_own_is_not_replaced(jax: Any) -> None:
+    counting = pad_shard_unpad(lambda x, *, mask: mask.sum(), (), static_return=True, mask="mask")
+    with pytest.raises(UsageError, match="has an argument 'mask', which the mask of real rows"):
+        counting(np.ones((4, 2)), mask=np.array([True, True, False, False]))
+
+
 def batches(count: int, rows: int = 2) -> list[dict[str, Any]]:
     return [{"x": np.full((rows, 3), n, dtype=np.float32)} for n in range(1, count + 1)]
 
@@ -192,3 +198,6 @@ def test_a_dataset_of_tensorflow(fixed: bool) -> None:
     if fixed:  # a host without a sample still knows the shapes
         [first] = with_infinite_padding(dataset.take(0)).take(1).as_numpy_iterator()
         assert not first["mask"].any()
+    else:  # and without them it says so, instead of having no padding
+        with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 1 elem"):
+            next(with_infinite_padding(dataset.take(0)).as_numpy_iterator())

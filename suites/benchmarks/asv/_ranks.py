@@ -12,6 +12,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +164,7 @@ def evaluation_speeds(
     """
     framework, device, root, size, rounds = work
     dataset = load_embedded() if root is None else load_cifar10(root)
-    dataset = ArrayDataset(
-        dataset.name, dataset.images[:size], dataset.labels[:size], dataset.classes
-    )
+    dataset = replace(dataset, images=dataset.images[:size], labels=dataset.labels[:size])
     model = importlib.import_module(f"harness.models.resnet18_{framework}")
     predict = model.make_predict(default_weights(), device)
     right = _right_by_hand(predict, dataset)

@@ -53,6 +53,27 @@ def broadcast_the_unpicklable(backend: Any, src: int) -> Any:
         return str(error)
 
 
+class Rebuilt:
+    """Counts how often this process has rebuilt one."""
+
+    times = 0
+
+    def __reduce__(self) -> Any:
+        return Rebuilt.again, ()
+
+    @classmethod
+    def again(cls) -> int:
+        cls.times += 1
+        return cls.times
+
+
+def count_rebuilding(backend: Any) -> Any:
+    before = Rebuilt.times
+    small = backend.broadcast_object(Rebuilt(), 1) - before
+    _, padded = backend.broadcast_object((b"x" * 10_000, Rebuilt()), 1)
+    return small, padded - before
+
+
 def broadcast_from_nowhere(backend: Any, src: Any) -> Any:
     try:
         backend.broadcast_object(1, src)
@@ -102,6 +123,10 @@ def test_only_the_senders_object_matters_in_a_broadcast(world: World) -> None:
         assert message.startswith("rank 1 could not serialise")
 
 
+def test_what_is_broadcast_is_rebuilt_once(world: World) -> None:
+    assert world.run(count_rebuilding) == [(1, 2)] * WORLD_SIZE
+
+
 @pytest.mark.parametrize("src", [-1, WORLD_SIZE, 1.0, None])
 def test_a_src_that_is_no_rank_is_an_error_on_every_rank(world: World, src: Any) -> None:
     for message in world.run(broadcast_from_nowhere, *[src] * WORLD_SIZE):
@@ -131,7 +156,7 @@ def test_torch_serves_a_process_group_of_the_users_own() -> None:
     backend_class("torch_cpu")
     with World("torch_cpu", 3) as world:
         found = world.run(_use_own_group)
-    assert found[0] == found[2] == ((2, [0, 2], 2))
+    assert found[0] == found[2] == (2, [0, 2], 2)
     assert found[1] == "this process is not in the process group; only its members may call"
 
 
@@ -233,6 +258,6 @@ def test_cuda_world_of_one() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+        pytest.skip("torch finds no CUDA device here")
     with World("torch_cuda", 1) as world:
         assert world.run(_cuda_collectives, {"a": 1}) == [([{"a": 1}], {"a": 1})]

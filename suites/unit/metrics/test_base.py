@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.threads_dist import ThreadsDist
@@ -47,19 +47,16 @@ def _computed(
 
 
 @given(sizes, worlds, st.sampled_from(list(MODES)))
-@settings(deadline=None)
 def test_ragged_shards_lose_nothing(size: int, world: int, mode: str) -> None:
     assert values(_computed(size, world, mode, False, None)) == [list(range(size))] * world
 
 
 @given(sizes, worlds, st.sampled_from(list(MODES)))
-@settings(deadline=None)
 def test_size_drops_padding_and_keeps_the_right_samples(size: int, world: int, mode: str) -> None:
     assert values(_computed(size, world, mode, True, size)) == [list(range(size))] * world
 
 
 @given(sizes, worlds, st.sampled_from(list(MODES)), st.integers(1, 10))
-@settings(deadline=None)
 def test_a_size_that_was_not_reached_is_an_error_on_every_rank(
     size: int, world: int, mode: str, more: int
 ) -> None:
@@ -96,7 +93,6 @@ def test_ranks_that_ask_for_different_sizes_are_told() -> None:
 
 
 @given(worlds)
-@settings(deadline=None)
 def test_a_failure_on_rank_0_is_raised_on_every_rank(world: int) -> None:
     def rank(backend: ThreadsDist) -> Any:
         metric = Failing(dist_backend=backend)
@@ -110,7 +106,6 @@ def test_a_failure_on_rank_0_is_raised_on_every_rank(world: int) -> None:
 
 
 @given(st.integers(2, 5), st.data())
-@settings(deadline=None)
 def test_entries_that_cannot_travel_are_an_error_on_every_rank(
     world: int, data: st.DataObject
 ) -> None:

@@ -40,7 +40,6 @@ def plain(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(batches(min_size=1), st.integers(1, 5), st.sampled_from(list(MODES)), st.integers(1, 4))
-@settings(deadline=None)
 def test_it_counts_the_same_in_any_world(
     drawn: tuple[np.ndarray, np.ndarray], world: int, mode: Any, batch: int
 ) -> None:
@@ -78,7 +77,7 @@ def test_the_precision_recall_and_f1_are_those_of_scikit_learn() -> None:
     pairs = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
 
     @given(pairs, st.integers(5, 7))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     def check(drawn: list[tuple[int, int]], classes: int) -> None:
         labels, predicted = (list(column) for column in zip(*drawn, strict=True))
         found = ConfusionMatrix(classes)(predicted, labels)

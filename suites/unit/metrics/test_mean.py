@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.threads_dist import ThreadsDist
@@ -29,7 +29,6 @@ MODES: Any = {"strided": "unzip", "contiguous": "cat"}
     st.integers(1, 6),
     st.data(),
 )
-@settings(deadline=None)
 def test_the_mean_is_one_float_in_any_world(
     samples: list[float], world: int, mode: Any, batch: int, data: st.DataObject
 ) -> None:
@@ -59,7 +58,6 @@ def logits(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(logits(), st.integers(1, 5), st.sampled_from(list(MODES)), st.integers(1, 4))
-@settings(deadline=None)
 def test_cross_entropy_is_one_float_in_any_world(
     drawn: tuple[np.ndarray, np.ndarray], world: int, mode: Any, batch: int
 ) -> None:
@@ -107,7 +105,6 @@ def test_cross_entropy_agrees_with_torch() -> None:
     torch = framework("torch")
 
     @given(logits(), st.sampled_from(["float64", "float32", "bfloat16"]))
-    @settings(deadline=None)
     def check(drawn: tuple[np.ndarray, np.ndarray], dtype: str) -> None:
         scores, labels = torch.tensor(drawn[0]).to(getattr(torch, dtype)), torch.tensor(drawn[1])
         # torch's own mean overflows where the losses' sum does.

@@ -74,7 +74,7 @@ def test_they_agree_with_scikit_learn(name: str) -> None:
     theirs = {"auroc": roc_auc_score, "average_precision": average_precision_score}[name]
 
     @given(samples)
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     def check(drawn: Samples) -> None:
         # It takes no infinities, and subtracts scores.
         scores = np.clip([score for score, _ in drawn], -1e307, 1e307)
@@ -87,7 +87,6 @@ def test_they_agree_with_scikit_learn(name: str) -> None:
 
 @pytest.mark.parametrize("name", METRICS)
 @given(samples, st.integers(1, 5), st.sampled_from(list(MODES)), st.integers(1, 4), st.data())
-@settings(deadline=None)
 def test_they_are_one_float_in_any_world(
     name: str, drawn: Samples, world: int, mode: Any, batch: int, data: st.DataObject
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.threads_dist import ThreadsDist
@@ -53,7 +53,6 @@ shards_of_any_length = st.lists(st.lists(st.integers(0, 1000), max_size=9), min_
 
 
 @given(shards_of_any_length, st.sampled_from(MODES), st.integers(1, 4), st.data())
-@settings(deadline=None)
 def test_what_is_counted_is_the_beginning_of_the_data_set(
     shards: list[list[int]], mode: Any, batch: int, data: st.DataObject
 ) -> None:
@@ -77,7 +76,6 @@ def test_what_is_counted_is_the_beginning_of_the_data_set(
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.sampled_from(MODES), st.booleans())
-@settings(deadline=None)
 def test_shards_as_samplers_deal_them_need_one_collective(
     size: int, world: int, collect: Any, pad: bool
 ) -> None:
@@ -107,7 +105,6 @@ def test_what_travels_does_not_grow_with_the_data() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 4))
-@settings(deadline=None)
 def test_a_group_shares_one_collective(size: int, world: int) -> None:
     def rank(backend: ThreadsDist) -> Any:
         counting = Counting(backend)

@@ -105,7 +105,7 @@ def test_classification_is_the_same_in_any_world(name: str, tm: Any) -> None:
     torch = framework("torch")
 
     @given(scored(), st.integers(1, 5), modes, st.integers(1, 4))
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     def check(drawn: Any, world: int, mode: str, batch: int) -> None:
         scores, labels = drawn
         alone = _classification(tm)[name]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness import WeightsError
 from harness.datasets import load_embedded
 from harness.models import default_weights
 from harness.models.preprocess import preprocess
@@ -38,7 +39,7 @@ def test_names_shapes_and_number_of_parameters(torch: Any) -> None:
 
 
 def test_torchvisions_network_gives_the_same_scores(torch: Any) -> None:
-    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
+    models = framework("torchvision.models")
     from harness.models.resnet18_torch import build
 
     torch.manual_seed(0)
@@ -80,5 +81,5 @@ def test_weights_that_do_not_fit_are_refused(torch: Any) -> None:
 
     weights = default_weights()
     del weights["layer1.0.bn1.weight"]
-    with pytest.raises(ValueError, match=r"do not fit ResNet-18: layer1.0.bn1.weight"):
+    with pytest.raises(WeightsError, match=r"do not fit ResNet-18: layer1.0.bn1.weight"):
         build(weights)

@@ -1,0 +1,72 @@
+"""A failure on the way to a result reaches every rank, each time, and forgets no sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from harness import RankError
+from harness.metrics import BaseMetric, SummableMetric, base
+from harness.metrics.summable import Sums
+from suites.thread_world import run_ranks
+
+
+class FromDevice(SummableMetric):
+    """Counts rows that a device holds, and that can't be had while it is broken."""
+
+    broken = True
+
+    def add(self, rows: int) -> None:
+        self._append_later(rows, lambda: self._bring(rows))
+
+    def _bring(self, rows: int) -> npt.NDArray[Any]:
+        if self.broken:
+            raise OSError("the device is lost")
+        return np.ones((rows, 1), dtype=np.int64)
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        return np.asarray(column.sum(axis=0))
+
+    def from_sums(self, sums: Sums, size: int) -> Any:
+        return size
+
+
+def test_rows_that_can_not_be_had_from_a_device_are_not_forgotten() -> None:
+    metric = FromDevice(dist_backend="non_dist")
+    metric.add(3)
+    for _ in range(2):
+        with pytest.raises(RankError, match="could not sum up FromDevice: OSError: the device is"):
+            metric.compute()
+    metric.broken = False
+    assert metric.compute() == 3
+
+
+class Entries(BaseMetric):
+    """Its result is the number of entries."""
+
+    def add(self, entry: Any) -> None:
+        self._results.append(entry)
+
+    def compute_metric(self, results: list[Any]) -> int:
+        return len(results)
+
+
+def test_entries_that_rank_0_has_no_memory_for_are_an_error_on_every_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unpack(form: str, packed: Any) -> list[Any]:
+        raise MemoryError
+
+    monkeypatch.setattr(base, "unpack", unpack)
+
+    def rank(backend: Any) -> Any:
+        metric = Entries(dist_backend=backend)
+        metric.add(backend.rank)
+        return metric.compute()
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, RankError)
+        assert "rank 0 could not compute Entries: MemoryError" in str(outcome)
