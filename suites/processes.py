@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,6 +109,12 @@ def collectives_left(pid: int, rank: int) -> int:
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     assert len(words) > 3, f"rank {rank} has ended"
     return read_position(journal_path(Path(words[3].decode()), rank)).left
+
+
+def left_over(pids: Collection[int]) -> list[int]:
+    """Which of these processes are still there, once they have had the time to end."""
+    wait_for(lambda: not any(map(is_running, pids)), 10)
+    return [pid for pid in pids if is_running(pid)]
 
 
 def wait_for(look: Callable[[], T], seconds: float = 30.0) -> T:

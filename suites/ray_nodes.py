@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -82,9 +83,7 @@ class RayNodes:
         """End what makes a node one of the cluster; whatever else runs there has to notice."""
         below = processes_below(node.pid)
         self._orphans += below
-        for pid in below:
-            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
-                os.kill(pid, signal.SIGKILL)
+        kill_raylets(below)
 
     def close(self) -> None:
         """Leave no process and no file."""
@@ -96,6 +95,13 @@ class RayNodes:
         for node in running:
             node.wait(_BURY_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kill_raylets(pids: Iterable[int]) -> None:
+    """Kill those of the processes that make a node one of a cluster."""
+    for pid in pids:
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _free_port() -> int:

@@ -19,10 +19,7 @@ from harness.contract import BaseDistBackend
 from harness.metrics.accuracy import Accuracy
 from harness.metrics.base import BaseMetric
 from harness.sharding import ShardPlan
-from harness.worlds.journal import Identity, JournalledBackend, identity_of
-
-identity = identity_of
-"""Who the backend says that it is."""
+from harness.worlds.journal import Identity, JournalledBackend
 
 Step = tuple[str, Any, int, float]
 """``gather`` or ``broadcast``, this rank's object, the source, and seconds to be late."""
@@ -123,7 +120,7 @@ def gather_after_an_error(backend: BaseDistBackend, task: tuple[int, str]) -> tu
 
 def limit(backend: BaseDistBackend, cap: int) -> None:
     """Set the largest payload that frames may have."""
-    framing.MAX_OBJECT_BYTES = cap
+    framing.configure(max_object_bytes=cap)
 
 
 def gather_over_the_cap(backend: BaseDistBackend, task: tuple[int, int]) -> tuple[str, Seen]:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import fields
 from functools import partial
 from typing import Any, NoReturn
 
 import pytest
 
-from harness.contract import BaseDistBackend, No
+from harness.contract import BaseDistBackend, Capabilities, No
 from harness.errors import HarnessError, LibraryMissingError, WorldError
 from harness.registry import add_working_directory, get_backend_class, list_all_backends
 from harness.worlds import (
@@ -38,7 +39,7 @@ from harness.worlds import (
     why_not_in,
 )
 
-DEFAULT_WORLD_SIZES = (1, 2, 3)
+_DEFAULT_WORLD_SIZES = (1, 2, 3)
 Code = int | pytest.ExitCode | None
 _CREW = pytest.StashKey[Crew]()
 _OUTER = pytest.StashKey[OuterWorld]()
@@ -140,7 +141,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     backends = config.getoption("backend") or list_all_backends()
     marker = metafunc.definition.get_closest_marker("world_sizes")
     outer = config.stash.get(_OUTER, None)
-    there = (outer.world_size,) if outer else config.getoption("world_size") or DEFAULT_WORLD_SIZES
+    asked = config.getoption("world_size") or _DEFAULT_WORLD_SIZES
+    there = (outer.world_size,) if outer else asked
     sizes = marker.args if marker else there
     groups = [
         pytest.param((name, size), id=f"{name}-W{size}") for name in backends for size in sizes
@@ -243,10 +245,6 @@ def required() -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
     """Fail early on a marker that names no capability."""
-    from dataclasses import fields
-
-    from harness.contract import Capabilities
-
     known = [field.name for field in fields(Capabilities)]
     for item in items:
         for marker in item.iter_markers("needs"):

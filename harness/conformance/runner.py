@@ -22,7 +22,7 @@ from harness.conformance.rules import (
     Rule,
 )
 from harness.contract import BaseDistBackend, No
-from harness.errors import UsageError
+from harness.errors import UsageError, WorldError
 from harness.registry import get_backend_class
 from harness.report.files import SCHEMA_VERSION
 from harness.worlds import Crew, World, Worlds
@@ -236,6 +236,8 @@ def check_rule(
     except LostWorld as lost:
         result.outcome, result.message = "failed", str(lost.error)
         result.counterexample = lost.counterexample
+    except WorldError as error:  # of a world to be lost, which did not even start
+        result.outcome, result.message = "error", str(error)
     result.examples, result.seconds = bench.ran, time.monotonic() - begin
     result.observed = "\n".join(bench.observed)
     _hold_against_declaration(rule, cls, result)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ from harness.contract import BaseDistBackend
 from harness.worlds.cores import thread_variables
 from harness.worlds.crew import START_SECONDS, Crew
 from harness.worlds.outer import OuterWorld
+from harness.worlds.postmortem import exit_text
 from harness.worlds.rank import serve
 from harness.worlds.thread_launcher import ThreadsLauncher
 
@@ -42,6 +44,10 @@ class OuterLauncher(ThreadsLauncher):
     ) -> dict[int, Connection]:
         """Let this process take part; the other ranks come by themselves."""
         return super().start(directory, 1, environment)
+
+    def how_lost(self, rank: int) -> str:
+        """Rank 0 is the thread; the others are processes of which nothing is known here."""
+        return super().how_lost(rank) if rank == 0 else exit_text(None)
 
 
 def lead(outer: OuterWorld, seconds: float = START_SECONDS) -> Crew:
@@ -90,8 +96,9 @@ def exit_now(exit_code: int) -> None:
 
     MPI would wait at exit for ranks that are lost or hang; their launcher ends them after this.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # it is closed, or whoever read it is gone
+            stream.flush()
     os._exit(exit_code)
 
 

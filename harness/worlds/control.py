@@ -13,9 +13,16 @@ import os
 import pickle
 import secrets
 import socket
+import struct
 import time
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import (
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +38,7 @@ MAX_NOTE_BYTES = 1 << 20
 
 _ENVELOPE_BYTES = 1 << 20  # left for the function or the traceback beside the value
 _POLL_SECONDS = 0.02
+_HANDSHAKE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -90,11 +98,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of an order: a value, or an exception with its traceback as text."""
+    """What came of an order: a value, or an exception with its traceback and summary as text."""
 
     value: bytes | None
     error: bytes | None = None
     trace: str = ""
+    summary: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,13 +113,32 @@ class Dismissal:
     exit_code: int = 0
 
 
-def open_listener(control: Path, host: str) -> Listener:
-    """Listen on a free port of ``host``, and leave address and key for the ranks in ``control``."""
+def open_listener(control: Path, host: str) -> tuple[Listener, bytes]:
+    """Listen on a free port of ``host``, and leave address and key for the ranks in ``control``.
+
+    Returns:
+        What `accept` takes.
+    """
     key = secrets.token_bytes(32)
-    listener = Listener((host, 0), backlog=128, authkey=key)
+    listener = Listener((host, 0), backlog=128)
     found = {"host": listener.address[0], "port": listener.address[1], "key": key.hex()}
     leave_address(control, json.dumps(found))
-    return listener
+    return listener, key
+
+
+def accept(listener: Listener, key: bytes) -> Connection:
+    """Wait for a rank, and have it prove that it knows the key.
+
+    Raises:
+        AuthenticationError, EOFError, OSError: It was none, or one that died; somebody who says
+            nothing is waited for in vain but a few seconds.
+    """
+    channel = listener.accept()
+    bound_waits(channel, _HANDSHAKE_SECONDS)
+    deliver_challenge(channel, key)
+    answer_challenge(channel, key)
+    send_at_once(channel)
+    return channel
 
 
 def read_address(control: Path) -> str:
@@ -131,7 +159,8 @@ def connect(control: Path, timeout: float) -> Connection:
     """Reach the leader that left its address in ``control``.
 
     Raises:
-        WorldError: No leader of this user appeared within ``timeout`` seconds.
+        WorldError: No leader of this user appeared within ``timeout`` seconds, or it can't be
+            reached from here.
     """
     address = control / "address"
     deadline = time.monotonic() + timeout
@@ -145,9 +174,32 @@ def connect(control: Path, timeout: float) -> Connection:
     if control.stat().st_uid != os.getuid():
         raise WorldError(f"{control} belongs to another user; refusing to take orders from there")
     found = json.loads(address.read_text())
-    channel = Client((found["host"], int(found["port"])), authkey=bytes.fromhex(found["key"]))
+    where, key = (found["host"], int(found["port"])), bytes.fromhex(found["key"])
+    try:
+        channel = _shake_hands(where, key, max(_POLL_SECONDS, deadline - time.monotonic()))
+    except (AuthenticationError, EOFError, OSError) as error:
+        raise WorldError(
+            f"the leader that left its address in {control} can't be reached at "
+            f"{where[0]}:{where[1]} ({type(error).__name__}: {error}); it has ended, or runs on "
+            f"another host"
+        ) from error
     channel = _with_low_descriptor(channel)
     send_at_once(channel)
+    return channel
+
+
+def _shake_hands(where: tuple[str, int], key: bytes, seconds: float) -> Connection:
+    """Do what multiprocessing's Client does, within bounds: who listens there may be somebody else.
+
+    A leader that has ended may have left its address, and its port may be another's by now.
+    """
+    with socket.create_connection(where, seconds) as handle:
+        handle.settimeout(None)
+        channel = Connection(handle.detach())
+    bound_waits(channel, seconds)
+    answer_challenge(channel, key)
+    deliver_challenge(channel, key)
+    bound_waits(channel, 0)
     return channel
 
 
@@ -155,6 +207,17 @@ def send_at_once(channel: Connection) -> None:
     """Send small messages as they come, not after the other end's delayed acknowledgement."""
     with socket.socket(fileno=os.dup(channel.fileno())) as handle:
         handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def bound_waits(channel: Connection, seconds: float) -> None:
+    """Let `send` and `receive` wait so long for the next byte to go or to come; 0 is for ever.
+
+    They then raise BlockingIOError; within a message, the channel is of no further use.
+    """
+    limit = struct.pack("ll", *divmod(int(seconds * 1e6), 1_000_000))
+    with socket.socket(fileno=os.dup(channel.fileno())) as handle:
+        for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            handle.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
 def _with_low_descriptor(channel: Connection) -> Connection:

@@ -64,14 +64,15 @@ class Crew:
         self._open = True
         self._buried = False
         self._directories = 0
+        self._bound = 0.0  # seconds of the waits within a message; to set them costs time
         self.directory = launcher.directory()
         self._relay = Relay(self.directory, world_size)
         self._listener: Listener | None = None
         try:
             self.hosts = launcher.prepare(world_size)
-            self._listener = control.open_listener(self.directory, self.hosts.leader)
+            self._listener, key = control.open_listener(self.directory, self.hosts.leader)
             inside = launcher.start(self.directory, world_size, environment)
-            self._muster(Muster(self._listener, world_size, inside), seconds)
+            self._muster(Muster(self._listener, key, world_size, inside), seconds)
         except BaseException:
             self._lose()
             self.bury()
@@ -183,8 +184,12 @@ class Crew:
         awaited: Sequence[int] | None = None,
     ) -> Outcome:
         for rank, connection in self._connections.items():
-            with contextlib.suppress(OSError):  # a lost rank is noticed when reading from it
+            # A rank that is lost or frozen is noticed when reading from it.
+            with contextlib.suppress(OSError):
+                if timeout != self._bound:
+                    control.bound_waits(connection, timeout)
                 control.send(connection, orders[rank])
+        self._bound = timeout
 
         def on_message(rank: int, message: Any) -> None:
             if isinstance(message, control.Beat):
@@ -228,7 +233,7 @@ class Crew:
         if reply is not None:
             fate.returned = not reply.trace
             fate.raised = reply.trace
-            fate.summary = reply.trace.strip().rpartition("\n")[2]
+            fate.summary = reply.summary
         if rank in outcome.lost:
             fate.lost = True
             fate.end = self._launcher.how_lost(rank)
@@ -254,8 +259,11 @@ class Crew:
         """Nothing can be asked of these ranks any more."""
         self._open = False
         # Ranks of somebody's mpirun are left alone until the leader ends: were they to end first,
-        # mpirun would end the leader before it has said why.
-        if not self._launcher.attached:
+        # mpirun would end the leader before it has said why. It ends without a farewell, so what
+        # they have met in goes now.
+        if self._launcher.attached:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        else:
             self.bury()
 
     def bury(self) -> None:

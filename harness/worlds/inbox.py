@@ -12,6 +12,9 @@ from typing import Any
 
 from harness.worlds import control
 
+_UNTAKEN = 16
+"""Messages that a rank may leave untaken; a leader in lock step sends the next after the answer."""
+
 
 class Inbox:
     """The inbox of a rank that shares its leader's process, and so can't outlive it.
@@ -48,7 +51,7 @@ class WatchedInbox(Inbox):
     def __init__(self, connection: Connection, directory: Path) -> None:
         super().__init__(connection)
         self._directory = directory
-        self._messages: queue.Queue[Any] = queue.Queue(maxsize=16)
+        self._messages: queue.Queue[Any] = queue.Queue(_UNTAKEN)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def get(self, timeout: float | None = None) -> Any:
@@ -63,9 +66,10 @@ class WatchedInbox(Inbox):
         try:
             while True:
                 message = control.receive(self._connection)
-                self._messages.put(message)
+                # Not put(): a thread that waits for room would not notice that the leader is gone.
+                self._messages.put_nowait(message)
                 if isinstance(message, control.Dismissal):
                     return
-        except (EOFError, OSError):
+        except (EOFError, OSError, queue.Full):
             shutil.rmtree(self._directory, ignore_errors=True)
             os._exit(1)

@@ -18,6 +18,7 @@ class Muster:
 
     Args:
         listener: Where they report.
+        key: What they have to know.
         world_size: How many there are to be.
         inside: Channels to the ranks that live in this process, which are there already.
 
@@ -26,10 +27,13 @@ class Muster:
         members: What each said of itself.
     """
 
-    def __init__(self, listener: Listener, world_size: int, inside: dict[int, Connection]) -> None:
+    def __init__(
+        self, listener: Listener, key: bytes, world_size: int, inside: dict[int, Connection]
+    ) -> None:
         self.connections: dict[int, Connection] = inside
         self.members: dict[int, control.Hello] = {}
         self._listener = listener
+        self._key = key
         self._world_size = world_size
         self._stopped = False
 
@@ -52,8 +56,7 @@ class Muster:
     def _accept(self) -> None:
         while len(self.connections) < self._world_size and not self._stopped:
             try:
-                connection = self._listener.accept()
-                control.send_at_once(connection)
+                connection = control.accept(self._listener, self._key)
                 hello = control.receive(connection)
             except (AuthenticationError, EOFError, OSError):
                 continue  # not one of ours, or one that died; the deadline tells in the end

@@ -92,9 +92,10 @@ def collect(
             rank = key.data
             try:
                 message = control.receive(connections[rank])
-            except (EOFError, OSError):
-                outcome.lost.append(rank)
+            except (EOFError, OSError) as error:
                 selector.unregister(key.fileobj)
+                if not isinstance(error, BlockingIOError):  # frozen within a message: it is late
+                    outcome.lost.append(rank)
                 continue
             if isinstance(message, control.Reply):
                 outcome.replies[rank] = message

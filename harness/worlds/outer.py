@@ -42,9 +42,10 @@ class OuterWorld:
     job: str
 
     def control_directory(self) -> Path:
-        """Where the job's ranks find their leader.
+        """Where the job's ranks, all of one host, find their leader.
 
-        ``DISTEVAL_CONTROL_DIR`` names its parent where ranks span hosts that share a file system.
+        ``DISTEVAL_CONTROL_DIR`` names its parent where they do not share the folder for temporary
+        files.
         """
         parent = Path(os.environ.get("DISTEVAL_CONTROL_DIR", tempfile.gettempdir()))
         digest = hashlib.sha256(f"{self.launcher} {self.job}".encode()).hexdigest()[:16]

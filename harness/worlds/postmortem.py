@@ -17,6 +17,7 @@ from harness.worlds.journal import Position, read_position
 from harness.worlds.rank import STACK_SIGNAL, journal_path, output_path, stack_path
 
 _STACK_SECONDS = 2.0
+_POLL_SECONDS = 0.02
 # Below these frames of a stack lies the harness, not what it was asked to run.
 _OWN_FRAME = re.compile(r"worlds.(rank|world)\.py\", line \d+ in (carry_out|_run_with_backend)$")
 # Threads that wait in every rank alike: for orders, for the end of Ray's node, for Ray's garbage.
@@ -24,6 +25,7 @@ _IDLE_THREAD = re.compile(
     r"(inbox\.py\", line \d+ in _watch|ray_node\.py\", .* in watch|gc_collect_manager\.py\", .*)$"
 )
 _OUTPUT_LINES = 20
+_OUTPUT_BYTES = 1 << 16
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Fate:
         rank: Which one.
         member: What it said of itself; None when it never reported.
         raised: The text of its traceback, when its order raised.
-        summary: The exception's last line, when its order raised.
+        summary: The exception's type and its message's first line, when its order raised.
         returned: Whether its order returned.
         lost: Whether its process ended or its channel closed.
         end: How its process ended, when it is lost.
@@ -67,13 +69,7 @@ def examine(directory: Path, fates: Sequence[Fate]) -> None:
         fate.stopped = fate.member is not None and _is_stopped(fate.member.pid)
     pending = [f for f in fates if f.member and not (f.lost or f.raised or f.returned)]
     asked = [fate for fate in pending if _ask_for_stack(fate)]
-    deadline = time.monotonic() + _STACK_SECONDS
-    for fate in asked:
-        path = stack_path(directory, fate.rank)
-        while not fate.stack and time.monotonic() < deadline:
-            time.sleep(0.02)
-            fate.stack = _read_stack(path)
-        fate.stack = fate.stack or "(it did not answer: blocked outside of Python)"
+    _await_stacks(directory, asked)
 
 
 def report(headline: str, fates: Sequence[Fate], launcher_log: str = "") -> str:
@@ -143,14 +139,23 @@ def _ask_for_stack(fate: Fate) -> bool:
     return True
 
 
-def _read_stack(path: Path) -> str:
-    """The stacks, once they are all there: two equal readings."""
-    text = path.read_text(errors="replace") if path.exists() else ""
-    time.sleep(0.02)
-    if not text.endswith("\n") or text != path.read_text(errors="replace"):
-        return ""
-    threads = [_trim(thread) for thread in text.split("\n\n")]
-    return "\n\n".join(thread for thread in threads if thread)
+def _await_stacks(directory: Path, fates: Sequence[Fate]) -> None:
+    """Read the stacks of all ranks side by side: one that does not answer hides no other's."""
+    before: dict[int, str] = {}
+    deadline = time.monotonic() + _STACK_SECONDS
+    while fates and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        for fate in fates:
+            path = stack_path(directory, fate.rank)
+            text = path.read_text(errors="replace") if path.exists() else ""
+            # Two equal readings: it is all there.
+            if text.endswith("\n") and text == before.get(fate.rank):
+                threads = map(_trim, text.split("\n\n"))
+                fate.stack = "\n\n".join(filter(None, threads))
+            before[fate.rank] = text
+        fates = [fate for fate in fates if not fate.stack]
+    for fate in fates:
+        fate.stack = "(it did not answer: blocked outside of Python)"
 
 
 def _trim(thread: str) -> str:
@@ -165,7 +170,12 @@ def _trim(thread: str) -> str:
 
 
 def _tail(path: Path) -> str:
-    return _last_lines(path.read_text(errors="replace")) if path.exists() else ""
+    """The last lines of a file, however large it is; nothing where there is none."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _OUTPUT_BYTES))
+        return _last_lines(file.read(_OUTPUT_BYTES).decode(errors="replace"))
 
 
 def _last_lines(text: str) -> str:

@@ -34,6 +34,7 @@ from harness.worlds.journal import Identity, JournalledBackend, identity_of
 
 STACK_SIGNAL = signal.SIGUSR1
 CONNECT_SECONDS = 60.0
+_LEAVE_SECONDS = 60.0
 _OWN_FILES = {str(Path(__file__).with_name(name)) for name in ("rank.py", "world.py")}
 
 
@@ -142,7 +143,7 @@ class Rank:
             _current.set(self)
             value = control.packed(function(self, *arguments))
         except Exception as error:
-            return control.Reply(None, _pickled(error), _traceback(error))
+            return control.Reply(None, _pickled(error), _traceback(error), _summary(error))
         return control.Reply(value)
 
 
@@ -181,8 +182,8 @@ def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
         directory: The crew's control directory.
         rank: Which rank this is.
         inside: The channel, where the leader lives in this process too. Otherwise the process
-            reports to it, and ends at once when the leader is gone, because its main thread may be
-            in a collective for ever.
+            reports to it, and ends at once when the leader is gone or when leaving the group takes
+            too long, because its main thread may be in a collective for ever.
 
     Returns:
         The exit code that the leader gave with the dismissal.
@@ -197,7 +198,8 @@ def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
                 reply = follower.carry_out(message)
                 with contextlib.suppress(OSError):  # a leader that is gone is noticed by the inbox
                     control.send(connection, reply)
-        follower.leave()
+        with contextlib.nullcontext() if inside else _ended_after(_LEAVE_SECONDS):
+            follower.leave()
         return message.exit_code
 
 
@@ -241,11 +243,32 @@ def _stack_on_signal(directory: Path, rank: int) -> Iterator[None]:
             faulthandler.unregister(STACK_SIGNAL)
 
 
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """End this process where it takes longer: no leader watches over a rank that was dismissed."""
+    timer = threading.Timer(seconds, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _pickled(error: Exception) -> bytes | None:
     try:
         return bytes(cloudpickle.dumps(error))
     except Exception:  # an exception may hold anything; its traceback travels as text all the same
         return None
+
+
+def _summary(error: Exception) -> str:
+    """The exception's type and the first line of its message, which is what a message begins with.
+
+    Of a SyntaxError Python shows the place, indented, before that.
+    """
+    lines = "".join(traceback.format_exception_only(error)).splitlines()
+    return next(line for line in lines if line and not line[0].isspace())
 
 
 def _traceback(error: Exception) -> str:

@@ -86,7 +86,10 @@ class RayLauncher(Launcher):
         self._ends: list[Any] = []
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
-        """Refuse a backend whose ranks can't be plain processes."""
+        """Refuse a second world, and a backend whose ranks can't be plain processes."""
+        # Before there is a crew: what could not be prepared is buried, and that is the first world.
+        if self._joined:
+            raise UsageError("this launcher serves a world already; make another")
         if backend.launcher not in ("local", self.name):
             raise UsageError(
                 f"{backend.__name__}'s ranks are started by {backend.launcher!r}, and Ray starts "
@@ -103,8 +106,6 @@ class RayLauncher(Launcher):
 
     def prepare(self, world_size: int) -> Hosts:
         """Join the cluster, and wait for room on it."""
-        if self._joined:
-            raise UsageError("this launcher serves a world already; make another")
         ray_cluster.join(self._address)
         self._joined = True
         ray = ray_cluster.import_ray()

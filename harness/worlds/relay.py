@@ -1,7 +1,9 @@
 """What ranks print, as log lines of their leader: ``[rank 1] …``, as it comes.
 
-It costs a thread, so it is done only where somebody listens to the logger ``harness.worlds.ranks``
-at level INFO. Ranks that are threads, or that somebody else has started, print for themselves.
+It costs a thread, so it is done only where somebody has set the level of the logger
+``harness.worlds.ranks``, or of ``harness`` above it, to INFO or below. The root's does not count:
+frameworks lower it. Ranks that are threads, or that somebody else has started, print for
+themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from harness.worlds.rank import output_path
 
 _LOGGER = logging.getLogger("harness.worlds.ranks")
 _SECONDS = 0.1
-_MOST_BYTES = 1 << 20  # of one rank at one look
+_MOST_BYTES = 1 << 20  # of one rank at one look, and in one line
 
 
 class Relay:
@@ -30,7 +32,7 @@ class Relay:
         self._read = [0] * world_size
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        if _LOGGER.isEnabledFor(logging.INFO):
+        if _is_asked_for():
             self._thread.start()
 
     def close(self) -> None:
@@ -48,12 +50,22 @@ class Relay:
         for rank, path in enumerate(self._paths):
             if not path.exists():  # it has not started yet, or prints for itself
                 continue
+            begin = self._read[rank]
             with path.open("rb") as file:
-                file.seek(self._read[rank])
-                data = file.read(_MOST_BYTES)
-            # A line that is being written waits for its end, unless it is far too long for one.
-            if not last and len(data) < _MOST_BYTES:
-                data = data[: data.rfind(b"\n") + 1]
-            self._read[rank] += len(data)
-            for line in data.decode(errors="replace").splitlines():
-                _LOGGER.info("[rank %d] %s", rank, line)
+                file.seek(begin)
+                while last or self._read[rank] < begin + _MOST_BYTES:
+                    data = file.readline(_MOST_BYTES)
+                    # A line that is being written waits for its end, unless it is far too long.
+                    whole = data.endswith(b"\n") or len(data) == _MOST_BYTES
+                    if not data or not (whole or last):
+                        break
+                    self._read[rank] += len(data)
+                    for line in data.decode(errors="replace").splitlines():
+                        _LOGGER.info("[rank %d] %s", rank, line)
+
+
+def _is_asked_for() -> bool:
+    logger = _LOGGER
+    while logger.level == logging.NOTSET and logger.parent is not None:
+        logger = logger.parent
+    return logger is not logging.root and _LOGGER.isEnabledFor(logging.INFO)

@@ -32,7 +32,7 @@ class ThreadsLauncher(Launcher):
         channels = {}
         for rank in range(world_size):
             channels[rank], theirs = Pipe()
-            thread = threading.Thread(target=serve, args=(directory, rank, theirs), daemon=True)
+            thread = threading.Thread(target=_serve, args=(directory, rank, theirs), daemon=True)
             self._threads.append(thread)
             thread.start()
         return channels
@@ -48,5 +48,14 @@ class ThreadsLauncher(Launcher):
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
+    def how_lost(self, rank: int) -> str:
+        """Say that it was its thread that ended."""
+        return "its thread ended"
+
     def bury(self, pids: list[int]) -> None:
         """Nothing to do: a thread ends when its channel to the leader closes."""
+
+
+def _serve(directory: Path, rank: int, channel: Connection) -> None:
+    with channel:  # the leader is to notice also a thread that sys.exit ends
+        serve(directory, rank, channel)

@@ -24,14 +24,8 @@ from harness import LibraryMissingError, UsageError, WorldError
 from harness.worlds import RayLauncher, World, beat
 from harness.worlds.ray_cluster import joined_ray
 from harness.worlds.ray_room import share_of_cpu
-from suites import ray_nodes  # noqa: F401 - it sets what Ray reads when it is imported
-from suites.processes import (
-    is_running,
-    processes_below,
-    run_plainly,
-    start_as_from_a_terminal,
-    wait_for,
-)
+from suites.processes import left_over, processes_below, run_plainly, start_as_from_a_terminal
+from suites.ray_nodes import kill_raylets  # its module sets what Ray reads when it is imported
 from suites.requirements import backend_class, framework
 
 SHORT = 2.0
@@ -94,11 +88,6 @@ def raise_on_1(backend: Any, rank: int) -> Any:
     return rank
 
 
-def left_over(pids: list[int]) -> list[int]:
-    wait_for(lambda: not any(is_running(pid) for pid in pids), 10)
-    return [pid for pid in pids if is_running(pid)]
-
-
 def test_ranks_are_actors_that_gather(ray: Any) -> None:
     backend_class("torch_cpu")
     with World("torch_cpu", 2, launcher="ray") as world:
@@ -157,11 +146,10 @@ def test_more_cpus_than_there_are_are_refused_at_once(ray: Any) -> None:
 
 def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any) -> None:
     launcher = RayLauncher()
-    with (
-        World("non_dist", 1, launcher=launcher),
-        pytest.raises(UsageError, match="serves a world already"),
-    ):
-        World("non_dist", 1, launcher=launcher)
+    with World("non_dist", 1, launcher=launcher) as first:
+        with pytest.raises(UsageError, match="serves a world already"):
+            World("non_dist", 1, launcher=launcher)
+        assert first.run(tell)[0]["rank"] == 0
     with World("non_dist", 1, launcher=launcher) as world:
         assert world.run(tell)[0]["rank"] == 0
 
@@ -257,9 +245,7 @@ def wait_for_ever(backend: Any) -> None:
 
 
 def kill_raylet(_rank: int, *_: int) -> None:
-    for pid in processes_below(os.getpid()):
-        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
-            os.kill(pid, signal.SIGKILL)
+    kill_raylets(processes_below(os.getpid()))
 
 
 def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from harness import UsageError, WorldError
 from harness.contract import Rendezvous
 from harness.worlds import RayLauncher, World, beat
 from harness.worlds.ray_cluster import joined_ray
-from suites.processes import is_running, wait_for
+from suites.processes import left_over, wait_for
 from suites.ray_nodes import RayNodes
 from suites.requirements import backend_class, framework
 
@@ -84,11 +84,6 @@ def die_at(backend: Any, culprit: int) -> Any:
 def wait_for_ever(backend: Any) -> Any:
     beat(0, 1)
     signal.pause()
-
-
-def left_over(pids: list[int]) -> list[int]:
-    wait_for(lambda: not any(is_running(pid) for pid in pids), 10)
-    return [pid for pid in pids if is_running(pid)]
 
 
 def directories(nodes: RayNodes) -> list[Path]:

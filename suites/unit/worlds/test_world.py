@@ -15,7 +15,7 @@ import pytest
 
 from harness import UsageError, WorldError
 from harness.worlds import World, beat, control, launchers, tell
-from suites.processes import is_running, start_as_from_a_terminal, wait_for
+from suites.processes import left_over, start_as_from_a_terminal
 from suites.requirements import backend_class
 
 # A hung rank costs this long; everything else is over in milliseconds.
@@ -98,11 +98,6 @@ def unpicklable(backend: Any) -> Any:
     return threading.Lock()
 
 
-def _left_over(pids: list[int]) -> list[int]:
-    wait_for(lambda: not any(is_running(pid) for pid in pids), 10)
-    return [pid for pid in pids if is_running(pid)]
-
-
 def test_values_come_back_in_rank_order_and_nobody_stays(backend: str) -> None:
     with World(backend, 3) as world:
         pids = world.run(tell_pid)
@@ -110,7 +105,7 @@ def test_values_come_back_in_rank_order_and_nobody_stays(backend: str) -> None:
             values = world.run(gather, turn, "b", [turn])
             assert values == [(rank, [turn, "b", [turn]]) for rank in range(3)]
     assert len(set(pids)) == 3
-    assert _left_over(pids) == []
+    assert left_over(pids) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -187,7 +182,7 @@ def test_a_hung_rank_is_named_with_its_stack(backend: str, crime: Any) -> None:
         assert "in hang_2" in report
     else:
         assert "rank 2: is stopped (SIGSTOP); never entered" in report
-    assert _left_over(pids) == []
+    assert left_over(pids) == []
 
 
 def test_a_beat_resets_the_deadline(anywhere: str) -> None:
@@ -227,7 +222,7 @@ def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
     assert len(pids) == 3
     leader.kill()
     leader.wait(10)
-    assert _left_over(pids) == []
+    assert left_over(pids) == []
 
 
 def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
@@ -244,7 +239,7 @@ def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
     leader.send_signal(signal.SIGINT)
     leader.communicate(timeout=20)
     assert leader.returncode != 0
-    assert _left_over(pids) == []
+    assert left_over(pids) == []
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True])
@@ -309,7 +304,7 @@ def test_another_launcher_starts_a_world(backend: str, launcher: str) -> None:
     with World(backend, 3, launcher=launcher) as world:
         pids = world.run(tell_pid)
         assert world.run(gather, 1, 2, 3) == [(rank, [1, 2, 3]) for rank in range(3)]
-    assert _left_over(pids) == []
+    assert left_over(pids) == []
 
 
 def test_launchers_are_open_to_third_parties() -> None:

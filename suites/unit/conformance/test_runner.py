@@ -1,0 +1,55 @@
+"""A report says of every rule what came of it, whatever the backend does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from harness import RankError, framing
+from harness.conformance.runner import check_backend, check_rule, select_rules
+from harness.contract import Rendezvous
+from harness.worlds import World
+from suites.mutants.sockets import Sockets
+
+
+class SlowToJoin(Sockets):
+    """Needs more time to join than a backend gets that is to notice lost ranks."""
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        if rendezvous.timeout < 60:
+            raise TimeoutError(f"{rendezvous.timeout:g} s are too few")
+        super().init_process(rank, world_size, rendezvous)
+
+
+class Lenient(Sockets):
+    """Has nothing instead of an object over the cap, on the ranks that were to receive it."""
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        try:
+            return super().all_gather_object(obj)
+        except RankError as error:
+            if error.rank == self.rank:
+                raise
+            return [b""] * self.world_size
+
+
+def cap(backend: Any) -> int:
+    return framing.MAX_OBJECT_BYTES
+
+
+def test_the_cap_that_a_rule_sets_does_not_outlive_it() -> None:
+    [rule] = select_rules(["6.3"])
+    with World(Lenient, 2) as world:
+        assert check_rule(rule, Lenient, world).outcome == "failed"
+        assert world.run(cap) == [framing.MAX_OBJECT_BYTES] * 2
+
+
+def test_a_world_to_be_lost_that_cannot_start_costs_no_other_rule_its_verdict() -> None:
+    report = check_backend(SlowToJoin, (2,), rules=select_rules(["1.1", "7.1", "8.1"]), examples=2)
+    assert [result.outcome for result in report.rules] == ["passed", "error", "passed"]
+    assert "TimeoutError: 3 s are too few" in report.rules[1].message
+    assert report.verdict == "incomplete"

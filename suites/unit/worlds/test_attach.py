@@ -1,0 +1,118 @@
+"""Ranks that somebody else has started end in time and leave nothing, however their job goes.
+
+Two processes stand for such a job: they are told what a launcher tells its ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from harness.errors import WorldError
+from harness.worlds import World, crew, detect_outer_world, follow, lead, rank, release
+from suites.mutants.sockets import Sockets
+
+SECONDS = 60
+
+
+class Stubborn(Sockets):
+    """Can't leave its group on rank 1."""
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        if cls._rank == 1:
+            threading.Event().wait()
+
+
+def kill_1(backend: Any) -> None:
+    if backend.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_a_rank() -> int:
+    """What a rank does whose job is lost; the exit status of the others."""
+    outer = detect_outer_world()
+    assert outer is not None
+    if outer.rank:
+        return follow(outer)
+    led = lead(outer)
+    with World(Sockets, 2, crew=led) as world:
+        try:
+            world.run(kill_1)
+        except WorldError as error:
+            print(error)
+    release(led, 3)
+    return 0
+
+
+def leave_stubbornly() -> int:
+    """What a rank does whose job ends, but for the backend."""
+    crew._LEAVE_SECONDS = rank._LEAVE_SECONDS = 1.0  # type: ignore[attr-defined]
+    outer = detect_outer_world()
+    assert outer is not None
+    if outer.rank:
+        return follow(outer)
+    led = lead(outer)
+    World(Stubborn, 2, crew=led)
+    release(led, 0)
+    return 0
+
+
+def start(job: str, number: int, folder: Path) -> subprocess.Popen[str]:
+    """Start one rank of a job of two."""
+    code = f"import sys; from suites.unit.worlds import test_attach as t; sys.exit(t.{job}())"
+    told = {"PMI_RANK": str(number), "PMI_SIZE": "2", "PMIX_NAMESPACE": job}
+    paths = {"DISTEVAL_CONTROL_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | told | paths,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(job: str, folder: Path) -> tuple[list[int], str]:
+    """Run a job of two; how the ranks ended, and what rank 0 printed."""
+    ranks = [start(job, number, folder) for number in range(2)]
+    try:
+        printed = [process.communicate(timeout=SECONDS)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    return [process.returncode for process in ranks], printed[0]
+
+
+def test_a_lost_job_leaves_no_directory_in_the_way_of_the_next(tmp_path: Path) -> None:
+    ended, printed = run("lose_a_rank", tmp_path)
+    assert "rank 1 was lost" in printed
+    assert ended == [3, -signal.SIGKILL]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_cannot_leave_its_group_ends_all_the_same(tmp_path: Path) -> None:
+    assert run("leave_stubbornly", tmp_path)[0] == [0, 1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_keeps_exit_now_from_ending_a_process() -> None:
+    code = (
+        "import sys\n"
+        "from harness.worlds import exit_now\n"
+        "sys.stdout = open(1, 'w')\n"
+        "print('unheard')\n"
+        "exit_now(3)\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)  # as when whoever read the output is gone
+    ended = subprocess.run(
+        [sys.executable, "-c", code], stdout=writer, timeout=SECONDS, check=False
+    )
+    os.close(writer)
+    assert ended.returncode == 3

@@ -1,0 +1,103 @@
+"""The report of a failed world says what a person needs, whatever state its ranks are in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from harness import WorldError
+from harness.worlds import World
+from suites.processes import wait_for
+
+SHORT = 2.0
+SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
+
+
+def report_of(function: Any, *args: Any, backend: str = SOCKETS) -> str:
+    with World(backend, 2, timeout=SHORT) as world, pytest.raises(WorldError) as caught:
+        world.run(function, *args)
+    return str(caught.value)
+
+
+def raise_at_length(backend: Any) -> None:
+    raise LookupError("the label 11 is none\nlabels go from 0 to 9\nsee the manual")
+
+
+def evaluate_nonsense(backend: Any) -> None:
+    compile("1 +", "mine.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("function", "summary"),
+    [
+        (raise_at_length, "LookupError: the label 11 is none"),
+        (evaluate_nonsense, "SyntaxError: invalid syntax"),
+    ],
+)
+def test_an_exception_is_summed_up_by_how_its_message_begins(function: Any, summary: str) -> None:
+    report = report_of(function, backend="threads").splitlines()
+    assert report[0].startswith(f"rank 0 raised {summary}; rank 1 raised {summary}; the order")
+    assert report[1] == f"  rank 0: raised {summary}"
+
+
+def test_the_whole_message_is_in_the_traceback() -> None:
+    assert "  see the manual" in report_of(raise_at_length, backend="threads").splitlines()
+
+
+def hang_deafly_on_0(backend: Any) -> None:
+    if backend.rank == 0:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pause()
+
+
+def test_a_rank_that_does_not_answer_hides_no_other_rank() -> None:
+    report = report_of(hang_deafly_on_0)
+    deaf, _, heard = report.partition("stack of rank 0:")[2].partition("stack of rank 1:")
+    assert "it did not answer: blocked outside of Python" in deaf
+    assert "in hang_deafly_on_0" in heard
+
+
+def print_much_and_hang(backend: Any) -> None:
+    print("x" * (1 << 22))
+    print("last words")
+    signal.pause()
+
+
+def test_of_much_output_the_end_is_shown() -> None:
+    report = report_of(print_much_and_hang)
+    assert report.endswith("last words")
+    assert len(report) < 1 << 18
+
+
+def tell_pid(backend: Any) -> int:
+    return os.getpid()
+
+
+def length(backend: Any, sent: bytes) -> int:
+    return len(sent)
+
+
+def test_a_rank_that_is_frozen_before_a_large_order_is_named_in_time() -> None:
+    with World(SOCKETS, 2, timeout=SHORT) as world:
+        os.kill(world.run(tell_pid)[1], signal.SIGSTOP)
+        with pytest.raises(WorldError, match="no progress for 2 s on rank 1") as caught:
+            world.run(length, *[bytes(64 << 20)] * 2)
+    assert "rank 1: is stopped (SIGSTOP)" in str(caught.value)
+
+
+def exit_thread_1(backend: Any) -> None:
+    if backend.rank == 1:
+        sys.exit(3)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_is_called_a_thread() -> None:
+    before = threading.active_count()
+    report = report_of(exit_thread_1, backend="threads")
+    assert report.startswith("rank 1 was lost (its thread ended)")
+    assert wait_for(lambda: threading.active_count() <= before)  # pytest warns of how it ended

@@ -1,0 +1,59 @@
+"""What ranks print is logged where that was asked for, whole and line by line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.worlds import World
+
+SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
+LINES, LONG = 3_000, "x" * 1_000
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """The logger of what ranks print, put back afterwards."""
+    found = logging.getLogger("harness.worlds.ranks")
+    before = found.level
+    yield found
+    found.setLevel(before)
+
+
+def shout(backend: Any) -> None:
+    print("heard")
+
+
+def print_lines(backend: Any) -> None:
+    for number in range(LINES):
+        print(f"line {number} {LONG}")
+
+
+def test_a_framework_that_lowers_the_level_of_all_loggers_asks_for_nothing(
+    logger: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)  # the root's
+    with World(SOCKETS, 2) as world:
+        world.run(shout)
+    assert [record for record in caplog.records if record.name == logger.name] == []
+    logger.setLevel(logging.INFO)
+    with World(SOCKETS, 2) as world:
+        world.run(shout)
+    assert sorted(r.message for r in caplog.records if r.name == logger.name) == [
+        "[rank 0] heard",
+        "[rank 1] heard",
+    ]
+
+
+def test_much_that_is_printed_at_once_comes_whole(
+    logger: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger.setLevel(logging.INFO)
+    with World(SOCKETS, 1) as world:
+        world.run(print_lines)
+    told = [record.message for record in caplog.records if record.name == logger.name]
+    assert len(told) == LINES
+    assert all(line == f"[rank 0] line {number} {LONG}" for number, line in enumerate(told))
