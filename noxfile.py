@@ -46,6 +46,18 @@ MODEL_SUITES = [
 CORE_SUITES = ["suites/unit", "suites/conformance"]
 """What the core is tried with on other Pythons and older packages."""
 
+NEEDS_NOTHING = [
+    "suites/docs/test_contributing.py",
+    "suites/docs/test_pages.py",
+    "suites/evaluation/test_scale.py",
+    "suites/mutants",
+    "suites/unit/datasets",
+    "suites/unit/test_frame_blocks.py",
+    "suites/unit/test_framing.py",
+    "suites/unit/test_framing_fuzz.py",
+]
+"""What is the same with every framework, so that tests-core alone runs it."""
+
 TESTS = [
     "lint",
     "typecheck",
@@ -156,7 +168,7 @@ def tests_torch(session: nox.Session) -> None:
     session.install(".[torch,conformance,report]", TORCH, "jsonschema>=4.20")
     # As installed, with nothing of this folder: what the wheel lacks shows.
     session.run("disteval", "eval", "--world-size=2")
-    left_out = ("--ignore=suites/mutants", "--ignore=suites/estimator")
+    left_out = [f"--ignore={path}" for path in (*NEEDS_NOTHING, "suites/estimator")]
     _pytest(session, "suites", *left_out, require="torch_cpu,torch,jsonschema")
 
 
@@ -287,6 +299,15 @@ def coverage_report(session: nox.Session) -> None:
     session.install(COVERAGE_TOOL)
     session.run("coverage", "combine", "--keep", str(Path(os.environ[COVERAGE]).parent))
     session.run("coverage", "report")
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """Break shards, frames and metrics one small change at a time; survivors are explained."""
+    session.install(
+        ".[torch,conformance]", TORCH, "scikit-learn", "torchmetrics", "cosmic-ray>=8.4"
+    )
+    session.run("python", "tools/mutation.py", *session.posargs)
 
 
 @nox.session

@@ -102,7 +102,7 @@ def write_files(page: str, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.code)
             if path.name == "pyproject.toml":
-                _register(block.code, path.parent)
+                register(block.code, path.parent)
 
 
 def prose_of(page: str) -> str:
@@ -129,7 +129,7 @@ def _blocks(page: str) -> Iterator[Block]:
     assert not fence, f"{page}:{start}: this block has no end"
 
 
-def _register(pyproject: str, folder: Path) -> None:
+def register(pyproject: str, folder: Path) -> None:
     """Make a package's entry points known to whoever runs in this folder."""
     found = _ENTRY_POINTS.search(pyproject)
     if found is not None:
