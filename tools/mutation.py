@@ -31,7 +31,7 @@ except ImportError:  # Python 3.10; pytest brings it there
 
 ROOT = Path(__file__).parents[1]
 EXPLAINED = Path(__file__).with_name("survivors.toml")
-TIMEOUT_S = 180.0
+TIMEOUT_S = 60.0
 PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
 
 FRAMES = ["test_framing", "test_frame_blocks", "test_framing_fuzz"]

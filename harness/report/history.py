@@ -137,7 +137,7 @@ def _curves_of(found: dict[str, Any], machine: str, known: dict[str, Any]) -> It
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{path} can't be read ({error}); run asv run again, or remove it"
         ) from error

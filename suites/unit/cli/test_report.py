@@ -243,6 +243,7 @@ def test_no_results(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         ("{", "can't be read (Expecting property name"),
+        ("[" * 100_000, "can't be read (maximum recursion depth exceeded"),
         ("[]", "has asv's layout None, but 2 is the one that is known here"),
         ('{"version": 1}', "has asv's layout 1, but 2 is the one that is known here"),
         ('{"version": 2}', "is not laid out as asv's results are (KeyError: 'results')"),

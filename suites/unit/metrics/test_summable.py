@@ -52,6 +52,14 @@ def ordered(shards: list[list[int]], mode: str) -> list[int]:
 shards_of_any_length = st.lists(st.lists(st.integers(0, 1000), max_size=9), min_size=1, max_size=5)
 
 
+def test_a_metric_without_its_sums_can_not_be_made() -> None:
+    for missing in ("add", "sums_of", "from_sums"):
+        methods = {name: getattr(Total, name) for name in ("add", "sums_of", "from_sums")}
+        methods.pop(missing)
+        with pytest.raises(TypeError, match=missing):
+            type("Unfinished", (SummableMetric,), methods)()
+
+
 @given(shards_of_any_length, st.sampled_from(MODES), st.integers(1, 4), st.data())
 def test_what_is_counted_is_the_beginning_of_the_data_set(
     shards: list[list[int]], mode: Any, batch: int, data: st.DataObject
