@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness import FrameError, RankError, framing, plain, wire
@@ -19,6 +19,8 @@ from harness.framing import BLOCK_BYTES, Call
 from suites.frames import Unloadable, Unpicklable, configured, objects
 
 
+@example(b"x" * 1000, 64)
+@example(b"x" * 1001, 64)
 @given(objects, st.integers(1, 300))
 def test_an_array_of_a_frame_holds_the_frame_and_is_aligned(obj: Any, multiple: int) -> None:
     frame = framing.encode(obj)
