@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness import FrameError, RankError, framing, plain, wire
+from harness.conformance.fingerprint import see
 from harness.errors import IncompleteFrameError
 from harness.framing import BLOCK_BYTES, Call
 from suites.frames import Unloadable, Unpicklable, configured, objects
@@ -45,6 +46,13 @@ def test_blocks_of_many_ranks_are_decoded_in_order(objs: list[Any], sequence: in
         assert caught.value.size == sizes[0]
     else:
         assert framing.decode_blocks(blocks, call) == objs
+
+
+def test_blocks_of_several_kinds_are_decoded_each() -> None:
+    sent = [np.arange(3), "x", np.arange(4.0), None]
+    frames = [framing.encode(framing.Numbered(obj, Call(1))) for obj in sent]
+    came = framing.decode_blocks(bytearray().join(frames), Call(1))
+    assert see(came).digest == see(sent).digest
 
 
 def test_a_block_that_is_wrong_names_its_rank() -> None:
@@ -89,7 +97,13 @@ def test_sizes_that_can_not_be_are_refused() -> None:
         block = wire.block(wire.PICKLE, count, Call(), bytes(body), size)
         with pytest.raises(FrameError, match=f"sizes can't be: {body} in {size} bytes"):
             framing.size_of(block, 0)
-    for body, count, size in ((473, 0, 985), (16, 2, 4000), (9000, 1000, 20_000), (0, 0, 512)):
+    for body, count, size in (
+        (473, 0, 985),
+        (16, 2, 4000),
+        (9000, 1000, 20_000),
+        (472, 0, 512),
+        (0, 0, 512),
+    ):
         block = wire.block(wire.PICKLE, count, Call(), bytes(body), size)
         assert framing.size_of(block, 0) == size
 
@@ -106,6 +120,7 @@ def test_a_body_of_any_length_comes_back_with_its_array() -> None:
     assert inline == {True, False}
 
 
+@example(bytes(600), [1] * 4)
 @given(st.binary(max_size=600), st.lists(st.integers(0, 200), max_size=4))
 def test_a_frame_takes_no_more_than_was_said(body: bytes, lengths: list[int]) -> None:
     memories = [memoryview(bytes(length)) for length in lengths]
