@@ -71,6 +71,14 @@ def test_a_block_that_is_wrong_names_its_rank() -> None:
         framing.decode_blocks(good, Call(5))
 
 
+def test_a_block_that_came_damaged_is_refused() -> None:
+    good = framing.encode(framing.Numbered("x", Call(5)))
+    bad = bytearray(good)
+    bad[45] ^= 1
+    with pytest.raises(FrameError, match="rank 1 sent a frame that came damaged"):
+        framing.decode_blocks(good + bad, Call(5))
+
+
 def test_a_frame_is_laid_out_as_the_documents_say() -> None:
     body = pickle.dumps("x", 5)
     for obj, sent, kind, call in (
@@ -93,7 +101,7 @@ def test_a_frame_of_another_kind_or_version_is_refused(place: int, value: int) -
 
 
 def test_sizes_that_can_not_be_are_refused() -> None:
-    for body, count, size in ((473, 0, 984), (9, 2, 4000), (9000, 1001, 20_000), (0, 0, 511)):
+    for body, count, size in ((473, 0, 984), (15, 2, 4000), (9000, 1001, 20_000), (0, 0, 511)):
         block = wire.block(wire.PICKLE, count, Call(), bytes(body), size)
         with pytest.raises(FrameError, match=f"sizes can't be: {body} in {size} bytes"):
             framing.size_of(block, 0)

@@ -46,6 +46,12 @@ def _computed(
     return run_ranks(world, rank)
 
 
+def test_a_metric_without_its_methods_can_not_be_made() -> None:
+    for missing, given_ in (("add", "compute_metric"), ("compute_metric", "add")):
+        with pytest.raises(TypeError, match=missing):
+            type("Unfinished", (BaseMetric,), {given_: getattr(Samples, given_)})()
+
+
 @given(sizes, worlds, st.sampled_from(list(MODES)))
 def test_ragged_shards_lose_nothing(size: int, world: int, mode: str) -> None:
     assert values(_computed(size, world, mode, False, None)) == [list(range(size))] * world

@@ -29,6 +29,10 @@ _rows = st.sampled_from(_scalars).flatmap(st.lists)
 _tuples = st.tuples(*[st.sampled_from(_scalars)] * 2).flatmap(lambda s: st.lists(st.tuples(*s)))
 
 
+@example([b"ab"])
+@example([b""])
+@example([np.ones(2), np.ones(3)])
+@example([np.array([None])])
 @example([1 << 70])
 @example([(1, 1 << 70)])
 @given(_rows | _tuples | st.lists(st.one_of(*_scalars)))
@@ -47,7 +51,7 @@ def test_entries_of_one_type_travel_as_arrays(entries: list[Any]) -> None:
         assert isinstance(column, np.ndarray)
 
 
-def test_arrays_that_come_back_share_no_memory() -> None:
-    first, second = unpack(*pack([np.ones(2), np.ones(2)]))
-    first += 1
-    assert second.tolist() == [1, 1]
+def test_an_array_that_comes_back_does_not_hold_on_to_the_others() -> None:
+    form, packed = pack([np.ones(2), np.zeros(2)])
+    for array in unpack(form, packed):
+        assert not np.shares_memory(array, packed)

@@ -43,6 +43,13 @@ def test_the_sum_is_that_of_fractions(values: list[float]) -> None:
     assert all(type(part) is int for part in exact_sum(np.array(values)))
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("place", range(1, 53))
+def test_what_large_values_leave_of_each_other_is_found(place: int, sign: float) -> None:
+    total, *_ = exact_sum(sign * np.array([1 + 2.0**-place, -1.0]))
+    assert Fraction(total, 2**1074) == sign * Fraction(1, 2**place)
+
+
 @given(st.lists(finite, min_size=1, max_size=40), st.lists(special, max_size=2), st.data())
 def test_the_mean_is_rounded_once(
     values: list[float], odd: list[float], data: st.DataObject
@@ -86,7 +93,7 @@ def test_shorter_numbers_are_converted_exactly(dtype: Any) -> None:
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)])
 def test_integers_that_float64_may_not_hold_are_refused(number: int) -> None:
     with pytest.raises(UsageError, match=rf"all of which float64 holds, but sample 1 has {number}"):
-        float64_of(np.array([0, number]), "values")
+        float64_of(np.array([0, number, 2**53 + 5]), "values")
     with pytest.raises(UsageError, match=f"sample 0 has {2**64 - 1}"):
         float64_of(np.array([2**64 - 1], dtype=np.uint64), "values")
     assert float64_of(np.array([2**53, -(2**53)]), "values").tolist() == [2.0**53, -(2.0**53)]
