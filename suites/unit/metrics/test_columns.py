@@ -43,7 +43,16 @@ def test_entries_come_back_to_the_last_bit(entries: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     "entries",
-    [[1, 2], [0.5, 1.5], [True, False], [b"ab", b"cd"], [np.float32(1)], [np.ones(2)], [(1, 2.0)]],
+    [
+        [1, 2],
+        [-(1 << 63), (1 << 63) - 1],
+        [0.5, 1.5],
+        [True, False],
+        [b"ab", b"cd"],
+        [np.float32(1)],
+        [np.ones(2)],
+        [(1, 2.0)],
+    ],
 )
 def test_entries_of_one_type_travel_as_arrays(entries: list[Any]) -> None:
     form, packed = pack(entries)
