@@ -44,3 +44,10 @@ def test_labels_of_any_dtype_keep_their_values(dtype: Any) -> None:
 
 def test_all_of_int64_is_kept() -> None:
     assert class_indices([INT64.min, -1, INT64.max]).tolist() == [INT64.min, -1, INT64.max]
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_a_label_just_outside_of_the_classes_is_refused(wrong: int) -> None:
+    with pytest.raises(UsageError, match=f"from 0 to 2, but sample 1 has {wrong}$"):
+        class_indices([2, wrong, 0], 3)
+    assert class_indices([2, 0], 3).tolist() == [2, 0]
