@@ -83,6 +83,19 @@ def test_what_is_counted_is_the_beginning_of_the_data_set(
             assert "no samples" in str(outcome)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", range(1, 8))
+def test_any_beginning_of_uneven_shards_is_counted(size: int, mode: Any) -> None:
+    shards = [[1, 2, 4, 8], [16], [32, 64]]
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric = Total(None, mode, backend)
+        metric.add(shards[backend.rank])
+        return metric.compute(size)
+
+    assert values(run_ranks(3, rank)) == [(size, sum(ordered(shards, mode)[:size]))] * 3
+
+
 @given(st.integers(1, 60), st.integers(1, 5), st.sampled_from(MODES), st.booleans())
 def test_shards_as_samplers_deal_them_need_one_collective(
     size: int, world: int, collect: Any, pad: bool
