@@ -285,8 +285,10 @@ def _install_chromium(session: nox.Session) -> None:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Run every session, rank processes included, and report the lines that any of them ran."""
-    data = Path(session.create_tmp()).resolve() / "data"
-    os.environ[COVERAGE] = str(data)
+    folder = Path(session.create_tmp()).resolve() / "coverage"
+    shutil.rmtree(folder, ignore_errors=True)  # what another tree has run
+    folder.mkdir()
+    os.environ[COVERAGE] = str(folder / "data")
     for name in TESTS:
         if name.startswith("tests-"):
             session.notify(name)
