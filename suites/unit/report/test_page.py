@@ -183,8 +183,10 @@ def test_an_error_of_ranks_is_taken_apart() -> None:
         world.run(_fail)
     story, parts = model.evidence(str(caught.value))
     assert [title for title, _ in parts] == ["traceback of rank 0", "traceback of rank 1"]
-    assert all(text.startswith("Traceback (most recent call last)") for _, text in parts)
-    assert story.count("not really") >= 2
+    for rank, (_, text) in enumerate(parts):
+        assert text.startswith("Traceback (most recent call last)")
+        assert text.endswith(f"LookupError: stack of rank {rank}:\n  not really")
+        assert f"rank {rank}: raised LookupError: stack of rank {rank}:" in story
 
 
 @pytest.mark.parametrize("text", ["", "rank 0 got 1\n  instead of 2", "stack of rank 0:"])
