@@ -51,12 +51,14 @@ NEEDS_NOTHING = [
     "suites/docs/test_pages.py",
     "suites/evaluation/test_scale.py",
     "suites/mutants",
+    "suites/unit/cli/test_report.py",
     "suites/unit/datasets",
+    "suites/unit/report/test_page.py",
     "suites/unit/test_frame_blocks.py",
     "suites/unit/test_framing.py",
     "suites/unit/test_framing_fuzz.py",
 ]
-"""What is the same with every framework, so that tests-core alone runs it."""
+"""What is the same with every framework, so that tests-core or tests-web alone runs it."""
 
 TESTS = [
     "lint",
