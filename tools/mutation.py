@@ -40,7 +40,11 @@ TESTS = {
     "harness/framing.py": FRAMES,
     "harness/wire.py": FRAMES,
     "harness/metrics/accuracy.py": ["metrics/test_accuracy", "metrics/test_labels"],
-    "harness/metrics/arrays.py": ["metrics/test_accuracy_frameworks", "metrics/test_mean"],
+    "harness/metrics/arrays.py": [
+        "metrics/test_arrays",
+        "metrics/test_accuracy_frameworks",
+        "metrics/test_mean",
+    ],
     "harness/metrics/base.py": ["metrics/test_base", "metrics/test_failures"],
     "harness/metrics/columns.py": ["metrics/test_columns", "metrics/test_base"],
     "harness/metrics/confusion.py": ["metrics/test_confusion"],
