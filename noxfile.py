@@ -308,9 +308,8 @@ def coverage_report(session: nox.Session) -> None:
 @nox.session
 def mutation(session: nox.Session) -> None:
     """Break shards, frames and metrics one small change at a time; survivors are explained."""
-    session.install(
-        ".[torch,conformance]", TORCH, "scikit-learn", "torchmetrics", "cosmic-ray>=8.4"
-    )
+    session.install(".[torch,conformance]", TORCH, JAX, TENSORFLOW, "scikit-learn", "torchmetrics")
+    session.install("cosmic-ray>=8.4")
     session.run("python", "tools/mutation.py", *session.posargs)
 
 
