@@ -125,6 +125,13 @@ def test_a_score_must_be_strictly_above_its_threshold_in_its_own_precision() -> 
         # float16's 0.1 is a little under 0.1, and float32's and float64's are the threshold itself.
         assert Accuracy(thrs=0.1)(scores, [0]) == {"top1": 0.0}
     assert Accuracy(thrs=0.1)(np.array([[0.11, 0.0]], dtype=np.float32), [0]) == {"top1": 1.0}
+    # float16's 0.3 is a little over 0.3 in float32; float64 tells 0.1 from the number after it.
+    assert Accuracy(thrs=0.3)(np.array([[0.3, 0.0]], dtype=np.float16), [0]) == {"top1": 1.0}
+    assert Accuracy(thrs=0.1)(np.array([[np.nextafter(0.1, 1), 0.0]]), [0]) == {"top1": 1.0}
+    # Nor does a threshold bring a precision of its own, or lose its fraction to whole numbers.
+    given = Accuracy(thrs=np.float64(0.1))
+    assert given(np.array([[0.1, 0.0]], dtype=np.float32), [0]) == {"top1": 0.0}
+    assert Accuracy(thrs=-0.5)(np.array([[0, -1]]), [0]) == {"top1": 1.0}
 
 
 def test_predicted_labels() -> None:
@@ -142,6 +149,7 @@ GOOD = (np.zeros((2, 3)), np.array([0, 1]))
         (np.zeros((2, 3)), [0, 1, 2], r"shape \(2, 3\) and labels of shape \(3,\) do not have"),
         (np.zeros((2, 3)), [0, 3], r"label 3 of sample 1 is not a class: .* classes 0 to 2"),
         (np.zeros((2, 3)), [0, -1], r"label -1 of sample 1 is not a class"),
+        (np.zeros((3, 3)), [0, 4, 3], r"label 4 of sample 1 is not a class"),
         (np.zeros((2, 3)), [0, 1.5], r"labels must be whole numbers, but sample 1 has 1.5"),
         (np.zeros((2, 3)), [math.nan, 1], r"labels must be whole numbers, but sample 0 has nan"),
         (np.zeros((2, 3)), np.zeros((2, 2)), r"labels must have shape \(N,\) or \(N, 1\), not"),
