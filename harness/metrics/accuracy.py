@@ -73,16 +73,21 @@ class Accuracy(SummableMetric):
                 labels meet a threshold. Nothing was added.
         """
         shape = shape_of(predictions)
-        true = class_indices(labels)
         if len(shape) not in (1, 2):
             raise UsageError(
                 f"predictions must be scores of shape (N, C) or labels of shape (N,), not {shape}"
             )
         check_paired(predictions, labels)
         if len(shape) == 1:
-            self._append(_packed(self._compare(predictions, true)))
+            self._append(_packed(self._compare(predictions, class_indices(labels))))
             return
-        self._check_classes(shape, true)
+        classes = shape[1]
+        if max(self.topk) > classes:
+            raise UsageError(
+                f"top-{max(self.topk)} needs at least as many classes, but the scores have shape "
+                f"{shape}"
+            )
+        true = class_indices(labels, classes)
         ranks, own = rank_labels(predictions, true)
         if is_on_host(predictions):
             self._append(self._verdicts(ranks, own))
@@ -112,21 +117,6 @@ class Accuracy(SummableMetric):
             )
         right = class_indices(predictions, what="predictions") == true
         return np.repeat(right[:, None], len(self._keys), axis=1)
-
-    def _check_classes(self, shape: tuple[int, ...], true: npt.NDArray[np.int64]) -> None:
-        classes = shape[1]
-        if max(self.topk) > classes:
-            raise UsageError(
-                f"top-{max(self.topk)} needs at least as many classes, but the scores have shape "
-                f"{shape}"
-            )
-        outside = np.flatnonzero((true < 0) | (true >= classes))
-        if len(outside):
-            first = outside[0]
-            raise UsageError(
-                f"label {true[first]} of sample {first} is not a class: the scores of shape "
-                f"{shape} have classes 0 to {classes - 1}"
-            )
 
     def _verdicts(self, ranks: Any, own: Any) -> npt.NDArray[np.uint8]:
         ranks, own = to_numpy(ranks), to_numpy(own)

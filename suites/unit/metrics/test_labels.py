@@ -30,9 +30,9 @@ def test_a_label_that_is_none_is_named_as_it_was_given(wrong: Any) -> None:
     labels = np.array([0, wrong], dtype=np.asarray(wrong).dtype)
     value = re.escape(str(labels[1]))
     with pytest.raises(UsageError, match=f"must be whole numbers, but sample 1 has {value};"):
-        Accuracy().add(np.zeros((2, 3)), labels)
+        class_indices(labels)
     with pytest.raises(UsageError, match=f"whole numbers from 0 to 2, but sample 1 has {value}$"):
-        class_indices(labels, 3)
+        Accuracy().add(np.zeros((2, 3)), labels)
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.uint64, np.float16, np.float64])
