@@ -129,9 +129,10 @@ class Column:
         return metric.sums_of(np.concatenate(self._chunks)[:keep])
 
     def _last(self, count: int) -> npt.NDArray[Any]:
+        """The last rows, in no order: they are summed."""
         found: list[npt.NDArray[Any]] = []
         for chunk in reversed(self._chunks):
-            found.insert(0, chunk[-count:])
+            found.append(chunk[-count:])
             count -= len(chunk)
             if count <= 0:
                 break
