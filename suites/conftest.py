@@ -6,7 +6,8 @@ import pytest
 
 from harness.worlds import detect_outer_world
 
-pytest_plugins = ["harness.conformance.plugin"]
+# The table is a plugin, since xdist leaves conftest.py of folders to its workers.
+pytest_plugins = ["harness.conformance.plugin", "suites.mutants.table"]
 
 try:
     from hypothesis import settings
