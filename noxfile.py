@@ -180,8 +180,8 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session(name="tests-estimator")
 def tests_estimator(session: nox.Session) -> None:
     """Runners, hooks and the estimator on local workers; ``disteval fit``."""
-    session.install(".[torch,conformance]", TORCH, *MMENGINE)
-    _pytest(session, "suites/estimator", require="torch_cpu,torch,mmengine")
+    session.install(".[torch,conformance]", TORCH, "tensorboard", *MMENGINE)
+    _pytest(session, "suites/estimator", require="torch_cpu,torch,mmengine,tensorboard")
 
 
 @nox.session(name="tests-ray")

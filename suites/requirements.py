@@ -23,13 +23,14 @@ JAX_DEVICES = 8
 
 
 def framework(name: str) -> ModuleType:
-    """Import a framework, or skip the test; fail it where the framework is required."""
+    """Import a framework or a module of it, or skip the test; fail it where it is required."""
+    package = name.partition(".")[0]
     try:
-        if name.partition(".")[0] in ("jax", "flax"):
+        if package in ("jax", "flax"):
             _use_many_devices()
         return importlib.import_module(name)
     except ImportError as error:
-        return _missing(name, f"{name} can't be imported: {error}")
+        return _missing(package, f"{name} can't be imported: {error}")
 
 
 def _use_many_devices() -> None:

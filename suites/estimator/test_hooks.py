@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -260,21 +261,22 @@ def test_log_lines_average_the_last_iterations_alone() -> None:
     assert record["x"] == (1 * 8 + 3 * 8 + 5 * 8 + 9 * 4) / 28
 
 
-def test_tensorboard_gets_the_records_or_its_remedy(tmp_path: Path) -> None:
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        with pytest.raises(LibraryMissingError, match="pip install tensorboard"):
-            TensorboardLoggerHook()
-        return
+def test_tensorboard_that_is_missing_is_an_error_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(LibraryMissingError, match="pip install tensorboard"):
+        TensorboardLoggerHook()
+
+
+def test_tensorboard_gets_the_records(tmp_path: Path) -> None:
+    accumulator = framework("tensorboard.backend.event_processing.event_accumulator")
     runner = make(max_epochs=1, work_dir=tmp_path)
     runner.register_training_hooks(
         None, {}, log_config={"interval": 1, "hooks": [{"type": "TensorboardLoggerHook"}]}
     )
     runner.run([loader(), loader()], [("train", 1), ("val", 1)])
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [e.step for e in events.Scalars("iter/loss")] == [1, 2, 3]
     [accuracy] = events.Scalars("val/accuracy")
     assert accuracy.value == pytest.approx(runner.records[-1]["accuracy"])
