@@ -54,7 +54,7 @@ TESTS = {
     "harness/metrics/mean.py": ["metrics/test_mean"],
     "harness/metrics/ranking.py": ["metrics/test_ranking"],
     "harness/metrics/summable.py": ["metrics/test_summable", "metrics/test_failures"],
-    "harness/metrics/tensors.py": ["metrics/test_torchmetrics"],
+    "harness/metrics/tensors.py": ["metrics/test_tensors"],
     "harness/metrics/torchmetrics_adapter.py": ["metrics/test_torchmetrics"],
 }
 """A module, and the tests below suites/unit that have to notice a change in it."""
