@@ -83,6 +83,7 @@ def test_what_holds_no_numbers_keeps_its_form_and_its_parts_become_tensors() -> 
     assert same(found["pair"][0], torch.zeros(1, dtype=torch.float64))
     assert found["pair"][1] == {"d": None}
     assert to_tensors([], "cpu") == []
+    assert to_tensors(("a", 1), "cpu") == ("a", 1)
 
 
 def test_a_tensor_that_is_kept_is_no_longer_the_callers() -> None:
