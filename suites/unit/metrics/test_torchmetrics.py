@@ -314,6 +314,48 @@ def test_in_an_evaluation_it_agrees_with_accuracy(tm: Any) -> None:
             assert found["theirs"] == values(run_ranks(1, rank))[0]["theirs"]
 
 
+def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is(tm: Any) -> None:
+    class Calls(tm.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("calls", framework("torch").zeros(2), dist_reduce_fx=None)
+
+        def update(self) -> None:
+            self.calls += 1
+
+        def compute(self) -> Any:
+            return self.calls
+
+    metric = from_torchmetrics(Calls())
+    metric.add()
+    metric.add()
+    assert numbers(metric.compute(size=2)) == [2.0, 2.0]
+
+
+def test_lists_are_reduced_as_the_metric_says(tm: Any) -> None:
+    class Lists(tm.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            for name, reduction in (("joined", "cat"), ("listed", None), ("empty", "cat")):
+                self.add_state(name, [], dist_reduce_fx=reduction)
+
+        def update(self, values: Any) -> None:
+            self.joined.append(values)
+            self.listed.append(values)
+
+        def compute(self) -> Any:
+            return {"joined": self.joined, "listed": self.listed, "empty": self.empty}
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(Lists(), backend)
+        metric.add([backend.rank, 9])
+        found = metric.compute(size=4)
+        listed = [numbers(values) for values in found["listed"]]
+        return numbers(found["joined"]), listed, found["empty"]
+
+    assert values(run_ranks(2, rank)) == [([0, 9, 1, 9], [[0, 9], [1, 9]], [])] * 2
+
+
 def test_it_may_be_one_of_a_group(tm: Any) -> None:
     group = MetricGroup({"sum": from_torchmetrics(tm.SumMetric())})
     group.add([1.0, 2.0])
