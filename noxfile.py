@@ -51,6 +51,7 @@ NEEDS_NOTHING = [
     "suites/docs/test_pages.py",
     "suites/evaluation/test_scale.py",
     "suites/mutants",
+    "suites/unit/cli/test_command_line.py",
     "suites/unit/cli/test_report.py",
     "suites/unit/datasets",
     "suites/unit/report/test_page.py",
