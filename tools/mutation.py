@@ -76,6 +76,7 @@ class Outcome(NamedTuple):
     place: str
     line: str
     survived: bool
+    timed_out: bool
 
 
 def mutants_of(module: str) -> list[WorkItem]:
@@ -135,7 +136,8 @@ def outcome_of(item: WorkItem) -> Outcome:
     changed = [line[1:].strip() for line in lines if re.match(r"\+(?!\+\+)", line)]
     removed = [line[1:].strip() for line in lines if re.match(r"-(?!--)", line)]
     text = " ".join(changed) or f"without {' '.join(filter(None, removed))}"
-    return Outcome(module, place, text, result.test_outcome == TestOutcome.SURVIVED)
+    timed_out = result.output == "timeout"  # what cosmic-ray says instead of pytest
+    return Outcome(module, place, text, result.test_outcome == TestOutcome.SURVIVED, timed_out)
 
 
 def unmutated_passes(modules: list[str]) -> bool:
@@ -149,7 +151,10 @@ def _files(module: str) -> list[str]:
 
 
 def main() -> int:
-    """Print a line for each survivor and a table; 1 where one is not explained."""
+    """Print a line for each survivor and a table; 1 where one is not explained.
+
+    What ran into the timeout has a line too: it hangs, or the machine is too busy to tell.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", help="of those known; all without any")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
@@ -167,8 +172,9 @@ def main() -> int:
             outcomes = []
             for outcome in pool.map(outcome_of, items):
                 outcomes.append(outcome)
-                if outcome.survived:
-                    print(f"survived: {outcome.place}: {outcome.line}", flush=True)
+                if outcome.survived or outcome.timed_out:
+                    what = "survived" if outcome.survived else f"killed after {TIMEOUT_S:g} s"
+                    print(f"{what}: {outcome.place}: {outcome.line}", flush=True)
     return report(outcomes, modules)
 
 
