@@ -21,6 +21,7 @@ from harness.contract import BaseDistBackend
 from harness.errors import HarnessError, LibraryMissingError, WorldError
 from harness.registry import get_backend_class
 from harness.worlds import World
+from harness.worlds.interrupts import interrupted_later
 
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -131,19 +132,22 @@ def _gather_ranks(backend: BaseDistBackend) -> list[object]:
 
 def _run(command: list[str], output: IO[bytes], seconds: float) -> str:
     """Run a command that leads ranks, and say how it ended; it is ended on Ctrl-C too."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-    )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with interrupted_later():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
         return f"it had no answer within {seconds:g} s"
     finally:
-        _bury(process)
+        if process is not None:
+            _bury(process)
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
     return f"its process ended with {how} before it could tell"
 

@@ -19,6 +19,7 @@ from typing import ClassVar
 from harness.contract import BaseDistBackend
 from harness.errors import UsageError
 from harness.worlds.cores import thread_variables
+from harness.worlds.interrupts import interrupted_later
 from harness.worlds.outer import outside_environment
 from harness.worlds.postmortem import Fate, examine, exit_text
 
@@ -204,8 +205,8 @@ class ProcessLauncher(Launcher):
         with self._log.open("wb") as log:
             for command in self.commands(directory, world_size):
                 # A session of its own: Ctrl-C reaches the leader alone, which then buries them.
-                self._processes.append(
-                    subprocess.Popen(
+                with interrupted_later():
+                    process = subprocess.Popen(
                         command,
                         env=outside_environment() | self.environment() | environment,
                         stdin=subprocess.DEVNULL,
@@ -213,7 +214,7 @@ class ProcessLauncher(Launcher):
                         stderr=log,
                         start_new_session=True,
                     )
-                )
+                    self._processes.append(process)
         return {}
 
     def log(self) -> str:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 import socket
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 
 from harness.errors import LibraryMissingError, UsageError, WorldError
 from harness.worlds.cores import available_cores
+from harness.worlds.interrupts import interrupted_later
 
 _OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own channel, so Ray stores little
 _ANSWER_SECONDS = 5.0
@@ -176,7 +176,7 @@ def _start(ray: Any, quiet: dict[str, Any]) -> Callable[[], None]:
             shutil.rmtree(folder, ignore_errors=True)
 
     try:
-        with _interrupted_later():
+        with interrupted_later():  # a part of Ray can't be ended in order
             ray.init(
                 address="local",
                 num_cpus=available_cores(),
@@ -197,22 +197,6 @@ def _start(ray: Any, quiet: dict[str, Any]) -> Callable[[], None]:
 def _reason(error: Exception) -> str:
     """The last line of the cause: of a cluster that wants a token, say, nothing else tells."""
     return str(error.__cause__ or error).strip().rpartition("\n")[2].rstrip(".")
-
-
-@contextlib.contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Let Ctrl-C wait until Ray is there as a whole; a part of it can't be ended in order."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 def _end() -> None:

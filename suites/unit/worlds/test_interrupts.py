@@ -1,0 +1,92 @@
+"""Ctrl-C never comes between starting something and knowing of it, and is never lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from typing import Any
+
+import pytest
+
+from harness.worlds import World
+from harness.worlds.interrupts import interrupted_later
+from suites.mutants.sockets import Sockets
+from suites.processes import is_running
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def as_from_a_terminal() -> object:
+    """A test run that was itself started in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_waits_until_what_began_is_whole() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupted_later():
+        press()
+        done.append("the rest")
+    assert done == ["the rest"]
+    with pytest.raises(KeyboardInterrupt):
+        press()
+
+
+def test_ctrl_c_comes_also_where_what_began_failed() -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, interrupted_later():
+        press()
+        raise OSError("no such command")
+    assert isinstance(caught.value.__context__, OSError)
+
+
+def test_a_handler_of_the_users_is_called_then_and_stays() -> None:
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append("now"))
+    with interrupted_later():
+        press()
+        assert seen == []
+    assert seen == ["now"]
+    press()
+    assert seen == ["now", "now"]
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupted_later():
+        # What is started here inherits this.
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        press()
+
+
+def test_threads_have_no_handlers_to_set() -> None:
+    done = []
+
+    def work() -> None:
+        with interrupted_later():
+            done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(10)
+    assert done == [True]
+
+
+def test_a_rank_that_had_just_been_started_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = subprocess.Popen
+
+    def start_and_press(*command: Any, **options: Any) -> Any:
+        started.append(start(*command, **options))
+        press()
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start_and_press)
+    with pytest.raises(KeyboardInterrupt):
+        World(Sockets, 2)
+    assert len(started) == 1
+    assert not is_running(started[0].pid)
