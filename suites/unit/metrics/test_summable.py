@@ -90,7 +90,8 @@ def test_what_is_counted_is_the_beginning_of_the_data_set(
 def test_any_beginning_of_uneven_shards_is_counted(shards: Any, size: int, mode: Any) -> None:
     def rank(backend: ThreadsDist) -> Any:
         metric = Total(None, mode, backend)
-        metric.add(shards[backend.rank])
+        for sample in shards[backend.rank]:
+            metric.add([sample])
         return metric.compute(size)
 
     assert values(run_ranks(3, rank)) == [(size, sum(ordered(shards, mode)[:size]))] * 3
