@@ -61,9 +61,6 @@ NEEDS_NOTHING = [
 ]
 """What is the same with every framework, so that tests-core or tests-web alone runs it."""
 
-BY_TWO = ["--numprocesses=2", "--dist=loadfile"]
-"""Ranks mostly wait for each other, so two files at a time are done sooner."""
-
 TESTS = [
     "lint",
     "typecheck",
@@ -165,7 +162,9 @@ def docs(session: nox.Session) -> None:
 def tests_core(session: nox.Session) -> None:
     """Everything that needs no framework, with none installed."""
     session.install(".[conformance]", "pytest-xdist>=3.5")
-    _pytest(session, "suites", *BY_TWO, require="non_dist,threads")
+    # Ranks mostly wait for each other, so two files at a time are done sooner.
+    by_two = ["--numprocesses=2", "--dist=loadfile"]
+    _pytest(session, "suites", *by_two, require="non_dist,threads")
 
 
 @nox.session(name="tests-torch")

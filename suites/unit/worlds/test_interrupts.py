@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def press() -> None:
 
 
 @pytest.fixture(autouse=True)
-def as_from_a_terminal() -> object:
+def as_from_a_terminal() -> Iterator[None]:
     """A test run that was itself started in the background ignores SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
