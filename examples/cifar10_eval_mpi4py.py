@@ -6,12 +6,11 @@ mpirun -np 3 python examples/cifar10_eval_mpi4py.py
 import os
 
 import torch
-
-from harness import evaluate, get_dist_backend
-from harness.datasets import load_cifar10, load_embedded
-from harness.metrics import Accuracy
-from harness.models import default_weights
-from harness.models.resnet18_torch import make_predict
+from disteval import evaluate, get_dist_backend
+from disteval.datasets import load_cifar10, load_embedded
+from disteval.metrics import Accuracy
+from disteval.models import default_weights
+from disteval.models.resnet18_torch import make_predict
 
 
 def main() -> None:

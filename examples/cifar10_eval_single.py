@@ -5,10 +5,10 @@ python examples/cifar10_eval_single.py
 
 import os
 
-from harness.datasets import load_cifar10, load_embedded
-from harness.metrics import Accuracy
-from harness.models import default_weights
-from harness.models.resnet18_torch import make_predict
+from disteval.datasets import load_cifar10, load_embedded
+from disteval.metrics import Accuracy
+from disteval.models import default_weights
+from disteval.models.resnet18_torch import make_predict
 
 BATCH_SIZE = 256
 

@@ -9,12 +9,11 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from disteval.datasets import load_cifar10, load_embedded
+from disteval.metrics import Accuracy
+from disteval.models import default_weights
+from disteval.models.resnet18_torch import make_predict
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-from harness.datasets import load_cifar10, load_embedded
-from harness.metrics import Accuracy
-from harness.models import default_weights
-from harness.models.resnet18_torch import make_predict
 
 WORLD_SIZE = 3
 BATCH_SIZE = 256

@@ -10,12 +10,11 @@ import os
 import tempfile
 
 import torch
+from disteval.datasets import load_cifar10, load_embedded
+from disteval.estimator import EpochBasedRunner, Estimator
+from disteval.models.resnet18_torch import ResNet18, preprocess
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-
-from harness.datasets import load_cifar10, load_embedded
-from harness.estimator import EpochBasedRunner, Estimator
-from harness.models.resnet18_torch import ResNet18, preprocess
 
 
 class Model(ResNet18):

@@ -15,13 +15,12 @@ from functools import partial
 
 import jax
 import numpy as np
+from disteval.datasets import load_embedded
+from disteval.models import default_weights
+from disteval.models.resnet18_jax import ResNet18, preprocess, variables
+from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
+from disteval.worlds import World
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-from harness.datasets import load_embedded
-from harness.models import default_weights
-from harness.models.resnet18_jax import ResNet18, preprocess, variables
-from harness.padding import in_step, pad_shard_unpad, with_infinite_padding
-from harness.worlds import World
 
 SIZE, BATCH = 203, 64
 HOSTS = [(0, 100), (100, 130), (130, SIZE)]  # three hosts with different shares

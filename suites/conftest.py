@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from harness.worlds import detect_outer_world
+from disteval.worlds import detect_outer_world
 
 # The table is a plugin, since xdist leaves conftest.py of folders to its workers.
-pytest_plugins = ["harness.conformance.plugin", "suites.mutants.table"]
+pytest_plugins = ["disteval.conformance.plugin", "suites.mutants.table"]
 
 try:
     from hypothesis import settings

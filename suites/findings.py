@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, ClassVar
 
-from harness.contract import BaseDistBackend, Rendezvous
-from harness.registry import get_backend_class
+from disteval.contract import BaseDistBackend, Rendezvous
+from disteval.registry import get_backend_class
 
 
 class _Torch(BaseDistBackend):

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from disteval import framing
 from hypothesis import strategies as st
-
-from harness import framing
 
 _ARRAYS: tuple[Callable[[], Any], ...] = (
     lambda: np.arange(3),

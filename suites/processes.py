@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-
-from harness.worlds.jobs import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
-from harness.worlds.journal import read_position
-from harness.worlds.rank import journal_path
+from disteval.worlds.jobs import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
+from disteval.worlds.journal import read_position
+from disteval.worlds.rank import journal_path
 
 T = TypeVar("T")
 
@@ -154,7 +153,7 @@ def _rank_of(process: Path) -> int | None:
         )
     except OSError:
         return None
-    if len(words) < 4 or words[1] != b"-c" or b"harness.worlds.process" not in words[2]:
+    if len(words) < 4 or words[1] != b"-c" or b"disteval.worlds.process" not in words[2]:
         return None
     for name in (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"):
         if name in environ:

@@ -12,11 +12,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from harness import LibraryMissingError
-from harness.conformance.plugin import required
-from harness.contract import BaseDistBackend
-from harness.registry import get_backend_class
+from disteval import LibraryMissingError
+from disteval.conformance.plugin import required
+from disteval.contract import BaseDistBackend
+from disteval.registry import get_backend_class
 
 JAX_DEVICES = 8
 """How many CPU devices JAX has in the tests' own process."""

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from backends.threads_dist import ThreadGroup, ThreadsDist
-from harness import framing
+from disteval import framing
+from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
 
 T = TypeVar("T")
 _SECONDS = 60.0

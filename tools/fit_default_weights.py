@@ -1,4 +1,4 @@
-"""Fit the last layer of the weights that ship; writes harness/models/default_head.safetensors.
+"""Fit the last layer of the weights that ship; writes default_head.safetensors of disteval.models.
 
 Ridge regression from the random trunk's features to one column a class, in closed form. The
 strength of the ridge is the one that does best on a fifth of the training split, held out.
@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from disteval.datasets import load_embedded
+from disteval.models import default_weights, random_trunk, save_weights
+from disteval.models.resnet18_torch import build, make_predict, preprocess
 
-from harness.datasets import load_embedded
-from harness.models import default_weights, random_trunk, save_weights
-from harness.models.resnet18_torch import build, make_predict, preprocess
-
-HEAD = Path(__file__).parents[1] / "harness" / "models" / "default_head.safetensors"
+HEAD = Path(__file__).parents[1] / "harness" / "disteval" / "models" / "default_head.safetensors"
 HELD_OUT = 5
 RIDGES = [10.0**exponent for exponent in range(-4, 5)]
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from disteval.datasets.embedded import load_embedded
+from disteval.models import default_weights
+from disteval.models.preprocess import preprocess
+from disteval.models.resnet18_torch import build
 from safetensors.numpy import save_file
-
-from harness.datasets.embedded import load_embedded
-from harness.models import default_weights
-from harness.models.preprocess import preprocess
-from harness.models.resnet18_torch import build
 
 SAMPLES = 256
 TARGET = Path(__file__).parents[1] / "suites" / "evaluation" / "reference_scores.safetensors"

@@ -36,26 +36,26 @@ PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
 
 FRAMES = ["test_framing", "test_frame_blocks", "test_framing_fuzz"]
 TESTS = {
-    "harness/sharding.py": ["test_sharding"],
-    "harness/framing.py": FRAMES,
-    "harness/wire.py": FRAMES,
-    "harness/metrics/accuracy.py": ["metrics/test_accuracy", "metrics/test_labels"],
-    "harness/metrics/arrays.py": [
+    "harness/disteval/sharding.py": ["test_sharding"],
+    "harness/disteval/framing.py": FRAMES,
+    "harness/disteval/wire.py": FRAMES,
+    "harness/disteval/metrics/accuracy.py": ["metrics/test_accuracy", "metrics/test_labels"],
+    "harness/disteval/metrics/arrays.py": [
         "metrics/test_arrays",
         "metrics/test_accuracy_frameworks",
         "metrics/test_mean",
     ],
-    "harness/metrics/base.py": ["metrics/test_base", "metrics/test_failures"],
-    "harness/metrics/columns.py": ["metrics/test_columns", "metrics/test_base"],
-    "harness/metrics/confusion.py": ["metrics/test_confusion"],
-    "harness/metrics/exact.py": ["metrics/test_exact", "metrics/test_mean"],
-    "harness/metrics/group.py": ["metrics/test_summable"],
-    "harness/metrics/labels.py": ["metrics/test_labels", "metrics/test_confusion"],
-    "harness/metrics/mean.py": ["metrics/test_mean"],
-    "harness/metrics/ranking.py": ["metrics/test_ranking"],
-    "harness/metrics/summable.py": ["metrics/test_summable", "metrics/test_failures"],
-    "harness/metrics/tensors.py": ["metrics/test_tensors"],
-    "harness/metrics/torchmetrics_adapter.py": ["metrics/test_torchmetrics"],
+    "harness/disteval/metrics/base.py": ["metrics/test_base", "metrics/test_failures"],
+    "harness/disteval/metrics/columns.py": ["metrics/test_columns", "metrics/test_base"],
+    "harness/disteval/metrics/confusion.py": ["metrics/test_confusion"],
+    "harness/disteval/metrics/exact.py": ["metrics/test_exact", "metrics/test_mean"],
+    "harness/disteval/metrics/group.py": ["metrics/test_summable"],
+    "harness/disteval/metrics/labels.py": ["metrics/test_labels", "metrics/test_confusion"],
+    "harness/disteval/metrics/mean.py": ["metrics/test_mean"],
+    "harness/disteval/metrics/ranking.py": ["metrics/test_ranking"],
+    "harness/disteval/metrics/summable.py": ["metrics/test_summable", "metrics/test_failures"],
+    "harness/disteval/metrics/tensors.py": ["metrics/test_tensors"],
+    "harness/disteval/metrics/torchmetrics_adapter.py": ["metrics/test_torchmetrics"],
 }
 """A module, and the tests below suites/unit that have to notice a change in it."""
 
@@ -120,7 +120,10 @@ def work_in_a_copy(parent: str) -> None:
     shutil.copy(ROOT / "pyproject.toml", copy)
     os.chdir(copy)
     # A compiled file is told from a stale one by its second, and a mutant lives shorter.
-    os.environ.update(PYTHONPATH=str(copy), PYTHONDONTWRITEBYTECODE="1")
+    os.environ.update(
+        PYTHONPATH=os.pathsep.join(str(copy / name) for name in ("harness", "backends")),
+        PYTHONDONTWRITEBYTECODE="1",
+    )
 
 
 def outcome_of(item: WorkItem) -> Outcome:

@@ -12,8 +12,7 @@ import textwrap
 from pathlib import Path
 
 import click
-
-from harness.cli import main
+from disteval.cli import main
 
 PAGE = Path(__file__).parents[1] / "docs" / "command_line.md"
 BEGIN, END = "<!-- written by tools/write_command_line.py -->", "<!-- end -->"

@@ -1,6 +1,6 @@
 """Every rule of the contract, and a test of one's own on ranks."""
 
-from suites.conformance.test_conformance import test_rule  # noqa: F401 - pytest collects it
+from disteval.conformance.suite.test_conformance import test_rule  # noqa: F401 - pytest collects it
 
 
 def total(backend, number):

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from disteval import framing
+from disteval.contract import BaseDistBackend
+from disteval.metrics import Accuracy
+from disteval.worlds import World
 
-from harness import framing
-from harness.contract import BaseDistBackend
-from harness.metrics import Accuracy
-from harness.worlds import World
 from suites.benchmarks.asv._ranks import CountingBackend, times_of
 from suites.benchmarks.objects import raw_of, without_journal
 

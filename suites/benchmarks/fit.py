@@ -18,13 +18,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from disteval.datasets import load_embedded
+from disteval.estimator import Estimator
+from disteval.estimator.cifar10 import Classifier, Pictures, create_runner, whole
+from disteval.worlds import World
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
-
-from harness.datasets import load_embedded
-from harness.estimator import Estimator
-from harness.estimator.cifar10 import Classifier, Pictures, create_runner, whole
-from harness.worlds import World
 
 BATCH_SIZE = 64
 LR = 0.01

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from disteval import evaluate, get_dist_backend
+from disteval.datasets import ArrayDataset
+from disteval.metrics import Accuracy
+from disteval.models import default_weights
+from disteval.models.preprocess import preprocess
+from disteval.models.resnet18_torch import build, make_predict
 from torch.utils.data import DataLoader, Dataset
-
-from harness import evaluate, get_dist_backend
-from harness.datasets import ArrayDataset
-from harness.metrics import Accuracy
-from harness.models import default_weights
-from harness.models.preprocess import preprocess
-from harness.models.resnet18_torch import build, make_predict
 
 BATCH_SIZE = 256
 Contestant = Callable[[], int]
@@ -141,7 +140,7 @@ def mmeval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
 
 
 def ours(dataset: ArrayDataset, predict: Callable[[Any], Any]) -> Contestant:
-    """`harness.evaluate` in this process."""
+    """`disteval.evaluate` in this process."""
 
     def run() -> int:
         metrics = {"accuracy": Accuracy(counts=True)}
@@ -153,7 +152,7 @@ def ours(dataset: ArrayDataset, predict: Callable[[Any], Any]) -> Contestant:
 
 def predict_of(framework: str, exact: bool = False) -> Callable[[Any], Any]:
     """The framework's model, as a function of pictures."""
-    module = importlib.import_module(f"harness.models.resnet18_{framework}")
+    module = importlib.import_module(f"disteval.models.resnet18_{framework}")
     predict: Callable[[Any], Any] = module.make_predict(default_weights(), exact=exact)
     return predict
 
@@ -177,8 +176,7 @@ def keras_loop(dataset: ArrayDataset) -> Contestant:
     """``model.evaluate`` over a ``tf.data`` pipeline."""
     import keras
     import tensorflow as tf
-
-    from harness.models import resnet18_tensorflow as resnet18
+    from disteval.models import resnet18_tensorflow as resnet18
 
     model = resnet18.build(default_weights())
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)  # Keras insists on one
@@ -201,8 +199,7 @@ def flax_loop(dataset: ArrayDataset) -> Contestant:
     """A jitted step for each batch; the last, smaller one is compiled by itself."""
     import jax
     import jax.numpy as jnp
-
-    from harness.models import resnet18_jax as resnet18
+    from disteval.models import resnet18_jax as resnet18
 
     model, held = resnet18.ResNet18(), resnet18.variables(default_weights())
 

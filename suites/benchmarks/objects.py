@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-
-from harness.contract import BaseDistBackend
-from harness.worlds import World
+from disteval.contract import BaseDistBackend
+from disteval.worlds import World
 
 WORLD_SIZE = 2
 SMALL = {"rank": 1, "top1": 0.5, "size": 10_000}

@@ -15,10 +15,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from disteval.padding import pad_shard_unpad
 from flax import jax_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-from harness.padding import pad_shard_unpad
 
 DEVICES, ROWS, ROUNDS = 8, 4096, 15
 WIDTH = 50 * 2**20 // 4 // ROWS

@@ -22,13 +22,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harness import evaluate
-from harness.contract import BaseDistBackend
-from harness.datasets import ArrayDataset, load_cifar10, load_embedded
-from harness.metrics import Accuracy
-from harness.models import default_weights
-from harness.models.resnet18_torch import make_predict
-from harness.worlds import World
+from disteval import evaluate
+from disteval.contract import BaseDistBackend
+from disteval.datasets import ArrayDataset, load_cifar10, load_embedded
+from disteval.metrics import Accuracy
+from disteval.models import default_weights
+from disteval.models.resnet18_torch import make_predict
+from disteval.worlds import World
+
 from suites.benchmarks import counting, objects
 from suites.benchmarks.loops import BATCH_SIZE, Contestant, contestants
 
@@ -101,7 +102,7 @@ def evaluation(samples: int, rounds: int) -> Iterator[str]:
 
 
 def on_rank(backend: BaseDistBackend, dataset: ArrayDataset) -> int:
-    """`harness.evaluate` on one rank of a world that is already there."""
+    """`disteval.evaluate` on one rank of a world that is already there."""
     metrics = {"accuracy": Accuracy(counts=True)}
     predict = make_predict(default_weights())
     result = evaluate(predict, dataset, metrics, backend, BATCH_SIZE)

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from disteval import framing
+from disteval.contract import BaseDistBackend
+from disteval.worlds import World
 
-from harness import framing
-from harness.contract import BaseDistBackend
-from harness.worlds import World
 from suites.benchmarks.counting import time_it
 from suites.benchmarks.objects import without_journal
 

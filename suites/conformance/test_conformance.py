@@ -1,26 +1,3 @@
-"""Every rule, over every backend, at every world size: one test each."""
+"""The suite that third parties run, over the backends that are here."""
 
-from __future__ import annotations
-
-import pytest
-
-pytest.importorskip("hypothesis", reason="hypothesis is not installed")
-
-from harness.conformance.plugin import BackendWorlds
-from harness.conformance.rules import Rule
-from harness.conformance.runner import check_rule, select_rules
-
-
-@pytest.mark.parametrize("rule", select_rules(), ids=lambda rule: rule.number)
-def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest) -> None:
-    result = check_rule(
-        rule,
-        worlds.cls,
-        worlds.get(),
-        examples=request.config.getoption("examples"),
-        fresh=worlds.fresh if worlds.can_be_lost else None,
-    )
-    if result.outcome == "unsupported":
-        pytest.skip(result.message)
-    assert result.outcome == "passed", f"{rule.sentence}\n{result.message}\n{result.counterexample}"
-    assert result.examples > 0
+from disteval.conformance.suite.test_conformance import test_rule  # noqa: F401 - pytest collects it

@@ -10,8 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
-from harness.registry import list_all_backends
+from disteval.registry import list_all_backends
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -25,7 +24,7 @@ PAGES = [
 _FENCE = re.compile(r"^(`{3,})(\w*)")
 _FILE = re.compile(r"#\s*([\w./-]+\.\w+)\n")
 _ENTRY_POINTS = re.compile(r'\[project\.entry-points\."disteval\.backends"\]\n((?:.+ = .+\n)+)')
-_MODEL = re.compile(r"harness\.models\.resnet18_(\w+)")
+_MODEL = re.compile(r"disteval\.models\.resnet18_(\w+)")
 _LIBRARIES = {"flax", "hypothesis", "jax", "mpi4py", "paddle", "ray", "tensorflow", "torch"}
 
 
@@ -70,7 +69,7 @@ class Block:
                 for name in _imported(node):
                     model = _MODEL.match(name)
                     found |= {model[1] if model else name.partition(".")[0]} & _LIBRARIES
-                    found |= {"hypothesis"} if name.startswith("harness.conformance") else set()
+                    found |= {"hypothesis"} if name.startswith("disteval.conformance") else set()
                     found |= {"ray"} if name.endswith(".RayLauncher") else set()
         return found
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from disteval.cli import main
 
-from harness.cli import main
 from suites.docs.pages import ROOT, blocks_of, prose_of, text_of
 
 LAUNCHERS = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horovod"}

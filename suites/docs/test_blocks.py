@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from disteval.registry import list_all_backends
 
-from harness.registry import list_all_backends
 from suites.docs.pages import PAGES, Block, blocks_of, write_files
 from suites.processes import run_plainly
 from suites.requirements import backend_class, framework

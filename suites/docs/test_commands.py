@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 import pytest
+from disteval.datasets import load_embedded
+from disteval.datasets.cifar10 import BINARY_FOLDER
+from disteval.registry import list_all_backends
 
-from harness.datasets import load_embedded
-from harness.datasets.cifar10 import BINARY_FOLDER
-from harness.registry import list_all_backends
 from suites.docs.pages import PAGES, blocks_of, write_files
 from suites.docs.shell import LAUNCHERS, Command, check, check_disteval, commands_of, mentions_of
 from suites.processes import horovodrun, mpirun, run_plainly, torchrun
@@ -31,7 +31,7 @@ _THEIR_OWN = ("--data", "--download", "--weights", "--device", "--json", "--html
 @cache
 def pytest_options() -> set[str]:
     """What pytest takes, with the plugin."""
-    command = [sys.executable, "-m", "pytest", "-p", "harness.conformance.plugin", "--help"]
+    command = [sys.executable, "-m", "pytest", "-p", "disteval.conformance.plugin", "--help"]
     shown = run_plainly(command, Path(__file__).parent, SECONDS).stdout
     return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", shown))
 
@@ -123,7 +123,7 @@ def _as_run_here(command: Command) -> list[str]:
     """The command with this Python's own programs; a check with few examples, at one world size."""
     name, *words = command.words
     if name == "disteval":
-        words = ["-m", "harness.cli", *words]
+        words = ["-m", "disteval.cli", *words]
         if "check" in words and {"--list", "--help"}.isdisjoint(words):
             words += ["--examples=5", *([] if "--world-size" in words else ["--world-size=2"])]
     elif name == "pytest":

@@ -16,10 +16,10 @@ from suites.requirements import framework
 
 SECONDS = 180.0
 COPIED = ("backends", "docs", "harness", "suites", "tools", "pyproject.toml")
-_CHECK = "python -m harness.cli check --world-size 1,2,3 --examples 3"
+_CHECK = "python -m disteval.cli check --world-size 1,2,3 --examples 3"
 _RULES = "[134].*,2.[12],5.[12],6.*,8.1"
 _CORRECT = """
-from harness.conformance.runner import check_backend, select_rules
+from disteval.conformance.runner import check_backend, select_rules
 from suites.mutants.correct import CORRECT
 for backend in CORRECT:
     assert check_backend(backend, (1, 2, 3), rules=select_rules(["5.4"])).verdict == "conformant"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 
+import disteval
 import pytest
 
-import harness
 from suites.docs.pages import PAGES, ROOT, prose_of, text_of
 
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]*)\)")
@@ -34,7 +34,7 @@ def anchors_of(page: str) -> set[str]:
 
 def test_the_contract_page_has_every_rule_as_it_is_checked() -> None:
     pytest.importorskip("hypothesis", reason="hypothesis is not installed")
-    from harness.conformance.runner import select_rules
+    from disteval.conformance.runner import select_rules
 
     page = text_of("docs/contract.md")
     listed = re.findall(r"^- \*\*(\S+)\*\* (.*) \*\((\w+).*\)\*$", page, re.M)
@@ -44,8 +44,8 @@ def test_the_contract_page_has_every_rule_as_it_is_checked() -> None:
 def test_the_reference_has_every_public_name_once() -> None:
     page = text_of("docs/reference.rst")
     listed = re.findall(r"^   ([a-z]+)\.(\w+)$", page, re.M)
-    assert sorted(name for _, name in listed) == sorted(harness.__all__)
+    assert sorted(name for _, name in listed) == sorted(disteval.__all__)
     for module, name in listed:
-        found = getattr(importlib.import_module(f"harness.{module}"), name)
-        assert found is getattr(harness, name)
-        assert f".. automodule:: harness.{module}\n" in page
+        found = getattr(importlib.import_module(f"disteval.{module}"), name)
+        assert found is getattr(disteval, name)
+        assert f".. automodule:: disteval.{module}\n" in page

@@ -11,27 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import UsageError, WeightsError
 
-from harness import UsageError, WeightsError
 from suites.requirements import framework
 
 torch = framework("torch")
 
-from harness.estimator import EpochBasedRunner  # noqa: E402
-from harness.estimator import checkpoint as module  # noqa: E402
-from harness.estimator.checkpoint import (  # noqa: E402
+from disteval.estimator import EpochBasedRunner  # noqa: E402
+from disteval.estimator import checkpoint as module  # noqa: E402
+from disteval.estimator.checkpoint import (  # noqa: E402
     check_plain,
     latest_checkpoint,
     read_checkpoint,
     write_atomically,
     write_checkpoint,
 )
+
 from suites.estimator.tiny import Tiny  # noqa: E402
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from harness.estimator.checkpoint import write_atomically
+from disteval.estimator.checkpoint import write_atomically
 
 def write(file):
     file.write(b"half of it")

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import UsageError, WeightsError, WorldError
+from disteval.metrics import Accuracy, CrossEntropy
 
-from harness import UsageError, WeightsError, WorldError
-from harness.metrics import Accuracy, CrossEntropy
 from suites.processes import is_running, wait_for
 from suites.requirements import framework
 
 torch = framework("torch")
 
 import safetensors.torch  # noqa: E402
+from disteval.estimator import EpochBasedRunner, Estimator  # noqa: E402
 
-from harness.estimator import EpochBasedRunner, Estimator  # noqa: E402
 from suites.estimator import tiny  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import WorldError
 
-from harness import WorldError
 from suites.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
 from suites.requirements import framework
 
 torch = framework("torch")
 
-from harness.estimator import Estimator  # noqa: E402
-from harness.estimator.checkpoint import checkpoints  # noqa: E402
+from disteval.estimator import Estimator  # noqa: E402
+from disteval.estimator.checkpoint import checkpoints  # noqa: E402
+
 from suites.estimator import tiny  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]
@@ -150,7 +151,7 @@ def test_a_worker_that_hangs_is_named_when_time_is_up(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-from harness.estimator import Estimator
+from disteval.estimator import Estimator
 from suites.estimator import tiny
 if __name__ == "__main__":
     with Estimator(tiny.runner, {config!r}, "local", 2, progress=False) as estimator:

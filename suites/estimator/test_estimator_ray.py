@@ -17,7 +17,8 @@ from suites.requirements import framework
 
 framework("torch")
 
-from harness.estimator import Estimator  # noqa: E402
+from disteval.estimator import Estimator  # noqa: E402
+
 from suites.estimator import tiny  # noqa: E402
 from suites.estimator.test_estimator_faults import CREATORS, WORKFLOW, config_of  # noqa: E402
 

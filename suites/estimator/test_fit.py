@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval.datasets import load_embedded
+from disteval.report.files import read_run
 
-from harness.datasets import load_embedded
-from harness.report.files import read_run
 from suites.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
 from suites.requirements import framework
 
@@ -49,7 +49,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def disteval(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "harness.cli", *arguments)
+    return run(sys.executable, "-m", "disteval.cli", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_what_can_not_work_ends_with_2_and_one_paragraph(
 
 
 def test_ctrl_c_ends_a_training_and_its_workers(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness.cli", "fit", f"--data={folder}", "--epochs=500"]
+    command = [sys.executable, "-m", "disteval.cli", "fit", f"--data={folder}", "--epochs=500"]
     driver = start_as_from_a_terminal([*command, f"--work-dir={tmp_path / 'work'}"])
     try:
         assert driver.stdout is not None

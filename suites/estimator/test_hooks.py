@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import LibraryMissingError, UsageError
 
-from harness import LibraryMissingError, UsageError
 from suites.requirements import framework
 
 torch = framework("torch")
@@ -19,17 +19,17 @@ data = torch.utils.data
 
 import safetensors  # noqa: E402
 import safetensors.torch  # noqa: E402
-
-from harness.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
-from harness.estimator import hooks as hooks_module  # noqa: E402
-from harness.estimator.hooks import (  # noqa: E402
+from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
+from disteval.estimator import hooks as hooks_module  # noqa: E402
+from disteval.estimator.hooks import (  # noqa: E402
     CheckpointHook,
     EvalHook,
     Hook,
     OptimizerHook,
     TensorboardLoggerHook,
 )
-from harness.metrics import Accuracy, CrossEntropy  # noqa: E402
+from disteval.metrics import Accuracy, CrossEntropy  # noqa: E402
+
 from suites.estimator.tiny import Tiny, samples  # noqa: E402
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from disteval import UsageError
 
-from harness import UsageError
 from suites.requirements import framework
 
 torch = framework("torch")
 data = torch.utils.data
 
-from harness.estimator.loaders import with_sampler  # noqa: E402
+from disteval.estimator.loaders import with_sampler  # noqa: E402
 
 SIZES = [(10, 1), (10, 2), (10, 3), (2, 3), (7, 4)]
 

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import UsageError
 
-from harness import UsageError
 from suites.requirements import framework
 
 torch = framework("torch")
 framework("mmengine")
 
+from disteval.estimator import Estimator  # noqa: E402
 from mmengine.evaluator import BaseMetric, Evaluator  # noqa: E402
 from mmengine.model import BaseModel  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 
-from harness.estimator import Estimator  # noqa: E402
 from suites.estimator import tiny  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]

@@ -7,19 +7,20 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from disteval import UsageError
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import UsageError
 from suites.requirements import framework
 from suites.thread_world import run_ranks, values
 
 torch = framework("torch")
 data = torch.utils.data
 
-from harness.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
-from harness.estimator.hooks import Hook  # noqa: E402
+from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
+from disteval.estimator.hooks import Hook  # noqa: E402
+
 from suites.estimator.tiny import Tiny, samples  # noqa: E402
 
 STAGES = [

@@ -12,19 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import RankError, UsageError, WorldError
+from disteval.worlds import World
 
-from harness import RankError, UsageError, WorldError
-from harness.worlds import World
 from suites.requirements import backend_class, framework
 
 torch = framework("torch")
 data = torch.utils.data
 
-from harness.estimator import EpochBasedRunner  # noqa: E402
-from harness.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
-from harness.estimator.distributed import distribute, inner  # noqa: E402
-from harness.estimator.hooks import CheckpointHook, Hook  # noqa: E402
-from harness.sharding import ShardPlan  # noqa: E402
+from disteval.estimator import EpochBasedRunner  # noqa: E402
+from disteval.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
+from disteval.estimator.distributed import distribute, inner  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook, Hook  # noqa: E402
+from disteval.sharding import ShardPlan  # noqa: E402
+
 from suites.estimator.tiny import Tiny, facts, samples  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]
@@ -131,7 +132,7 @@ def test_a_model_that_averages_no_gradients_is_warned_of(two: World, kind: str) 
     assert len(first) == (kind == "plain")
     if kind == "plain":
         assert "nothing in Tiny averages gradients over the 2 ranks" in first[0]
-        assert "harness.estimator.distributed.distribute" in first[0]
+        assert "disteval.estimator.distributed.distribute" in first[0]
 
 
 def score_and_lose(model: Any, batch: Any, train_mode: bool) -> Any:

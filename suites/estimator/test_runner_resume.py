@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import UsageError, WeightsError
 
-from harness import UsageError, WeightsError
 from suites.requirements import framework
 
 torch = framework("torch")
 data = torch.utils.data
 
-from harness.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
-from harness.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
-from harness.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
+from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
+from disteval.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
+
 from suites.estimator.tiny import Tiny, assert_same, facts, samples  # noqa: E402
 
 WORKFLOWS = {

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from disteval.estimator import EpochBasedRunner, IterBasedRunner
+from disteval.estimator.hooks import EvalHook, Hook
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-
-from harness.estimator import EpochBasedRunner, IterBasedRunner
-from harness.estimator.hooks import EvalHook, Hook
 
 FEATURES, CLASSES = 6, 3
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import CoverageError, ShardPlan, UsageError, evaluate
+from disteval.coverage import Coverage
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import CoverageError, ShardPlan, UsageError, evaluate
-from harness.coverage import Coverage
 from suites.evaluation.test_evaluate import numbered, read_label
 from suites.thread_world import run_ranks, values
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import Evaluation, RankError, UsageError, evaluate, get_dist_backend
+from disteval.datasets import ArrayDataset
+from disteval.metrics import Accuracy, BaseMetric
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import Evaluation, RankError, UsageError, evaluate, get_dist_backend
-from harness.datasets import ArrayDataset
-from harness.metrics import Accuracy, BaseMetric
 from suites.thread_world import run_ranks, values
 
 

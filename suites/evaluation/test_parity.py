@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval.cli.job import FRAMEWORKS
+from disteval.datasets.embedded import load_embedded
+from disteval.models import default_weights
+from disteval.models.preprocess import preprocess
 from safetensors.numpy import load_file
 
-from harness.cli.job import FRAMEWORKS
-from harness.datasets.embedded import load_embedded
-from harness.models import default_weights
-from harness.models.preprocess import preprocess
 from suites.requirements import backend_class, framework
 
 REFERENCE = Path(__file__).with_name("reference_scores.safetensors")
@@ -86,7 +86,7 @@ def test_the_same_predictions_are_right(
     report = tmp_path / "report.json"
     done = subprocess.run(
         [
-            sys.executable, "-m", "harness.cli", "eval", "--data=embedded", "--timeout=120",
+            sys.executable, "-m", "disteval.cli", "eval", "--data=embedded", "--timeout=120",
             f"--framework={name}", f"--backend={backend}", f"--world-size={world_size}",
             f"--json={report}",
         ],

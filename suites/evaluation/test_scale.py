@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from disteval import evaluate, framing
+from disteval.datasets import ArrayDataset
+from disteval.metrics import Accuracy, ConfusionMatrix, Mean
+from disteval_backends.threads_dist import ThreadsDist
 
-from backends.threads_dist import ThreadsDist
-from harness import evaluate, framing
-from harness.datasets import ArrayDataset
-from harness.metrics import Accuracy, ConfusionMatrix, Mean
 from suites.thread_world import Counting, run_ranks, values
 
 WORLD_SIZE = 512

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from disteval.worlds.jobs import MpirunLauncher
 
-from harness.worlds.jobs import MpirunLauncher
 from suites.requirements import backend_class, framework
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

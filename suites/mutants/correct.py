@@ -7,10 +7,10 @@ import zlib
 from typing import Any, ClassVar
 
 import numpy as np
+from disteval import RankError, framing
+from disteval.contract import BaseDistBackend, Capabilities, No, TensorBaseDistBackend
+from disteval_backends.threads_dist import ThreadsDist
 
-from backends.threads_dist import ThreadsDist
-from harness import RankError, framing
-from harness.contract import BaseDistBackend, Capabilities, No, TensorBaseDistBackend
 from suites.mutants.sockets import Sockets
 
 CORRECT: list[type[BaseDistBackend]] = [Sockets]

@@ -6,8 +6,8 @@ import socket
 import struct
 from typing import Any, ClassVar
 
-from harness import framing
-from harness.contract import BaseDistBackend, Rendezvous
+from disteval import framing
+from disteval.contract import BaseDistBackend, Rendezvous
 
 _SIZE = struct.Struct("<Q")
 

@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from harness.conformance.runner import Report, check_backend, select_rules
-from harness.contract import BaseDistBackend, Capabilities, No
+from disteval.conformance.runner import Report, check_backend, select_rules
+from disteval.contract import BaseDistBackend, Capabilities, No
+
 from suites.mutants.broken import MUTANTS
 from suites.mutants.correct import CORRECT, Reference
 from suites.mutants.sockets import Sockets

@@ -35,7 +35,7 @@ def test_the_suite_takes_it_by_name_from_any_folder(
     environment: Environment, miniature: Environment
 ) -> None:
     command = ["pytest", "-q", "--disteval-backend", "my_pkg:MyBackend", "--world-size=2"]
-    done = environment.run(*command, "--pyargs", "suites.conformance", seconds=300)
+    done = environment.run(*command, "--pyargs", "disteval.conformance.suite", seconds=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
 

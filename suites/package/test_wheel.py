@@ -36,9 +36,9 @@ def _contents(wheel: Path) -> dict[str, int]:
 
 def test_no_file_that_the_library_needs_is_missing(built: Built, clone: Path) -> None:
     there = {
-        str(path.relative_to(clone))
-        for package in ("harness", "backends", "suites")
-        for path in (clone / package).rglob("*")
+        str(path.relative_to(clone / root))
+        for root in ("harness", "backends")
+        for path in (clone / root).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert there <= _contents(built.wheel).keys()
@@ -66,7 +66,7 @@ def test_the_doctor_says_what_would_make_the_rest_work(environment: Environment)
 
 def test_the_tests_that_come_with_it_run_there(environment: Environment) -> None:
     command = ["pytest", "-q", "--disteval-backend=threads", "--world-size=2", "--pyargs"]
-    done = environment.run(*command, "suites.conformance")
+    done = environment.run(*command, "disteval.conformance.suite")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import FrameError, RankError, framing, plain, wire
+from disteval.conformance.fingerprint import see
+from disteval.errors import IncompleteFrameError
+from disteval.framing import BLOCK_BYTES, Call
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness import FrameError, RankError, framing, plain, wire
-from harness.conformance.fingerprint import see
-from harness.errors import IncompleteFrameError
-from harness.framing import BLOCK_BYTES, Call
 from suites.frames import Unloadable, Unpicklable, configured, objects
 
 

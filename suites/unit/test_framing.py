@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import FrameError, RankError, UsageError, framing, wire
+from disteval.conformance.fingerprint import see
+from disteval.errors import IncompleteFrameError
+from disteval.framing import BLOCK_BYTES, Call
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import FrameError, RankError, UsageError, framing, wire
-from harness.conformance.fingerprint import see
-from harness.errors import IncompleteFrameError
-from harness.framing import BLOCK_BYTES, Call
 from suites.frames import Unloadable, Unpicklable, configured, objects, plain_objects
 from suites.thread_world import run_ranks
 

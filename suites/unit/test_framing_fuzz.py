@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import FrameError, RankError, framing, plain, wire
+from disteval.framing import BLOCK_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import FrameError, RankError, framing, plain, wire
-from harness.framing import BLOCK_BYTES
 from suites.frames import configured, plain_objects
 
 _CAP = 1 << 18

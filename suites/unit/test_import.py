@@ -1,4 +1,4 @@
-"""``import harness`` is light."""
+"""``import disteval`` is light."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def _python(code: str) -> str:
 
 def test_importing_the_harness_imports_no_framework() -> None:
     loaded = _python(
-        "import sys, harness, harness.cli, harness.worlds\n"
+        "import sys, disteval, disteval.cli, disteval.worlds\n"
         "print({name.partition('.')[0] for name in sys.modules})"
     )
     for framework in ("torch", "jax", "tensorflow", "paddle", "mpi4py", "horovod", "ray"):
         assert f"'{framework}'" not in loaded
-    assert "'backends'" not in loaded
+    assert "'disteval_backends'" not in loaded

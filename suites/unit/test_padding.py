@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval import UsageError
+from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import UsageError
-from harness.padding import in_step, pad_shard_unpad, with_infinite_padding
 from suites.requirements import JAX_DEVICES, framework
 from suites.thread_world import run_ranks, values
 

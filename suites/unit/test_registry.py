@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import disteval
 import pytest
-
-import harness
-from backends.non_dist import NonDist
-from harness import UnknownBackendError, UsageError
+from disteval import UnknownBackendError, UsageError
+from disteval_backends.non_dist import NonDist
 
 
 def _run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
@@ -38,34 +37,34 @@ def _distribution(folder: Path, entries: str, **modules: str) -> Path:
 
 
 def test_names_come_in_a_stable_order() -> None:
-    names = harness.list_all_backends()
+    names = disteval.list_all_backends()
     assert names[:5] == ["non_dist", "mpi4py", "tf_horovod", "torch_cpu", "torch_cuda"]
-    assert names == harness.list_all_backends()
+    assert names == disteval.list_all_backends()
 
 
 def test_an_unknown_name_suggests_the_nearest_and_lists_the_known() -> None:
     with pytest.raises(UnknownBackendError, match="no backend 'torch_cup'") as caught:
-        harness.get_dist_backend("torch_cup")
+        disteval.get_dist_backend("torch_cup")
     assert "Did you mean 'torch_cpu'?" in str(caught.value)
-    assert all(name in str(caught.value) for name in harness.list_all_backends())
+    assert all(name in str(caught.value) for name in disteval.list_all_backends())
     with pytest.raises(UnknownBackendError, match="no backend 'qqq'"):
-        harness.set_default_dist_backend("qqq")
+        disteval.set_default_dist_backend("qqq")
 
 
 def test_the_same_name_is_the_same_instance() -> None:
-    assert harness.get_dist_backend("non_dist") is harness.get_dist_backend("non_dist")
+    assert disteval.get_dist_backend("non_dist") is disteval.get_dist_backend("non_dist")
 
 
 def test_the_default_is_non_dist_until_it_is_set() -> None:
     done = _run(
-        "import harness\n"
-        "assert type(harness.get_dist_backend()).__name__ == 'NonDist'\n"
-        "from backends.non_dist import NonDist\n"
+        "import disteval\n"
+        "assert type(disteval.get_dist_backend()).__name__ == 'NonDist'\n"
+        "from disteval_backends.non_dist import NonDist\n"
         "class Mine(NonDist): pass\n"
-        "harness.register_backend('mine', Mine)\n"
-        "harness.set_default_dist_backend('mine')\n"
-        "assert type(harness.get_dist_backend()) is Mine\n"
-        "assert harness.list_all_backends()[-1] == 'mine'\n"
+        "disteval.register_backend('mine', Mine)\n"
+        "disteval.set_default_dist_backend('mine')\n"
+        "assert type(disteval.get_dist_backend()) is Mine\n"
+        "assert disteval.list_all_backends()[-1] == 'mine'\n"
     )
     assert done.returncode == 0, done.stderr
 
@@ -82,9 +81,9 @@ def test_a_missing_library_names_the_extra(name: str, library: str, extra: str) 
     # None in sys.modules is how Python itself marks a module as not to be found.
     done = _run(
         f"import sys; sys.modules[{library!r}] = None\n"
-        f"import harness\n"
-        f"try:\n    harness.get_dist_backend({name!r})\n"
-        f"except harness.BackendUnavailableError as error:\n    print(error)\n"
+        f"import disteval\n"
+        f"try:\n    disteval.get_dist_backend({name!r})\n"
+        f"except disteval.BackendUnavailableError as error:\n    print(error)\n"
     )
     assert f"the package {library!r} is not installed" in done.stdout, done.stderr
     assert f"pip install 'disteval-harness[{extra}]'" in done.stdout
@@ -94,17 +93,17 @@ def test_a_third_party_is_found_and_a_broken_one_is_in_nobodys_way(tmp_path: Pat
     folder = _distribution(
         tmp_path,
         "theirs = their_backend:Theirs\nbroken = broken_backend:Broken\nwrong = their_backend:os",
-        their_backend="import os\nfrom backends.non_dist import NonDist as Theirs",
+        their_backend="import os\nfrom disteval_backends.non_dist import NonDist as Theirs",
         broken_backend="raise OSError('a broken installation')",
     )
     done = _run(
-        "import harness\n"
-        "print(harness.list_all_backends())\n"
-        "print(type(harness.get_dist_backend('theirs')).__name__)\n"
+        "import disteval\n"
+        "print(disteval.list_all_backends())\n"
+        "print(type(disteval.get_dist_backend('theirs')).__name__)\n"
         "for name in ('broken', 'wrong'):\n"
-        "    try: harness.get_dist_backend(name)\n"
-        "    except harness.HarnessError as error: print(error)\n"
-        "print(type(harness.get_dist_backend('non_dist')).__name__)\n",
+        "    try: disteval.get_dist_backend(name)\n"
+        "    except disteval.HarnessError as error: print(error)\n"
+        "print(type(disteval.get_dist_backend('non_dist')).__name__)\n",
         folder,
     )
     assert done.returncode == 0, done.stderr
@@ -113,7 +112,7 @@ def test_a_third_party_is_found_and_a_broken_one_is_in_nobodys_way(tmp_path: Pat
     assert "'broken'" in names
     assert theirs == "NonDist"
     assert "importing broken_backend:Broken failed with OSError: a broken installation" in broken
-    assert "is no subclass of harness.BaseDistBackend" in wrong
+    assert "is no subclass of disteval.BaseDistBackend" in wrong
     assert ours == "NonDist"
 
 
@@ -121,16 +120,16 @@ def test_a_third_party_cannot_take_the_name_of_a_backend_of_ours(tmp_path: Path)
     folder = _distribution(
         tmp_path,
         "non_dist = impostor:Impostor",
-        impostor="from backends.non_dist import NonDist\nclass Impostor(NonDist): ...",
+        impostor="from disteval_backends.non_dist import NonDist\nclass Impostor(NonDist): ...",
     )
-    done = _run("import harness; print(type(harness.get_dist_backend('non_dist')))", folder)
-    assert "backends.non_dist.NonDist" in done.stdout, done.stderr
+    done = _run("import disteval; print(type(disteval.get_dist_backend('non_dist')))", folder)
+    assert "disteval_backends.non_dist.NonDist" in done.stdout, done.stderr
 
 
 def test_register_backend_refuses_what_can_be_no_backend() -> None:
     with pytest.raises(UsageError, match="'non_dist' is taken"):
-        harness.register_backend("non_dist", NonDist)
+        disteval.register_backend("non_dist", NonDist)
     with pytest.raises(UsageError, match="is no subclass of"):
-        harness.register_backend("number", int)  # type: ignore[arg-type]
+        disteval.register_backend("number", int)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="non-empty string, not ''"):
-        harness.register_backend("", NonDist)
+        disteval.register_backend("", NonDist)

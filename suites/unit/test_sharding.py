@@ -6,10 +6,9 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from disteval import ShardPlan, UsageError
 from hypothesis import given
 from hypothesis import strategies as st
-
-from harness import ShardPlan, UsageError
 
 sizes = st.integers(0, 60)
 worlds = st.integers(1, 9)

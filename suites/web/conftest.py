@@ -56,7 +56,7 @@ def several(reports: dict[str, Path]) -> Path:
 
 
 def _disteval(folder: Path, *arguments: str) -> str:
-    done = run_plainly([sys.executable, "-m", "harness.cli", *arguments], folder, 120)
+    done = run_plainly([sys.executable, "-m", "disteval.cli", *arguments], folder, 120)
     return done.stdout + done.stderr
 
 

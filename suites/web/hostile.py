@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from backends.threads_dist import ThreadsDist
+from disteval_backends.threads_dist import ThreadsDist
 
 ATTACK = "</pre><script>ran = 1</script><img src=x onerror='ran = 1'>\u202e\x1b[31m"
 SHOWN = ATTACK.replace("\u202e\x1b", r"\u202e\x1b")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from disteval.conformance.runner import select_rules
 
-from harness.conformance.runner import select_rules
 from suites.requirements import framework
 
 if TYPE_CHECKING:

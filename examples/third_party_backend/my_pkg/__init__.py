@@ -7,8 +7,8 @@ import secrets
 import socket
 from typing import Any, ClassVar
 
-from harness import framing
-from harness.contract import BaseDistBackend, Rendezvous
+from disteval import framing
+from disteval.contract import BaseDistBackend, Rendezvous
 
 
 class MyBackend(BaseDistBackend):

@@ -18,14 +18,13 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-
-from harness import evaluate, framing
-from harness.contract import BaseDistBackend
-from harness.datasets import ArrayDataset, load_cifar10, load_embedded
-from harness.metrics import Accuracy
-from harness.metrics.arrays import to_numpy
-from harness.models import default_weights
-from harness.worlds import beat
+from disteval import evaluate, framing
+from disteval.contract import BaseDistBackend
+from disteval.datasets import ArrayDataset, load_cifar10, load_embedded
+from disteval.metrics import Accuracy
+from disteval.metrics.arrays import to_numpy
+from disteval.models import default_weights
+from disteval.worlds import beat
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -165,7 +164,7 @@ def evaluation_speeds(
     framework, device, root, size, rounds = work
     dataset = load_embedded() if root is None else load_cifar10(root)
     dataset = replace(dataset, images=dataset.images[:size], labels=dataset.labels[:size])
-    model = importlib.import_module(f"harness.models.resnet18_{framework}")
+    model = importlib.import_module(f"disteval.models.resnet18_{framework}")
     predict = model.make_predict(default_weights(), device)
     right = _right_by_hand(predict, dataset)
     speeds = []

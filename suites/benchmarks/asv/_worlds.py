@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contract import No
-from harness.errors import LibraryMissingError
-from harness.registry import get_backend_class
-from harness.worlds import World
+from disteval.contract import No
+from disteval.errors import LibraryMissingError
+from disteval.registry import get_backend_class
+from disteval.worlds import World
 
 SECONDS = 120.0
 """How long a world may be silent: machines that run benchmarks are busy with them."""

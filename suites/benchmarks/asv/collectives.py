@@ -6,7 +6,7 @@ import itertools
 import statistics
 from typing import Any
 
-from harness.errors import WorldError
+from disteval.errors import WorldError
 
 from . import _ranks, _worlds
 

@@ -20,8 +20,8 @@ class Conformance(_worlds.InWorld):
 
     def track_examples(self, backend: str, number: str) -> float:
         """Examples over the seconds of the whole check, drawing included; the rule must hold."""
-        from harness.conformance.runner import check_rule, select_rules
-        from harness.registry import get_backend_class
+        from disteval.conformance.runner import check_rule, select_rules
+        from disteval.registry import get_backend_class
 
         assert self.world is not None, "setup starts the world"
         [rule] = select_rules([number])

@@ -15,7 +15,7 @@ MODULES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorfl
 
 
 class EvaluationThroughput(_worlds.InWorld):
-    """`harness.evaluate` with ResNet-18 over 512 pictures, data and model at hand.
+    """`disteval.evaluate` with ResNet-18 over 512 pictures, data and model at hand.
 
     The pictures are CIFAR-10's where ``CIFAR10_ROOT`` names its folder, and the embedded ones
     elsewhere.

@@ -7,16 +7,16 @@ import subprocess
 import sys
 import time
 
-from harness.worlds import World
+from disteval.worlds import World
 
 from . import _worlds
 
 ROUNDS = 3
-IMPORT = "import time; t = time.perf_counter(); import harness; print(time.perf_counter() - t)"
+IMPORT = "import time; t = time.perf_counter(); import disteval; print(time.perf_counter() - t)"
 
 
 class Startup:
-    """`import harness` in a fresh interpreter, without the interpreter's own start."""
+    """`import disteval` in a fresh interpreter, without the interpreter's own start."""
 
     timeout = 60.0
 

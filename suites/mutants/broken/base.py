@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from backends.threads_dist import ThreadsDist
-from harness.contract import BaseDistBackend
+from disteval.contract import BaseDistBackend
+from disteval_backends.threads_dist import ThreadsDist
 
 MUTANTS: list[type[BaseDistBackend]] = []
 """Every one, with the rule that it breaks as ``breaks``."""

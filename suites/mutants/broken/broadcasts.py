@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from harness import framing
+from disteval import framing
+
 from suites.mutants.broken.base import Mutant
 
 

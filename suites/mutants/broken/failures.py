@@ -6,8 +6,9 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from harness import FrameError, RankError, framing
-from harness.contract import Rendezvous
+from disteval import FrameError, RankError, framing
+from disteval.contract import Rendezvous
+
 from suites.mutants.broken.base import MUTANTS, Mutant
 from suites.mutants.sockets import Sockets
 

@@ -7,8 +7,8 @@ import pickle
 from typing import Any
 
 import numpy as np
+from disteval.conformance.on_ranks import Sample
 
-from harness.conformance.on_ranks import Sample
 from suites.mutants.broken.base import Gathered, Mutant
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from disteval import framing
 
-from harness import framing
 from suites.mutants.broken.base import MUTANTS
 from suites.mutants.correct import TensorTemplate
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import RankError, UsageError, get_dist_backend
+from disteval.worlds import World
 
-from harness import RankError, UsageError, get_dist_backend
-from harness.worlds import World
 from suites.requirements import backend_class
 
 WORLD_SIZE = 3
@@ -214,12 +214,12 @@ def _gather_in_small_rounds(backend: Any) -> Any:
 
 def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
     backend_class("mpi4py")
-    from harness.worlds.jobs import MpirunLauncher
+    from disteval.worlds.jobs import MpirunLauncher
 
     script = tmp_path / "job.py"
     script.write_text(
-        "import harness\n"
-        "backend = harness.get_dist_backend('mpi4py')\n"
+        "import disteval\n"
+        "backend = disteval.get_dist_backend('mpi4py')\n"
         "if backend.rank == 1: raise LookupError('the one mistake')\n"
         "backend.all_gather_object(1)\n"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from backends._deadline import Deadline
+from disteval_backends._deadline import Deadline
 
 
 def test_a_body_that_takes_too_long_is_ended_once() -> None:

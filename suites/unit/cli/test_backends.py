@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-from harness import list_all_backends
-from harness.cli import main
-from harness.cli.backends import markdown_row, support_of
+from disteval import list_all_backends
+from disteval.cli import main
+from disteval.cli.backends import markdown_row, support_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "backends.md"
 

@@ -13,15 +13,16 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from harness.conformance.runner import select_rules
+from disteval.conformance.runner import select_rules
+
 from suites.processes import mpirun, run_plainly
 from suites.requirements import backend_class, framework
 
 RULES = select_rules()
 
 MINE = """
-from harness.worlds import detect_outer_world
-from backends.threads_dist import ThreadsDist
+from disteval.worlds import detect_outer_world
+from disteval_backends.threads_dist import ThreadsDist
 
 class Good(ThreadsDist):
     pass
@@ -62,7 +63,7 @@ def check(tmp_path: Path) -> Any:
     (tmp_path / "mine.py").write_text(MINE)
 
     def run(*arguments: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        command = [*under, sys.executable, "-m", "harness.cli", "check", *arguments]
+        command = [*under, sys.executable, "-m", "disteval.cli", "check", *arguments]
         return run_plainly(command, tmp_path, 120)
 
     return run
@@ -124,7 +125,7 @@ def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any)
         (("thread",), "no backend 'thread'. Did you mean 'threads'?"),
         (("none:Backend",), "importing none:Backend failed with ModuleNotFoundError"),
         (("mine:Missing",), "importing mine:Missing failed with AttributeError"),
-        (("mine:NotABackend",), "is no subclass of harness.BaseDistBackend"),
+        (("mine:NotABackend",), "is no subclass of disteval.BaseDistBackend"),
         (("threads", "--rules=77.*"), "no rule matches '77.*'; the known ones are: 1.1, 1.2"),
         (("threads", "--world-size=0"), "'0' is no list of world sizes"),
         (("threads", "--launcher=ssh"), "no launcher 'ssh'"),

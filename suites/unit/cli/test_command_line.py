@@ -16,7 +16,8 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from harness.cli import main
+from disteval.cli import main
+
 from suites.processes import (
     is_running,
     ranks_below,
@@ -25,7 +26,7 @@ from suites.processes import (
     wait_for,
 )
 
-DISTEVAL = [sys.executable, "-m", "harness.cli"]
+DISTEVAL = [sys.executable, "-m", "disteval.cli"]
 ROOT = Path(__file__).parents[3]
 
 MINE = """
@@ -50,7 +51,7 @@ class Stuck(Sockets):
 
 FALLING = """
 import click
-from harness.cli.terminal import Commands
+from disteval.cli.terminal import Commands
 
 @click.group(cls=Commands)
 def main():
@@ -201,7 +202,7 @@ def _read(descriptor: int) -> bytes:
     ],
 )
 def test_bash_completes(tmp_path: Path, typed: list[str], offered: list[str]) -> None:
-    (tmp_path / "disteval").write_text(f'#!/bin/sh\nexec {sys.executable} -m harness.cli "$@"\n')
+    (tmp_path / "disteval").write_text(f'#!/bin/sh\nexec {sys.executable} -m disteval.cli "$@"\n')
     (tmp_path / "disteval").chmod(0o755)
     script = (
         f'PATH="{tmp_path}:$PATH"; source <(disteval completion bash); '

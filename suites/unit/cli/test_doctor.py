@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import list_all_backends
 
-from harness import list_all_backends
 from suites.processes import (
     is_running,
     ranks_below,
@@ -21,7 +21,7 @@ from suites.processes import (
 )
 from suites.requirements import backend_class
 
-DOCTOR = [sys.executable, "-m", "harness.cli", "doctor"]
+DOCTOR = [sys.executable, "-m", "disteval.cli", "doctor"]
 
 MINE = """
 import os

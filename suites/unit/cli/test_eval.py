@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval.models import default_weights, save_weights
+from disteval.worlds.jobs import MpirunLauncher
 
-from harness.models import default_weights, save_weights
-from harness.worlds.jobs import MpirunLauncher
 from suites.processes import (
     collectives_left,
     is_running,
@@ -24,7 +24,7 @@ from suites.processes import (
 )
 from suites.requirements import backend_class, framework
 
-DISTEVAL = [sys.executable, "-m", "harness.cli"]
+DISTEVAL = [sys.executable, "-m", "disteval.cli"]
 BACKENDS = ["torch_cpu", "mpi4py"]
 REAL = pytest.param(
     "CIFAR10_ROOT",

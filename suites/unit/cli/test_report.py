@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from disteval.cli import main
+from disteval.errors import UsageError
+from disteval.report.charts import loss_charts, make_benchmarks, shown, throughput_chart
+from disteval.report.history import read_history
+from disteval.report.svg import Chart, Line, draw
 
-from harness.cli import main
-from harness.errors import UsageError
-from harness.report.charts import loss_charts, make_benchmarks, shown, throughput_chart
-from harness.report.history import read_history
-from harness.report.svg import Chart, Line, draw
 from suites.requirements import framework
 from suites.unit.report.runs import FIT
 

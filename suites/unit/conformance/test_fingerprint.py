@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval.conformance.fingerprint import see
+from disteval.conformance.objects import ARRAYS, SPECIAL, objects
 from hypothesis import given
-
-from harness.conformance.fingerprint import see
-from harness.conformance.objects import ARRAYS, SPECIAL, objects
 
 
 @given(objects())

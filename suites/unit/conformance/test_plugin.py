@@ -63,7 +63,7 @@ def test_needs(world):
 
 MODEST = """
 from suites.mutants.sockets import Sockets
-from harness.contract import Capabilities, No
+from disteval.contract import Capabilities, No
 
 class Modest(Sockets):
     capabilities = Capabilities(propagates_errors=No("it seemed hard"))
@@ -77,7 +77,7 @@ def run(tmp_path: Path) -> Run:
     def start(tests: str, *options: str, under: tuple[str, ...] = ()) -> object:
         (tmp_path / "test_mine.py").write_text(tests)
         launcher = [*under, sys.executable] if under else [sys.executable]
-        options = ("-m", "pytest", "-p", "harness.conformance.plugin", "-rs", *options)
+        options = ("-m", "pytest", "-p", "disteval.conformance.plugin", "-rs", *options)
         return run_plainly([*launcher, *options], tmp_path, 180)
 
     return start  # type: ignore[return-value]

@@ -8,10 +8,11 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from harness import RankError, framing
-from harness.conformance.runner import check_backend, check_rule, select_rules
-from harness.contract import Rendezvous
-from harness.worlds import World
+from disteval import RankError, framing
+from disteval.conformance.runner import check_backend, check_rule, select_rules
+from disteval.contract import Rendezvous
+from disteval.worlds import World
+
 from suites.mutants.sockets import Sockets
 
 

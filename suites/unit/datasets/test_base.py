@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness import UsageError
-from harness.datasets import ArrayDataset
+from disteval import UsageError
+from disteval.datasets import ArrayDataset
 
 IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.int64)
 

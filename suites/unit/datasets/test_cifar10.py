@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import DataError, UsageError
+from disteval.datasets import load_cifar10
+from disteval.datasets.cifar10 import BINARY_FOLDER, CLASSES, PYTHON_FOLDER
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from harness import DataError, UsageError
-from harness.datasets import load_cifar10
-from harness.datasets.cifar10 import BINARY_FOLDER, CLASSES, PYTHON_FOLDER
 
 RECORD = 3073
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from harness import DataError
-from harness.datasets import download_cifar10, load_cifar10
-from harness.datasets.cifar10 import BINARY_FOLDER
+from disteval import DataError
+from disteval.datasets import download_cifar10, load_cifar10
+from disteval.datasets.cifar10 import BINARY_FOLDER
 
 
 @pytest.fixture

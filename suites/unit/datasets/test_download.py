@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from harness import DataError
-from harness.datasets import download
+from disteval import DataError
+from disteval.datasets import download
 
 HEAD = b"HTTP/1.0 200 OK\r\n\r\n"
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness import UsageError
-from harness.datasets import load_embedded
-from harness.datasets.embedded import CLASSES
+from disteval import UsageError
+from disteval.datasets import load_embedded
+from disteval.datasets.embedded import CLASSES
 
 # Taken once. Whatever changes them changes every accuracy that anybody has noted down.
 DIGESTS = {

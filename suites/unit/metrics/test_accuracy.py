@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import ShardPlan, UsageError
+from disteval.metrics import Accuracy
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import ShardPlan, UsageError
-from harness.metrics import Accuracy
 from suites.thread_world import run_ranks, values
 
 # Few values, so that ties are common.
@@ -200,7 +200,7 @@ def test_bad_settings_are_named(arguments: dict[str, Any], message: str) -> None
 def test_numpy_arrays_import_no_framework() -> None:
     code = (
         "import sys, numpy as np\n"
-        "from harness.metrics import Accuracy\n"
+        "from disteval.metrics import Accuracy\n"
         "assert Accuracy()(np.eye(3), np.arange(3)) == {'top1': 1.0}\n"
         "print([name for name in ('torch', 'jax', 'tensorflow') if name in sys.modules])\n"
     )

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import UsageError
+from disteval.metrics import Accuracy
+from disteval.metrics.arrays import kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import UsageError
-from harness.metrics import Accuracy
-from harness.metrics.arrays import kind_of
 from suites.requirements import framework
 from suites.unit.metrics.test_accuracy import batches
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from disteval.metrics.arrays import is_on_host
 
-from harness.metrics.arrays import is_on_host
 from suites.requirements import framework
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
+from disteval import BaseDistBackend, RankError, ShardPlan, UsageError, get_dist_backend
+from disteval.metrics.base import BaseMetric
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import BaseDistBackend, RankError, ShardPlan, UsageError, get_dist_backend
-from harness.metrics.base import BaseMetric
 from suites.thread_world import run_ranks, values
 
 sizes = st.integers(0, 40)

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval.conformance.fingerprint import see
+from disteval.metrics.columns import pack, unpack
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from harness.conformance.fingerprint import see
-from harness.metrics.columns import pack, unpack
 
 _scalars: tuple[st.SearchStrategy[Any], ...] = (
     st.booleans(),

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import ShardPlan, UsageError
+from disteval.metrics import Accuracy, ConfusionMatrix
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import ShardPlan, UsageError
-from harness.metrics import Accuracy, ConfusionMatrix
 from suites.requirements import framework
 from suites.thread_world import run_ranks, values
 from suites.unit.metrics.test_accuracy import batches

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import UsageError
+from disteval.metrics import exact
+from disteval.metrics.exact import exact_mean, exact_sum, float64_of
 from hypothesis import given
 from hypothesis import strategies as st
-
-from harness import UsageError
-from harness.metrics import exact
-from harness.metrics.exact import exact_mean, exact_sum, float64_of
 
 MAX, TINY, SUBNORMAL = np.finfo(np.float64).max, np.finfo(np.float64).tiny, 5e-324
 NAMED = [0.0, -0.0, MAX, -MAX, TINY, -TINY, SUBNORMAL, -SUBNORMAL, 1.0, 1e16, -1e16, 0.1]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from disteval import RankError
+from disteval.metrics import BaseMetric, SummableMetric, base
+from disteval.metrics.summable import Sums
 
-from harness import RankError
-from harness.metrics import BaseMetric, SummableMetric, base
-from harness.metrics.summable import Sums
 from suites.thread_world import run_ranks
 
 

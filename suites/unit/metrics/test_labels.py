@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness import UsageError
-from harness.metrics import Accuracy
-from harness.metrics.labels import class_indices
+from disteval import UsageError
+from disteval.metrics import Accuracy
+from disteval.metrics.labels import class_indices
 
 INT64 = np.iinfo(np.int64)
 

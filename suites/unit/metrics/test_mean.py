@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import ShardPlan, UsageError
+from disteval.metrics import CrossEntropy, Mean
+from disteval.metrics.exact import exact_sum
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import ShardPlan, UsageError
-from harness.metrics import CrossEntropy, Mean
-from harness.metrics.exact import exact_sum
 from suites.requirements import framework
 from suites.thread_world import run_ranks, values
 from suites.unit.metrics.test_exact import finite, mean_of, same, special

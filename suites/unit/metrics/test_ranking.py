@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import RankError, ShardPlan, UsageError
+from disteval.metrics import AUROC, AveragePrecision
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import RankError, ShardPlan, UsageError
-from harness.metrics import AUROC, AveragePrecision
 from suites.requirements import framework
 from suites.thread_world import run_ranks, values
 

@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pytest
+from disteval import RankError, ShardPlan, UsageError, framing
+from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SummableMetric
+from disteval.metrics.summable import Sums
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import RankError, ShardPlan, UsageError, framing
-from harness.metrics import Accuracy, BaseMetric, MetricGroup, SummableMetric
-from harness.metrics.summable import Sums
 from suites.thread_world import Counting, run_ranks, values
 
 MODES: list[Literal["unzip", "cat"]] = ["unzip", "cat"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval.metrics.tensors import length, pack, to_tensors, unpack
 
-from harness.metrics.tensors import length, pack, to_tensors, unpack
 from suites.requirements import framework
 
 torch = framework("torch")

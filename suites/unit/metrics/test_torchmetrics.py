@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import RankError, ShardPlan, UsageError, evaluate, framing
+from disteval.datasets.base import ArrayDataset
+from disteval.metrics import Accuracy, BaseMetric, MetricGroup, from_torchmetrics
+from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.threads_dist import ThreadsDist
-from harness import RankError, ShardPlan, UsageError, evaluate, framing
-from harness.datasets.base import ArrayDataset
-from harness.metrics import Accuracy, BaseMetric, MetricGroup, from_torchmetrics
 from suites.requirements import framework
 from suites.thread_world import run_ranks, values
 
@@ -222,7 +222,7 @@ def test_a_size_that_would_drop_samples_is_an_error_on_every_rank(world: int, tm
     for outcome in run_ranks(world, rank):
         assert isinstance(outcome, UsageError)
         assert f"size=3, but all ranks together added {added} samples" in str(outcome)
-        assert "leave padding out before add(), as harness.evaluate does" in str(outcome)
+        assert "leave padding out before add(), as disteval.evaluate does" in str(outcome)
 
 
 def test_sizes_that_cannot_be_met_and_no_samples_are_errors_on_every_rank(tm: Any) -> None:
@@ -372,7 +372,7 @@ def test_what_is_no_metric_is_refused(tm: Any) -> None:
 def test_importing_it_imports_no_framework() -> None:
     code = (
         "import sys\n"
-        "from harness.metrics import from_torchmetrics\n"
+        "from disteval.metrics import from_torchmetrics\n"
         "try:\n    from_torchmetrics(1)\n"
         "except ValueError as error:\n    print(error)\n"
         "print([name for name in ('torch', 'torchmetrics', 'sklearn') if name in sys.modules])\n"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from disteval import UsageError
+from disteval.cli.job import FRAMEWORKS
+from disteval.models import random_trunk
 
-from harness import UsageError
-from harness.cli.job import FRAMEWORKS
-from harness.models import random_trunk
 from suites.requirements import framework
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval.cli.job import FRAMEWORKS
+from disteval.datasets.embedded import load_embedded
+from disteval.models import default_weights
+from disteval.models.folding import fold_norms, is_folded
 
-from harness.cli.job import FRAMEWORKS
-from harness.datasets.embedded import load_embedded
-from harness.models import default_weights
-from harness.models.folding import fold_norms, is_folded
 from suites.requirements import framework
 
 

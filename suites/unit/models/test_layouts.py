@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from disteval.models import default_weights
+from disteval.models.layouts import from_channels_last, to_channels_last
 
-from harness.models import default_weights
-from harness.models.layouts import from_channels_last, to_channels_last
 from suites.requirements import framework
 
 
@@ -21,7 +21,7 @@ def test_a_layout_and_back_is_what_it_was() -> None:
 def test_flax_gets_every_weight_and_knows_each_by_name() -> None:
     jax = framework("jax")
     framework("flax")
-    from harness.models.resnet18_jax import ResNet18, variables
+    from disteval.models.resnet18_jax import ResNet18, variables
 
     given = variables(default_weights())
     made = jax.eval_shape(ResNet18().init, jax.random.key(0), np.zeros((1, 32, 32, 3), np.float32))
@@ -30,7 +30,7 @@ def test_flax_gets_every_weight_and_knows_each_by_name() -> None:
 
 def test_keras_holds_every_weight_under_its_name() -> None:
     framework("tensorflow")
-    from harness.models.resnet18_tensorflow import build
+    from disteval.models.resnet18_tensorflow import build
 
     weights = default_weights()
     layers = {layer.name: layer.get_weights() for layer in build(weights).layers}

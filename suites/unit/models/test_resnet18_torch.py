@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import WeightsError
+from disteval.datasets import load_embedded
+from disteval.models import default_weights
+from disteval.models.preprocess import preprocess
+from disteval.models.resnet18 import buffer_shapes, parameter_shapes
 
-from harness import WeightsError
-from harness.datasets import load_embedded
-from harness.models import default_weights
-from harness.models.preprocess import preprocess
-from harness.models.resnet18 import buffer_shapes, parameter_shapes
 from suites.requirements import framework
 
 
@@ -22,13 +22,13 @@ def torch() -> Any:
 
 @pytest.fixture(scope="module")
 def predict(torch: Any) -> Any:
-    from harness.models.resnet18_torch import make_predict
+    from disteval.models.resnet18_torch import make_predict
 
     return make_predict(default_weights())
 
 
 def test_names_shapes_and_number_of_parameters(torch: Any) -> None:
-    from harness.models.resnet18_torch import ResNet18
+    from disteval.models.resnet18_torch import ResNet18
 
     model = ResNet18()
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -40,7 +40,7 @@ def test_names_shapes_and_number_of_parameters(torch: Any) -> None:
 
 def test_torchvisions_network_gives_the_same_scores(torch: Any) -> None:
     models = framework("torchvision.models")
-    from harness.models.resnet18_torch import build
+    from disteval.models.resnet18_torch import build
 
     torch.manual_seed(0)
     theirs = models.resnet18(num_classes=10).eval()
@@ -51,7 +51,7 @@ def test_torchvisions_network_gives_the_same_scores(torch: Any) -> None:
 
 
 def test_preprocessing_is_the_reference_bit_for_bit(torch: Any) -> None:
-    from harness.models import resnet18_torch
+    from disteval.models import resnet18_torch
 
     values = np.broadcast_to(np.arange(256, dtype=np.uint8), (1, 3, 4, 256))
     theirs = resnet18_torch.preprocess(torch.from_numpy(values.copy())).numpy()
@@ -77,7 +77,7 @@ def test_a_pictures_scores_do_not_depend_on_its_place_in_the_batch(
 
 
 def test_weights_that_do_not_fit_are_refused(torch: Any) -> None:
-    from harness.models.resnet18_torch import build
+    from disteval.models.resnet18_torch import build
 
     weights = default_weights()
     del weights["layer1.0.bn1.weight"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import WeightsError
+from disteval.models import default_weights, load_weights, random_trunk, save_weights
+from disteval.models.resnet18 import buffer_shapes, parameter_shapes
 
-from harness import WeightsError
-from harness.models import default_weights, load_weights, random_trunk, save_weights
-from harness.models.resnet18 import buffer_shapes, parameter_shapes
 from suites.requirements import framework
 
 PARAMETERS = 11_181_642
@@ -54,7 +54,7 @@ def test_he_initialisation() -> None:
 
 
 def test_what_ships_is_small() -> None:
-    head = resources.files("harness.models").joinpath("default_head.safetensors")
+    head = resources.files("disteval.models").joinpath("default_head.safetensors")
     assert len(head.read_bytes()) <= 64 * 1024
 
 
@@ -164,7 +164,7 @@ def test_a_torch_file_that_inflates_beyond_the_cap(
     ):
         for entry in plain.namelist():
             deflated.writestr(entry, plain.read(entry))
-    monkeypatch.setattr("harness.models.weights.MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr("disteval.models.weights.MAX_FILE_BYTES", 1 << 20)
     assert (tmp_path / "w.pt").stat().st_size < 1 << 20
     with pytest.raises(WeightsError, match="more than the 1048576 allowed"):
         load_weights(tmp_path / "w.pt")

@@ -1,4 +1,4 @@
-"""Files of ``--json``, as `harness.report.files` reads them."""
+"""Files of ``--json``, as `disteval.report.files` reads them."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval.conformance.runner import check_backend, select_rules
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.report.files import check_json_path, read_run, why_no_run, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.conformance.runner import check_backend, select_rules
-from harness.contract import BaseDistBackend
-from harness.errors import UsageError
-from harness.report.files import check_json_path, read_run, why_no_run, write_run
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.processes import run_plainly
 from suites.requirements import framework
@@ -61,7 +61,7 @@ def test_a_check_is_as_its_schema_says(validator: Any, broken: dict[str, Any]) -
 
 def test_an_evaluation_is_as_its_schema_says(validator: Any, tmp_path: Path) -> None:
     framework("torch")
-    command = [sys.executable, "-m", "harness.cli", "eval", "--world-size=1", "--json=e.json"]
+    command = [sys.executable, "-m", "disteval.cli", "eval", "--world-size=1", "--json=e.json"]
     done = run_plainly([*command, "--batch-size=1000"], tmp_path, 300)
     assert done.returncode == 0, done.stderr
     found = read_run(tmp_path / "e.json")

@@ -16,15 +16,15 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval.conformance.runner import check_backend, select_rules
+from disteval.errors import WorldError
+from disteval.report import model
+from disteval.report.page import render
+from disteval.report.text import visible
+from disteval.worlds import World
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.conformance.runner import check_backend, select_rules
-from harness.errors import WorldError
-from harness.report import model
-from harness.report.page import render
-from harness.report.text import visible
-from harness.worlds import World
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.requirements import framework
 from suites.unit.report.runs import EVALUATION, FIT
@@ -197,7 +197,7 @@ def test_another_message_is_left_whole(text: str) -> None:
 def test_a_library_that_is_missing_is_named_before_anything_runs(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['jinja2'] = None\n"
-        "from harness.cli import main\n"
+        "from disteval.cli import main\n"
         "main(['check', 'threads', '--html=r.html'])\n"
     )
     done = subprocess.run(

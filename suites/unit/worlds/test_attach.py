@@ -13,8 +13,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from harness.errors import WorldError
-from harness.worlds import World, crew, detect_outer_world, follow, lead, rank, release
+from disteval.errors import WorldError
+from disteval.worlds import World, crew, detect_outer_world, follow, lead, rank, release
+
 from suites.mutants.sockets import Sockets
 
 SECONDS = 60
@@ -104,7 +105,7 @@ def test_a_rank_that_cannot_leave_its_group_ends_all_the_same(tmp_path: Path) ->
 def test_nothing_keeps_exit_now_from_ending_a_process() -> None:
     code = (
         "import sys\n"
-        "from harness.worlds import exit_now\n"
+        "from disteval.worlds import exit_now\n"
         "sys.stdout = open(1, 'w')\n"
         "print('unheard')\n"
         "exit_now(3)\n"

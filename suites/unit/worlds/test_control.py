@@ -8,9 +8,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-
-from harness import WorldError
-from harness.worlds import World, control, launchers
+from disteval import WorldError
+from disteval.worlds import World, control, launchers
 
 
 class Disturbed(launchers.LocalLauncher):

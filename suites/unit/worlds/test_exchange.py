@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from disteval import UsageError, WorldError
+from disteval.contract import Rendezvous
+from disteval.worlds import World
+from disteval_backends.threads_dist import ThreadsDist
 
-from backends.threads_dist import ThreadsDist
-from harness import UsageError, WorldError
-from harness.contract import Rendezvous
-from harness.worlds import World
 from suites.mutants.sockets import Sockets
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from disteval.worlds import World
+from disteval.worlds.interrupts import interrupted_later
 
-from harness.worlds import World
-from harness.worlds.interrupts import interrupted_later
 from suites.mutants.sockets import Sockets
 from suites.processes import is_running
 

@@ -9,9 +9,9 @@ import threading
 from typing import Any
 
 import pytest
+from disteval import WorldError
+from disteval.worlds import World
 
-from harness import WorldError
-from harness.worlds import World
 from suites.processes import wait_for
 
 SHORT = 2.0

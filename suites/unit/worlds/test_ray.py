@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from disteval import LibraryMissingError, UsageError, WorldError
+from disteval.worlds import RayLauncher, World, beat
+from disteval.worlds.ray_cluster import joined_ray
+from disteval.worlds.ray_room import share_of_cpu
+from disteval_backends.non_dist import NonDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.non_dist import NonDist
-from harness import LibraryMissingError, UsageError, WorldError
-from harness.worlds import RayLauncher, World, beat
-from harness.worlds.ray_cluster import joined_ray
-from harness.worlds.ray_room import share_of_cpu
 from suites.processes import left_over, processes_below, run_plainly, start_as_from_a_terminal
 from suites.ray_nodes import kill_raylets  # its module sets what Ray reads when it is imported
 from suites.requirements import backend_class, framework
 
 SHORT = 2.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
-DISTEVAL = [sys.executable, "-m", "harness.cli"]
+DISTEVAL = [sys.executable, "-m", "disteval.cli"]
 CORRECT = {"top1": 7960, "top3": 9336}  # of the embedded pictures, on any number of ranks
 
 
@@ -200,7 +200,7 @@ def test_the_share_of_a_cpu_is_the_largest_that_fits(nodes: list[int], parts: in
 
 
 SCRIPT = """
-from harness.worlds import World
+from disteval.worlds import World
 from suites.unit.worlds.test_ray import hang_1, tell
 with World("suites.mutants.sockets:Sockets", 2, launcher="ray") as world:
     print(*(found["pid"] for found in world.run(tell)), flush=True)
@@ -251,7 +251,7 @@ def kill_raylet(_rank: int, *_: int) -> None:
 def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
     framework("ray")
     script = (
-        "from harness.worlds import World\n"
+        "from disteval.worlds import World\n"
         "from suites.unit.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
         "with World(SOCKETS, 2, launcher='ray') as world:\n"
         "    world.run(wait_for_ever, timeout=60, on_beat=kill_raylet)\n"
@@ -278,7 +278,7 @@ def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) 
     framework("ray")
     script = (
         "import ray\n"
-        "from harness.worlds import World\n"
+        "from disteval.worlds import World\n"
         "from suites.unit.worlds.test_ray import tell\n"
         f"ray.init('local', num_cpus=1, include_dashboard=False, _temp_dir={str(temporary)!r})\n"
         "with World('non_dist', 1, launcher='ray') as world:\n"

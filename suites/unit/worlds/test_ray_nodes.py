@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import UsageError, WorldError
+from disteval.contract import Rendezvous
+from disteval.worlds import RayLauncher, World, beat
+from disteval.worlds.ray_cluster import joined_ray
 
-from harness import UsageError, WorldError
-from harness.contract import Rendezvous
-from harness.worlds import RayLauncher, World, beat
-from harness.worlds.ray_cluster import joined_ray
 from suites.processes import left_over, wait_for
 from suites.ray_nodes import RayNodes
 from suites.requirements import backend_class, framework

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from harness.worlds import World
+from disteval.worlds import World
 
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
 LINES, LONG = 3_000, "x" * 1_000
@@ -17,7 +16,7 @@ LINES, LONG = 3_000, "x" * 1_000
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
     """The logger of what ranks print, put back afterwards."""
-    found = logging.getLogger("harness.worlds.ranks")
+    found = logging.getLogger("disteval.worlds.ranks")
     before = found.level
     yield found
     found.setLevel(before)

@@ -12,9 +12,9 @@ import time
 from typing import Any
 
 import pytest
+from disteval import UsageError, WorldError
+from disteval.worlds import World, beat, control, launchers, tell
 
-from harness import UsageError, WorldError
-from harness.worlds import World, beat, control, launchers, tell
 from suites.processes import left_over, start_as_from_a_terminal
 from suites.requirements import backend_class
 
@@ -210,7 +210,7 @@ def test_what_ranks_tell_reaches_the_leader_in_order_before_they_return(anywhere
 def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
     script = (
         "import sys\n"
-        "from harness.worlds import World\n"
+        "from disteval.worlds import World\n"
         "from suites.unit.worlds.test_world import hang_2, tell_pid\n"
         f"world = World({anywhere!r}, 3)\n"
         "print(*world.run(tell_pid), flush=True)\n"
@@ -227,7 +227,7 @@ def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
 
 def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
     script = (
-        "from harness.worlds import World\n"
+        "from disteval.worlds import World\n"
         "from suites.unit.worlds.test_world import hang_2, tell_pid\n"
         f"with World({anywhere!r}, 3) as world:\n"
         "    print(*world.run(tell_pid), flush=True)\n"

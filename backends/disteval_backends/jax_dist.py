@@ -1,0 +1,84 @@
+"""JAX's multi-process runtime: gloo between CPUs, NCCL between GPUs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import numpy as np
+from disteval.contract import Capabilities, No, Rendezvous
+from jax.experimental import multihost_utils
+
+from disteval_backends._host_arrays import Bytes, HostArrayDist
+
+_MAX_SECONDS = 600
+_SHUTDOWN_SECONDS = 5
+
+
+class JaxDist(HostArrayDist):
+    """Object collectives over uint8 arrays, one process a rank, any devices.
+
+    The device arrays of a model are none of its business: what travels are host arrays.
+    """
+
+    library: ClassVar[str] = "jax"
+    devices: ClassVar[str] = "cpu, cuda"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        bounded_waits=No("JAX's collectives have no timeout of their own"),
+    )
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Join JAX's runtime, which rank 0 coordinates at ``rendezvous.host`` and ``port``."""
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        # Its preemption service takes SIGTERM for a notice, and the process goes on.
+        jax.config.update("jax_enable_preemption_service", False)
+        cls._number_anew()
+        address = f"{rendezvous.host}:{rendezvous.port}"
+        seconds = max(1, min(int(rendezvous.timeout), _MAX_SECONDS))
+        jax.distributed.initialize(
+            address,
+            world_size,
+            rank,
+            initialization_timeout=seconds,
+            heartbeat_timeout_seconds=max(seconds, 10),
+            shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+            coordinator_bind_address=address,
+        )
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        """Leave the runtime."""
+        if jax.distributed.is_initialized():
+            jax.distributed.shutdown()
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether this process has joined JAX's runtime."""
+        return bool(jax.distributed.is_initialized())
+
+    # Asking JAX for the process index would initialise its devices, and nobody could join after.
+
+    @property
+    def rank(self) -> int:
+        """The process index; 0 outside of a group."""
+        return int(jax.process_index()) if self.is_initialized else 0
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes; 1 outside of a group."""
+        return int(jax.process_count()) if self.is_initialized else 1
+
+    def _all_gather(self, tensor: Bytes) -> list[Bytes]:
+        rounded = self._pad_tensor(tensor, _rounded(len(tensor)))
+        return [row[: len(tensor)] for row in multihost_utils.process_allgather(rounded)]
+
+    def _broadcast(self, tensor: Bytes, src: int) -> Bytes:
+        rounded = self._pad_tensor(tensor, _rounded(len(tensor)))
+        sent = multihost_utils.broadcast_one_to_all(rounded, is_source=self.rank == src)
+        return np.asarray(sent)[: len(tensor)]
+
+
+def _rounded(size: int) -> int:
+    """The next power of two: XLA compiles a collective for each length, so there are to be few."""
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,119 @@
+"""TensorFlow's own multi-worker collectives, without Horovod."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+from disteval.contract import Rendezvous
+
+from disteval_backends._deadline import Deadline
+from disteval_backends._host_arrays import Bytes, HostArrayDist
+
+_START_SECONDS = 60.0
+
+
+class TFCollectiveDist(HostArrayDist):
+    """Object collectives over `tf.distribute.MultiWorkerMirroredStrategy`, one worker a rank."""
+
+    library: ClassVar[str] = "tensorflow-cpu"
+
+    _strategy: ClassVar[Any] = None
+    _rank: ClassVar[int] = 0
+    _gather: ClassVar[Any] = None
+    _deadline: ClassVar[Any] = None
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Start this rank's worker, and wait for the others'."""
+        with socket.create_server((rendezvous.own_host, 0)) as probe:
+            port = probe.getsockname()[1]
+        rendezvous.publish(f"worker {rank}", f"{rendezvous.own_host}:{port}")
+        workers = [str(rendezvous.lookup(f"worker {other}")) for other in range(world_size)]
+        cls._strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec({"worker": workers}), task_type="worker", task_id=rank
+            ),
+            # Not its own timeout: for each collective TensorFlow keeps a thread asleep until that
+            # has passed, and aborts the process when there are thousands.
+            tf.distribute.experimental.CommunicationOptions(
+                implementation=tf.distribute.experimental.CommunicationImplementation.RING,
+            ),
+        )
+        cls._number_anew()
+        cls._rank = rank
+        cls._gather = staticmethod(_gather_with(cls._strategy))
+        if world_size > 1:
+            _begin(cls._gather, max(rendezvous.timeout, _START_SECONDS))
+        cls._deadline = Deadline(rendezvous.timeout, _abort)
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        """Forget the strategy; TensorFlow ends its server with the process."""
+        if cls._deadline is not None:
+            cls._deadline.close()
+        cls._strategy = cls._gather = cls._deadline = None
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether this process is a worker of a strategy."""
+        return self._strategy is not None
+
+    @property
+    def rank(self) -> int:
+        """The worker's index; 0 outside of a group."""
+        return self._rank if self.is_initialized else 0
+
+    @property
+    def world_size(self) -> int:
+        """The number of workers; 1 outside of a group."""
+        return int(self._strategy.num_replicas_in_sync) if self.is_initialized else 1
+
+    def _all_gather(self, tensor: Bytes) -> list[Bytes]:
+        # TensorFlow has no collectives of bytes: four of them travel as an int32.
+        words = self._pad_tensor(tensor, -(-len(tensor) // 4) * 4).view(np.int32)
+        with self._deadline:
+            gathered = self._gather(tf.constant(words)).numpy()
+        rows = gathered.reshape(self.world_size, len(words))
+        return [row.view(np.uint8)[: len(tensor)] for row in rows]
+
+    def _broadcast(self, tensor: Bytes, src: int) -> Bytes:
+        return self._all_gather(tensor)[src]
+
+
+def _begin(gather: Callable[[Any], Any], seconds: float) -> None:
+    """Trace the graph and connect the workers: no collective after it has that to wait for."""
+    deadline = Deadline(seconds, _abort)
+    try:
+        with deadline:
+            gather(tf.zeros([1], tf.int32))
+    finally:
+        deadline.close()
+
+
+def _abort() -> None:
+    """End the collective that this process waits in, and all later ones, with an error."""
+    from tensorflow.python.eager import context
+
+    context.context().abort_collective_ops(
+        tf.errors.DEADLINE_EXCEEDED, "a rank did not come to this collective in time"
+    )
+
+
+def _gather_with(strategy: Any) -> Callable[[Any], Any]:
+    """One graph for all lengths."""
+    device = strategy.extended.worker_devices[0]
+
+    def gather(words: Any) -> Any:
+        return tf.distribute.get_replica_context().all_gather(words, axis=0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])  # type: ignore[untyped-decorator]
+    def run(words: Any) -> Any:
+        with tf.device(device):
+            words = tf.identity(words)  # what lies nowhere can't be gathered
+        return strategy.run(gather, args=(words,))
+
+    return run  # type: ignore[no-any-return]

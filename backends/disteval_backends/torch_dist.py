@@ -1,0 +1,206 @@
+"""torch.distributed: gloo on CPU tensors, NCCL on CUDA tensors."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import itertools
+import os
+import socket
+import struct
+import sys
+import weakref
+from abc import abstractmethod
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from disteval import framing
+from disteval.contract import Capabilities, No, Rendezvous, TensorBaseDistBackend
+from disteval.errors import BackendUnavailableError, UsageError
+
+_calls: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
+"""What numbers the collectives of each process group."""
+
+_SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
+
+
+class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
+    """What gloo and NCCL share; a subclass says which device its tensors live on.
+
+    Args:
+        process_group: A group of your own; None stands for the default group, whenever it is made.
+    """
+
+    library: ClassVar[str] = "torch"
+    device_type: ClassVar[str]
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
+        self._group = process_group
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether torch.distributed has a default process group."""
+        return bool(dist.is_available() and dist.is_initialized())
+
+    @property
+    def rank(self) -> int:
+        """The rank in the process group; 0 when there is none."""
+        return dist.get_rank(self._group) if self.is_initialized else 0
+
+    @property
+    def world_size(self) -> int:
+        """The process group's size; 1 when there is none."""
+        return dist.get_world_size(self._group) if self.is_initialized else 1
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        """Leave the default process group, where there is one."""
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @abstractmethod
+    def _device(self) -> torch.device:
+        """The device of the tensors that travel."""
+
+    def _object_to_tensor(self, obj: Any) -> torch.Tensor:
+        return torch.from_numpy(framing.encode_array(obj)).to(self._device())
+
+    def _tensor_to_object(self, tensor: torch.Tensor, size: int, rank: int) -> Any:
+        return framing.decode(memoryview(tensor[:size].cpu().numpy()), rank)
+
+    def _pad_tensor(self, tensor: torch.Tensor, size: int) -> torch.Tensor:
+        if len(tensor) == size:
+            return tensor
+        padded = torch.empty(size, dtype=torch.uint8, device=tensor.device)
+        padded[: len(tensor)] = tensor
+        return padded
+
+    def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(gathered, tensor, group=self._group)
+        return gathered
+
+    def _broadcast(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
+        root = src if self._group is None else dist.get_global_rank(self._group, src)
+        dist.broadcast(tensor, src=root, group=self._group)
+        return tensor
+
+    def _numbers(self) -> Iterator[int]:
+        if not self.is_initialized:
+            return super()._numbers()
+        self._check_group()
+        group = dist.group.WORLD if self._group is None else self._group
+        return _calls.setdefault(group, itertools.count(1))
+
+    def _check_group(self) -> None:
+        """Refuse a group that can't move this backend's tensors, before the library hangs on it."""
+        if self.rank < 0:
+            raise UsageError("this process is not in the process group; only its members may call")
+        devices = dist.get_backend_config(self._group)
+        if self.device_type not in devices:
+            raise UsageError(
+                f"this process group ({devices}) does not move {self.device_type} tensors; "
+                f"pass process_group=torch.distributed.new_group(backend=…) of one that does"
+            )
+
+
+class TorchCPUDist(_TorchDist):
+    """gloo, or any process group that moves CPU tensors."""
+
+    device_type = "cpu"
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Join a gloo group that listens on ``rendezvous.own_host`` alone."""
+        # gloo listens on the host name's address otherwise, which may be another network's.
+        if sys.platform == "linux" and (interface := _interface_of(rendezvous.own_host)):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        _join("gloo", rank, world_size, rendezvous)
+
+    def _device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+class TorchCUDADist(_TorchDist):
+    """NCCL; each rank uses its current CUDA device, ``torch.cuda.set_device`` before that."""
+
+    device_type = "cuda"
+    devices: ClassVar[str] = "cuda"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        detects_lost_ranks=No("NCCL's watchdog ends the process instead of raising"),
+        bounded_waits=No("NCCL's watchdog ends the process instead of raising"),
+    )
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
+        if not torch.cuda.is_available():
+            raise BackendUnavailableError(
+                "backend 'torch_cuda' can't be used: torch finds no CUDA device here; "
+                "use 'torch_cpu', or a machine with a GPU and a CUDA build of torch"
+            )
+        super().__init__(process_group)
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Take a GPU of this machine, and join an NCCL group."""
+        devices = torch.cuda.device_count()
+        # Launchers over several machines tell which of those here; of our own, rank is as good.
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+        if here > devices:
+            raise BackendUnavailableError(
+                f"world size {world_size} needs {here} GPUs here, and torch finds {devices}; "
+                f"NCCL can't put two ranks on one"
+            )
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
+        _join("nccl", rank, world_size, rendezvous)
+
+    def _device(self) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device())
+
+
+def _join(library: str, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+    dist.init_process_group(
+        library,
+        store=_store(rank, world_size, rendezvous),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=rendezvous.timeout),
+    )
+
+
+def _store(rank: int, world_size: int, rendezvous: Rendezvous) -> dist.Store:
+    """Where the ranks meet: a file that nobody else can open, or a port of rank 0's host."""
+    if rendezvous.directory is not None:
+        return dist.FileStore(str(rendezvous.directory / "torch_store"), world_size)
+    patience: dict[str, Any] = {
+        "timeout": timedelta(seconds=rendezvous.timeout),
+        "wait_for_workers": False,
+    }
+    if rank > 0:
+        port = int(rendezvous.lookup("torch_store"))
+        return dist.TCPStore(rendezvous.host, port, world_size, **patience)
+    # Bound here: the store itself would listen on every address of the host.
+    server = socket.create_server((rendezvous.host, 0))
+    port = server.getsockname()[1]
+    own = {"is_master": True, "master_listen_fd": server.detach()}
+    store = dist.TCPStore(rendezvous.host, port, world_size, **own, **patience)
+    rendezvous.publish("torch_store", str(port))
+    return store
+
+
+def _interface_of(host: str) -> str | None:
+    """The network interface that has this address; None when there is none."""
+    if ipaddress.ip_address(host).is_loopback:
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # it has no IPv4 address
+            if socket.inet_ntoa(answer[20:24]) == host:
+                return name
+    return None

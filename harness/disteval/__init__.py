@@ -1,0 +1,59 @@
+"""Proves distributed evaluation right.
+
+Importing this imports no framework: backends and models are loaded when they are asked for.
+"""
+
+from disteval.contract import (
+    BaseDistBackend,
+    Capabilities,
+    No,
+    Rendezvous,
+    TensorBaseDistBackend,
+)
+from disteval.errors import (
+    BackendUnavailableError,
+    CoverageError,
+    DataError,
+    FrameError,
+    HarnessError,
+    LibraryMissingError,
+    RankError,
+    UnknownBackendError,
+    UsageError,
+    WeightsError,
+    WorldError,
+)
+from disteval.evaluation import Evaluation, evaluate
+from disteval.registry import (
+    get_dist_backend,
+    list_all_backends,
+    register_backend,
+    set_default_dist_backend,
+)
+from disteval.sharding import ShardPlan
+
+__all__ = [
+    "BackendUnavailableError",
+    "BaseDistBackend",
+    "Capabilities",
+    "CoverageError",
+    "DataError",
+    "Evaluation",
+    "FrameError",
+    "HarnessError",
+    "LibraryMissingError",
+    "No",
+    "RankError",
+    "Rendezvous",
+    "ShardPlan",
+    "TensorBaseDistBackend",
+    "UnknownBackendError",
+    "UsageError",
+    "WeightsError",
+    "WorldError",
+    "evaluate",
+    "get_dist_backend",
+    "list_all_backends",
+    "register_backend",
+    "set_default_dist_backend",
+]

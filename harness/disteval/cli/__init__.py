@@ -1,0 +1,48 @@
+"""The ``disteval`` command; one module a sub-command."""
+
+from __future__ import annotations
+
+import click
+
+from disteval.cli.backends import backends_command
+from disteval.cli.check import check_command
+from disteval.cli.completion import completion_command
+from disteval.cli.doctor import doctor_command
+from disteval.cli.eval import eval_command
+from disteval.cli.fit import fit_command
+from disteval.cli.report import report_command
+from disteval.cli.terminal import Commands
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="disteval-harness", prog_name="disteval")
+def main() -> None:
+    r"""Prove distributed evaluation right.
+
+    \b
+    disteval eval --world-size 3                  evaluate on three ranks, each sample once
+    disteval fit --workers 2                      train on two workers, and validate exactly
+    disteval check torch_cpu                      hold a backend to the contract
+    disteval doctor                               what works on this machine
+
+    \b
+    Exit status:
+      0    done, and what was judged is right
+      1    the verdict is "broken", or what was asked for failed
+      2    asked wrongly, something needed is not installed, or no verdict could be had
+      130  interrupted by Ctrl-C
+
+    Every command takes --quiet and --verbose, also after its name. NO_COLOR=1 leaves out colours.
+    """
+
+
+main.add_command(eval_command)
+main.add_command(fit_command)
+main.add_command(check_command)
+main.add_command(backends_command)
+main.add_command(report_command)
+main.add_command(doctor_command)
+main.add_command(completion_command)

@@ -1,0 +1,5 @@
+"""``python -m disteval.cli`` is ``disteval``."""
+
+from disteval.cli import main
+
+main(prog_name="disteval")

@@ -1,0 +1,100 @@
+"""``disteval backends``: which backends there are, which can be used here, and what each can do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from importlib import metadata
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from disteval.contract import BaseDistBackend, Capabilities, No
+from disteval.errors import LibraryMissingError
+from disteval.registry import get_backend_class, list_all_backends
+
+
+@dataclass(frozen=True)
+class Support:
+    """What is known of one backend here.
+
+    Attributes:
+        name: Its registered name.
+        available: Whether its module and library can be imported here.
+        why_not: Why it is not available.
+        library: The distribution that it speaks for.
+        version: The installed one.
+        devices: Where its objects travel.
+        launcher: How its ranks are started.
+        cannot: The reason of each capability that it declares a no.
+    """
+
+    name: str
+    available: bool = True
+    why_not: str = ""
+    library: str = ""
+    version: str = ""
+    devices: str = ""
+    launcher: str = ""
+    cannot: tuple[tuple[str, str], ...] = ()
+
+
+def support_of(name: str) -> Support:
+    """Look at one backend; imports its library."""
+    try:
+        cls = get_backend_class(name)
+        cls()  # some need more than their library, such as a GPU
+    except LibraryMissingError as error:
+        return Support(name, available=False, why_not=str(error))
+    except Exception as error:  # a third party's class may fail in any way
+        told = f"backend {name!r} can't be used: {type(error).__name__}: {error}"
+        return Support(name, available=False, why_not=told)
+    declared = ((f.name, getattr(cls.capabilities, f.name)) for f in fields(Capabilities))
+    cannot = tuple((field, no.reason) for field, no in declared if isinstance(no, No))
+    return Support(
+        name, True, "", cls.library, _version(cls), cls.devices, cls.launcher, cannot
+    )  # fmt: skip
+
+
+def markdown_row(support: Support) -> str:
+    """The backend's line of the table in docs/backends.md."""
+    library = f"`{support.library}`" if support.library else "none"
+    cannot = "<br>".join(f"`{name}`: {reason}" for name, reason in support.cannot) or "nothing"
+    return f"| `{support.name}` | {library} | {support.devices} | {support.launcher} | {cannot} |"
+
+
+@click.command("backends")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects instead of a table.")
+def backends_command(as_json: bool) -> None:
+    r"""List every backend: its library, whether it can be used here, and what it declares a no.
+
+    \b
+    disteval backends
+    disteval backends --json
+    """
+    found = [support_of(name) for name in list_all_backends()]
+    if as_json:
+        rows = [vars(support) | {"cannot": dict(support.cannot)} for support in found]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("name", "library", "here", "devices", "launcher")
+    for support in found:
+        library = f"{support.library} {support.version}".strip()
+        here = "yes" if support.available else "no"
+        table.add_row(support.name, library, here, support.devices, support.launcher)
+    console = Console()
+    console.print(table)
+    for support in found:
+        for capability, reason in support.cannot:
+            console.print(f"– {support.name} has no {capability}: {escape(reason)}", soft_wrap=True)
+        if not support.available:
+            console.print(f"– {escape(support.why_not)}", soft_wrap=True)
+
+
+def _version(cls: type[BaseDistBackend]) -> str:
+    try:
+        return metadata.version(cls.library) if cls.library else ""
+    except metadata.PackageNotFoundError:  # its library goes by another name here
+        return ""

@@ -1,0 +1,35 @@
+"""``disteval completion``: what a shell sources to complete ``disteval``."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from disteval.registry import list_all_backends
+
+VARIABLE = "_DISTEVAL_COMPLETE"
+"""What tells ``disteval`` that a shell asks it for completions; click derives it from the name."""
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    r"""Print the script that completes disteval's commands, options and backends in SHELL.
+
+    \b
+    source <(disteval completion bash)                     # in ~/.bashrc
+    source <(disteval completion zsh)                      # in ~/.zshrc
+    disteval completion fish > ~/.config/fish/completions/disteval.fish
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.BadParameter(f"click knows no completion for {shell}")
+    root = click.get_current_context().find_root().command
+    click.echo(kind(root, {}, "disteval", VARIABLE).source())
+
+
+def complete_backend(
+    _context: click.Context, _parameter: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """The registered backends that begin with what is typed; none is imported."""
+    return [CompletionItem(name) for name in list_all_backends() if name.startswith(typed)]

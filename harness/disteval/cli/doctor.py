@@ -1,0 +1,141 @@
+"""``disteval doctor``: what works on this machine, and what would make the rest work."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+
+import click
+
+from disteval.cli.completion import complete_backend
+from disteval.cli.machine import (
+    DISTRIBUTION,
+    Finding,
+    Package,
+    installed_version,
+    list_packages,
+    look_at_machine,
+)
+from disteval.cli.probe import Trial, try_backend
+from disteval.cli.terminal import is_verbose
+from disteval.registry import add_working_directory, list_all_backends
+from disteval.worlds.cores import available_cores
+
+REQUIRE = "DISTEVAL_REQUIRE"
+"""Names what has to be there, backends and modules, as it does for the test suites."""
+
+_SIGNS = {True: "✓", False: "–"}
+
+
+@click.command("doctor")
+@click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=complete_backend)
+@click.option("--start/--no-start", default=True, help="Start two ranks of each backend.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=90.0, show_default=True,
+    help="Seconds that one backend may take.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one object instead of lines.")
+def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json: bool) -> None:
+    r"""Say what is installed, which MPI and GPU there are, and which backends work here.
+
+    Each backend that can be imported starts two ranks, which exchange an object; what is missing
+    comes with the command that installs it. BACKEND, a registered name or module:Class, asks for
+    this one alone. Exits with 0, or with 1 where no ranks can be started at all, or what is named
+    here or in DISTEVAL_REQUIRE does not work.
+
+    \b
+    disteval doctor
+    disteval doctor --no-start --json
+    disteval doctor torch_cpu my_package.backend:MyBackend
+    """
+    add_working_directory()
+    required = list(names) or [name for name in os.environ.get(REQUIRE, "").split(",") if name]
+    findings, packages = look_at_machine(), list_packages()
+    if not as_json:
+        _show_machine(findings, packages)
+    trials = []
+    for name in names or list_all_backends():
+        trial = try_backend(name, start, timeout)
+        trials.append(trial)
+        if not as_json:
+            _show_trial(trial)
+    broken = _broken(required, findings, trials)
+    if as_json:
+        click.echo(json.dumps(_report(findings, packages, trials, required, broken), indent=2))
+    else:
+        works = sum(trial.works for trial in trials)
+        click.echo(f"\n{works} of {len(trials)} backends {'work' if start else 'are there'}.")
+    if broken:
+        click.echo(f"disteval doctor: required, but not working: {', '.join(broken)}", err=True)
+        sys.exit(1)
+
+
+def _broken(required: list[str], findings: list[Finding], trials: list[Trial]) -> list[str]:
+    """What is needed and does not work."""
+    works = {trial.name: trial.works for trial in trials}
+    missing = [name for name in required if not works.get(name, _is_module(name))]
+    return [finding.name for finding in findings if finding.needed and not finding.works] + missing
+
+
+def _is_module(name: str) -> bool:
+    return name.isidentifier() and find_spec(name) is not None
+
+
+def _show_machine(findings: list[Finding], packages: list[Package]) -> None:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    click.echo(
+        f"{DISTRIBUTION} {installed_version(DISTRIBUTION)}, {python}, {platform.platform()}, "
+        f"{available_cores()} cores"
+    )
+    click.echo("\nmachine")
+    for finding in findings:
+        click.echo(f"{_SIGNS[finding.works]} {finding.name}: {finding.detail}")
+    click.echo("\npackages")
+    for extra in dict.fromkeys(package.extra for package in packages):
+        _show_extra(extra, [package for package in packages if package.extra == extra])
+    click.echo("\nbackends")
+
+
+def _show_extra(extra: str, packages: list[Package]) -> None:
+    there = ", ".join(f"{p.name} {p.version} ({p.allowed})" for p in packages if p.version)
+    missing = ", ".join(p.name for p in packages if not p.version)
+    remedy = f"pip install '{DISTRIBUTION}[{extra}]'" if extra else f"pip install {DISTRIBUTION}"
+    absent = f"without {missing}: {remedy}" if missing else ""
+    line = "; ".join(filter(None, [there, absent]))
+    click.echo(f"{_SIGNS[not missing]} {extra or 'always'}: {line}")
+
+
+def _show_trial(trial: Trial) -> None:
+    library = f"{trial.library} {trial.version}".strip()
+    ranks = f"{trial.ranks} rank{'s' * (trial.ranks > 1)}, launcher {trial.launcher}"
+    took = f"{ranks}, in {trial.seconds:g} s" if trial.ranks else ""
+    why_not = trial.why_not if is_verbose() else trial.why_not.partition("\n")[0]
+    told = "; ".join(filter(None, [library, took, why_not])) or "there"
+    sign = _SIGNS[trial.works] if trial.works or trial.absent else "✗"
+    click.echo(f"{sign} {trial.name}: {told}")
+    if trial.output:
+        click.echo("  " + trial.output.replace("\n", "\n  "))
+
+
+def _report(
+    findings: list[Finding],
+    packages: list[Package],
+    trials: list[Trial],
+    required: list[str],
+    broken: list[str],
+) -> dict[str, object]:
+    return {
+        "version": installed_version(DISTRIBUTION),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": available_cores(),
+        "machine": [asdict(finding) for finding in findings],
+        "packages": [asdict(package) for package in packages],
+        "backends": [asdict(trial) for trial in trials],
+        "required": required,
+        "broken": broken,
+    }

@@ -1,0 +1,204 @@
+"""``disteval fit``: train ResNet-18 on CIFAR-10 on several workers."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from disteval.cli.terminal import is_quiet
+from disteval.datasets.cifar10 import load_cifar10
+from disteval.errors import LibraryMissingError, UsageError
+from disteval.report.files import SCHEMA_VERSION, check_json_path, write_run
+from disteval.worlds import detect_outer_world
+
+_WORKFLOW = [("train", 1), ("val", 1)]
+
+
+@click.command("fit")
+@click.option(
+    "--backend",
+    type=click.Choice(["ray", "local"]),
+    default="local",
+    show_default=True,
+    help="Where workers run: in a Ray cluster, or as processes of this machine.",
+)
+@click.option("--address", help="Of the Ray cluster, or 'auto'; without it Ray is started here.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="How many share the training.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="When training ends; with --resume, those of before count.",
+)
+@click.option(
+    "--data",
+    envvar="CIFAR10_ROOT",
+    default="embedded",
+    help="A folder with CIFAR-10, or 'embedded'.  [default: $CIFAR10_ROOT, else embedded]",
+)
+@click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("disteval-fit"),
+    show_default=True,
+    help="Where checkpoints and the best weights go.",
+)
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --work-dir.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Pictures a training batch, on each worker.",
+)
+@click.option(
+    "--lr",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="The highest learning rate of the schedule.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Decides all that is random.")
+@click.option(
+    "--max-failures",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How often lost workers are replaced.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds without a finished batch after which the workers have failed.",
+)
+@click.option("--gpu", is_flag=True, help="Give each worker a GPU of its own.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
+def fit_command(
+    backend: str,
+    address: str | None,
+    workers: int,
+    epochs: int,
+    data: str,
+    work_dir: Path,
+    resume: bool,
+    batch_size: int,
+    lr: float,
+    seed: int,
+    max_failures: int,
+    timeout: float,
+    gpu: bool,
+    json_path: Path | None,
+) -> None:
+    r"""Train ResNet-18 on CIFAR-10's training split, and validate on its test split.
+
+    Prints a line for each epoch's training and validation, and writes the weights of the best epoch
+    to best.safetensors in the work folder, which disteval eval finds equally many right predictions
+    with.
+
+    \b
+    disteval fit --data ~/cifar --work-dir run
+    disteval eval --data ~/cifar --weights run/best.safetensors
+    disteval fit --data ~/cifar --work-dir run --epochs 8 --resume
+    disteval fit --backend ray --address auto --workers 8
+    """
+    outer = detect_outer_world()
+    if outer is not None:
+        raise UsageError(f"disteval fit starts its own workers; run it without {outer.launcher}")
+    check_json_path(json_path)
+    folder = _data_folder(data)
+    estimator, cifar10, checkpoint = _import_estimator()
+    work_dir = work_dir.resolve()
+    last = checkpoint.latest_checkpoint(work_dir)
+    if last is not None and not resume:
+        raise UsageError(
+            f"--work-dir {work_dir} has checkpoints of an earlier training; go on from them with "
+            f"--resume, or give another folder"
+        )
+    work_dir.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+    with estimator.Estimator(
+        cifar10.create_runner,
+        {
+            "data": folder,
+            "work_dir": str(work_dir),
+            "epochs": epochs,
+            "lr": lr,
+            "batch_size": batch_size,
+        },
+        backend,
+        workers,
+        gpus_per_worker=int(gpu),
+        max_failures=max_failures,
+        address=address,
+        timeout=timeout,
+        seed=seed,
+        progress=not is_quiet(),
+    ) as training:
+        if last is not None:
+            training.load(last)
+            click.echo(f"going on from {last}")
+        creators = [cifar10.create_train_loader, cifar10.create_val_loader]
+        records = training.fit(creators, _WORKFLOW, epochs)
+    best = cifar10.read_best(work_dir)
+    _show(best, records, work_dir / cifar10.BEST_WEIGHTS, epochs)
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "fit",
+        "backend": backend,
+        "workers": workers,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "seed": seed,
+        "data": data,
+        "resumed": None if last is None else str(last),
+        "best": best,
+        "records": records,
+        "seconds": time.perf_counter() - begin,
+    }
+    write_run(json_path, report)
+
+
+def _data_folder(data: str) -> str | None:
+    """The folder, once it is known to hold both splits; None for the embedded data set."""
+    if data == "embedded":
+        return None
+    for split in ("train", "test"):
+        load_cifar10(data, split)
+    return str(Path(data).resolve())
+
+
+def _import_estimator() -> list[Any]:
+    """Its modules, which need torch."""
+    names = ("estimator", "cifar10", "checkpoint")
+    try:
+        return [importlib.import_module(f"disteval.estimator.{name}") for name in names]
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise LibraryMissingError(
+            "disteval fit needs torch: pip install 'disteval-harness[torch]'"
+        ) from error
+
+
+def _show(best: dict[str, Any] | None, records: list[Any], weights: Path, epochs: int) -> None:
+    if not any(record["mode"] == "train" for record in records):
+        click.echo(f"{epochs} epochs are trained already; give more --epochs to go on")
+    if best is not None:
+        click.echo(
+            f"best: epoch {best['epoch']}, accuracy {best['correct'] / best['evaluated']:.4f} "
+            f"({best['correct']} of {best['evaluated']}), in {weights}"
+        )

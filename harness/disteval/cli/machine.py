@@ -1,0 +1,157 @@
+"""What of this machine the harness depends on, and what is installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from disteval.errors import BackendUnavailableError
+from disteval.worlds.jobs import MpirunLauncher
+
+DISTRIBUTION = "disteval-harness"
+
+_SECONDS = 20.0
+_LIBRARY_CODE = (
+    "import mpi4py; mpi4py.rc.initialize = False; "
+    "from mpi4py import MPI; print(MPI.Get_library_version())"
+)
+_MPI = {
+    "Open MPI": r"Open MPI\)? v?(\d[\w.]*)",
+    "Intel MPI": r"Intel\(R\) MPI Library.*?(\d{4}[\d.]*)",
+    "MPICH": r"(?:HYDRA build details:|MPICH) *\s*Version:\s+(\d[\w.]*)",
+}
+_REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*?)\s*(?:;.*\bextra == ['\"]([\w.-]+)['\"].*)?$")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about this machine.
+
+    Attributes:
+        name: What was looked at.
+        works: Whether it is there and in order.
+        detail: What was found, or what is missing.
+        needed: Whether no world of ranks can do without it.
+    """
+
+    name: str
+    works: bool
+    detail: str
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class Package:
+    """One requirement of the harness.
+
+    Attributes:
+        extra: The extra that brings it; empty for what is always installed.
+        name: The distribution.
+        allowed: Its allowed versions.
+        version: The installed one; empty for none.
+    """
+
+    extra: str
+    name: str
+    allowed: str
+    version: str
+
+
+def look_at_machine() -> list[Finding]:
+    """Look at what worlds need of this machine, and at what some backends need."""
+    return [_loopback(), _temporary_folder(), _mpi(), _gpu()]
+
+
+def list_packages() -> list[Package]:
+    """List what the harness requires, with each extra, and the installed versions."""
+    found = []
+    for line in metadata.requires(DISTRIBUTION) or []:
+        if match := _REQUIREMENT.match(line):
+            name, allowed, extra = match.groups()
+            found.append(Package(extra or "", name, allowed, installed_version(name)))
+    return found
+
+
+def installed_version(distribution: str) -> str:
+    """Return the installed version of a distribution; empty for none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _loopback() -> Finding:
+    """Leaders and ranks talk over it."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), _SECONDS),
+        ):
+            server.settimeout(_SECONDS)
+            server.accept()[0].close()
+    except OSError as error:
+        return Finding("loopback", False, f"127.0.0.1 takes no connection: {error}", True)
+    return Finding("loopback", True, "127.0.0.1 takes connections", True)
+
+
+def _temporary_folder() -> Finding:
+    """Each world has a private directory in it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="disteval-doctor-") as folder:
+            Path(folder, "file").write_text("")
+    except OSError as error:
+        return Finding("temporary folder", False, f"{error}; set TMPDIR to another", True)
+    return Finding("temporary folder", True, tempfile.gettempdir(), True)
+
+
+def _mpi() -> Finding:
+    """The mpirun that would be used, the library that mpi4py speaks, and whether they agree."""
+    try:
+        [command] = MpirunLauncher().commands(Path(), 1)
+    except BackendUnavailableError as error:
+        return Finding("MPI", False, str(error))
+    mpirun = _implementation(_printed([command[0], "--version"]))
+    detail = f"{command[0]} is {mpirun}"
+    if not installed_version("mpi4py"):
+        missing = f"mpi4py is not installed: pip install '{DISTRIBUTION}[mpi]'"
+        return Finding("MPI", False, f"{detail}; {missing}")
+    library = _implementation(_printed([sys.executable, "-c", _LIBRARY_CODE]))
+    detail += f", and mpi4py speaks {library}"
+    if mpirun.partition(" ")[0] != library.partition(" ")[0]:
+        return Finding("MPI", False, f"{detail}: ranks would not find each other")
+    return Finding("MPI", True, detail)
+
+
+def _implementation(text: str) -> str:
+    for name, pattern in _MPI.items():
+        if match := re.search(pattern, text, re.DOTALL):
+            return f"{name} {match[1]}"
+    return f"something else ({text.strip().splitlines()[0][:80]})" if text.strip() else "silent"
+
+
+def _gpu() -> Finding:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return Finding("GPU", False, "there is no nvidia-smi, so no driver of an NVIDIA GPU")
+    query = "--query-gpu=name,memory.total,driver_version"
+    listed = _printed([command, query, "--format=csv,noheader"]).strip()
+    return Finding("GPU", bool(listed), "; ".join(listed.splitlines()) or "nvidia-smi lists none")
+
+
+def _printed(command: Sequence[str]) -> str:
+    """What a command prints; nothing where it fails or takes too long."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, timeout=_SECONDS, check=True,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""

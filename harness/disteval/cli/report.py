@@ -1,0 +1,45 @@
+"""``disteval report``: what was judged and measured, as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from disteval.report.charts import make_benchmarks
+from disteval.report.files import read_run
+from disteval.report.history import read_history
+from disteval.report.page import check_page_path, write_page
+
+ASV_RESULTS = Path(".asv/results")
+
+
+@click.command("report")
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN.json]...")
+@click.option(
+    "--history", type=click.Path(path_type=Path), metavar="DIR",
+    help=f"asv's results folder.  [default: {ASV_RESULTS}, where no RUN.json is given]",
+)  # fmt: skip
+@click.option(
+    "--html", "html_path", type=click.Path(path_type=Path), required=True,
+    help="Write the page here.",
+)  # fmt: skip
+def report_command(runs: tuple[Path, ...], history: Path | None, html_path: Path) -> None:
+    r"""Write one page of several checks, evaluations, training and benchmarks.
+
+    RUN.json is what --json of disteval check, eval or fit wrote. The page is one file that needs no
+    network. Exits with 0 when it was written, whatever the verdicts in it, and with 2
+    when there is nothing to show, or a file is none of these.
+
+    \b
+    disteval report torch.json mpi.json --html report.html
+    disteval report eval-1.json eval-2.json eval-4.json --html throughput.html
+    disteval report --history .asv/results --html benchmarks.html
+    """
+    check_page_path(html_path)
+    found = [(path.name, read_run(path)) for path in runs]
+    if history is None and not runs:
+        history = ASV_RESULTS
+    benchmarks = make_benchmarks(read_history(history)) if history else []
+    write_page(html_path, found, benchmarks)
+    click.echo(f"{html_path}: runs: {len(found)}, benchmarks: {len(benchmarks)}")

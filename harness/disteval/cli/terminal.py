@@ -1,0 +1,146 @@
+"""How much every sub-command says, and how each ends: one way for all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+from tqdm import tqdm
+
+from disteval.errors import HarnessError, WorldError, exit_code_of
+from disteval.worlds import detect_outer_world
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, which is a shell's for SIGINT."""
+
+_LOGGER = logging.getLogger("harness")
+_QUIET, _VERBOSE = "disteval.cli.quiet", "disteval.cli.verbose"
+
+
+class Commands(click.Group):
+    """A group whose commands share ``--quiet``, ``--verbose``, and one way to end in an error."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._share_with(self)
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command, which then takes the options of all commands too."""
+        self._share_with(cmd)
+        super().add_command(cmd, name)
+
+    def _share_with(self, command: click.Command) -> None:
+        command.params += _options()
+        # Docstrings are raw, and click's mark before lines that are not to be wrapped is one sign.
+        command.help = (command.help or "").replace("\\b", "\b")
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what it raises becomes a paragraph and an exit status."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            tell_error(ctx.invoked_subcommand, "interrupted", error)
+            ctx.exit(INTERRUPTED)
+        except HarnessError as error:
+            common = error.common if isinstance(error, WorldError) else None
+            tell_error(ctx.invoked_subcommand, str(common or error), error)
+            ctx.exit(exit_code_of(error))
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise  # click knows what to do
+        except Exception as error:
+            hint = "" if is_verbose() else " Add --verbose to see where it was raised."
+            told = f"unexpected {type(error).__name__}: {error}".rstrip(".")
+            tell_error(ctx.invoked_subcommand, f"{told}.{hint}", error)
+            ctx.exit(1)
+
+
+def is_quiet() -> bool:
+    """Whether the user asked for nothing but errors."""
+    return _asked(_QUIET)
+
+
+def is_verbose() -> bool:
+    """Whether the user asked for all that there is to say."""
+    return _asked(_VERBOSE)
+
+
+def tell_error(command: str | None, what: str, error: BaseException) -> None:
+    """Say on standard error how a command failed; with ``--verbose``, where it was raised.
+
+    Args:
+        command: The sub-command's name.
+        what: One paragraph.
+        error: What was raised.
+    """
+    if is_verbose():
+        click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
+    outer = detect_outer_world()
+    rank = f"[rank {outer.rank}] " if outer is not None and outer.rank > 0 else ""
+    click.echo(f"{rank}{' '.join(filter(None, ['disteval', command]))}: {what}", err=True)
+
+
+def _options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["-q", "--quiet"], is_flag=True, expose_value=False, callback=_set_quiet,
+            help="Print nothing but errors; the exit status tells.",
+        ),
+        click.Option(
+            ["-v", "--verbose"], is_flag=True, expose_value=False, callback=_set_verbose,
+            help="Print what ranks print too, and tracebacks.",
+        ),
+    ]  # fmt: skip
+
+
+def _asked(key: str) -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(key))
+
+
+def _set_quiet(context: click.Context, _option: object, value: bool) -> None:
+    if value and not context.meta.get(_QUIET):
+        context.meta[_QUIET] = True
+        context.find_root().with_resource(_nothing_on_stdout())
+
+
+def _set_verbose(context: click.Context, _option: object, value: bool) -> None:
+    if value and not context.meta.get(_VERBOSE):
+        context.meta[_VERBOSE] = True
+        context.find_root().with_resource(_log_on_stderr())
+
+
+@contextlib.contextmanager
+def _nothing_on_stdout() -> Iterator[None]:
+    with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
+        yield
+
+
+@contextlib.contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    handler, level = _AboveBars(sys.stderr), _LOGGER.level
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(level)
+
+
+class _AboveBars(logging.Handler):
+    """Writes each message on a line of its own, above a progress bar where there is one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message."""
+        tqdm.write(self.format(record), file=self._stream)

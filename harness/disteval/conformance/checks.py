@@ -1,0 +1,284 @@
+"""One check a rule. The first line of each docstring is the rule.
+
+A check takes a `Bench` and raises `BrokenRuleError`; anybody can call it on a world of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from disteval import framing
+from disteval.conformance import on_ranks
+from disteval.conformance.fingerprint import see
+from disteval.conformance.objects import ARRAYS, LARGE, SIZES, SPECIAL, one_each
+from disteval.conformance.rules import Bench, BrokenRuleError, rule
+from disteval.conformance.sequences import Sequence, check_interleavings, listed
+from disteval.worlds.journal import identity_of
+
+_CALLS = 100
+# What an interpreter's own caches may add over a few hundred calls.
+_SPARE_BYTES = 8 << 20
+_SMALL_CAP = 1 << 20
+
+
+@rule("1.1", "identity")
+def check_identity(bench: Bench) -> None:
+    """Ranks are exactly 0 to W-1, each once, all of one world size W, in a group if W is over 1."""
+    world = bench.world_size
+    for rank, (joined, own, size) in enumerate(bench.run(identity_of)):
+        if (own, size) != (rank, world) or (world > 1 and not joined):
+            raise BrokenRuleError(
+                f"rank {rank} of {world} says: rank {own}, world size {size}, "
+                f"{'in a group' if joined else 'in no group'}"
+            )
+
+
+@rule("1.2", "stable identity")
+def check_stable_identity(bench: Bench) -> None:
+    """Rank and world size stay what they are while collectives are called."""
+    before = bench.run(identity_of)
+    for turn in range(20):
+        bench.run(on_ranks.gather, [turn] * bench.world_size)
+        after = bench.run(identity_of)
+        if after != before:
+            raise BrokenRuleError(
+                f"identities were {before}, and are {after} after {turn + 1} calls"
+            )
+
+
+@rule("1.3", "identity before joining")
+def check_identity_before(bench: Bench) -> None:
+    """Before init_process a backend is rank 0 of 1, unless it is in its group already."""
+    after = bench.run(identity_of)
+    for rank, before in enumerate(bench.run(on_ranks.identity_before)):
+        if before not in ((False, 0, 1), after[rank]):
+            raise BrokenRuleError(
+                f"before init_process rank {rank} says (in a group, rank, world size): {before}; "
+                f"afterwards: {after[rank]}"
+            )
+
+
+@rule("2.1", "all-gather order")
+def check_all_gather(bench: Bench) -> None:
+    """On every rank, entry r of an all-gather is rank r's object, to the last bit."""
+    world = bench.world_size
+
+    def check(sent: list[Any]) -> None:
+        expected = [[see(obj) for obj in sent]] * world
+        bench.expect(on_ranks.gather, sent, expected, f"ranks send {listed(sent)}")
+
+    bench.each(one_each(world), check)
+
+
+@rule("2.2", "all-gather of every kind")
+def check_all_gather_kinds(bench: Bench) -> None:
+    """Objects of every kind come back to the last bit: type, dtype, order, sharing, NaN."""
+    world = bench.world_size
+    kinds = [*SPECIAL, *ARRAYS]
+    for first in range(len(kinds)):
+        sent = [kinds[(first + rank) % len(kinds)] for rank in range(world)]
+        # What the leader sends a rank is what that rank sends: views arrive as copies.
+        expected = [[see(as_sent(obj)) for obj in sent]] * world
+        bench.expect(on_ranks.gather, sent, expected, f"ranks send {listed(sent)}")
+
+
+@rule("2.3", "all-gather sizes")
+def check_all_gather_sizes(bench: Bench) -> None:
+    """Payloads may have any sizes, and the largest may be on any rank."""
+    world = bench.world_size
+    for size in SIZES:
+        for largest in range(world):
+            sizes = [size if rank == largest else rank for rank in range(world)]
+            expected = [[see(on_ranks.payload(n)) for n in sizes]] * world
+            bench.expect(on_ranks.gather_bytes, sizes, expected, f"ranks send bytes of {sizes}")
+
+
+@rule("2.4", "all-gather of one large object")
+def check_all_gather_large(bench: Bench) -> None:
+    """One rank may send 64 MiB while the others send next to nothing."""
+    world = bench.world_size
+    sizes = [LARGE if rank == world - 1 else rank for rank in range(world)]
+    expected = [[see(on_ranks.payload(n)) for n in sizes]] * world
+    bench.expect(on_ranks.gather_bytes, sizes, expected, f"ranks send bytes of {sizes}")
+
+
+@rule("3.1", "broadcast")
+def check_broadcast(bench: Bench) -> None:
+    """On every rank, a broadcast gives the object of rank src, for every src."""
+    world = bench.world_size
+
+    def check(drawn: tuple[list[Any], int]) -> None:
+        sent, src = drawn
+        tasks = [(obj, src) for obj in sent]
+        expected = [see(sent[src])] * world
+        bench.expect(on_ranks.broadcast, tasks, expected, f"src {src}; ranks pass {listed(sent)}")
+
+    bench.each(st.tuples(one_each(world), st.integers(0, world - 1)), check)
+
+
+@rule("3.2", "broadcast sizes")
+def check_broadcast_sizes(bench: Bench) -> None:
+    """A payload of any size can be broadcast from every rank."""
+    world = bench.world_size
+    for size in SIZES:
+        for src in range(world):
+            tasks = [(on_ranks.payload(size), src)] * world
+            expected = [see(on_ranks.payload(size))] * world
+            bench.expect(on_ranks.broadcast, tasks, expected, f"src {src} sends {size} bytes")
+
+
+@rule("3.3", "only src's argument counts")
+def check_broadcast_ignores_others(bench: Bench) -> None:
+    """What ranks other than src pass to a broadcast is ignored, also if it can't be sent."""
+    world = bench.world_size
+    for src in range(world):
+        bench.expect(
+            on_ranks.broadcast_beside_junk,
+            [src] * world,
+            [see("sent")] * world,
+            f"src {src}; the others pass what can't be pickled, or is larger",
+        )
+
+
+@rule("3.4", "src out of range")
+def check_broadcast_src(bench: Bench) -> None:
+    """A src that is no rank is an error on every rank, and the next collective works."""
+    world = bench.world_size
+    for src in (-1, world, world + 7):
+        expected = [(True, see(list(range(world))))] * world
+        example = f"src {src} in a world of {world}: did it raise, and what came after?"
+        bench.expect(on_ranks.broadcast_from_nowhere, [src] * world, expected, example)
+
+
+@rule("4.1", "independence")
+def check_independence(bench: Bench) -> None:
+    """What comes back is a copy: changing it changes neither the input nor another result."""
+    world = bench.world_size
+    values = [{"rank": [rank], "array": np.arange(3)} for rank in range(world)]
+    expected = [[see(mine), *(see(value) for value in values)] for mine in values]
+    for src in range(world):
+        example = f"every rank gathers twice, broadcasts from {src}, and changes what came back"
+        bench.expect(on_ranks.mutate_results, [src] * world, expected, example)
+
+
+@rule("5.1", "sequences")
+def check_sequences(bench: Bench) -> None:
+    """Any interleaving of collectives, objects and sources keeps its pairing and its results."""
+    check_interleavings(bench)
+
+
+@rule("5.2", "late ranks")
+def check_late_ranks(bench: Bench) -> None:
+    """A rank that arrives late at a collective changes nothing."""
+    world = bench.world_size
+    for late in range(world):
+        sequence = Sequence(bench)
+        for turn in range(4):
+            sent = [(turn, rank) for rank in range(world)]
+            if turn % 2:
+                sequence.gather(sent, late)
+            else:
+                sequence.broadcast(sent, late, late)
+        sequence.carry_out()
+
+
+@rule("5.3", "no leaks", tries=3)
+def check_leaks(bench: Bench) -> None:
+    """Hundreds of calls leave no file descriptor, no thread and no memory behind."""
+    calls = [_CALLS] * bench.world_size
+    bench.run(on_ranks.resources, calls)
+    before = bench.run(on_ranks.resources, calls)
+    after = bench.run(on_ranks.resources, calls)
+    for rank, (was, now) in enumerate(zip(before, after, strict=True)):
+        # A few may come and go with a library's own threads; one a call may not.
+        if now[0] > was[0] + 5 or now[1] > was[1] + 5 or now[2] > was[2] + _SPARE_BYTES:
+            raise BrokenRuleError(
+                f"rank {rank} went from {was} to {now} (file descriptors, threads, bytes) "
+                f"over {2 * _CALLS} collectives"
+            )
+
+
+@rule("6.1", "errors reach every rank", capability="propagates_errors")
+def check_unpicklable(bench: Bench) -> None:
+    """An object that one rank can't send is an error on every rank; the next collective works."""
+    _check_error(bench, "pickled")
+
+
+@rule("6.2", "what can't be rebuilt is an error")
+def check_unloadable(bench: Bench) -> None:
+    """An object that can't be rebuilt is an error where it arrives; the next collective works."""
+    _check_error(bench, "unpickled")
+
+
+@rule("6.3", "payloads over the cap")
+def check_over_the_cap(bench: Bench) -> None:
+    """An object over the cap is an error on every rank, or whole on every rank."""
+    world = bench.world_size
+    cap = framing.MAX_OBJECT_BYTES
+    bench.run(on_ranks.limit, [_SMALL_CAP] * world)
+    try:
+        for guilty in range(world):
+            found = bench.run(on_ranks.gather_over_the_cap, [(guilty, 2 * _SMALL_CAP)] * world)
+            outcomes = [outcome for outcome, _ in found]
+            after = [came.digest for _, came in found]
+            if outcomes not in (["error"] * world, ["whole"] * world):
+                what = f"what came of it on each rank: {', '.join(outcomes)}"
+            elif after != [see(list(range(world))).digest] * world:
+                what = f"the next collective gives {', '.join(came.text for _, came in found)}"
+            else:
+                continue
+            example = f"rank {guilty} sends {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
+            raise BrokenRuleError(what, example)
+    finally:
+        framing.configure(max_object_bytes=cap)  # ranks that are threads share it with the leader
+        if bench.world.is_open:
+            bench.run(on_ranks.limit, [cap] * world)
+
+
+@rule("8.1", "exactly once")
+def check_counting(bench: Bench) -> None:
+    """Metrics over this backend count every sample once: as one process does, to the last bit."""
+    world = bench.world_size
+
+    def check(task: tuple[int, str, bool, int]) -> None:
+        size = task[0]
+        samples = np.arange(size)
+        scores, labels = on_ranks.scores_and_labels(samples)
+        best = (scores > scores[samples, labels, None]).sum(axis=1)
+        ties = [(scores[i, : labels[i]] == scores[i, labels[i]]).sum() for i in range(size)]
+        places = best + np.array(ties, dtype=int)
+        right = {f"top{k}": int((places < k).sum()) for k in (1, 2)}
+        accuracy = {key: count / size for key, count in right.items()} if size else None
+        if accuracy is not None:
+            accuracy |= {f"correct_{key}": count for key, count in right.items()} | {"size": size}
+        expected = [see((list(range(size)), accuracy))] * world
+        example = "{} samples, {}, padded: {}, batches of {}".format(*task)
+        bench.expect(on_ranks.count_samples, [task] * world, expected, example)
+
+    bench.each(
+        st.tuples(
+            st.integers(0, 40),
+            st.sampled_from(["strided", "contiguous"]),
+            st.booleans(),
+            st.integers(1, 9),
+        ),
+        check,
+    )
+
+
+def _check_error(bench: Bench, deed: str) -> None:
+    world = bench.world_size
+    for guilty in range(world):
+        expected = [(True, see(list(range(world))))] * world
+        example = f"rank {guilty} sends what can't be {deed}: did it raise, and what came after?"
+        bench.expect(on_ranks.gather_after_an_error, [(guilty, deed)] * world, expected, example)
+
+
+def as_sent(obj: Any) -> Any:
+    """Return what a rank holds once the leader has sent it: a view becomes an array of its own."""
+    if isinstance(obj, np.ndarray) and not (obj.flags.c_contiguous or obj.flags.f_contiguous):
+        return np.ascontiguousarray(obj)
+    return obj

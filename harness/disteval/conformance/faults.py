@@ -1,0 +1,109 @@
+"""Rule 7: what the survivors see when a rank is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import threading
+import time
+import traceback
+
+import cloudpickle
+
+from disteval.conformance.rules import Bench, BrokenRuleError, NotApplicableError, rule
+from disteval.contract import BaseDistBackend
+
+# Starting ranks to lose them costs seconds; beyond three ranks it shows nothing new.
+WORLD_SIZES = (2, 3)
+WAIT_SECONDS = 3.0
+"""What the backend is told in `Rendezvous.timeout`."""
+
+_NEVER_SECONDS = 60.0
+_ERROR_LENGTH = 200
+
+
+@rule("7.1", "a rank exits", capability="detects_lost_ranks")
+def check_exit(bench: Bench) -> None:
+    """When a rank exits, a collective is an error on all others within the bound."""
+    _check_fault(bench, "exits")
+
+
+@rule("7.2", "a rank is killed", capability="detects_lost_ranks")
+def check_kill(bench: Bench) -> None:
+    """When a rank is killed, a collective is an error on all others within the bound."""
+    _check_fault(bench, "is killed")
+
+
+@rule("7.3", "a rank is frozen", capability="bounded_waits")
+def check_freeze(bench: Bench) -> None:
+    """When a rank is stopped, a collective is an error on all others within the bound."""
+    _check_fault(bench, "is frozen")
+
+
+@rule("7.4", "a rank never calls", capability="bounded_waits")
+def check_absence(bench: Bench) -> None:
+    """When a rank never calls a collective, it is an error on all others within the bound."""
+    _check_fault(bench, "never calls")
+
+
+def _check_fault(bench: Bench, deed: str) -> None:
+    world = bench.world_size
+    if world not in WORLD_SIZES:
+        sizes = " and ".join(map(str, WORLD_SIZES))
+        raise NotApplicableError(f"ranks are lost at world sizes {sizes} alone")
+    if not bench.can_lose:
+        raise NotApplicableError("losing ranks would end this job, which can't start others")
+    if deed != "never calls" and not bench.world.own_processes:
+        raise NotApplicableError("not every rank is a process of its own, which could be lost")
+    guilty = world % 2  # rank 0 at one size, another at the other
+    others = [rank for rank in range(world) if rank != guilty]
+    bound = WAIT_SECONDS + bench.cls.capabilities.grace
+    outcome = bench.lose(lose_a_rank, (guilty, deed), others, WAIT_SECONDS, bound)
+    wrong = []
+    for rank in others:
+        reply = outcome.replies.get(rank)
+        if rank in outcome.lost:
+            wrong.append(f"rank {rank} ended too, instead of raising")
+        elif reply is None:
+            wrong.append(f"rank {rank} still waits after {bound:g} s, instead of raising")
+        elif reply.value is None:
+            wrong.append(f"rank {rank} could not report what it saw:\n{reply.trace}")
+        else:
+            error, seconds = cloudpickle.loads(reply.value)
+            if error:
+                bench.observed.append(f"rank {rank} raised {error} after {seconds:.1f} s")
+            else:
+                wrong.append(f"rank {rank} returned from the collective, instead of raising")
+    if wrong:
+        example = f"rank {guilty} of {world} {deed} before the second collective"
+        raise BrokenRuleError("\n".join(wrong), example)
+
+
+def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, float]:
+    """Let one rank fail, and call a collective on the others.
+
+    Returns:
+        What it raised there, shortened, or nothing; and how many seconds it took.
+    """
+    guilty, deed = task
+    if backend.rank == guilty:
+        _fail(deed)
+        return "", 0.0
+    begin, raised = time.monotonic(), ""
+    try:
+        backend.all_gather_object(backend.rank)
+    except Exception as error:
+        text = "".join(traceback.format_exception_only(error))
+        raised = textwrap.shorten(text, _ERROR_LENGTH, placeholder=" …")
+    return raised, time.monotonic() - begin
+
+
+def _fail(deed: str) -> None:
+    if deed == "exits":
+        os._exit(3)
+    if deed == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed == "is frozen":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    threading.Event().wait(_NEVER_SECONDS)  # the world has ended before that

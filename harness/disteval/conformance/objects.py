@@ -1,0 +1,76 @@
+"""The objects that a backend has to carry."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from disteval.conformance.on_ranks import Sample
+
+SIZES = (0, 1, 255, 256, 257, 4_096, 65_535, 65_536, 65_537, 1 << 20)
+"""Payload sizes in bytes around which length fields and buffers break."""
+
+LARGE = 64 << 20
+"""One large payload, 64 MiB."""
+
+
+def _nan_with_payload() -> Any:
+    return np.array([0x7FF8_0000_DEAD_BEEF, 0xFFF0_0000_0000_0001], dtype="<u8").view("<f8")
+
+
+ARRAYS: tuple[Any, ...] = (
+    np.array(3.5),
+    np.zeros((0, 3), dtype=np.float32),
+    np.asfortranarray(np.arange(6, dtype=np.int16).reshape(2, 3)),
+    np.arange(12)[::-2],
+    np.arange(4, dtype=">i4"),
+    np.array([True, False]),
+    np.array([1 + 2j, -0.0], dtype=np.complex64),
+    np.array([(1, 2.5)], dtype=[("index", "<i4"), ("score", ">f8")]),
+    np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
+    np.array(["a", "bcd"]),
+    _nan_with_payload(),
+    np.float16(0.1),
+)
+
+_shared = [1, 2]
+_loop: list[Any] = [0]
+_loop.append(_loop)
+
+SPECIAL: tuple[Any, ...] = (
+    None, True, 0, -1, 1 << 200, 0.0, -0.0, float("inf"), float("nan"), 1j, "", "\0", "é\ud800",
+    b"", b"\0", b"x\0\0\0", bytearray(b"\0"), (), [], {}, set(), frozenset({1}), [[]], {"": None},
+    (1, (2, [3, {4: b"5"}])), [_shared, _shared], _loop, Sample(7, [0.5]), range(3), ...,
+    datetime.datetime(2020, 2, 29, 1, 2, 3, 4, datetime.timezone.utc), datetime.timedelta(3),
+    ModuleNotFoundError("no module", "x"),
+)  # fmt: skip
+
+_leaves = (
+    st.sampled_from(SPECIAL)
+    | st.sampled_from(ARRAYS)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=300)
+)
+
+
+def objects() -> st.SearchStrategy[Any]:
+    """Objects of every kind, small ones first; containers of them too."""
+    return st.recursive(
+        _leaves,
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.tuples(inner, inner)
+            | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+        ),
+        max_leaves=8,
+    )
+
+
+def one_each(world_size: int) -> st.SearchStrategy[list[Any]]:
+    """One object for each rank, each of its own kind and size."""
+    return st.lists(objects(), min_size=world_size, max_size=world_size)

@@ -1,0 +1,228 @@
+"""What the checks have every rank do; nothing here draws examples or decides."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from disteval import framing
+from disteval.conformance.fingerprint import Seen, see
+from disteval.contract import BaseDistBackend
+from disteval.metrics.accuracy import Accuracy
+from disteval.metrics.base import BaseMetric
+from disteval.sharding import ShardPlan
+from disteval.worlds.journal import Identity, JournalledBackend
+
+Step = tuple[str, Any, int, float]
+"""``gather`` or ``broadcast``, this rank's object, the source, and seconds to be late."""
+
+
+class Sample:
+    """A class of a user's own, which pickles by its attributes."""
+
+    def __init__(self, index: int, scores: Any) -> None:
+        self.index = index
+        self.scores = scores
+
+    def __repr__(self) -> str:
+        return f"Sample({self.index}, {self.scores!r})"
+
+
+class CannotBePickled:
+    """An object that no rank can send."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this object can't be pickled")
+
+
+class CannotBeUnpickled:
+    """An object that every rank can send and none can receive."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+HOPELESS = {"pickled": CannotBePickled, "unpickled": CannotBeUnpickled}
+"""What can't be done to an object, and such objects."""
+
+
+def _refuse() -> None:
+    raise LookupError("this object can't be unpickled")
+
+
+def identity_before(backend: JournalledBackend) -> Identity | str:
+    """Who the backend said that it was before ``init_process``, or what it raised."""
+    return backend.before
+
+
+def gather(backend: BaseDistBackend, obj: Any) -> list[Seen]:
+    """What one all-gather gives."""
+    gathered = backend.all_gather_object(obj)
+    if type(gathered) is not list:
+        raise TypeError(f"all_gather_object returned a {type(gathered).__name__}, not a list")
+    return [see(item) for item in gathered]
+
+
+def gather_bytes(backend: BaseDistBackend, size: int) -> list[Seen]:
+    """All-gather ``size`` zero bytes that end in one."""
+    return gather(backend, payload(size))
+
+
+def payload(size: int) -> bytes:
+    """Bytes of that length that no truncation and no stripping of zeros leaves as they are."""
+    return bytes(range(1, 252)) * (size // 251) + bytes(size % 251)
+
+
+def broadcast(backend: BaseDistBackend, task: tuple[Any, int]) -> Seen:
+    """What one broadcast gives."""
+    obj, src = task
+    return see(backend.broadcast_object(obj, src))
+
+
+def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> Seen:
+    """Broadcast while the other ranks pass what can't be pickled, or is larger."""
+    junk = CannotBePickled() if backend.rank % 2 else bytes(100_000)
+    return see(backend.broadcast_object("sent" if backend.rank == src else junk, src))
+
+
+def broadcast_from_nowhere(backend: BaseDistBackend, src: int) -> tuple[bool, Seen]:
+    """Whether a broadcast from no rank raised, and what the next collective gives."""
+    return _raises(backend.broadcast_object, 0, src), see(backend.all_gather_object(backend.rank))
+
+
+def mutate_results(backend: BaseDistBackend, src: int) -> list[Seen]:
+    """Change everything that came back, and look at what must not have changed with it."""
+    mine = {"rank": [backend.rank], "array": np.arange(3)}
+    before = backend.all_gather_object(mine)
+    first = backend.all_gather_object(mine)
+    sent = backend.broadcast_object(mine, src)
+    for item in (*first, sent):
+        item["rank"].append("changed")
+        item["array"] += 100
+        item["new"] = True
+    return [see(mine), *(see(item) for item in before)]
+
+
+def gather_after_an_error(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[bool, Seen]:
+    """Whether what one rank can't hand over raised here, and what the next collective gives."""
+    guilty, deed = task
+    obj = HOPELESS[deed]() if backend.rank == guilty else backend.rank
+    return _raises(backend.all_gather_object, obj), see(backend.all_gather_object(backend.rank))
+
+
+def limit(backend: BaseDistBackend, cap: int) -> None:
+    """Set the largest payload that frames may have."""
+    framing.configure(max_object_bytes=cap)
+
+
+def gather_over_the_cap(backend: BaseDistBackend, task: tuple[int, int]) -> tuple[str, Seen]:
+    """What became of one rank's object of so many bytes, and what the next collective gives."""
+    guilty, size = task
+    mine = payload(size) if backend.rank == guilty else b""
+    try:
+        came = backend.all_gather_object(mine)[guilty]
+        outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
+    except Exception:
+        outcome = "error"
+    return outcome, see(backend.all_gather_object(backend.rank))
+
+
+def _raises(call: Callable[..., Any], *args: Any) -> bool:
+    try:
+        call(*args)
+    except Exception:  # of whatever kind: the contract asks for an error, not for which
+        return True
+    return False
+
+
+_kept: WeakKeyDictionary[BaseDistBackend, list[Any]] = WeakKeyDictionary()
+
+
+def forget(backend: BaseDistBackend) -> None:
+    """Begin a new sequence: drop the results that were kept."""
+    _kept[backend] = []
+
+
+def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Seen | list[Seen]]:
+    """Carry out collectives one after another, some late, without meeting the leader in between.
+
+    Returns:
+        All results since `forget`, as they look now: nothing of a later call may be in them.
+    """
+    kept = _kept.setdefault(backend, [])
+    for kind, obj, src, delay in steps:
+        if delay:
+            time.sleep(delay)
+        if kind == "gather":
+            kept.append((True, backend.all_gather_object(obj)))
+        else:
+            kept.append((False, backend.broadcast_object(obj, src)))
+    return [[see(item) for item in result] if many else see(result) for many, result in kept]
+
+
+def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:
+    """File descriptors, threads and resident bytes, after that many more calls."""
+    for call in range(calls):
+        backend.all_gather_object([call, b"x" * 1000])
+        backend.broadcast_object(call, call % backend.world_size)
+    gc.collect()
+    return _open_files(), _threads(), _resident_bytes()
+
+
+def _open_files() -> int:
+    open_now = Path("/proc/self/fd")
+    return len(list(open_now.iterdir())) if open_now.is_dir() else 0
+
+
+def _threads() -> int:
+    """Threads of this process, those that a library started without Python's knowledge too."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.is_dir() else threading.active_count()
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+class _Indices(BaseMetric):
+    """Its result is the list of samples that were counted."""
+
+    def add(self, indices: Any) -> None:
+        self._results.extend(int(index) for index in indices)
+
+    def compute_metric(self, results: list[Any]) -> Any:
+        return results
+
+
+def count_samples(backend: BaseDistBackend, task: tuple[int, str, bool, int]) -> Seen:
+    """Count a data set's samples through this backend, shard by shard and batch by batch."""
+    size, mode, pad, batch_size = task
+    collect = "unzip" if mode == "strided" else "cat"
+    plan = ShardPlan(size, backend.world_size, backend.rank, mode, pad)  # type: ignore[arg-type]
+    indices = _Indices(None, collect, backend)  # type: ignore[arg-type]
+    accuracy = Accuracy((1, 2), None, None, collect, backend, counts=True)  # type: ignore[arg-type]
+    for start in range(0, len(plan), batch_size):
+        batch = plan.indices[start : start + batch_size]
+        indices.add(batch)
+        accuracy.add(*scores_and_labels(batch))
+    return see((indices.compute(size), accuracy.compute(size) if size else None))
+
+
+def scores_and_labels(indices: Any) -> tuple[Any, Any]:
+    """Scores over four classes, right for some samples, second for some, wrong for the rest."""
+    labels = indices % 4
+    scores = np.zeros((len(indices), 4))
+    scores[np.arange(len(indices)), (labels + (indices % 3 == 0)) % 4] = 2
+    scores[np.arange(len(indices)), (labels + (indices % 5 == 0)) % 4] += 1
+    return scores, labels

@@ -1,0 +1,255 @@
+"""A pytest plugin: worlds of ranks as fixtures, started here or joined under ``mpirun``.
+
+Load it with ``pytest -p disteval.conformance.plugin``, or with ``pytest_plugins`` in a conftest::
+
+    @pytest.mark.world_sizes(2, 4)
+    def test_sum(world):
+        assert world.run(my_sum, *range(world.world_size)) == …
+
+A test that uses ``world`` runs once for each backend of ``--backend`` and each size of
+``--world-size``. Under ``mpirun -np 3 pytest`` or ``torchrun --nproc-per-node 3 -m pytest`` nothing
+is started: rank 0 runs the tests and takes part, the other ranks serve it, and all end with one
+exit code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import fields
+from functools import partial
+from typing import Any, NoReturn
+
+import pytest
+
+from disteval.contract import BaseDistBackend, Capabilities, No
+from disteval.errors import HarnessError, LibraryMissingError, WorldError
+from disteval.registry import add_working_directory, get_backend_class, list_all_backends
+from disteval.worlds import (
+    Crew,
+    OuterWorld,
+    World,
+    Worlds,
+    detect_outer_world,
+    follow,
+    lead,
+    load_backend,
+    release,
+    share_cores,
+    why_not_in,
+)
+
+_DEFAULT_WORLD_SIZES = (1, 2, 3)
+Code = int | pytest.ExitCode | None
+_CREW = pytest.StashKey[Crew]()
+_OUTER = pytest.StashKey[OuterWorld]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of worlds."""
+    group = parser.getgroup("disteval", "worlds of ranks")
+    group.addoption(
+        "--backend", "--disteval-backend", action="append", default=[], metavar="NAME",
+        help="Run on this backend alone: a registered name, or module:Class; may be repeated. "
+        "It has to be there. [default: every backend that is there]",
+    )  # fmt: skip
+    group.addoption(
+        "--world-size", type=_sizes, metavar="1,2,3",
+        help="World sizes. [default: 1,2,3, or what mpirun or torchrun started]",
+    )  # fmt: skip
+    group.addoption("--world-timeout", type=float, default=20.0, metavar="SECONDS",
+        help="Seconds without a reply or progress after which a world has failed. [default: 20]",
+    )  # fmt: skip
+    group.addoption("--examples", type=int, default=25, help="Drawn examples a rule. [default: 25]")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(part) for part in text.split(","))
+    if min(sizes) < 1:
+        raise ValueError(text)
+    return sizes
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers, and find out whether this process is a rank already."""
+    config.addinivalue_line(
+        "markers", "world_sizes(*sizes): run at these world sizes instead of --world-size's"
+    )
+    config.addinivalue_line(
+        "markers", "needs(capability): skip on backends that declare that they lack it"
+    )
+    add_working_directory()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """On every rank of an outer world but the first: run no tests, serve the rank that does."""
+    outer = detect_outer_world()
+    if outer is None:
+        return None
+    if config.getoption("numprocesses", None):
+        raise pytest.UsageError(
+            f"-n can't be used under {outer.launcher}, whose ranks are the processes"
+        )
+    share_cores(outer)
+    if outer.rank == 0:
+        return None
+    try:
+        return follow(outer)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+@pytest.hookimpl(specname="pytest_cmdline_main", wrapper=True)
+def pytest_cmdline_main_of_the_leader(config: pytest.Config) -> Generator[None, Code, Code]:
+    """On the first rank of an outer world: run the tests, then tell the others how they ended."""
+    outer = detect_outer_world()
+    if outer is None or outer.rank > 0:
+        return (yield)
+    try:
+        crew = lead(outer)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[_OUTER], config.stash[_CREW] = outer, crew
+    code: Code = pytest.ExitCode.USAGE_ERROR
+    try:
+        asked = config.getoption("world_size")
+        if asked not in (None, (outer.world_size,)):
+            raise pytest.UsageError(
+                f"--world-size {','.join(map(str, asked))}, but {outer.launcher} started "
+                f"{outer.world_size} ranks; leave the option out"
+            )
+        code = yield
+    finally:
+        release(crew, int(code or 0))
+    return code
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which world was joined."""
+    outer = config.stash.get(_OUTER, None)
+    if outer is None:
+        return None
+    return f"disteval: {outer.launcher} started {outer.world_size} ranks; this one leads"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run whatever uses a world on every backend, at every world size."""
+    if "worlds" not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    backends = config.getoption("backend") or list_all_backends()
+    marker = metafunc.definition.get_closest_marker("world_sizes")
+    outer = config.stash.get(_OUTER, None)
+    asked = config.getoption("world_size") or _DEFAULT_WORLD_SIZES
+    there = (outer.world_size,) if outer else asked
+    sizes = marker.args if marker else there
+    groups = [
+        pytest.param((name, size), id=f"{name}-W{size}") for name in backends for size in sizes
+    ]
+    metafunc.parametrize("worlds", groups, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
+    """The worlds of one backend at one size: the present one, and another when it was lost."""
+    name, size = request.param
+    config = request.config
+    crew, outer = config.stash.get(_CREW, None), config.stash.get(_OUTER, None)
+    cls = _class(config, name, crew)
+    if outer is not None and (reason := why_not_in(outer, name, cls)):
+        not_run(config, name, reason)
+    if outer is not None and size != outer.world_size:
+        pytest.skip(f"not run: world size {size}, and this job has {outer.world_size} ranks")
+    multi = cls.capabilities.multi_rank
+    if size > 1 and isinstance(multi, No):
+        pytest.skip(f"{name} declares that it can't do world size {size}: {multi.reason}")
+    timeout = config.getoption("world_timeout")
+    start = partial(World, name, size, timeout=timeout, crew=crew)
+    served = BackendWorlds(cls, start, can_be_lost=crew is None)
+    try:
+        served.get()
+    except WorldError as error:
+        _give_up_if_unavailable(config, name, error)
+        raise
+    yield served
+    served.close()
+
+
+class BackendWorlds(Worlds):
+    """The worlds of one backend, with its class.
+
+    Args:
+        cls: The class.
+        start: Starts a world.
+        can_be_lost: Whether there can be others beside the present one.
+
+    Attributes:
+        cls: The class.
+        can_be_lost: Whether there can be others beside the present one.
+    """
+
+    def __init__(
+        self, cls: type[BaseDistBackend], start: Callable[..., World], can_be_lost: bool
+    ) -> None:
+        super().__init__(start)
+        self.cls = cls
+        self.can_be_lost = can_be_lost
+
+
+@pytest.fixture
+def world(worlds: BackendWorlds, request: pytest.FixtureRequest) -> World:
+    """A world in step: the one of the test before, or a fresh one where that was lost."""
+    for marker in request.node.iter_markers("needs"):
+        [capability] = marker.args
+        declared = getattr(worlds.cls.capabilities, capability)
+        if isinstance(declared, No):
+            pytest.skip(f"{worlds.cls.__name__} declares no {capability}: {declared.reason}")
+    return worlds.get()
+
+
+def _class(config: pytest.Config, name: str, crew: Crew | None) -> type[BaseDistBackend]:
+    try:
+        if crew is not None:
+            load_backend(crew, name)
+        return get_backend_class(name)
+    except LibraryMissingError as error:
+        not_run(config, name, str(error))
+    except WorldError as error:
+        _give_up_if_unavailable(config, name, error)
+        raise
+
+
+def _give_up_if_unavailable(config: pytest.Config, name: str, error: WorldError) -> None:
+    """End the test where every rank says that the backend can't be used on this machine."""
+    if isinstance(error.common, LibraryMissingError):
+        not_run(config, name, str(error.common))
+
+
+def not_run(config: pytest.Config, name: str, reason: str) -> NoReturn:
+    """Skip what needs a backend that is not there; fail it where that is required.
+
+    It is where ``--backend`` or the environment variable ``DISTEVAL_REQUIRE`` names it.
+    """
+    if name in config.getoption("backend"):
+        pytest.fail(f"--backend names {name}, but {reason}", pytrace=False)
+    if name in required():
+        pytest.fail(f"DISTEVAL_REQUIRE names {name}, but {reason}", pytrace=False)
+    pytest.skip(f"not run: {reason}")
+
+
+def required() -> list[str]:
+    """Return what ``DISTEVAL_REQUIRE`` names."""
+    return os.environ.get("DISTEVAL_REQUIRE", "").split(",")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Fail early on a marker that names no capability."""
+    known = [field.name for field in fields(Capabilities)]
+    for item in items:
+        for marker in item.iter_markers("needs"):
+            if list(marker.args) != [name for name in marker.args if name in known][:1]:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: needs{marker.args!r} names no capability; the known ones "
+                    f"are: {', '.join(known)}"
+                )

@@ -1,0 +1,290 @@
+"""The numbered rules of the contract, and what a check of one has to work with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis.errors import Flaky
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis.strategies import SearchStrategy
+
+from disteval.conformance.fingerprint import Seen
+from disteval.contract import BaseDistBackend
+from disteval.errors import HarnessError, UsageError, WorldError
+from disteval.worlds import World
+from disteval.worlds.orders import Outcome
+
+T = TypeVar("T")
+
+
+class BrokenRuleError(HarnessError):
+    """A backend broke a rule.
+
+    Args:
+        what: What every rank did, against what it should have done.
+        counterexample: The smallest example found.
+    """
+
+    def __init__(self, what: str, counterexample: str = "") -> None:
+        super().__init__(what, counterexample)
+        self.what = what
+        self.counterexample = counterexample
+
+    def __str__(self) -> str:
+        return f"{self.what}\nexample: {self.counterexample}" if self.counterexample else self.what
+
+
+class LostWorld(BaseException):
+    """Ends Hypothesis at once: there is no world left in which to look for a smaller example."""
+
+    def __init__(self, error: WorldError, counterexample: str) -> None:
+        self.error = error
+        self.counterexample = counterexample
+
+
+class NotApplicableError(HarnessError):
+    """A rule has nothing to say about this backend, or can't be tried on these ranks."""
+
+
+class Bench:
+    """A world of the backend under test, and how much of it to try.
+
+    Args:
+        world: Its ranks.
+        cls: The backend's class.
+        examples: Drawn examples a rule.
+        random_seed: Where drawing starts.
+        fresh: Starts another world of the same kind, whose backend waits for so many seconds; None
+            where no other can be had.
+
+    Attributes:
+        ran: Examples tried so far.
+        observed: Lines that a check leaves of what ranks saw, also where it passes.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        cls: type[BaseDistBackend],
+        examples: int = 100,
+        random_seed: int = 0,
+        fresh: Callable[[float], World] | None = None,
+    ) -> None:
+        self.world = world
+        self.cls = cls
+        self.examples = examples
+        self.ran = 0
+        self.observed: list[str] = []
+        self._seed = random_seed
+        self._fresh = fresh
+
+    @property
+    def can_lose(self) -> bool:
+        """Whether there can be worlds of which ranks may be lost."""
+        return self._fresh is not None
+
+    def lose(
+        self,
+        function: Callable[..., Any],
+        task: Any,
+        awaited: Sequence[int],
+        wait: float,
+        seconds: float,
+    ) -> Outcome:
+        """Run on every rank of a world of its own, from which not all ranks will come back.
+
+        All of them have been through one collective before.
+
+        Args:
+            function: What every rank is to do.
+            task: Its argument, the same on every rank.
+            awaited: The ranks that are to come back.
+            wait: Seconds that the backend itself waits, `Rendezvous.timeout`.
+            seconds: How long the awaited ranks may take.
+
+        Raises:
+            UsageError: There can be no such world, see `can_lose`.
+            BrokenRuleError: That one collective failed.
+        """
+        if self._fresh is None:
+            raise UsageError("no world can be started beside the present one")
+        self.ran += 1
+        world = self._fresh(wait)
+        # An order of its own: one rank may have its result before another has.
+        try:
+            world.run(gather_once)
+        except WorldError as error:
+            world.close()
+            raise BrokenRuleError(str(error), "an all-gather, before any rank was lost") from error
+        return world.attempt(function, *[task] * self.world_size, awaited=awaited, seconds=seconds)
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.world.world_size
+
+    def run(
+        self, function: Callable[..., T], args: Sequence[Any] = (), example: str = ""
+    ) -> list[T]:
+        """Run on every rank; an exception on any rank breaks the rule.
+
+        Raises:
+            BrokenRuleError: A rank raised, and the world can go on.
+        """
+        self.ran += 1
+        try:
+            return self.world.run(function, *args)
+        except WorldError as error:
+            if error.in_step:
+                raise BrokenRuleError(str(error), example) from error
+            raise LostWorld(error, example) from error
+
+    def expect(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        expected: Sequence[Any],
+        example: str,
+    ) -> None:
+        """Run on every rank, and hold what came back against what should have.
+
+        Raises:
+            BrokenRuleError: Some rank's answer is another.
+        """
+        found = self.run(function, args, example)
+        wrong = [rank for rank in range(self.world_size) if found[rank] != expected[rank]]
+        if wrong:
+            lines = [
+                f"rank {rank} got {_text(found[rank])}\n  instead of {_text(expected[rank])}"
+                for rank in wrong
+            ]
+            raise BrokenRuleError("\n".join(lines), example)
+
+    def each(self, strategy: SearchStrategy[T], body: Callable[[T], None]) -> None:
+        """Call ``body`` on drawn examples, and find the smallest that fails.
+
+        Raises:
+            BrokenRuleError: Of the smallest failing example.
+            LostWorld: An example ended in a lost world.
+        """
+        failures: list[BrokenRuleError] = []
+
+        @seed(self._seed)
+        @self._settings()
+        @given(strategy)
+        def run(example: T) -> None:
+            with _noted(failures):
+                body(example)
+
+        _smallest(run, failures)
+
+    def play(self, machine: type[RuleBasedStateMachine], failures: list[BrokenRuleError]) -> None:
+        """Play a state machine, and find the shortest play that fails.
+
+        Args:
+            machine: Appends what it raises to ``failures``.
+            failures: Empty at first.
+
+        Raises:
+            BrokenRuleError: Of the shortest failing play.
+            LostWorld: A play ended in a lost world.
+        """
+        seeded = seed(self._seed)(machine)
+        _smallest(lambda: run_state_machine_as_test(seeded, settings=self._settings()), failures)
+
+    def _settings(self) -> settings:
+        return settings(
+            max_examples=self.examples,
+            stateful_step_count=8,
+            database=None,
+            deadline=None,
+            report_multiple_bugs=False,
+            verbosity=Verbosity.quiet,
+            print_blob=False,
+            phases=(Phase.explicit, Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        )
+
+
+@contextlib.contextmanager
+def _noted(failures: list[BrokenRuleError]) -> Iterator[None]:
+    try:
+        yield
+    except BrokenRuleError as error:
+        failures.append(error)
+        raise
+
+
+def _smallest(run: Callable[[], None], failures: list[BrokenRuleError]) -> None:
+    try:
+        run()
+    except Flaky:
+        # The same example failed and then did not: what this backend does depends on the calls
+        # before it, and every example is another call.
+        first = min(failures, key=lambda failure: len(failure.counterexample))
+        what = f"{first.what}\nnot at every try: it depends on the calls before"
+        raise BrokenRuleError(what, first.counterexample) from None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        number: Such as ``2.1``.
+        name: A few words.
+        sentence: What a backend has to do; the first line of the check's docstring.
+        check: Raises `BrokenRuleError` when the bench's backend does not.
+        capability: The field of `Capabilities` by which a backend may declare that it can't; None
+            where it must.
+        tries: How often in a row it has to fail to be broken; more than once where what is measured
+            varies by itself.
+    """
+
+    number: str
+    name: str
+    sentence: str
+    check: Callable[[Bench], None]
+    capability: str | None = None
+    tries: int = 1
+
+    @property
+    def level(self) -> str:
+        """``required``, ``optional`` where a "no" may be declared, or ``stochastic``."""
+        if self.capability:
+            return "optional"
+        return "stochastic" if self.tries > 1 else "required"
+
+
+RULES: list[Rule] = []
+"""Every rule, in order."""
+
+
+def rule(
+    number: str, name: str, *, capability: str | None = None, tries: int = 1
+) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
+    """Make a check one of `RULES`."""
+
+    def register(check: Callable[[Bench], None]) -> Callable[[Bench], None]:
+        sentence = (check.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
+        RULES.append(Rule(number, name, sentence, check, capability, tries))
+        return check
+
+    return register
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Seen):
+        return value.text
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_text(item) for item in value) + "]"
+    return repr(value)
+
+
+def gather_once(backend: BaseDistBackend) -> list[int]:
+    """One all-gather."""
+    return backend.all_gather_object(backend.rank)

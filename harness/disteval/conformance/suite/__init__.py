@@ -1,0 +1,1 @@
+"""The rules as tests, for ``pytest --pyargs disteval.conformance.suite``."""

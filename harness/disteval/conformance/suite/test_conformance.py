@@ -1,0 +1,27 @@
+"""Every rule, over every backend, at every world size: one test each."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from disteval.conformance.plugin import BackendWorlds
+from disteval.conformance.rules import Rule
+from disteval.conformance.runner import check_rule, select_rules
+
+
+@pytest.mark.parametrize("rule", select_rules(), ids=lambda rule: rule.number)
+def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest) -> None:
+    """Hold the backend under test to one rule of the contract."""
+    result = check_rule(
+        rule,
+        worlds.cls,
+        worlds.get(),
+        examples=request.config.getoption("examples"),
+        fresh=worlds.fresh if worlds.can_be_lost else None,
+    )
+    if result.outcome == "unsupported":
+        pytest.skip(result.message)
+    assert result.outcome == "passed", f"{rule.sentence}\n{result.message}\n{result.counterexample}"
+    assert result.examples > 0

@@ -1,0 +1,229 @@
+"""CIFAR-10 from a user's own files, in the binary and in the Python layout.
+
+Krizhevsky, "Learning Multiple Layers of Features from Tiny Images" (2009).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.datasets.base import ArrayDataset
+from disteval.datasets.download import fetch_archive
+from disteval.datasets.safe_pickle import PickledArray, load_arrays, shown
+from disteval.errors import DataError, UsageError
+
+BINARY_FOLDER = "cifar-10-batches-bin"
+PYTHON_FOLDER = "cifar-10-batches-py"
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+
+_PIXELS = 3 * 32 * 32
+_RECORD = 1 + _PIXELS
+_TRAIN_FILES = 5
+# An official file has 10,000 records; nothing larger than twice that is read into memory.
+_MAX_BYTES = 20_000 * _RECORD
+
+_Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+
+
+def load_cifar10(
+    root: str | os.PathLike[str], split: Literal["train", "test"] = "test"
+) -> ArrayDataset:
+    """Read one split into memory.
+
+    The binary layout is taken where both are there. A training split of fewer than five files is
+    read as far as it goes, and the data set's name says so.
+
+    Args:
+        root: The folder that holds ``cifar-10-batches-bin`` or ``cifar-10-batches-py``, or one of
+            these itself.
+        split: ``train`` or ``test``.
+
+    Returns:
+        The pictures, uint8 of shape (N, 3, 32, 32), and the labels, int64 of shape (N,).
+
+    Raises:
+        UsageError: There is no such split.
+        DataError: The folder or a file is missing, truncated or holds what is no CIFAR-10; names
+            the file and, where there is one, the offset in bytes.
+    """
+    if split not in ("train", "test"):
+        raise UsageError(f"split {split!r} is not known; use 'train' or 'test'")
+    folder, binary = _find_folder(Path(root))
+    names = _file_names(split, binary)
+    present = [folder / name for name in names if (folder / name).is_file()]
+    if not present:
+        raise DataError(f"{folder} holds no {names[0]}; is it a whole copy of CIFAR-10?")
+    read = _read_binary if binary else _read_python
+    batches = [read(path) for path in present]
+    images = np.concatenate([images for images, _ in batches])
+    labels = np.concatenate([labels for _, labels in batches])
+    part = "" if len(present) == len(names) else f" ({len(present)} of {len(names)} files)"
+    classes = _read_classes(folder / ("batches.meta.txt" if binary else "batches.meta"), binary)
+    return ArrayDataset(f"cifar10/{split}{part}", images, labels, classes)
+
+
+def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str = MD5) -> Path:
+    """Fetch the official archive into ``root``, unless CIFAR-10 is there already.
+
+    The archive is checked before it is unpacked, and unpacked aside and renamed, so a download that
+    is cut off leaves nothing that looks whole. A copy that lacks some of its six files is left as
+    it is: they may be the user's own, and files of two origins must not mix.
+
+    Args:
+        root: The folder to put ``cifar-10-batches-bin`` into; it is created. Where `load_cifar10`
+            would find all six files, nothing is fetched.
+        url: Where the archive is; a mirror works as well.
+        md5: The archive's MD5 checksum.
+
+    Returns:
+        ``root``, for `load_cifar10`.
+
+    Raises:
+        DataError: The archive can't be fetched, or is not the one it should be; or a part of
+            CIFAR-10 is there already.
+    """
+    root = Path(root)
+    folder, binary = _find_layout(root) or (root / BINARY_FOLDER, True)
+    names = _file_names("train", binary) + _file_names("test", binary)
+    missing = [name for name in names if not (folder / name).is_file()]
+    if 0 < len(missing) < len(names):
+        raise DataError(
+            f"{folder} holds a part of CIFAR-10, without {', '.join(missing)}; move it away to "
+            f"fetch the whole, or leave out --download to use what is there"
+        )
+    if missing:
+        fetch_archive(url, md5, root, BINARY_FOLDER)
+    return root
+
+
+def _file_names(split: str, binary: bool) -> list[str]:
+    suffix = ".bin" if binary else ""
+    if split == "test":
+        return [f"test_batch{suffix}"]
+    return [f"data_batch_{i}{suffix}" for i in range(1, _TRAIN_FILES + 1)]
+
+
+def _find_folder(root: Path) -> tuple[Path, bool]:
+    """The folder with the files, and whether they are in the binary layout."""
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise DataError(f"the data folder {root} {what}; give a folder that holds {BINARY_FOLDER}")
+    found = _find_layout(root)
+    if found is None:
+        raise DataError(
+            f"the data folder {root} holds neither {BINARY_FOLDER} nor {PYTHON_FOLDER}; "
+            f"put CIFAR-10 there, or let --download fetch it"
+        )
+    return found
+
+
+def _find_layout(root: Path) -> tuple[Path, bool] | None:
+    """As `_find_folder`; None where there is no such folder."""
+    for folder, binary in ((root / BINARY_FOLDER, True), (root / PYTHON_FOLDER, False)):
+        if folder.is_dir():
+            return folder, binary
+    try:
+        names = [path.name for path in root.iterdir()] if root.exists() else []
+    except OSError as error:
+        raise DataError(f"the data folder {root} can't be read: {error.strerror}") from error
+    if any(re.fullmatch(r"(data|test)_batch.*\.bin", name) for name in names):
+        return root, True
+    if any(re.fullmatch(r"data_batch_\d|test_batch", name) for name in names):
+        return root, False
+    return None
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise DataError(f"{path} has {size} bytes, more than any file of CIFAR-10")
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
+    if not data:
+        raise DataError(f"{path} is empty")
+    return data
+
+
+def _read_binary(path: Path) -> _Arrays:
+    """Records of one label byte and 3,072 pixels."""
+    data = np.frombuffer(_read_bytes(path), dtype=np.uint8)
+    whole, rest = divmod(len(data), _RECORD)
+    if rest:
+        raise DataError(
+            f"{path} is truncated: the record at offset {whole * _RECORD} has {rest} of "
+            f"{_RECORD} bytes"
+        )
+    records = data.reshape(whole, _RECORD)
+    labels = records[:, 0]
+    wrong = np.flatnonzero(labels >= len(CLASSES))
+    if len(wrong):
+        raise DataError(
+            f"{path}: the label at offset {wrong[0] * _RECORD} is {labels[wrong[0]]}; "
+            f"labels go from 0 to 9"
+        )
+    return records[:, 1:].reshape(whole, 3, 32, 32), labels.astype(np.int64)
+
+
+def _read_python(path: Path) -> _Arrays:
+    """A pickled dict with ``data`` of shape (N, 3072) and a list of ``labels``."""
+    batch = _read_dict(path)
+    data, labels = batch.get("data"), batch.get("labels")
+    if not isinstance(data, PickledArray) or data.value is None or not isinstance(labels, list):
+        raise DataError(f"{path} holds no array 'data' or no list 'labels'")
+    images = data.value
+    if images.ndim != 2 or images.shape[1] != _PIXELS:
+        raise DataError(f"{path}: 'data' has shape {images.shape}, not (N, {_PIXELS})")
+    if len(images) == 0:
+        raise DataError(f"{path} holds no pictures")
+    if len(labels) != len(images):
+        raise DataError(f"{path} has {len(images)} pictures, but {len(labels)} labels")
+    for index, label in enumerate(labels):
+        if type(label) is not int or not 0 <= label < len(CLASSES):
+            raise DataError(
+                f"{path}: label {index} is {shown(label)}; labels are integers from 0 to 9"
+            )
+    return images.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
+
+
+def _read_dict(path: Path) -> dict[str, Any]:
+    found = load_arrays(_read_bytes(path), str(path))
+    if not isinstance(found, dict):
+        raise DataError(f"{path} holds no dict, but {type(found).__name__}")
+    return {_text(key, path): value for key, value in found.items()}
+
+
+def _read_classes(path: Path, binary: bool) -> tuple[str, ...]:
+    """The class names of the meta file, or CIFAR-10's own where there is none."""
+    if not path.is_file():
+        return CLASSES
+    names: Sequence[Any]
+    if binary:
+        lines = _read_bytes(path).decode(errors="replace").splitlines()
+        names = [line.strip() for line in lines if line.strip()]
+    else:
+        names = _read_dict(path).get("label_names", ())
+    if not isinstance(names, list) or len(names) != len(CLASSES):
+        raise DataError(f"{path} does not name {len(CLASSES)} classes")
+    return tuple(_text(name, path) for name in names)
+
+
+def _text(value: Any, path: Path) -> str:
+    """A string of Python 2 or 3."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if not isinstance(value, str):
+        raise DataError(f"{path} has {shown(value)} where a name should be")
+    return value

@@ -1,0 +1,123 @@
+"""Fetching an archive and unpacking it, so that a failure on the way leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import shutil
+import tarfile
+import tempfile
+import time
+import urllib.request
+import zlib
+from pathlib import Path, PurePosixPath
+
+from disteval.errors import DataError
+
+MAX_ARCHIVE_BYTES = 1 << 30
+MAX_UNPACKED_BYTES = 2 << 30
+_SECONDS_WITHOUT_DATA = 30
+_SECONDS_IN_ALL = 3600
+_CHUNK = 1 << 20
+
+
+def fetch_archive(url: str, md5: str, root: Path, folder: str) -> None:
+    """Download a ``.tar.gz`` and put the folder that it holds into ``root``.
+
+    Args:
+        url: Where it is.
+        md5: The checksum it must have.
+        root: Where the folder goes; it is created.
+        folder: The name of the folder; the archive must hold it.
+
+    Raises:
+        DataError: It can't be fetched, has another checksum, or would write outside of ``root``.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as name:
+            unpacked = _fetch_aside(url, md5, Path(name), root)
+            if not (unpacked / folder).is_dir():
+                raise DataError(f"{url} holds no folder {folder}")
+            (unpacked / folder).rename(root / folder)
+    except OSError as error:
+        raise DataError(f"{folder} can't be put into {root}: {error}") from error
+
+
+def _fetch_aside(url: str, md5: str, aside: Path, root: Path) -> Path:
+    """Download, check and unpack in the folder ``aside``; return where it was unpacked."""
+    by_hand = (
+        f"Fetch it by hand, check that its MD5 checksum is {md5}, unpack it into {root}, and give "
+        f"--data {root}"
+    )
+    archive = aside / "archive.tar.gz"
+    try:
+        _download(url, archive)
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
+        raise DataError(f"{url} could not be fetched ({error}). {by_hand}") from error
+    found = _md5(archive)
+    if found != md5.lower():
+        raise DataError(
+            f"{url} has the MD5 checksum {found}, not {md5}; it was not unpacked. "
+            f"Try again. Or: {by_hand[0].lower()}{by_hand[1:]}"
+        )
+    try:
+        _unpack(archive, aside / "unpacked", url)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{url} is no readable .tar.gz: {error}") from error
+    return aside / "unpacked"
+
+
+def _download(url: str, target: Path) -> None:
+    if not url.startswith(("https://", "http://")):
+        raise DataError(f"{url} is no http address")
+    end = time.monotonic() + _SECONDS_IN_ALL
+    with (
+        urllib.request.urlopen(url, timeout=_SECONDS_WITHOUT_DATA) as source,  # noqa: S310
+        target.open("wb") as file,
+    ):
+        size = 0
+        # read1 returns with what has come; read would wait for a whole chunk from a slow server.
+        while chunk := source.read1(_CHUNK):
+            size += len(chunk)
+            if size > MAX_ARCHIVE_BYTES:
+                raise DataError(f"{url} is larger than {MAX_ARCHIVE_BYTES} bytes")
+            if time.monotonic() > end:
+                raise TimeoutError(f"{size} bytes came in {_SECONDS_IN_ALL} seconds")
+            file.write(chunk)
+
+
+def _md5(path: Path) -> str:
+    # A checksum against damage, as the archive's authors give it; no proof against malice.
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _unpack(archive: Path, target: Path, url: str) -> None:
+    """Write the archive's plain files, and refuse it if it holds anything else."""
+    with tarfile.open(archive, "r:gz") as tar:
+        total = 0
+        for member in tar:
+            path = PurePosixPath(member.name)
+            if (
+                path.is_absolute()
+                or ".." in path.parts
+                or "\0" in member.name
+                or not (member.isfile() or member.isdir())
+            ):
+                raise DataError(
+                    f"{url} holds {member.name!r}, which is no plain file inside the archive's "
+                    f"own folder; it was not unpacked"
+                )
+            total += member.size
+            if total > MAX_UNPACKED_BYTES:
+                raise DataError(f"{url} unpacks to more than {MAX_UNPACKED_BYTES} bytes")
+            source = tar.extractfile(member)
+            if source is not None:
+                destination = target / path
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                with source, destination.open("wb") as file:
+                    shutil.copyfileobj(source, file)

@@ -1,0 +1,248 @@
+"""Checkpoint files: written whole or not at all, and read without running what is in them."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import RankError, UsageError, WeightsError
+from disteval.estimator.distributed import inner
+
+MAX_FILE_BYTES = 64 << 30
+"""The largest checkpoint that is read."""
+
+FORMAT = "disteval checkpoint 1"
+LATEST = "latest.pt"
+"""The name of the link to the checkpoint that was written last."""
+BEST_WEIGHTS = "best.safetensors"
+"""The name of the file with the weights of the best validation so far."""
+
+_PREFIX = "module."
+_CHUNK = 1 << 20
+
+
+def weights_of(model: Any) -> dict[str, torch.Tensor]:
+    """Return a model's weights and buffers on the CPU, under its own names, without ``module.``."""
+    state = inner(model).state_dict()
+    return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+
+
+def load_weights(
+    model: Any, weights: Mapping[str, torch.Tensor], origin: str, *, strict: bool = False
+) -> list[str]:
+    """Put weights into a model.
+
+    Args:
+        model: It may be parallelised.
+        weights: Tensors by name, with or without ``module.``.
+        origin: Where they are from, for messages.
+        strict: Whether names that are missing or unexpected are an error.
+
+    Returns:
+        The names that are missing or unexpected.
+
+    Raises:
+        WeightsError: They do not fit; the model may have taken some.
+    """
+    module: nn.Module = inner(model)
+    own = module.state_dict()
+    if not any(name in own for name in weights):
+        weights = {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()}
+    missing = [name for name in own if name not in weights]
+    wrong = missing + [name for name in weights if name not in own]
+    shapes = [
+        f"{name} has shape {tuple(weights[name].shape)}, not {tuple(own[name].shape)}"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    if shapes or len(missing) == len(own) > 0 or (strict and wrong):
+        reason = shapes[0] if shapes else f"missing or unexpected: {', '.join(wrong[:5])}"
+        raise WeightsError(
+            f"{origin} does not fit {type(module).__name__}: {reason}; give weights of this model"
+        )
+    module.load_state_dict(dict(weights), strict=False)
+    return wrong
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file under a temporary name and rename it: whoever opens ``path`` finds all of it.
+
+    Args:
+        path: What is there is replaced. Its folder is made if it is missing.
+        write: Writes the content.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One name a target: what a killed process left is overwritten, not added to.
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_on_rank_0(backend: BaseDistBackend, path: Path, write: Callable[[], None]) -> None:
+    """Have rank 0 write; every rank must call it, and goes on when the file is complete.
+
+    Raises:
+        RankError: On every rank, when rank 0 could not write.
+    """
+    failure, cause = None, None
+    if backend.rank == 0:
+        try:
+            write()
+        except Exception as error:  # whatever it is, the other ranks wait for word of it
+            failure, cause = f"{type(error).__name__}: {error}", error
+    failure = backend.broadcast_object(failure, src=0)
+    if failure is not None:
+        raise RankError(0, f"could not write {path}: {failure}") from cause
+
+
+def write_checkpoint(path: Path, state: Mapping[str, Any], *, link: bool = True) -> None:
+    """Write a checkpoint atomically, then point `LATEST` in its folder to it.
+
+    Raises:
+        UsageError: ``state`` holds something that could not be read back safely; names it.
+    """
+    check_plain(state, "checkpoint")
+    content = {"format": FORMAT, **state}
+    write_atomically(path, lambda file: torch.save(content, file))
+    if link:
+        temporary = path.with_name(f".{LATEST}.part")
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(path.name)
+        temporary.replace(path.with_name(LATEST))
+        _sync_folder(path.parent)
+
+
+def write_safetensors(
+    path: Path, weights: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write weights as a ``.safetensors`` file, atomically."""
+    content = safetensors.torch.save(
+        {name: tensor.contiguous() for name, tensor in weights.items()}, dict(metadata)
+    )
+    write_atomically(path, lambda file: file.write(content))
+
+
+def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+    """Read a checkpoint, a file with a state dict, or a ``.safetensors`` file.
+
+    Nothing in the file is run, and every byte of a checkpoint is held against its checksum.
+
+    Returns:
+        The content; weights alone come under ``state_dict``.
+
+    Raises:
+        WeightsError: It is missing, too large or damaged, or holds no weights.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise WeightsError(f"checkpoint {path} does not exist or is no file; give one that does")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise WeightsError(
+            f"checkpoint {path} holds {path.stat().st_size} bytes, more than the "
+            f"{MAX_FILE_BYTES} allowed"
+        )
+    try:
+        if path.suffix == ".safetensors":
+            return {"state_dict": safetensors.torch.load_file(path, device=str(map_location))}
+        _check_archive(path)
+        state = torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:  # a damaged file raises whatever its bytes happen to ask for
+        raise WeightsError(
+            f"checkpoint {path} is damaged, or holds more than tensors and plain containers "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'})"
+            f"; use an earlier one: latest_checkpoint({str(path.parent)!r}) skips incomplete files"
+        ) from error
+    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+        return dict(state)
+    if isinstance(state, Mapping) and state and all(torch.is_tensor(v) for v in state.values()):
+        return {"state_dict": dict(state)}
+    raise WeightsError(f"checkpoint {path} holds no weights; write one with save_checkpoint")
+
+
+def checkpoints(folder: str | Path) -> list[Path]:
+    """Return a folder's complete checkpoints, in the order in which they were written.
+
+    Args:
+        folder: It need not exist. Links and temporary files in it are left out.
+    """
+    found = [
+        path
+        for path in Path(folder).glob("*")
+        if not path.name.startswith(".") and not path.is_symlink() and _is_complete(path)
+    ]
+    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, len(path.name), path.name))
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """Return the complete checkpoint that was written last; None where there is none."""
+    return next(reversed(checkpoints(folder)), None)
+
+
+def check_plain(value: Any, name: str) -> None:
+    """Refuse what ``torch.load(weights_only=True)`` would not read back.
+
+    Raises:
+        UsageError: Names it, as ``name['key'][0]``.
+    """
+    if isinstance(value, Mapping) and type(value).__module__ in ("builtins", "collections"):
+        for key, entry in value.items():
+            check_plain(key, f"{name} key")
+            check_plain(entry, f"{name}[{key!r}]")
+    elif type(value) in (list, tuple):
+        for at, entry in enumerate(value):
+            check_plain(entry, f"{name}[{at}]")
+    elif not (
+        value is None
+        or type(value) in (bool, int, float, str, bytes, torch.device, torch.dtype, torch.Size)
+        or isinstance(value, torch.Tensor)
+    ):
+        raise UsageError(
+            f"{name} is of type {type(value).__name__}; a checkpoint holds tensors, numbers, "
+            f"strings, lists, tuples and dicts, so convert it"
+        )
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether a file is a checkpoint whose end is there: what a zip archive needs to be one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            [content] = [n for n in archive.namelist() if n.endswith("/data.pkl")]
+            return FORMAT.encode() in archive.read(content)
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
+def _check_archive(path: Path) -> None:
+    # torch skips the checksums, and inflates what is compressed to any size.
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > MAX_FILE_BYTES:
+            raise ValueError(f"it unpacks to more than {MAX_FILE_BYTES} bytes")
+        for entry in archive.infolist():
+            with archive.open(entry) as stream:
+                while stream.read(_CHUNK):
+                    pass
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder outlive a power failure."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

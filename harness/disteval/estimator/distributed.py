@@ -1,0 +1,131 @@
+"""Training steps whose gradients are averaged over the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+
+
+class Distributed(nn.Module):  # type: ignore[misc]
+    """A model whose `train_step` averages gradients over the process group; see `distribute`.
+
+    Its weights have the names that DistributedDataParallel gives them, ``module.`` and the model's.
+
+    Attributes:
+        module: The model itself.
+    """
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        super().__init__()
+        self.module = model
+        # In a tuple it is no submodule of ours, which would give every weight a second name.
+        self._parallel = (DistributedDataParallel(_TrainStep(model), **options),)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model itself, as for inference.
+
+        Raises:
+            UsageError: For training, whose gradients would not be averaged here.
+        """
+        if self.training and torch.is_grad_enabled():
+            raise UsageError(
+                f"the gradients of {type(self.module).__name__} would not be averaged when it is "
+                f"called; call its train_step, or wrap it with DistributedDataParallel instead"
+            )
+        return self.module(*args, **kwargs)
+
+    def train_step(self, data: Any, optimizer: Any, **kwargs: Any) -> Any:
+        """Run the model's ``train_step``; the backward pass of its loss averages the gradients."""
+        return self._parallel[0](data, optimizer, **kwargs)
+
+    def val_step(self, data: Any, optimizer: Any, **kwargs: Any) -> Any:
+        """Run the model's ``val_step``, without a word to other ranks."""
+        return self.module.val_step(data, optimizer, **kwargs)
+
+    def no_sync(self) -> Any:
+        """Return a context in which gradients add up on each rank, as DistributedDataParallel's."""
+        return self._parallel[0].no_sync()
+
+
+class _TrainStep(nn.Module):  # type: ignore[misc]
+    """Has DistributedDataParallel see a whole training step as one forward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model.train_step(*args, **kwargs)
+
+
+def distribute(model: nn.Module, **options: Any) -> nn.Module:
+    """Wrap a model that has ``train_step`` so that training averages gradients over the ranks.
+
+    DistributedDataParallel averages what its own ``forward`` computed, and a ``train_step`` of the
+    module in it goes past that. Here the step itself is what it wraps.
+
+    Args:
+        model: It has ``train_step(data, optimizer)`` and, to be validated, ``val_step``. It gets
+            rank 0's weights.
+        **options: Of ``torch.nn.parallel.DistributedDataParallel``, such as ``device_ids``.
+
+    Returns:
+        A module with ``train_step``, ``val_step`` and ``module``; the model itself where
+        torch.distributed is not initialised, as on one rank there is nothing to average.
+
+    Raises:
+        UsageError: The model has no ``train_step``.
+    """
+    if not callable(getattr(model, "train_step", None)):
+        raise UsageError(
+            f"{type(model).__name__} has no train_step(data, optimizer), whose gradients "
+            f"distribute() averages; add one, or use DistributedDataParallel and a batch_processor"
+        )
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return model
+    return Distributed(model, **options)
+
+
+def inner(model: Any) -> Any:
+    """Return the model itself, out of what parallelises it."""
+    wrappers = (Distributed, DistributedDataParallel, DataParallel)
+    return model.module if isinstance(model, wrappers) else model
+
+
+def goes_past_reducer(model: Any) -> bool:
+    """Whether a ``train_step`` of the model would leave its gradients as they are on each rank."""
+    return isinstance(model, DistributedDataParallel) and not hasattr(type(model), "train_step")
+
+
+def averages_gradients(model: Any) -> bool:
+    """Whether a model, or a part of it, is wrapped by what averages gradients over the ranks."""
+    wrappers = (Distributed, DistributedDataParallel)
+    return isinstance(model, nn.Module) and any(isinstance(m, wrappers) for m in model.modules())
+
+
+def share_buffers(model: Any, backend: BaseDistBackend) -> None:
+    """Give every rank rank 0's buffers, such as the statistics of batch norms.
+
+    A training step leaves other ones on each rank; with them ranks would evaluate different models.
+    """
+    buffers: dict[str, torch.Tensor] = dict(inner(model).named_buffers())
+    if backend.world_size == 1 or not buffers:
+        return
+    # As bytes: NumPy lacks some of torch's dtypes.
+    sent = {name: _bytes_of(b).numpy() for name, b in buffers.items()} if backend.rank == 0 else {}
+    received = backend.broadcast_object(sent, src=0)
+    with torch.no_grad():
+        for name, buffer in buffers.items():
+            values = torch.from_numpy(np.array(received[name])).view(buffer.dtype)
+            buffer.copy_(values.reshape(buffer.shape))
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,139 @@
+"""Hooks that tell what a training does: log lines, a JSON log, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from disteval.errors import LibraryMissingError, UsageError
+from disteval.estimator.counts import check_count
+from disteval.estimator.hooks.hook import Hook
+
+if TYPE_CHECKING:
+    from disteval.estimator.runner import BaseRunner
+
+JSON_LOG = "log.jsonl"
+
+
+class LoggerHook(Hook):
+    """Calls `log_iter` every few iterations and `log_record` for each record, on rank 0 alone.
+
+    Args:
+        interval: Training iterations of an epoch between two log lines.
+    """
+
+    def __init__(self, interval: int = 10) -> None:
+        self.interval = check_count(f"{type(self).__name__}: interval", interval)
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        """Log the averages of the last iterations, which are this rank's own."""
+        if runner.rank == 0 and self.every_n_inner_iters(runner, self.interval):
+            runner.log_buffer.average(self.interval)
+            self.log_iter(runner, runner.log_buffer.output)
+
+    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+        """Log a record."""
+        if runner.rank == 0:
+            self.log_record(runner, record)
+
+    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
+        """Log averages of the last ``interval`` iterations of rank 0."""
+
+    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+        """Log a phase's record."""
+
+
+class TextLoggerHook(LoggerHook):
+    """Log lines by the runner's logger, and each record as a line of ``work_dir/log.jsonl``.
+
+    A number that JSON lacks, NaN or an infinity, is null there.
+
+    Args:
+        interval: See `LoggerHook`.
+    """
+
+    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
+        """Log one line."""
+        runner.logger.info(
+            "epoch %d [%d/%d] %s", runner.epoch + 1, runner.inner_iter + 1,
+            len(runner.data_loader), _text({"lr": runner.first_lr()} | averages),
+        )  # fmt: skip
+
+    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+        """Log one line, and write one."""
+        runner.logger.info("%s", _text(record))
+        if runner.work_dir is not None:
+            runner.work_dir.mkdir(parents=True, exist_ok=True)
+            line = json.dumps({key: _plain(value) for key, value in record.items()})
+            with (runner.work_dir / JSON_LOG).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+class TensorboardLoggerHook(LoggerHook):
+    """Scalars for TensorBoard: ``iter/…`` from rank 0's log lines, ``train/…`` and ``val/…``.
+
+    Args:
+        log_dir: Where to; None for ``tensorboard`` in the runner's ``work_dir``.
+        interval: See `LoggerHook`.
+
+    Raises:
+        LibraryMissingError: TensorBoard is not installed.
+    """
+
+    def __init__(self, log_dir: str | Path | None = None, interval: int = 10) -> None:
+        super().__init__(interval)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise LibraryMissingError(
+                f"TensorboardLoggerHook needs the package tensorboard ({error}); "
+                f"install it: pip install tensorboard"
+            ) from error
+        self.log_dir = None if log_dir is None else Path(log_dir)
+        self._open = SummaryWriter
+        self._writer: Any = None
+
+    def before_run(self, runner: BaseRunner) -> None:
+        """Open the log."""
+        if self.log_dir is None:
+            if runner.work_dir is None:
+                raise UsageError("TensorboardLoggerHook has nowhere to write: give log_dir")
+            self.log_dir = runner.work_dir / "tensorboard"
+        if runner.rank == 0:
+            self._writer = self._open(str(self.log_dir))
+
+    def after_run(self, runner: BaseRunner) -> None:
+        """Close the log."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
+        """Add the averages."""
+        self._add(runner, "iter", averages, runner.iter + 1)
+
+    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+        """Add the record's numbers."""
+        told = {k: v for k, v in record.items() if k not in ("epoch", "iter", "mode")}
+        self._add(runner, record["mode"], told, record["iter"])
+
+    def _add(self, runner: BaseRunner, group: str, values: dict[str, Any], step: int) -> None:
+        for name, value in values.items():
+            if self._writer is not None and isinstance(value, (int, float)):
+                self._writer.add_scalar(f"{group}/{name}", value, step)
+
+
+def _text(values: dict[str, Any]) -> str:
+    parts = [
+        f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
+        for name, value in values.items()
+    ]
+    return ", ".join(parts)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

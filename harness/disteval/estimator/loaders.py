@@ -1,0 +1,168 @@
+"""A user's loader, dealt to the workers: for training shuffled, for validation exactly once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.sharding import ShardPlan
+
+
+class PlanSampler(Sampler):  # type: ignore[misc]
+    """Draws one rank's samples in the order of its plan, the same in every epoch.
+
+    Attributes:
+        plan: Which samples these are.
+    """
+
+    def __init__(self, plan: ShardPlan) -> None:
+        self.plan = plan
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.plan.indices.tolist())
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+
+def with_sampler(
+    loader: DataLoader, rank: int, world_size: int, training: bool, seed: int = 0
+) -> DataLoader:
+    """Return a loader of this rank's share; everything but the choice of samples is as it was.
+
+    For training, ``shuffle=True`` becomes a ``DistributedSampler`` that shuffles and has
+    ``set_epoch``; a loader that does not shuffle keeps its order. The ranks get equally many
+    samples, so up to ``world_size - 1`` of them are drawn twice an epoch, or, with ``drop_last``,
+    left out. For validation every sample is drawn once over all ranks, in the data set's order,
+    whatever ``shuffle`` and ``drop_last`` say, and a ``DistributedSampler`` is replaced.
+
+    What chooses samples in its own way stays as it is for training on one rank, or if it has
+    ``num_replicas`` and ``rank`` that are those of this rank; otherwise it is refused.
+
+    Args:
+        loader: What the user's creator returned. Its ``batch_size`` is that of each rank.
+        rank: Whose share.
+        world_size: How many ranks share the data set.
+        training: Whether to train on it, or to validate.
+        seed: With the epoch, decides the order of a shuffled training loader.
+
+    Raises:
+        UsageError: It is no ``DataLoader``, or can't be dealt without a guess; says what would do.
+    """
+    if not isinstance(loader, DataLoader):
+        raise UsageError(f"a torch DataLoader is needed, not {type(loader).__name__}")
+    chooser = _chooser(loader)
+    replaced = [RandomSampler, SequentialSampler, *([] if training else [DistributedSampler])]
+    if type(chooser) not in replaced or _draws_otherwise(chooser):
+        stays = training or isinstance(chooser, IterableDataset)
+        if stays and (world_size == 1 or _deals_itself(chooser, rank, world_size)):
+            return loader
+        raise UsageError(_refusal(chooser, world_size, training))
+    if not training:
+        plan = ShardPlan(len(loader.dataset), world_size, rank)
+        return _choosing(loader, PlanSampler(plan), drop_last=False)
+    batches = loader.batch_sampler
+    drop_last = loader.drop_last if batches is None else batches.drop_last
+    sampler = DistributedSampler(
+        loader.dataset,
+        num_replicas=world_size,
+        rank=rank,
+        shuffle=isinstance(chooser, RandomSampler),
+        seed=seed,
+        drop_last=drop_last,
+    )
+    return _choosing(loader, sampler, drop_last)
+
+
+def deal(loader: Any, backend: BaseDistBackend, training: bool, seed: int) -> DataLoader:
+    """Return this rank's share of a user's loader, see `with_sampler`; there must be one.
+
+    Raises:
+        UsageError: It can't be dealt, has no samples, or no batch to train on.
+    """
+    dealt = with_sampler(loader, backend.rank, backend.world_size, training, seed)
+    if hasattr(dealt.dataset, "__len__") and not len(dealt.dataset):
+        raise UsageError("the data set is empty; give one with samples")
+    if training and len(dealt) == 0:
+        raise UsageError(
+            f"each of {backend.world_size} workers gets {len(dealt.sampler)} samples, and with "
+            f"drop_last no batch of {dealt.batch_size}; make batches smaller"
+        )
+    return dealt
+
+
+def places_of(loader: DataLoader) -> list[int] | None:
+    """Return the place in the data set of each sample that a dealt validation loader draws.
+
+    None where nobody can know: of an iterable data set.
+    """
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    return sampler.plan.indices.tolist() if isinstance(sampler, PlanSampler) else None
+
+
+def _chooser(loader: DataLoader) -> Any:
+    """Return what decides which samples a loader draws."""
+    if isinstance(loader.dataset, IterableDataset):
+        return loader.dataset
+    if loader.batch_sampler is None:
+        return loader.sampler
+    own = type(loader.batch_sampler) is not BatchSampler
+    return loader.batch_sampler if own else loader.batch_sampler.sampler
+
+
+def _draws_otherwise(sampler: Any) -> bool:
+    """Whether a sampler does not draw each sample of its data set once."""
+    if isinstance(sampler, RandomSampler):
+        return bool(sampler.replacement or sampler.num_samples != len(sampler.data_source))
+    return False
+
+
+def _deals_itself(chooser: Any, rank: int, world_size: int) -> bool:
+    dealt = (getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None))
+    return dealt == (rank, world_size)
+
+
+def _refusal(chooser: Any, world_size: int, training: bool) -> str:
+    name = type(chooser).__name__
+    how = ", which draws with replacement or only some" if _draws_otherwise(chooser) else ""
+    if isinstance(chooser, IterableDataset):
+        remedy = "one with __getitem__"
+    elif training:
+        remedy = "shuffle=True or False"
+    else:
+        return (
+            f"the loader chooses its samples by {name}{how}; validation takes each sample of the "
+            f"data set once: leave it out, or give a torch.utils.data.Subset of the data"
+        )
+    return (
+        f"the loader chooses its samples by {name}{how}, which can't be dealt to {world_size} "
+        f"workers without changing what it means; give {remedy}, or let it have num_replicas and "
+        f"rank and choose for that rank alone"
+    )
+
+
+def _choosing(loader: DataLoader, sampler: Sampler, drop_last: bool) -> DataLoader:
+    """Copy a loader, its class and every option included, to draw what ``sampler`` says."""
+    clone = copy.copy(loader)
+    fields: dict[str, Any] = {"sampler": sampler, "_iterator": None}
+    if loader.batch_sampler is not None:
+        size = loader.batch_sampler.batch_size
+        fields["batch_sampler"] = BatchSampler(sampler, size, drop_last)
+        if loader.batch_size is not None:
+            fields["drop_last"] = drop_last
+    # DataLoader refuses to have these set, lest iterators that it already has go by others.
+    clone.__dict__.update(fields)
+    return clone

@@ -1,0 +1,23 @@
+"""Metrics; one a file."""
+
+from disteval.metrics.accuracy import Accuracy
+from disteval.metrics.base import BaseMetric
+from disteval.metrics.confusion import ConfusionMatrix
+from disteval.metrics.group import MetricGroup
+from disteval.metrics.mean import CrossEntropy, Mean
+from disteval.metrics.ranking import AUROC, AveragePrecision
+from disteval.metrics.summable import SummableMetric
+from disteval.metrics.torchmetrics_adapter import from_torchmetrics
+
+__all__ = [
+    "AUROC",
+    "Accuracy",
+    "AveragePrecision",
+    "BaseMetric",
+    "ConfusionMatrix",
+    "CrossEntropy",
+    "Mean",
+    "MetricGroup",
+    "SummableMetric",
+    "from_torchmetrics",
+]

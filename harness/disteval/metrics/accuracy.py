@@ -1,0 +1,159 @@
+"""Top-k accuracy, the same number whatever the framework, the world size and the batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from numbers import Integral, Real
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
+from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.summable import SummableMetric, Sums
+
+
+class Accuracy(SummableMetric):
+    """The fraction of samples whose label is among the k best-scored classes.
+
+    Equal scores are ordered by class index, the lower first. A NaN score comes after every number
+    and is never right. Scores may be NumPy, torch, JAX or TensorFlow arrays and stay on their
+    device; only a few bytes a sample come to the host, a few batches later, so that a device
+    does not wait for the host after each batch.
+
+    Args:
+        topk: One k or several, each from 1 up.
+        thrs: One threshold or several: a score must be strictly greater than its threshold to be
+            right; None sets no threshold. Thresholds have the precision of the scores; half
+            precisions count as float32. The default, None, is true top-k on raw logits; mmeval
+            0.2.1's default of 0. marks a right prediction with a negative logit wrong.
+        dataset_meta: See `BaseMetric`.
+        dist_collect_mode: See `BaseMetric`.
+        dist_backend: See `BaseMetric`.
+        counts: Whether the result also has the integers: ``correct_`` and the key of each
+            accuracy, and ``size``, the samples that it is a fraction of.
+
+    The result is a dict with ``top{k}`` for each k; with several thresholds its keys end in
+    ``_thr-0.10``, with two decimals, and ``_no-thr``.
+
+    Raises:
+        UsageError: A k or a threshold is none, or two would have the same key.
+    """
+
+    def __init__(
+        self,
+        topk: int | Sequence[int] = (1,),
+        thrs: float | Sequence[float | None] | None = None,
+        dataset_meta: Mapping[str, Any] | None = None,
+        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
+        dist_backend: str | BaseDistBackend | None = None,
+        *,
+        counts: bool = False,
+    ) -> None:
+        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        self.topk: tuple[int, ...] = tuple(topk) if isinstance(topk, Iterable) else (topk,)
+        self.thrs: tuple[float | None, ...] = tuple(thrs) if isinstance(thrs, Iterable) else (thrs,)
+        self.counts = counts
+        self._keys = _keys(self.topk, self.thrs)
+
+    def add(self, predictions: Any, labels: Any) -> None:
+        """Add a batch.
+
+        Args:
+            predictions: Scores of shape (N, C), real numbers of any dtype; or predicted labels of
+                shape (N,), which are right for every k where they equal the label.
+            labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
+
+        Raises:
+            UsageError: Shapes do not fit, a k is more than C, a label is no class, or predicted
+                labels meet a threshold. Nothing was added.
+        """
+        shape = shape_of(predictions)
+        if len(shape) not in (1, 2):
+            raise UsageError(
+                f"predictions must be scores of shape (N, C) or labels of shape (N,), not {shape}"
+            )
+        check_paired(predictions, labels)
+        if len(shape) == 1:
+            self._append(_packed(self._compare(predictions, class_indices(labels))))
+            return
+        classes = shape[1]
+        if max(self.topk) > classes:
+            raise UsageError(
+                f"top-{max(self.topk)} needs at least as many classes, but the scores have shape "
+                f"{shape}"
+            )
+        true = class_indices(labels, classes)
+        ranks, own = rank_labels(predictions, true)
+        if is_on_host(predictions):
+            self._append(self._verdicts(ranks, own))
+        else:
+            self._append_later(len(true), lambda: self._verdicts(ranks, own))
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        """Count the right samples of each key: int64 of shape (keys,)."""
+        hits = np.unpackbits(column, axis=1, count=len(self._keys))
+        counts: Sums = hits.sum(axis=0, dtype=np.int64)
+        return counts
+
+    def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
+        """Turn the counts into fractions of ``size`` samples."""
+        correct = {key: int(hits) for key, hits in zip(self._keys, sums, strict=True)}
+        found: dict[str, Any] = {key: hits / size for key, hits in correct.items()}
+        if self.counts:
+            found |= {f"correct_{key}": hits for key, hits in correct.items()}
+            found["size"] = size
+        return found
+
+    def _compare(self, predictions: Any, true: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        if self.thrs != (None,):
+            raise UsageError(
+                f"predicted labels have no score to hold against thrs={self.thrs}; "
+                f"give scores of shape (N, C), or thrs=None"
+            )
+        right = class_indices(predictions, what="predictions") == true
+        return np.repeat(right[:, None], len(self._keys), axis=1)
+
+    def _verdicts(self, ranks: Any, own: Any) -> npt.NDArray[np.uint8]:
+        ranks, own = to_numpy(ranks), to_numpy(own)
+        if own.dtype == np.float16:
+            own = own.astype(np.float32)
+        valid = ~np.isnan(own)
+        hits = [
+            valid & (ranks < k) & (True if thr is None else own > _as(own.dtype, thr))
+            for k, thr in product(self.topk, self.thrs)
+        ]
+        return _packed(np.stack(hits, axis=1))
+
+
+def _packed(hits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    """One row a sample: its verdicts as bits, one byte up to eight (k, threshold) pairs."""
+    return np.packbits(hits, axis=1)
+
+
+def _as(dtype: np.dtype[Any], threshold: float) -> Any:
+    """The threshold in the scores' precision: 0.1 is not the same number in float32 and float64."""
+    return dtype.type(threshold) if dtype.kind == "f" else threshold
+
+
+def _keys(topk: tuple[Any, ...], thrs: tuple[Any, ...]) -> list[str]:
+    for k in topk:
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+            raise UsageError(f"each k of topk must be an integer from 1 up, not {k!r}")
+    for thr in thrs:
+        if thr is not None and (isinstance(thr, bool) or not isinstance(thr, Real) or thr != thr):
+            raise UsageError(f"each threshold of thrs must be a number or None, not {thr!r}")
+    if not topk or not thrs:
+        raise UsageError("topk and thrs must not be empty")
+    several = len(thrs) > 1
+    keys = [
+        f"top{k}" + (("_no-thr" if thr is None else f"_thr-{thr:.2f}") if several else "")
+        for k, thr in product(topk, thrs)
+    ]
+    if len(set(keys)) < len(keys):
+        raise UsageError(f"two results would have the same name: {', '.join(keys)}")
+    return keys

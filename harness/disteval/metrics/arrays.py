@@ -1,0 +1,124 @@
+"""The few array operations that metrics need, in whichever framework an array comes from.
+
+Nothing is imported that is not loaded already: an array of a framework can't exist before the
+framework does.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.errors import UsageError
+
+
+def kind_of(array: Any) -> str:
+    """Return ``torch``, ``jax``, ``tensorflow`` or ``numpy``; the last for lists too."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return "torch"
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(array, jax.Array):
+        return "jax"
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and tensorflow.is_tensor(array):
+        return "tensorflow"
+    return "numpy"
+
+
+def shape_of(array: Any) -> tuple[int, ...]:
+    """Return the shape of an array of any framework, or of a nested list."""
+    return tuple(array.shape) if hasattr(array, "shape") else np.shape(array)
+
+
+def to_numpy(array: Any) -> npt.NDArray[Any]:
+    """Bring an array of any framework to the host; bfloat16, which NumPy lacks, becomes float32.
+
+    What is there already may be returned as it is, uncopied.
+
+    Raises:
+        UsageError: It holds neither numbers nor truth values.
+    """
+    if kind_of(array) == "torch":
+        array = array.detach()
+        if str(array.dtype) == "torch.bfloat16":
+            array = array.float()
+        array = array.cpu().numpy()
+    found: npt.NDArray[Any] = np.asarray(array)
+    if found.dtype.name == "bfloat16":
+        found = found.astype(np.float32)
+    if found.dtype.kind not in "biuf":
+        raise UsageError(f"expected an array of real numbers, not of {found.dtype}")
+    return found
+
+
+def is_on_host(array: Any) -> bool:
+    """Whether reading an array waits for no device and no computation that is queued there."""
+    kind = kind_of(array)
+    return kind == "numpy" or (kind == "torch" and array.device.type == "cpu")
+
+
+def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+    """Rank each sample's label among its scores, on the device that holds the scores.
+
+    The rank is the number of classes that come before the label when classes are ordered by falling
+    score and, among equal ones, rising index; a NaN comes after every number.
+
+    Args:
+        scores: Shape (N, C), of any framework and real dtype.
+        labels: int64 of shape (N,), each from 0 to C - 1.
+
+    Returns:
+        The ranks, integers of shape (N,); and the labels' own scores, shape (N,); both still on
+        the device, perhaps not computed yet.
+    """
+    dtype = str(getattr(scores, "dtype", ""))
+    if "complex" in dtype or "str" in dtype:
+        raise UsageError(f"scores must be real numbers, not {dtype}")
+    operations = {"torch": _rank_torch, "jax": _rank_jax, "tensorflow": _rank_tensorflow}
+    return operations.get(kind_of(scores), _rank_numpy)(scores, labels)
+
+
+# A comparison with NaN is false, so a NaN among the other scores never comes before the label. The
+# caller treats the label's own NaN, whose rank here means nothing.
+
+
+def _rank_numpy(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+    scores = to_numpy(scores)
+    own = np.take_along_axis(scores, labels[:, None], axis=1)
+    earlier = np.arange(scores.shape[1]) < labels[:, None]
+    return ((scores > own) | ((scores == own) & earlier)).sum(axis=1), own[:, 0]
+
+
+def _rank_torch(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+    torch = sys.modules["torch"]
+    scores = scores.detach()
+    index = torch.from_numpy(labels).to(scores.device)[:, None]
+    own = scores.gather(1, index)
+    earlier = torch.arange(scores.shape[1], device=scores.device) < index
+    return ((scores > own) | ((scores == own) & earlier)).sum(dim=1), own[:, 0]
+
+
+def _rank_jax(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+    jnp = sys.modules["jax"].numpy
+    # int32 holds any class index, and JAX has no int64 unless it is told to. The index follows the
+    # scores to their device.
+    index = jnp.asarray(labels.astype(np.int32))[:, None]
+    own = jnp.take_along_axis(scores, index, axis=1)
+    earlier = jnp.arange(scores.shape[1]) < index
+    return ((scores > own) | ((scores == own) & earlier)).sum(axis=1), own[:, 0]
+
+
+def _rank_tensorflow(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+    tf = sys.modules["tensorflow"]
+    if scores.dtype == tf.bool:  # has no order in TensorFlow
+        scores = tf.cast(scores, tf.int8)
+    with tf.device(scores.device):
+        index = tf.constant(labels)[:, None]
+        own = tf.gather(scores, index, axis=1, batch_dims=1)
+        earlier = tf.range(scores.shape[1], dtype=tf.int64) < index
+        before = tf.logical_or(scores > own, tf.logical_and(tf.equal(scores, own), earlier))
+        return tf.math.count_nonzero(before, axis=1), own[:, 0]

@@ -1,0 +1,129 @@
+"""The confusion matrix, and precision, recall and F1 from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.metrics.arrays import to_numpy
+from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.summable import SummableMetric, Sums
+
+
+class ConfusionMatrix(SummableMetric):
+    """How often each class was taken for each, exactly, and what follows from it.
+
+    The predicted class is the best-scored one. Equal scores are ordered by class index, the lower
+    first, and a NaN comes after every number, as in `Accuracy`; so a row of nothing but NaN
+    predicts class 0, where `Accuracy` says that no class is right. Every rank sends its matrix, of
+    8 C**2 bytes.
+
+    The result is a dict:
+
+    - ``matrix``: int64 of shape (C, C); the row is the true class, the column the predicted one.
+    - ``per_class_accuracy``: the recall of each class, float64 of shape (C,).
+    - ``precision_macro``, ``precision_micro``, ``precision_weighted``; the same of ``recall`` and
+      ``f1``.
+
+    They are what scikit-learn's ``precision_recall_fscore_support`` gives with
+    ``labels=range(num_classes), zero_division=0``: a fraction whose denominator is zero is 0.0, and
+    a class that neither occurs nor is predicted counts in the macro averages, as 0.0.
+
+    Args:
+        num_classes: C.
+        dataset_meta: See `BaseMetric`.
+        dist_collect_mode: See `BaseMetric`.
+        dist_backend: See `BaseMetric`.
+
+    Raises:
+        UsageError: ``num_classes`` is no integer from 1 up.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        dataset_meta: Mapping[str, Any] | None = None,
+        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
+        dist_backend: str | BaseDistBackend | None = None,
+    ) -> None:
+        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        self.num_classes = _checked(num_classes)
+        self._dtype = np.min_scalar_type(self.num_classes - 1)
+
+    def add(self, predictions: Any, labels: Any) -> None:
+        """Add a batch.
+
+        Args:
+            predictions: Scores of shape (N, C), real numbers of any framework and dtype; or
+                predicted classes of shape (N,).
+            labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
+
+        Raises:
+            UsageError: Shapes do not fit, or a label or a predicted one is no class. Nothing was
+                added.
+        """
+        scores = to_numpy(predictions)
+        check_paired(scores, labels)
+        true = class_indices(labels, self.num_classes)
+        if scores.ndim == 1:
+            predicted = class_indices(scores, self.num_classes, "predictions")
+        elif scores.ndim == 2 and scores.shape[1] == self.num_classes:
+            predicted = _best(scores)
+        else:
+            raise UsageError(
+                f"predictions must be scores of shape (N, {self.num_classes}) or classes of shape "
+                f"(N,), not {scores.shape}"
+            )
+        self._append(np.stack([true, predicted], axis=1).astype(self._dtype))
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        """Count the pairs of true and predicted class: int64 of shape (C, C)."""
+        classes = self.num_classes
+        cells = column[:, 0].astype(np.int64) * classes + column[:, 1]
+        counts: Sums = np.bincount(cells, minlength=classes**2).reshape(classes, classes)
+        return counts.astype(np.int64, copy=False)
+
+    def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
+        """Turn the matrix into fractions."""
+        matrix = sums.astype(np.int64)
+        right, true, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+        per_class = {
+            "precision": _fractions(right, predicted),
+            "recall": _fractions(right, true),
+            "f1": _fractions(2 * right, true + predicted),
+        }
+        found: dict[str, Any] = {"matrix": matrix, "per_class_accuracy": per_class["recall"]}
+        for name, values in per_class.items():
+            found[f"{name}_macro"] = float(values.mean())
+            # Each sample has one class and one prediction, so all three are the accuracy.
+            found[f"{name}_micro"] = int(right.sum()) / size
+            found[f"{name}_weighted"] = float((values * true).sum() / size)
+        return found
+
+
+def _checked(num_classes: Any) -> int:
+    if isinstance(num_classes, bool) or not isinstance(num_classes, Integral) or num_classes < 1:
+        raise UsageError(f"num_classes must be an integer from 1 up, not {num_classes!r}")
+    return int(num_classes)
+
+
+def _best(scores: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the first class of the highest score in each row; NaN comes after every number."""
+    missing = np.isnan(scores)
+    if missing.any():
+        filled = np.where(missing, -np.inf, scores)
+        scores = (filled == filled.max(axis=1, keepdims=True)) & ~missing
+    found: npt.NDArray[np.int64] = scores.argmax(axis=1)
+    return found
+
+
+def _fractions(parts: Sums, wholes: Sums) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = np.zeros(len(parts))
+    np.divide(parts, wholes, out=found, where=wholes != 0)
+    return found

@@ -1,0 +1,119 @@
+"""The mean of one number a sample, the same float whatever the world size and the batch size."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.errors import UsageError
+from disteval.metrics.arrays import to_numpy
+from disteval.metrics.exact import exact_mean, exact_sum, float64_of
+from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.summable import SummableMetric, Sums
+
+
+class _ExactMean(SummableMetric):
+    """The mean of a float64 column, rounded once."""
+
+    _name: ClassVar[str]
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        """Sum exactly; see `exact_sum`."""
+        return exact_sum(column)
+
+    def from_sums(self, sums: Sums, size: int) -> dict[str, float]:
+        """Divide by ``size``; see `exact_mean`."""
+        return {self._name: exact_mean(sums, size)}
+
+
+class Mean(_ExactMean):
+    """The mean of one real number a sample, such as its loss.
+
+    It is the float64 nearest to the true mean of the values, which no order of summation changes.
+    NaN and infinities give what IEEE 754 says.
+
+    The result is a dict with ``mean``.
+
+    Args:
+        dataset_meta: See `BaseMetric`.
+        dist_collect_mode: See `BaseMetric`.
+        dist_backend: See `BaseMetric`.
+    """
+
+    _name = "mean"
+
+    def add(self, values: Any) -> None:
+        """Add a batch.
+
+        Args:
+            values: Shape (N,), real numbers of any framework and dtype. Integers must be from
+                -2**53 to 2**53.
+
+        Raises:
+            UsageError: The shape is another, as of a loss that was averaged over the batch already
+                (torch's losses need ``reduction="none"``); or float64 may not hold a value. Nothing
+                was added.
+        """
+        self._append(float64_of(values, "values"))
+
+
+class CrossEntropy(_ExactMean):
+    """The mean cross-entropy of logits, in nats.
+
+    Each sample's is computed in float64 on the host, by operations that do not depend on the other
+    samples of its batch; then see `Mean`. As in torch, a label's logit of -inf gives inf, and a row
+    with NaN or +inf, or with nothing but -inf, gives NaN.
+
+    The result is a dict with ``cross_entropy``.
+
+    Args:
+        dataset_meta: See `BaseMetric`.
+        dist_collect_mode: See `BaseMetric`.
+        dist_backend: See `BaseMetric`.
+    """
+
+    _name = "cross_entropy"
+
+    def add(self, predictions: Any, labels: Any) -> None:
+        """Add a batch.
+
+        Args:
+            predictions: Logits of shape (N, C), real numbers of any framework and dtype.
+            labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
+
+        Raises:
+            UsageError: Shapes do not fit, or a label is no class. Nothing was added.
+        """
+        logits = to_numpy(predictions)
+        if logits.ndim != 2 or logits.shape[1] == 0:
+            raise UsageError(
+                f"predictions must be logits of shape (N, C) with C of 1 or more, "
+                f"not {logits.shape}"
+            )
+        check_paired(logits, labels)
+        true = class_indices(labels, logits.shape[1])
+        self._append(_cross_entropies(logits.astype(np.float64), true))
+
+
+def _cross_entropies(
+    logits: npt.NDArray[np.float64], true: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        own = np.take_along_axis(shifted, true[:, None], axis=1)[:, 0]
+        losses: npt.NDArray[np.float64] = np.log(_row_sums(np.exp(shifted))) - own
+    return losses
+
+
+def _row_sums(terms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Sum each row, halves on each other, in an order that is the same for any number of rows.
+
+    NumPy's own order follows from the memory layout, and so from the batch.
+    """
+    while terms.shape[1] > 1:
+        half = terms.shape[1] // 2
+        folded = terms[:, :half] + terms[:, half : 2 * half]
+        terms = np.concatenate([folded, terms[:, 2 * half :]], axis=1)
+    return terms[:, 0]

@@ -1,0 +1,74 @@
+"""Tensors of torch as NumPy arrays, for the way, and what metrics are given as tensors.
+
+torch is never imported here: whoever has a metric of torch has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from disteval.metrics.arrays import kind_of, shape_of, to_numpy
+
+
+def pack(value: Any) -> tuple[Any, ...]:
+    """Turn a state into NumPy arrays, which travel faster than tensors and know no device."""
+    if isinstance(value, list):
+        return "list", [pack(entry) for entry in value]
+    if kind_of(value) != "torch":
+        return "object", value
+    dtype = str(value.dtype).removeprefix("torch.")
+    tensor = value.detach().cpu().contiguous()
+    if dtype == "bfloat16":  # NumPy lacks it
+        tensor = tensor.view(sys.modules["torch"].int16)
+    return "tensor", dtype, tensor.numpy()
+
+
+def unpack(packed: tuple[Any, ...], device: Any) -> Any:
+    """Rebuild what `pack` was given, with tensors of memory of their own on a device."""
+    if packed[0] == "list":
+        return [unpack(entry, device) for entry in packed[1]]
+    if packed[0] == "object":
+        return packed[1]
+    torch = sys.modules["torch"]
+    _, dtype, array = packed
+    return torch.tensor(array).view(getattr(torch, dtype)).to(device)
+
+
+def length(value: Any) -> int:
+    """Count samples: the first axis of arrays, the entries of lists; anything else is one."""
+    if isinstance(value, Mapping):
+        return next((length(part) for part in value.values()), 0)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return len(value)
+    shape = shape_of(value)
+    return shape[0] if shape else 1
+
+
+def to_tensors(value: Any, device: Any) -> Any:
+    """Turn arrays, and lists of numbers, into tensors, however deep; leave the rest."""
+    torch = sys.modules["torch"]
+    if isinstance(value, Mapping):
+        return {key: to_tensors(part, device) for key, part in value.items()}
+    if kind_of(value) == "torch":
+        # A metric may keep it, and the caller may use its memory for the next batch.
+        return value.detach().to(device, copy=True)
+    if isinstance(value, list | tuple) and not _holds_numbers(value):
+        parts = [to_tensors(part, device) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, list | tuple | np.ndarray | np.generic) or kind_of(value) != "numpy":
+        array = to_numpy(value)
+        # torch computes little with the wider unsigned integers.
+        wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
+        return torch.tensor(array.astype(np.int64) if wide else array, device=device)
+    return value
+
+
+def _holds_numbers(value: Any) -> bool:
+    while isinstance(value, list | tuple) and len(value):
+        value = value[0]
+    return isinstance(value, Number | np.generic)

@@ -1,0 +1,123 @@
+"""ResNet-18 in Flax (linen), its modules under torchvision's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from flax import linen as nn
+
+from disteval.errors import UsageError
+from disteval.models.folding import EPSILON, fold_norms, is_folded
+from disteval.models.layouts import to_channels_last
+from disteval.models.preprocess import OFFSET, SCALE
+from disteval.models.resnet18 import NUM_CLASSES, STAGES
+
+_HIGHEST = jax.lax.Precision.HIGHEST  # float32 is float32, on accelerators too
+
+
+class ResNet18(nn.Module):  # type: ignore[misc]
+    """The 18-layer residual network of He et al. (2015), for evaluation."""
+
+    num_classes: int = NUM_CLASSES
+    folded: bool = False
+
+    @nn.compact  # type: ignore[untyped-decorator]
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map pictures (N, H, W, 3) to scores (N, num_classes)."""
+        x = nn.relu(self._conv_norm("conv1", "bn1", x, 64, 7, 2))
+        x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+        for stage, (channels, stride) in enumerate(STAGES, start=1):
+            x = self._block(f"layer{stage}.0", x, channels, stride)
+            x = self._block(f"layer{stage}.1", x, channels, 1)
+        return nn.Dense(self.num_classes, precision=_HIGHEST, name="fc")(x.mean(axis=(1, 2)))
+
+    def _conv_norm(
+        self, conv: str, norm: str, x: jax.Array, channels: int, size: int, stride: int
+    ) -> jax.Array:
+        pad = size // 2
+        x = nn.Conv(
+            channels,
+            (size, size),
+            stride,
+            ((pad, pad), (pad, pad)),
+            use_bias=self.folded,
+            precision=_HIGHEST,
+            name=conv,
+        )(x)
+        if self.folded:
+            return x
+        return nn.BatchNorm(use_running_average=True, epsilon=EPSILON, name=norm)(x)
+
+    def _block(self, name: str, x: jax.Array, channels: int, stride: int) -> jax.Array:
+        """Two 3x3 convolutions and a shortcut."""
+        shortcut = x
+        if stride != 1 or x.shape[-1] != channels:
+            names = f"{name}.downsample.0", f"{name}.downsample.1"
+            shortcut = self._conv_norm(*names, x, channels, 1, stride)
+        x = nn.relu(self._conv_norm(f"{name}.conv1", f"{name}.bn1", x, channels, 3, stride))
+        x = self._conv_norm(f"{name}.conv2", f"{name}.bn2", x, channels, 3, 1)
+        return nn.relu(x + shortcut)
+
+
+def variables(weights: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, Any]:
+    """Arrange weights as Flax does: ``params`` and ``batch_stats``, a dict for each module."""
+    found: dict[str, Any] = {"params": {}, "batch_stats": {}}
+    for name, array in weights.items():
+        module, _, leaf = name.rpartition(".")
+        collection = "batch_stats" if leaf.startswith("running_") else "params"
+        key = {"running_mean": "mean", "running_var": "var", "bias": "bias"}.get(leaf)
+        if key is None:
+            key = "scale" if array.ndim == 1 else "kernel"
+        found[collection].setdefault(module, {})[key] = to_channels_last(array)
+    return found
+
+
+def preprocess(images: jax.Array) -> jax.Array:
+    """Normalise uint8 pictures (N, 3, H, W), as `preprocess.preprocess` does."""
+    return (images.astype(jnp.float32) - OFFSET[:, None, None]) * SCALE[:, None, None]
+
+
+def make_predict(
+    weights: Mapping[str, npt.NDArray[np.float32]],
+    device: str = "cpu",
+    *,
+    exact: bool = False,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+) -> Callable[[npt.NDArray[np.uint8]], jax.Array]:
+    """Build the function that `disteval.evaluate` calls for each batch.
+
+    Args:
+        weights: As of `disteval.models.default_weights` or `disteval.models.load_weights`.
+        device: ``cpu``, or ``cuda`` with a number, such as ``cuda:0``.
+        exact: Compute batch normalisations as they are; else they are folded, see `fold_norms`.
+        dtype: What the network computes in.
+
+    Returns:
+        A function of uint8 pictures of shape (N, 3, 32, 32) to scores of shape (N, 10), of
+        ``dtype``.
+
+    Raises:
+        UsageError: JAX has no such device here.
+    """
+    kind, _, number = device.partition(":")
+    try:
+        target = jax.local_devices(backend=kind)[int(number or 0)]
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise UsageError(f"JAX has no device {device!r} here ({error})") from error
+    if not exact:
+        weights = fold_norms(weights)
+    model = ResNet18(folded=is_folded(weights))
+    cast = jax.tree.map(lambda array: array.astype(dtype), variables(weights))
+    held = jax.device_put(cast, target)
+
+    @jax.jit  # type: ignore[untyped-decorator]
+    def forward(held: Any, images: jax.Array) -> jax.Array:
+        return model.apply(held, preprocess(images).transpose(0, 2, 3, 1).astype(dtype))
+
+    # A copy: the array is used again for the next batch, and JAX may not have read it by then.
+    return lambda images: forward(held, jax.device_put(images.copy(), target))

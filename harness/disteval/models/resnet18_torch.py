@@ -1,0 +1,155 @@
+"""ResNet-18 in torch, with torchvision's parameter names."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from disteval.errors import WeightsError
+from disteval.models.folding import fold_norms, is_folded
+from disteval.models.preprocess import OFFSET, SCALE
+from disteval.models.resnet18 import NUM_CLASSES, STAGES
+
+
+class BasicBlock(nn.Module):  # type: ignore[misc]
+    """Two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, channels: int, stride: int, folded: bool = False) -> None:
+        super().__init__()
+        norm = nn.Identity if folded else nn.BatchNorm2d
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, padding=1, bias=folded)
+        self.bn1 = norm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=folded)
+        self.bn2 = norm(channels)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != channels:
+            shortcut = nn.Conv2d(inputs, channels, 1, stride, bias=folded)
+            self.downsample = nn.Sequential(shortcut, norm(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (N, inputs, H, W) to (N, channels, H / stride, W / stride)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = torch.relu_(self.bn1(self.conv1(x)))
+        return torch.relu_(self.bn2(self.conv2(x)) + shortcut)
+
+
+class ResNet18(nn.Module):  # type: ignore[misc]
+    """The 18-layer residual network of He et al. (2015).
+
+    Args:
+        num_classes: How many scores a picture gets.
+        folded: Without batch normalisations, for weights of `disteval.models.folding.fold_norms`.
+    """
+
+    def __init__(self, num_classes: int = NUM_CLASSES, *, folded: bool = False) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=folded)
+        self.bn1 = nn.Identity() if folded else nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = 64
+        for stage, (channels, stride) in enumerate(STAGES, start=1):
+            first = BasicBlock(inputs, channels, stride, folded)
+            second = BasicBlock(channels, channels, 1, folded)
+            setattr(self, f"layer{stage}", nn.Sequential(first, second))
+            inputs = channels
+        self.fc = nn.Linear(inputs, num_classes)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Map pictures (N, 3, H, W) to what the last layer takes, (N, 512)."""
+        x = self.maxpool(torch.relu_(self.bn1(self.conv1(x))))
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = stage(x)
+        return x.mean(dim=(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map pictures (N, 3, H, W) to scores (N, num_classes)."""
+        return self.fc(self.features(x))
+
+
+def build(weights: Mapping[str, npt.NDArray[np.float32]]) -> Any:
+    """Build the network with these weights, folded or not, ready to evaluate.
+
+    Raises:
+        WeightsError: A weight is missing, or is none of the network's.
+    """
+    model = ResNet18(folded=is_folded(weights))
+    state = {name: torch.from_numpy(array) for name, array in weights.items()}
+    # Only num_batches_tracked may be missing, which evaluation has no use for.
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    wrong = [name for name in missing if not name.endswith("num_batches_tracked")] + unexpected
+    if wrong:
+        raise WeightsError(
+            f"these weights do not fit ResNet-18: {', '.join(wrong)}; give those of "
+            f"disteval.models.default_weights or load_weights"
+        )
+    return model.eval()
+
+
+def preprocess(images: torch.Tensor) -> torch.Tensor:
+    """Normalise uint8 pictures (N, 3, H, W) on their device, as `preprocess.preprocess` does."""
+    offset, scale = (
+        torch.from_numpy(values).to(images.device)[:, None, None] for values in (OFFSET, SCALE)
+    )
+    return images.float().sub_(offset).mul_(scale)
+
+
+def make_predict(
+    weights: Mapping[str, npt.NDArray[np.float32]],
+    device: str = "cpu",
+    *,
+    exact: bool = False,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+) -> Callable[[npt.NDArray[np.uint8]], torch.Tensor]:
+    """Build the function that `disteval.evaluate` calls for each batch.
+
+    Args:
+        weights: As of `disteval.models.default_weights` or `disteval.models.load_weights`.
+        device: Where the network runs, for example ``cpu`` or ``cuda:0``.
+        exact: Compute batch normalisations as they are; else they are folded, see `fold_norms`.
+        dtype: What the network computes in.
+
+    Returns:
+        A function of uint8 pictures of shape (N, 3, 32, 32) to scores of shape (N, 10), of
+        ``dtype``, on the device.
+    """
+    target = torch.device(device)
+    kind = getattr(torch, dtype)
+    model = build(weights if exact else fold_norms(weights))
+    model = model.to(target, kind, memory_format=torch.channels_last)
+    staging = _Staging(target) if target.type == "cuda" else None
+
+    def predict(images: npt.NDArray[np.uint8]) -> Any:
+        with torch.inference_mode():
+            raw = torch.from_numpy(images)
+            batch = preprocess(raw if staging is None else staging.send(raw))
+            return model(batch.to(kind, memory_format=torch.channels_last))
+
+    return predict
+
+
+class _Staging:
+    """Two page-locked buffers: the next batch travels to the GPU while this one is computed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._slots: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque(maxlen=2)
+
+    def send(self, images: torch.Tensor) -> torch.Tensor:
+        """Copy pictures to the device, in step with what is queued there."""
+        if len(self._slots) == 2 and self._slots[0][0].shape == images.shape:
+            buffer, sent = self._slots.popleft()
+            sent.synchronize()  # what was in it has left it
+        else:
+            buffer = torch.empty(images.shape, dtype=images.dtype, pin_memory=True)
+            sent = torch.cuda.Event()
+        buffer.copy_(images)
+        found = buffer.to(self._device, non_blocking=True)
+        sent.record(torch.cuda.current_stream(self._device))
+        self._slots.append((buffer, sent))
+        return found

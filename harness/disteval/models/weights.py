@@ -1,0 +1,228 @@
+"""Weights as NumPy arrays under torchvision's names: the ones that ship, and a user's own file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib import resources
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import load, save_file
+
+from disteval.errors import LibraryMissingError, WeightsError
+from disteval.models.resnet18 import NUM_CLASSES, buffer_shapes, parameter_shapes
+
+Weights = dict[str, npt.NDArray[np.float32]]
+"""Every parameter and running statistic by torchvision's name, float32."""
+
+MAX_FILE_BYTES = 1 << 30
+"""The largest weights file that is read; ResNet-18 in float64 takes 90 MB."""
+
+_SEED = 18
+_deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = deserialize  # untyped there
+_PREFIX = "module."  # what DistributedDataParallel puts before every name
+
+
+class _Stored(NamedTuple):
+    """A tensor of a file, held against the model before anything is converted or allocated."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    floats: Callable[[], npt.NDArray[Any]] | None  # None where it holds something else
+
+
+def default_weights() -> Weights:
+    """Return the weights that ship: a random trunk, and a last layer fitted to the embedded data.
+
+    Convolutions are drawn uniformly as He et al., "Delving Deep into Rectifiers" (2015), prescribe;
+    the numbers come from a bit generator's raw output by exact arithmetic, so they are the same to
+    the bit everywhere. ``tools/fit_default_weights.py`` fitted the last layer in closed form.
+    """
+    weights = random_trunk()
+    packed = resources.files("disteval.models").joinpath("default_head.safetensors").read_bytes()
+    return weights | load(packed)
+
+
+def random_trunk() -> Weights:
+    """Return every weight but the last layer's, with batch normalisations that change nothing."""
+    source = np.random.PCG64(_SEED)
+    weights: Weights = {}
+    for name, shape in (parameter_shapes() | buffer_shapes()).items():
+        if len(shape) == 4:
+            weights[name] = _he_uniform(source, shape)
+        elif not name.startswith("fc."):
+            one = name.endswith((".weight", ".running_var"))
+            weights[name] = np.full(shape, float(one), dtype=np.float32)
+    return weights
+
+
+def load_weights(path: str | Path) -> Weights:
+    """Read a weights file of ResNet-18 with ten classes.
+
+    Args:
+        path: A ``.safetensors`` file, or a ``.pt`` or ``.pth`` file with a state dict, which may
+            lie under ``state_dict`` and carry the ``module.`` that DistributedDataParallel adds.
+
+    Raises:
+        WeightsError: It is missing, damaged or too large, or does not fit the model.
+        LibraryMissingError: A torch file is to be read without torch.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise WeightsError(
+            f"weights file {path} does not exist or is no file; give a .safetensors or .pt file"
+        )
+    readers = {".safetensors": _read_safetensors, ".pt": _read_torch, ".pth": _read_torch}
+    if path.suffix not in readers:
+        raise WeightsError(
+            f"weights file {path} has the suffix {path.suffix!r}; known are {', '.join(readers)}"
+        )
+    _refuse_size(path, path.stat().st_size)
+    found = readers[path.suffix](path)
+    if all(name.startswith(_PREFIX) for name in found):
+        found = {name.removeprefix(_PREFIX): stored for name, stored in found.items()}
+    return _checked(path, found)
+
+
+def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """Write weights as a ``.safetensors`` file."""
+    save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, str(path))
+
+
+def _he_uniform(source: np.random.PCG64, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    count = prod(shape)
+    words: npt.NDArray[np.uint64] = source.random_raw(-(-count // 2))
+    # 24 bits are what a float32 holds exactly, so k / 2^23 - 1 is rounded nowhere.
+    bits = (words.astype("<u8").view("<u4")[:count] >> 8).astype(np.float32)
+    bound = np.float32(np.sqrt(6 / prod(shape[1:])))
+    drawn: npt.NDArray[np.float32] = ((bits * np.float32(2**-23) - 1) * bound).reshape(shape)
+    return drawn
+
+
+def _read_safetensors(path: Path) -> dict[str, _Stored]:
+    try:
+        tensors = _deserialize(path.read_bytes())
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(
+            f"weights file {path} is no readable safetensors file: {error}"
+        ) from error
+    return {
+        name: _Stored(tuple(t["shape"]), t["dtype"], _safetensors_floats(t)) for name, t in tensors
+    }
+
+
+def _safetensors_floats(tensor: Mapping[str, Any]) -> Callable[[], npt.NDArray[Any]] | None:
+    data, shape = tensor["data"], tensor["shape"]
+    if tensor["dtype"] == "BF16":
+        # NumPy has no bfloat16; it is the upper half of a float32.
+        return lambda: (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
+    code = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}.get(tensor["dtype"])
+    return None if code is None else lambda: np.frombuffer(data, code).reshape(shape)
+
+
+def _read_torch(path: Path) -> dict[str, _Stored]:
+    try:
+        import torch
+    except ImportError as error:
+        raise LibraryMissingError(
+            f"reading {path} needs torch: pip install 'disteval-harness[torch]', "
+            f"or convert the file to .safetensors"
+        ) from error
+    try:
+        if zipfile.is_zipfile(path):
+            # torch inflates what is compressed, so a small file may hold any amount.
+            with zipfile.ZipFile(path) as archive:
+                _refuse_size(path, sum(entry.file_size for entry in archive.infolist()))
+        # weights_only: nothing in the file is run.
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except WeightsError:
+        raise
+    except Exception as error:  # a damaged pickle raises whatever its bytes happen to ask for
+        raise WeightsError(
+            f"weights file {path} is no readable state dict: it is damaged or holds more than "
+            f"tensors; write one with torch.save(model.state_dict(), path)"
+        ) from error
+    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+        state = state["state_dict"]
+    if not isinstance(state, Mapping) or not all(
+        isinstance(v, torch.Tensor) for v in state.values()
+    ):
+        raise WeightsError(
+            f"weights file {path} holds no state dict, but {type(state).__name__}; "
+            f"write one with torch.save(model.state_dict(), path)"
+        )
+    return {
+        str(name): _Stored(
+            tuple(tensor.shape),
+            f"{tensor.dtype} ({tensor.layout}, {tensor.device})",
+            _torch_floats(tensor, torch.strided),
+        )
+        for name, tensor in state.items()
+    }
+
+
+def _torch_floats(tensor: Any, dense: Any) -> Callable[[], npt.NDArray[Any]] | None:
+    # A sparse tensor or one on the meta device has no array of floats to give.
+    if not tensor.is_floating_point() or tensor.layout != dense or tensor.is_meta:
+        return None
+    # NumPy has no bfloat16, and every float is to become a float32 anyway.
+    return lambda: tensor.detach().float().numpy()
+
+
+def _checked(path: Path, found: Mapping[str, _Stored]) -> Weights:
+    """Hold a file's tensors against the model, and make them float32."""
+    expected = parameter_shapes() | buffer_shapes()
+    # How many batches the statistics were taken over plays no part in evaluation.
+    names = [name for name in found if not name.endswith("num_batches_tracked")]
+    _refuse(path, "lacks", [name for name in expected if name not in found])
+    _refuse(path, "has unexpected", [name for name in names if name not in expected])
+    weights: Weights = {}
+    for name, shape in expected.items():
+        stored = found[name]
+        if stored.shape != shape:
+            raise WeightsError(
+                f"weights file {path}: {name} has shape {stored.shape}, not {shape}"
+                f"{_other_classes(name, stored.shape)}"
+            )
+        if stored.floats is None:
+            raise WeightsError(
+                f"weights file {path}: {name} holds {stored.dtype}, not a dense array of floats; "
+                f"store float16, bfloat16, float32 or float64"
+            )
+        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, see below
+            array = np.array(stored.floats(), dtype=np.float32, order="C")
+        if not np.isfinite(array).all():
+            raise WeightsError(
+                f"weights file {path}: {name} holds NaN or infinity as float32; "
+                f"look at the training that wrote it"
+            )
+        weights[name] = array
+    return weights
+
+
+def _other_classes(name: str, shape: tuple[int, ...]) -> str:
+    if not name.startswith("fc.") or not shape:
+        return ""
+    return f": it tells {shape[0]} classes apart; give a model trained for {NUM_CLASSES}"
+
+
+def _refuse_size(path: Path, size: int) -> None:
+    if size > MAX_FILE_BYTES:
+        raise WeightsError(
+            f"weights file {path} holds {size} bytes, more than the {MAX_FILE_BYTES} allowed; "
+            f"a ResNet-18 takes 45 MB in float32"
+        )
+
+
+def _refuse(path: Path, what: str, names: list[str]) -> None:
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise WeightsError(
+            f"weights file {path} {what} {', '.join(names[:3])}{more}; "
+            f"it must hold a ResNet-18 with torchvision's names"
+        )

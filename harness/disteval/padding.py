@@ -1,0 +1,278 @@
+"""Batches of one shape on many devices, without ever counting what filled them up.
+
+The ways of Flax's full evaluation, https://flax.readthedocs.io/en/latest/guides/data_preprocessing/
+full_eval.html, for JAX programs; NumPy in, NumPy out. JAX is imported when a function is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+
+Array = Any
+Tree = Any
+
+
+def pad_shard_unpad(
+    fn: Callable[..., Tree],
+    static_argnums: Sequence[int] = (0,),
+    static_argnames: Sequence[str] = (),
+    static_return: bool = False,
+    *,
+    mask: str | None = None,
+    devices: Sequence[Any] | None = None,
+    sharding: Any = None,
+) -> Callable[..., Tree]:
+    """Let a function of sharded batches take batches of any size.
+
+    As `flax.jax_utils.pad_shard_unpad`, whose arguments come first and mean the same. Zeros are
+    added to the leading axis of every array until each of d devices has as many rows; what comes
+    back loses them again. The function that is returned takes one more argument,
+    ``min_device_batch``: at least so many rows a device. With one that no batch exceeds, every
+    batch has one shape, and the function is traced once.
+
+    Args:
+        fn: Such as ``jax.pmap(…)``: its arrays have the shape (d, rows a device, …). With
+            ``sharding``, such as ``jax.jit(…)``: (d x rows a device, …).
+        static_argnums: Positions of arguments that are passed on as they are.
+        static_argnames: Names of keyword arguments that are passed on as they are.
+        static_return: Return what ``fn`` returns as it is; for counts that leave no batch axis.
+        mask: The name under which ``fn`` gets a bool array, true for rows that are real, of the
+            leading one or two axes of the others. A function that counts should ask for it.
+        devices: Where the parts go; None stands for all of this process.
+        sharding: A `jax.sharding.NamedSharding` over the leading axis, for ``jax.jit`` over a mesh,
+            also one of several processes, each of which passes its own batch.
+
+    Raises:
+        UsageError: On a call whose arrays have no leading axis, different ones, or none at all;
+            names the array. Or on one that has an argument called as the mask is.
+    """
+    pool: dict[Any, Array] = {}
+
+    @wraps(fn)
+    def call(*args: Tree, min_device_batch: int | None = None, **kwargs: Tree) -> Tree:
+        import jax
+
+        if mask in kwargs:
+            raise UsageError(
+                f"the call has an argument {mask!r}, which the mask of real rows would replace; "
+                f"give one of them another name"
+            )
+        moved = {f"argument {i}": a for i, a in enumerate(args) if i not in static_argnums}
+        moved |= {f"argument {k}": v for k, v in kwargs.items() if k not in static_argnames}
+        size = _batch_size(moved)
+        # What is not fetched here may still be computed when the next call fills the memory again.
+        memory = {} if static_return else pool
+        layout = _Layout(size, min_device_batch or 1, devices, sharding, memory)
+        sharded = jax.tree_util.tree_map_with_path(layout.put, moved)
+        given = [sharded.get(f"argument {i}", arg) for i, arg in enumerate(args)]
+        named = {key: sharded.get(f"argument {key}", value) for key, value in kwargs.items()}
+        if mask is not None:
+            named[mask] = layout.put("mask", np.ones(size, dtype=bool))
+        out = fn(*given, **named)
+        return out if static_return else jax.tree_util.tree_map(layout.take, out)
+
+    return call
+
+
+def with_infinite_padding(
+    batches: Any, *, mask: str = "mask", like: Mapping[str, Array] | None = None
+) -> Any:
+    """Append batches of zeros for ever, for hosts that have different numbers of batches.
+
+    Args:
+        batches: Dicts of arrays with one leading axis; or a `tf.data.Dataset` of them.
+        mask: The key of the bool array that is added: true in rows that are real.
+        like: A batch with the shapes and dtypes of the padding; None stands for the last batch. A
+            host that may have no batch at all needs one; a dataset of fixed shapes does not.
+
+    Returns:
+        An iterator of dicts; or a dataset.
+
+    Raises:
+        UsageError: There is no batch to learn the shapes from, or a batch has the key already. A
+            dataset's iterator raises TensorFlow's ``FailedPreconditionError`` for the first.
+    """
+    if hasattr(batches, "element_spec"):
+        return _dataset_with_infinite_padding(batches, mask, like)
+    return _infinite(batches, mask, like)
+
+
+def in_step(
+    batches: Iterable[Mapping[str, Array]], dist_backend: BaseDistBackend, *, mask: str = "mask"
+) -> Iterator[Mapping[str, Array]]:
+    """Yield batches until no rank has a real row left; ends on every rank after as many steps.
+
+    One small collective a step.
+
+    Args:
+        batches: Endless and masked, from `with_infinite_padding`.
+        dist_backend: Joins the ranks.
+        mask: The key of the mask.
+    """
+    for batch in batches:
+        if not any(dist_backend.all_gather_object(bool(np.any(batch[mask])))):
+            return
+        yield batch
+
+
+class _Layout:
+    """How one batch lies on the devices.
+
+    Args:
+        size: Its rows.
+        least: The fewest rows a device.
+        devices: Which devices; None stands for the sharding's, or all of this process.
+        sharding: Of a mesh, for flat arrays; None for arrays with an axis of devices.
+        pool: Memory that is filled again at each call.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        least: int,
+        devices: Sequence[Any] | None,
+        sharding: Any,
+        pool: dict[Any, Array],
+    ) -> None:
+        import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        self._flat = sharding is not None
+        if sharding is not None:
+            here = [d for d in sharding.mesh.devices.flat if d.process_index == jax.process_index()]
+            self._all = sharding.mesh.devices.size
+        else:
+            here = list(devices or jax.local_devices())
+            sharding = NamedSharding(Mesh(np.array(here), ("devices",)), PartitionSpec("devices"))
+            self._all = len(here)
+        self._size = size
+        self._devices = here
+        self._sharding = sharding
+        self._rows = max(-(-size // len(here)), least)
+        self._pool = pool
+
+    def put(self, path: Any, array: Array) -> Array:
+        """The array, padded and spread over the devices."""
+        import jax
+
+        array = np.asarray(array)
+        parts = []
+        for number, device in enumerate(self._devices):
+            part = self._part(path, array, number * self._rows)
+            parts.append(jax.device_put(part if self._flat else part[None], device))
+        lead = (self._all * self._rows,) if self._flat else (self._all, self._rows)
+        return jax.make_array_from_single_device_arrays(
+            (*lead, *array.shape[1:]), self._sharding, parts
+        )
+
+    def _part(self, path: Any, array: Array, start: int) -> Array:
+        """One device's rows: a view where they are all real, else memory that is kept."""
+        real = min(max(self._size - start, 0), self._rows)
+        if real == self._rows:
+            return array[start : start + real]
+        # Only one part of a batch holds both, so that two never share a buffer that differs.
+        key = str(path), real > 0, self._rows, array.shape[1:], array.dtype
+        if key not in self._pool:
+            self._pool[key] = np.zeros((self._rows, *array.shape[1:]), array.dtype)
+        buffer = self._pool[key]
+        if real:
+            buffer[:real] = array[start : start + real]
+            buffer[real:] = 0
+        return buffer
+
+    def take(self, array: Array) -> Array:
+        """What came back, in host memory, without the padding."""
+        if self._flat and not array.is_fully_addressable:
+            shards = sorted(array.addressable_shards, key=lambda s: _starts(s.index))
+            rows = np.concatenate([np.asarray(shard.data) for shard in shards])
+        else:
+            rows = np.asarray(array)
+        if not self._flat:
+            rows = rows.reshape(-1, *rows.shape[2:])
+        rows = rows[: self._size]
+        # On a CPU a result may be the very memory that the next batch will be written to.
+        kept = any(np.may_share_memory(rows, buffer) for buffer in self._pool.values())
+        return rows.copy() if kept else rows
+
+
+def _starts(index: tuple[slice, ...]) -> tuple[int, ...]:
+    return tuple(part.start or 0 for part in index)
+
+
+def _batch_size(arguments: dict[str, Tree]) -> int:
+    """The length of the leading axis that all arrays share."""
+    import jax
+
+    sizes: dict[str, int] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(arguments)[0]:
+        name = f"{path[0].key}{jax.tree_util.keystr(path[1:])}"
+        if np.ndim(leaf) == 0:
+            raise UsageError(
+                f"{name} is {leaf!r}, which has no leading axis to shard; name what is no batch in "
+                f"static_argnums or static_argnames"
+            )
+        sizes[name] = np.shape(leaf)[0]
+    if not sizes:
+        raise UsageError("there is no array to shard; all arguments are static")
+    first = next(iter(sizes))
+    for name, size in sizes.items():
+        if size == 0:
+            raise UsageError(f"{name} has no rows; an empty batch has nothing to evaluate")
+        if size != sizes[first]:
+            raise UsageError(
+                f"{name} has {size} rows and {first} has {sizes[first]}; arrays of one batch have "
+                f"as many"
+            )
+    return sizes[first]
+
+
+def _infinite(
+    batches: Iterable[Mapping[str, Array]], mask: str, like: Mapping[str, Array] | None
+) -> Iterator[Mapping[str, Array]]:
+    batch = like
+    for batch in batches:
+        rows = {len(array) for array in batch.values()}
+        if mask in batch or len(rows) != 1:
+            raise UsageError(
+                f"a batch with the keys {', '.join(batch)} and leading axes {sorted(rows)} can't "
+                f"get a mask {mask!r}"
+            )
+        yield {**batch, mask: np.ones(rows.pop(), dtype=bool)}
+    example = batch if like is None else like
+    if example is None:
+        raise UsageError(
+            "there is no batch, so nobody knows the shapes of its padding; pass like=…"
+        )
+    padding = {key: np.zeros_like(array) for key, array in example.items()}
+    padding[mask] = np.zeros(len(next(iter(example.values()))), dtype=bool)
+    while True:
+        yield padding
+
+
+def _dataset_with_infinite_padding(
+    dataset: Any, mask: str, like: Mapping[str, Array] | None
+) -> Any:
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    if mask in spec:
+        raise UsageError(f"the dataset has the key {mask!r} already; choose another mask")
+
+    def with_mask(batch: Any, real: bool) -> Any:
+        rows = tf.shape(next(iter(batch.values())))[:1]
+        return {**batch, mask: tf.fill(rows, real)}
+
+    if like is None and all(part.shape.is_fully_defined() for part in spec.values()):
+        like = {key: np.zeros(part.shape, part.dtype.as_numpy_dtype) for key, part in spec.items()}
+    example = dataset.take(1) if like is None else tf.data.Dataset.from_tensors(dict(like))
+    # Else a dataset without a batch would end at once, and other hosts would wait for this one.
+    example = example.apply(tf.data.experimental.assert_cardinality(1))
+    zeros = example.map(lambda batch: with_mask(tf.nest.map_structure(tf.zeros_like, batch), False))
+    return dataset.map(lambda batch: with_mask(batch, True)).concatenate(zeros.repeat())

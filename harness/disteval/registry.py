@@ -1,0 +1,162 @@
+"""Backends by name: the ones that come with the harness, and anybody else's.
+
+Names come from the entry-point group ``disteval.backends`` and from `register_backend`. An entry is
+imported when it is asked for, not before, so one that is broken, or whose library is missing, is in
+nobody's way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import BackendUnavailableError, UnknownBackendError, UsageError
+
+ENTRY_POINT_GROUP = "disteval.backends"
+
+_ORDER = ("non_dist", "mpi4py", "tf_horovod", "torch_cpu", "torch_cuda")
+# The extra that installs a missing module.
+_EXTRAS = {
+    "torch": "torch",
+    "mpi4py": "mpi",
+    "horovod": "horovod",
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+    "paddle": "paddle",
+}
+
+_registered: dict[str, type[BaseDistBackend]] = {}
+_instances: dict[str, BaseDistBackend] = {}
+_default = "non_dist"
+
+
+def list_all_backends() -> list[str]:
+    """Return every known name, installed or not: the usual ones first, then others as they come."""
+    known = [*_entries(), *_registered]
+    return [name for name in _ORDER if name in known] + list(
+        dict.fromkeys(name for name in known if name not in _ORDER)
+    )
+
+
+def register_backend(name: str, backend: type[BaseDistBackend]) -> None:
+    """Make a backend class known under ``name``, in this process.
+
+    Args:
+        name: The name for `get_dist_backend`.
+        backend: A subclass of `BaseDistBackend` that can be created without arguments.
+
+    Raises:
+        UsageError: The name is taken by another class, or ``backend`` is no such class.
+    """
+    _check_class(backend, f"register_backend({name!r}, …)")
+    if not name or not isinstance(name, str):
+        raise UsageError(f"a backend's name must be a non-empty string, not {name!r}")
+    if _registered.get(name, backend) is not backend or name in _entries():
+        raise UsageError(f"the backend name {name!r} is taken; choose another")
+    _registered[name] = backend
+
+
+def get_backend_class(name: str) -> type[BaseDistBackend]:
+    """Import and return the class of that name, without creating one.
+
+    Args:
+        name: A name of `list_all_backends`, or ``module:Class``.
+
+    Raises:
+        UnknownBackendError: Nothing is registered under ``name``.
+        BackendUnavailableError: Its library is missing, or its module can't be imported.
+    """
+    if name in _registered:
+        return _registered[name]
+    entry = _entries().get(name)
+    if entry is None and ":" in str(name):
+        entry = EntryPoint(name, name, ENTRY_POINT_GROUP)
+    if entry is None:
+        raise UnknownBackendError(_unknown(name))
+    try:
+        backend = entry.load()
+    except Exception as error:  # a third party's module may fail in any way
+        raise BackendUnavailableError(_unavailable(entry, error)) from error
+    origin = entry.name if ":" in entry.name else f"the entry point {entry.name} = {entry.value}"
+    _check_class(backend, origin)
+    return backend  # type: ignore[no-any-return]
+
+
+def add_working_directory() -> None:
+    """Let ``module:Class`` name what lies in the working directory, as ``python -m`` does."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def get_dist_backend(name: str | None = None) -> BaseDistBackend:
+    """Return the backend of that name, always the same instance for the same name.
+
+    Args:
+        name: A name of `list_all_backends`, or ``module:Class``; None stands for the default,
+            ``non_dist`` until `set_default_dist_backend` says otherwise.
+
+    Raises:
+        UnknownBackendError: Nothing is registered under ``name``.
+        BackendUnavailableError: Its library is missing, or its module can't be imported.
+    """
+    name = _default if name is None else name
+    if name not in _instances:
+        _instances[name] = get_backend_class(name)()
+    return _instances[name]
+
+
+def set_default_dist_backend(name: str) -> None:
+    """Set what ``get_dist_backend()`` returns when it is called without a name.
+
+    Raises:
+        UnknownBackendError: Nothing is registered under ``name``.
+    """
+    global _default
+    if name not in list_all_backends():
+        raise UnknownBackendError(_unknown(name))
+    _default = name
+
+
+def _entries() -> dict[str, EntryPoint]:
+    # The first distribution that claims a name keeps it, ours before a third party's.
+    entries = sorted(
+        entry_points(group=ENTRY_POINT_GROUP),
+        key=lambda e: not e.value.startswith("disteval_backends."),
+    )
+    return {entry.name: entry for entry in reversed(entries)}
+
+
+def _check_class(backend: object, origin: str) -> None:
+    if not (isinstance(backend, type) and issubclass(backend, BaseDistBackend)):
+        raise UsageError(
+            f"{origin} gives {backend!r}, which is no subclass of disteval.BaseDistBackend"
+        )
+
+
+def _unknown(name: object) -> str:
+    known = list_all_backends()
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"there is no backend {name!r}.{hint} The known ones are: {', '.join(known)}."
+
+
+def _unavailable(entry: EntryPoint, error: Exception) -> str:
+    missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0]
+    if missing and missing in _EXTRAS:
+        reason = f"the package {missing!r} is not installed"
+        extra = _EXTRAS[missing]
+    elif entry.name == "mpi4py":
+        reason = f"mpi4py finds no MPI library ({error})"
+        extra = _EXTRAS["mpi4py"]
+    else:
+        return (
+            f"backend {entry.name!r} can't be used: importing {entry.value} failed with "
+            f"{type(error).__name__}: {error}"
+        )
+    return (
+        f"backend {entry.name!r} can't be used: {reason}. "
+        f"Install it: pip install 'disteval-harness[{extra}]'"
+    )

@@ -1,0 +1,150 @@
+"""What asv has measured, commit after commit: the files of its results folder, as curves.
+
+The layout is asv's own, of version 2: ``benchmarks.json`` tells each benchmark's unit and the names
+of its parameters, and each machine's folder has one JSON file a commit and environment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from disteval.errors import UsageError
+
+LAYOUT = 2
+
+Parameters = tuple[tuple[str, str], ...]
+"""The name and value of each parameter; values as ``repr`` wrote them."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What came of one benchmark at one commit.
+
+    Attributes:
+        commit: The whole hash.
+        date: When it was committed, in milliseconds since 1970, UTC.
+        value: In the benchmark's unit; NaN where it was skipped (n/a), None where it failed.
+    """
+
+    commit: str
+    date: int
+    value: float | None
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the benchmark said that it can't be run there."""
+        return self.value is not None and math.isnan(self.value)
+
+
+@dataclass
+class Curve:
+    """One benchmark with one choice of parameters on one machine, in date order.
+
+    Attributes:
+        benchmark: Its full name.
+        unit: Of the values.
+        machine: The name that asv has for it.
+        environment: What was installed, as asv names it.
+        parameters: In the benchmark's order.
+        points: One a commit.
+    """
+
+    benchmark: str
+    unit: str
+    machine: str
+    environment: str
+    parameters: Parameters
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def measured(self) -> list[Point]:
+        """The points that have a number."""
+        return [p for p in self.points if p.value is not None and not p.skipped]
+
+    @property
+    def skipped(self) -> bool:
+        """Whether it was skipped at every commit."""
+        return all(point.skipped for point in self.points)
+
+
+def read_history(folder: Path) -> list[Curve]:
+    """Read asv's results folder.
+
+    Args:
+        folder: ``results_dir`` of asv.conf.json, such as ``.asv/results``.
+
+    Returns:
+        The curves, by benchmark, machine and environment, parameters in the benchmark's order.
+
+    Raises:
+        UsageError: The folder has no results, or one of its files can't be read.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder; give the results_dir of asv.conf.json")
+    files = sorted(path for path in folder.glob("*/*.json") if path.name != "machine.json")
+    if not files:
+        raise UsageError(f"{folder} has no results; run asv run, and give its results_dir")
+    known = _read(folder / "benchmarks.json")
+    curves: dict[Any, Curve] = {}
+    for path in files:
+        try:
+            for curve in _curves_of(_read(path), path.parent.name, known):
+                key = (curve.benchmark, curve.machine, curve.environment, curve.parameters)
+                curves.setdefault(key, curve)
+                if curves[key] is not curve:
+                    curves[key].points += curve.points
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"{path} is not laid out as asv's results are ({type(error).__name__}: {error}); "
+                f"run asv run again, or remove the file"
+            ) from error
+    for curve in curves.values():
+        curve.points.sort(key=lambda point: (point.date, point.commit))
+    return sorted(curves.values(), key=lambda c: (c.benchmark, c.machine, c.environment))
+
+
+def _curves_of(found: dict[str, Any], machine: str, known: dict[str, Any]) -> Iterator[Curve]:
+    """The curves of one file, each with its one point."""
+    for benchmark, columns in found["results"].items():
+        # asv leaves out trailing columns that are empty.
+        row = dict(zip(found["result_columns"], columns, strict=False))
+        described = known.get(benchmark, {})
+        choices = list(itertools.product(*row.get("params") or []))
+        values = row.get("result")
+        if values is None:  # all of them failed
+            values = [None] * len(choices)
+        names = described.get("param_names", [])
+        names += [f"param{i + 1}" for i in range(len(names), len(choices[0]))]
+        for choice, value in zip(choices, values, strict=True):
+            number = None if value is None else float(value)
+            point = Point(str(found["commit_hash"]), int(found["date"]), number)
+            yield Curve(
+                benchmark,
+                str(described.get("unit", "")),
+                machine,
+                str(found["env_name"]),
+                tuple(zip(names, map(str, choice), strict=True)),
+                [point],
+            )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path} can't be read ({error}); run asv run again, or remove it"
+        ) from error
+    version = found.get("version") if isinstance(found, dict) else None
+    if version != LAYOUT:
+        raise UsageError(
+            f"{path} has asv's layout {version!r}, but {LAYOUT} is the one that is known here; "
+            f"bring it up to date with asv update"
+        )
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,143 @@
+"""The page: a template, a style and a script, put into one file that can request nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from disteval.errors import LibraryMissingError, UsageError
+from disteval.report import model
+from disteval.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
+from disteval.report.svg import Chart, draw
+from disteval.report.text import visible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+Run = dict[str, Any]
+
+
+def check_page_path(path: Path) -> None:
+    """Refuse, before there is anything to write, what can't be written.
+
+    Raises:
+        UsageError: There is no such folder.
+        LibraryMissingError: Jinja2 is not installed.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"--html {path}: the folder {path.parent} does not exist")
+    _environment()
+
+
+def write_page(
+    path: Path, runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
+) -> None:
+    """Write the page.
+
+    Args:
+        path: Where to; an existing file is replaced.
+        runs: The name of each file, and what `disteval.report.files.read_run` read from it.
+        benchmarks: As of `disteval.report.charts.make_benchmarks`.
+
+    Raises:
+        UsageError: The file can't be written.
+        LibraryMissingError: Jinja2 is not installed; or matplotlib, and there are curves.
+    """
+    text = render(runs, benchmarks)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--html {path} can't be written: {error}") from error
+
+
+def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()) -> str:
+    """Make the page, see `write_page`."""
+    environment = _environment()
+    checks, evaluations, trainings = (
+        [(name, run) for name, run in runs if run["kind"] == kind]
+        for kind in ("check", "eval", "fit")
+    )
+    columns = model.make_columns(checks)
+    rows = model.make_rows(columns)
+    style, script = _source("page.css"), _source("page.js")
+    return environment.get_template("template.html").render(
+        columns=columns,
+        rows=rows,
+        failures=model.failures(rows),
+        faults=model.faults(rows),
+        reasons=model.reasons(columns),
+        evaluations=evaluations,
+        throughput=throughput_chart([run for _, run in evaluations]),
+        trainings=trainings,
+        losses=loss_charts(trainings),
+        benchmarks=benchmarks,
+        signs=model.SIGNS,
+        verdicts=model.VERDICTS,
+        evidence=model.evidence,
+        shown=shown,
+        day=day,
+        draw=_numbered(),
+        version=metadata.version("disteval-harness"),
+        style=_as_is(style),
+        script=_as_is(script),
+        policy=(
+            f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+            f"base-uri 'none'; form-action 'none'"
+        ),
+    )
+
+
+def _environment() -> Environment:
+    """Jinja2, told to escape every value, and to show what can't be seen in it."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
+    except ImportError as error:
+        raise LibraryMissingError(
+            f"--html needs Jinja2 ({error}): pip install 'disteval-harness[report]'"
+        ) from error
+
+    def finalize(value: object) -> object:
+        return value if isinstance(value, Markup) else visible(str(value))
+
+    return Environment(
+        loader=PackageLoader("disteval.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _numbered() -> Any:
+    """A function that draws a chart with ids that no other chart of the page has."""
+    drawn = 0
+
+    def draw_next(chart: Chart) -> Markup:
+        nonlocal drawn
+        drawn += 1
+        return _as_is(draw(chart, f"chart-{drawn}"))
+
+    return draw_next
+
+
+def _as_is(text: str) -> Markup:
+    """What is ours, or has been escaped already."""
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704 - the style and script beside this file; matplotlib's SVG
+
+
+def _source(name: str) -> str:
+    return resources.files("disteval.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,116 @@
+"""Whether this process already is a rank of somebody's ``mpirun``, ``torchrun``, ``horovodrun``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from disteval.errors import WorldError
+
+_VARIABLES = (
+    "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
+    "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
+)  # fmt: skip
+
+_MPI = (
+    # launcher, rank, world size, ranks on this host
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+)
+
+
+@dataclass(frozen=True)
+class OuterWorld:
+    """The world that an outer launcher has put this process in.
+
+    Attributes:
+        launcher: ``mpirun``, ``torchrun`` or ``horovodrun``.
+        rank: This process's rank, as the launcher counts.
+        world_size: How many processes it started.
+        ranks_on_host: How many of them on this host.
+        job: What is the same in all ranks of the job and no other.
+    """
+
+    launcher: str
+    rank: int
+    world_size: int
+    ranks_on_host: int
+    job: str
+
+    def control_directory(self) -> Path:
+        """Where the job's ranks, all of one host, find their leader.
+
+        ``DISTEVAL_CONTROL_DIR`` names its parent where they do not share the folder for temporary
+        files.
+        """
+        parent = Path(os.environ.get("DISTEVAL_CONTROL_DIR", tempfile.gettempdir()))
+        digest = hashlib.sha256(f"{self.launcher} {self.job}".encode()).hexdigest()[:16]
+        return parent / f"disteval-{os.getuid()}-{digest}"
+
+    def create_control_directory(self) -> Path:
+        """Create it, private to this user; the leader does this, once.
+
+        Raises:
+            WorldError: It exists, so somebody else may be using it.
+        """
+        path = self.control_directory()
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            raise WorldError(
+                f"{path} exists already; remove it if no other world of this job is running"
+            ) from None
+        return path
+
+
+def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | None:
+    """Tell which world this process was started in, from the launcher's environment variables.
+
+    This decides who leads, nothing else: whether a backend has joined is asked of the backend.
+    """
+    # First: horovodrun may itself have used mpirun.
+    if "HOROVOD_RANK" in environ and "HOROVOD_SIZE" in environ:
+        world_size = int(environ["HOROVOD_SIZE"])
+        on_host = int(environ.get("HOROVOD_LOCAL_SIZE", world_size))
+        job = ":".join(
+            environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}", "") for name in ("ADDR", "PORT")
+        )
+        return OuterWorld("horovodrun", int(environ["HOROVOD_RANK"]), world_size, on_host, job)
+    for launcher, rank, size, local_size in _MPI:
+        if rank in environ and size in environ:
+            world_size = int(environ[size])
+            on_host = int(environ.get(local_size, world_size))
+            job = environ.get("PMIX_NAMESPACE") or _parent()
+            return OuterWorld(launcher, int(environ[rank]), world_size, on_host, job)
+    if "TORCHELASTIC_RUN_ID" in environ and "WORLD_SIZE" in environ:
+        job = ":".join(
+            environ.get(name, "")
+            for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+        )
+        world_size = int(environ["WORLD_SIZE"])
+        on_host = int(environ.get("LOCAL_WORLD_SIZE", world_size))
+        return OuterWorld("torchrun", int(environ["RANK"]), world_size, on_host, job)
+    return None
+
+
+def outside_environment() -> dict[str, str]:
+    """Return the environment without what an outer launcher set for this rank alone.
+
+    Processes that a rank starts are not ranks of that launcher's job.
+    """
+    if detect_outer_world() is None:
+        return dict(os.environ)
+    return {k: v for k, v in os.environ.items() if not k.startswith(_VARIABLES)}
+
+
+def _parent() -> str:
+    # MPICH's ranks of one host are children of one proxy; its start time tells it from a later
+    # process with the same number.
+    parent = os.getppid()
+    stat = Path(f"/proc/{parent}/stat")
+    started = stat.read_text().rpartition(")")[2].split()[19] if stat.exists() else ""
+    return f"{parent}:{started}"

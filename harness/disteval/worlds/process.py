@@ -1,0 +1,44 @@
+"""What a process that a launcher started does: become a rank, and serve."""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import os
+import sys
+from pathlib import Path
+
+from disteval.worlds.outer import detect_outer_world
+from disteval.worlds.rank import output_path, serve
+
+
+def _redirect_output(path: Path) -> None:
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what Ray puts there does not buffer
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def become_rank(directory: Path, rank: int) -> int:
+    """Let this process serve as one rank of a world, and nothing else.
+
+    Returns:
+        The exit status.
+    """
+    _redirect_output(output_path(directory, rank))
+    faulthandler.enable()
+    return serve(directory, rank)
+
+
+def main() -> int:
+    """Serve as one rank of a world; the arguments are its control directory and the rank.
+
+    Returns:
+        The exit status.
+    """
+    directory = Path(sys.argv[1])
+    # Under mpirun the command is the same for every rank, and mpirun tells each its number.
+    outer = detect_outer_world() if len(sys.argv) == 2 else None
+    rank = int(sys.argv[2]) if outer is None else outer.rank
+    return become_rank(directory, rank)

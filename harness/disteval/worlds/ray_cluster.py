@@ -1,0 +1,207 @@
+"""The Ray cluster that this process is in: one that is there, or one started for a while.
+
+Ray knows one cluster a process. Those who need it join and leave; with the last one goes what was
+started here. A cluster that the user has joined before is used and left as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from disteval.errors import LibraryMissingError, UsageError, WorldError
+from disteval.worlds.cores import available_cores
+from disteval.worlds.interrupts import interrupted_later
+
+_OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own channel, so Ray stores little
+_ANSWER_SECONDS = 5.0
+_SHUTDOWN_SECONDS = 20.0
+
+_lock = threading.RLock()
+_users = 0
+_leave: Callable[[], None] | None = None  # ends what this module has begun
+_started_here = False
+
+
+def import_ray() -> Any:
+    """Import Ray.
+
+    Raises:
+        LibraryMissingError: It is not there; says how to get it.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise LibraryMissingError(
+            f"the launcher 'ray' can't be used: {error}; "
+            f"install it: pip install 'disteval-harness[ray]'"
+        ) from error
+    return ray
+
+
+@contextlib.contextmanager
+def joined_ray(address: str | None = None) -> Iterator[None]:
+    """Be in a Ray cluster, so that worlds that follow one another need not join it each.
+
+    Args:
+        address: As for `join`.
+    """
+    join(address)
+    try:
+        yield
+    finally:
+        leave()
+
+
+def join(address: str | None = None) -> None:
+    """Join a cluster or start one; every call needs one of `leave`.
+
+    Args:
+        address: ``auto`` or ``host:port`` of a cluster that is there. None stands for the
+            environment variable ``RAY_ADDRESS``, and without it for a Ray of this machine alone,
+            started now.
+
+    Raises:
+        LibraryMissingError: Ray is not installed.
+        UsageError: The address is not one of a node, or this process is in another cluster.
+        WorldError: There is no such cluster.
+    """
+    global _leave, _users
+    wanted = address or os.environ.get("RAY_ADDRESS") or "local"
+    if "://" in wanted:
+        raise UsageError(
+            f"{wanted!r} is no node of a Ray cluster; run this on one of its nodes, with 'auto' "
+            f"or host:port as the address"
+        )
+    ray = import_ray()
+    with _lock:
+        if ray.is_initialized():
+            _check_same_cluster(ray, address)
+        else:
+            _leave = _begin(ray, wanted)
+            atexit.register(_end)
+        _users += 1
+
+
+def leave() -> None:
+    """Leave the cluster; whoever is last ends what was started here."""
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            _end()
+
+
+def started_here() -> bool:
+    """Whether the cluster was started by this module, and so can't grow."""
+    return _started_here
+
+
+def bounded(function: Callable[[], object], seconds: float) -> bool:
+    """Call a function that may wait for ever, in a thread of its own.
+
+    Returns:
+        Whether it returned in time.
+    """
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def _check_same_cluster(ray: Any, address: str | None) -> None:
+    here = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", "local", here):
+        raise UsageError(
+            f"this process is in the Ray cluster at {here} already, and can't be in the one at "
+            f"{address} too; leave the address out, or call ray.shutdown() before"
+        )
+
+
+def _begin(ray: Any, address: str) -> Callable[[], None]:
+    """Join or start a cluster; what ends that."""
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    if address == "local":
+        return _start(ray, quiet)
+    try:
+        _check_listens(address)
+        ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise WorldError(
+            f"the Ray cluster at {address!r} could not be joined: {_reason(error)}; start one with "
+            f"`ray start --head`, or leave the address out to use this machine alone"
+        ) from error
+    except KeyboardInterrupt:
+        ray.shutdown()
+        raise
+
+    def end() -> None:
+        ray.shutdown()
+
+    return end
+
+
+def _check_listens(address: str) -> None:
+    """Refuse an address where nobody is, for which Ray would wait many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host:  # auto
+        return
+    try:
+        socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"nobody answers there: {error}") from None
+
+
+def _start(ray: Any, quiet: dict[str, Any]) -> Callable[[], None]:
+    global _started_here
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # It would warn that what it starts lets nobody in without a token, which is as it should be.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    folder = tempfile.mkdtemp(prefix="disteval-ray-")
+
+    def end() -> None:
+        global _started_here
+        _started_here = False
+        try:
+            ray.shutdown()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    try:
+        with interrupted_later():  # a part of Ray can't be ended in order
+            ray.init(
+                address="local",
+                num_cpus=available_cores(),
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=folder,
+                **quiet,
+            )
+    except BaseException as error:
+        end()
+        if isinstance(error, Exception):
+            raise WorldError(f"Ray could not be started here: {_reason(error)}") from error
+        raise
+    _started_here = True
+    return end
+
+
+def _reason(error: Exception) -> str:
+    """The last line of the cause: of a cluster that wants a token, say, nothing else tells."""
+    return str(error.__cause__ or error).strip().rpartition("\n")[2].rstrip(".")
+
+
+def _end() -> None:
+    global _leave
+    atexit.unregister(_end)
+    end, _leave = _leave, None
+    if end is not None:
+        bounded(end, _SHUTDOWN_SECONDS)
