@@ -35,24 +35,23 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 """What the core runs on; those that are not installed are skipped."""
 
 MODEL_SUITES = [
-    "suites/evaluation/test_parity.py",
-    "suites/examples/test_flax_full_eval.py",
-    "suites/unit/models/test_folding.py",
-    "suites/unit/models/test_layouts.py",
-    "suites/unit/test_padding.py",
+    "suites/frameworks/test_parity.py",
+    "suites/docs/test_flax_full_eval.py",
+    "suites/frameworks/models/test_folding.py",
+    "suites/frameworks/models/test_layouts.py",
+    "suites/frameworks/test_padding.py",
 ]
 """What a framework's own session runs beside the conformance of its backend."""
 
-CORE_SUITES = ["suites/unit", "suites/conformance"]
+CORE_SUITES = ["suites/unit", "suites/ranks", "suites/frameworks"]
 """What the core is tried with on other Pythons and older packages."""
 
 NEEDS_NOTHING = [
-    "suites/docs/test_contributing.py",
     "suites/docs/test_pages.py",
-    "suites/evaluation/test_scale.py",
+    "suites/unit/test_scale.py",
     "suites/mutants",
-    "suites/unit/cli/test_command_line.py",
-    "suites/unit/cli/test_report.py",
+    "suites/ranks/cli/test_command_line.py",
+    "suites/ranks/cli/test_report.py",
     "suites/unit/datasets",
     "suites/unit/report/test_page.py",
     "suites/unit/test_frame_blocks.py",
@@ -60,6 +59,10 @@ NEEDS_NOTHING = [
     "suites/unit/test_framing_fuzz.py",
 ]
 """What is the same with every framework, so that tests-core or tests-web alone runs it."""
+
+ESTIMATOR = ["suites/frameworks/estimator", "suites/ranks/estimator"]
+
+METRICS = ["suites/unit/metrics", "suites/frameworks/metrics"]
 
 TESTS = [
     "lint",
@@ -173,7 +176,7 @@ def tests_torch(session: nox.Session) -> None:
     session.install(".[torch,conformance,report]", TORCH, "jsonschema>=4.20")
     # As installed, with nothing of this folder: what the wheel lacks shows.
     session.run("disteval", "eval", "--world-size=2")
-    left_out = [f"--ignore={path}" for path in (*NEEDS_NOTHING, "suites/estimator")]
+    left_out = [f"--ignore={path}" for path in (*NEEDS_NOTHING, *ESTIMATOR)]
     _pytest(session, "suites", *left_out, require="torch_cpu,torch,jsonschema")
 
 
@@ -181,7 +184,7 @@ def tests_torch(session: nox.Session) -> None:
 def tests_estimator(session: nox.Session) -> None:
     """Runners, hooks and the estimator on local workers; ``disteval fit``."""
     session.install(".[torch,conformance]", TORCH, "tensorboard", *MMENGINE)
-    _pytest(session, "suites/estimator", require="torch_cpu,torch,mmengine,tensorboard")
+    _pytest(session, *ESTIMATOR, require="torch_cpu,torch,mmengine,tensorboard")
 
 
 @nox.session(name="tests-ray")
@@ -207,7 +210,7 @@ def tests_arrays(session: nox.Session) -> None:
     scikit-learn and torchmetrics say what the answer is.
     """
     session.install(".[torch,conformance]", TORCH, JAX, TENSORFLOW, "scikit-learn", "torchmetrics")
-    _pytest(session, "suites/unit/metrics", require="torch,jax,tensorflow,sklearn,torchmetrics")
+    _pytest(session, *METRICS, require="torch,jax,tensorflow,sklearn,torchmetrics")
 
 
 @nox.session(name="tests-tensorflow")
@@ -239,7 +242,7 @@ def tests_jax(session: nox.Session) -> None:
 def tests_paddle(session: nox.Session) -> None:
     """Paddle's process groups, with nothing else installed."""
     session.install(".[paddle,conformance]", PADDLE)
-    suites = ["suites/conformance", "suites/unit/cli/test_backends.py"]
+    suites = ["suites/ranks/conformance", "suites/ranks/cli/test_backends.py"]
     _pytest(session, *suites, "-k", "paddle", require="paddle")
 
 
@@ -271,7 +274,7 @@ def tests_web(session: nox.Session) -> None:
     """The report page in Chromium, headless, and the JSON behind it against its schema."""
     _install_chromium(session)
     session.install(".[conformance,report]", "selenium>=4.20", "jsonschema>=4.20")
-    suites = ["suites/web", "suites/unit/report", "suites/unit/cli/test_report.py"]
+    suites = ["suites/web", "suites/unit/report", "suites/ranks/cli/test_report.py"]
     require = "threads,chromium,selenium,jsonschema,jinja2,matplotlib"
     _pytest(session, *suites, require=require)
 
@@ -339,8 +342,13 @@ def bench(session: nox.Session) -> None:
 def _conformance(session: nox.Session, backend: str, framework: str) -> None:
     """One backend against the contract and the documents; the model of its framework."""
     required = f"{backend},{framework}"
-    suites = ["suites/conformance", "suites/docs", "suites/unit/conformance", "suites/unit/worlds"]
-    _pytest(session, *suites, "suites/unit/cli/test_backends.py", "-k", backend, require=required)
+    suites = [
+        "suites/ranks/conformance",
+        "suites/docs",
+        "suites/ranks/conformance",
+        "suites/ranks/worlds",
+    ]
+    _pytest(session, *suites, "suites/ranks/cli/test_backends.py", "-k", backend, require=required)
     _pytest(session, *MODEL_SUITES, "-k", f"not test_the_same or {backend}", require=required)
 
 

@@ -1,4 +1,4 @@
-"""Write suites/evaluation/reference_scores.safetensors: what every framework must agree with.
+"""Write suites/frameworks/reference_scores.safetensors: what every framework must agree with.
 
 The scores of the embedded set's first samples, computed by torch in float64::
 
@@ -17,7 +17,7 @@ from disteval.models.resnet18_torch import build
 from safetensors.numpy import save_file
 
 SAMPLES = 256
-TARGET = Path(__file__).parents[1] / "suites" / "evaluation" / "reference_scores.safetensors"
+TARGET = Path(__file__).parents[1] / "suites" / "frameworks" / "reference_scores.safetensors"
 
 if __name__ == "__main__":
     images = load_embedded("test").images[:SAMPLES]

@@ -34,30 +34,39 @@ EXPLAINED = Path(__file__).with_name("survivors.toml")
 TIMEOUT_S = 60.0
 PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
 
-FRAMES = ["test_framing", "test_frame_blocks", "test_framing_fuzz"]
+FRAMES = ["unit/test_framing", "unit/test_frame_blocks", "unit/test_framing_fuzz"]
 TESTS = {
-    "harness/disteval/sharding.py": ["test_sharding"],
+    "harness/disteval/sharding.py": ["unit/test_sharding"],
     "harness/disteval/framing.py": FRAMES,
     "harness/disteval/wire.py": FRAMES,
-    "harness/disteval/metrics/accuracy.py": ["metrics/test_accuracy", "metrics/test_labels"],
-    "harness/disteval/metrics/arrays.py": [
-        "metrics/test_arrays",
-        "metrics/test_accuracy_frameworks",
-        "metrics/test_mean",
+    "harness/disteval/metrics/accuracy.py": [
+        "unit/metrics/test_accuracy",
+        "unit/metrics/test_labels",
     ],
-    "harness/disteval/metrics/base.py": ["metrics/test_base", "metrics/test_failures"],
-    "harness/disteval/metrics/columns.py": ["metrics/test_columns", "metrics/test_base"],
-    "harness/disteval/metrics/confusion.py": ["metrics/test_confusion"],
-    "harness/disteval/metrics/exact.py": ["metrics/test_exact", "metrics/test_mean"],
-    "harness/disteval/metrics/group.py": ["metrics/test_summable"],
-    "harness/disteval/metrics/labels.py": ["metrics/test_labels", "metrics/test_confusion"],
-    "harness/disteval/metrics/mean.py": ["metrics/test_mean"],
-    "harness/disteval/metrics/ranking.py": ["metrics/test_ranking"],
-    "harness/disteval/metrics/summable.py": ["metrics/test_summable", "metrics/test_failures"],
-    "harness/disteval/metrics/tensors.py": ["metrics/test_tensors"],
-    "harness/disteval/metrics/torchmetrics_adapter.py": ["metrics/test_torchmetrics"],
+    "harness/disteval/metrics/arrays.py": [
+        "frameworks/metrics/test_arrays",
+        "frameworks/metrics/test_accuracy_frameworks",
+        "unit/metrics/test_mean",
+    ],
+    "harness/disteval/metrics/base.py": ["unit/metrics/test_base", "unit/metrics/test_failures"],
+    "harness/disteval/metrics/columns.py": ["unit/metrics/test_columns", "unit/metrics/test_base"],
+    "harness/disteval/metrics/confusion.py": ["unit/metrics/test_confusion"],
+    "harness/disteval/metrics/exact.py": ["unit/metrics/test_exact", "unit/metrics/test_mean"],
+    "harness/disteval/metrics/group.py": ["unit/metrics/test_summable"],
+    "harness/disteval/metrics/labels.py": [
+        "unit/metrics/test_labels",
+        "unit/metrics/test_confusion",
+    ],
+    "harness/disteval/metrics/mean.py": ["unit/metrics/test_mean"],
+    "harness/disteval/metrics/ranking.py": ["unit/metrics/test_ranking"],
+    "harness/disteval/metrics/summable.py": [
+        "unit/metrics/test_summable",
+        "unit/metrics/test_failures",
+    ],
+    "harness/disteval/metrics/tensors.py": ["frameworks/metrics/test_tensors"],
+    "harness/disteval/metrics/torchmetrics_adapter.py": ["frameworks/metrics/test_torchmetrics"],
 }
-"""A module, and the tests below suites/unit that have to notice a change in it."""
+"""A module, and the tests below suites that have to notice a change in it."""
 
 NEAREST = re.compile(
     r"core/(AddNot|ExceptionReplacer|NumberReplacer|RemoveDecorator|ZeroIterationForLoop"
@@ -150,7 +159,7 @@ def unmutated_passes(modules: list[str]) -> bool:
 
 
 def _files(module: str) -> list[str]:
-    return [f"suites/unit/{name}.py" for name in TESTS[module]]
+    return [f"suites/{name}.py" for name in TESTS[module]]
 
 
 def main() -> int:

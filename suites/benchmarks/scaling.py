@@ -162,7 +162,7 @@ _END = """
 Gathered samples are 8 bytes each, in one column, and every rank receives all of them. Sums cost the
 same however many samples there are; with thousands of ranks most of it is opening the frames of all
 others. That an evaluation on 512 ranks takes two collectives of one block, and gives what one rank
-gives, is a test (`suites/evaluation/test_scale.py`).
+gives, is a test (`suites/unit/test_scale.py`).
 
 ![Seconds of one compute against ranks](scaling.svg)"""
 

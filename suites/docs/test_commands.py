@@ -39,8 +39,8 @@ def pytest_options() -> set[str]:
 def needs(command: Command) -> set[str] | None:
     """What has to be there to run a command; None for one that is not to be run here.
 
-    A whole check of a backend is not: `suites/conformance` is that, for all of them. Neither is
-    what needs a user's own files, a network, or minutes.
+    A whole check of a backend is not: `suites/ranks/conformance` is that, for all of them. Neither
+    is what needs a user's own files, a network, or minutes.
     """
     name, *words = [part for word in command.words for part in word.split("=", 1)]
     if not command.is_whole or (command.launcher and command.launcher[0] not in LAUNCHERS):

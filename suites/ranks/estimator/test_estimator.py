@@ -20,7 +20,7 @@ torch = framework("torch")
 import safetensors.torch  # noqa: E402
 from disteval.estimator import EpochBasedRunner, Estimator  # noqa: E402
 
-from suites.estimator import tiny  # noqa: E402
+from suites.frameworks.estimator import tiny  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]
 CREATORS = [tiny.training, tiny.validation]

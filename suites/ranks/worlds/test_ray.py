@@ -201,7 +201,7 @@ def test_the_share_of_a_cpu_is_the_largest_that_fits(nodes: list[int], parts: in
 
 SCRIPT = """
 from disteval.worlds import World
-from suites.unit.worlds.test_ray import hang_1, tell
+from suites.ranks.worlds.test_ray import hang_1, tell
 with World("suites.mutants.sockets:Sockets", 2, launcher="ray") as world:
     print(*(found["pid"] for found in world.run(tell)), flush=True)
     world.run(hang_1, 0, 1, timeout=600)
@@ -252,7 +252,7 @@ def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
     framework("ray")
     script = (
         "from disteval.worlds import World\n"
-        "from suites.unit.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
+        "from suites.ranks.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
         "with World(SOCKETS, 2, launcher='ray') as world:\n"
         "    world.run(wait_for_ever, timeout=60, on_beat=kill_raylet)\n"
     )
@@ -279,7 +279,7 @@ def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) 
     script = (
         "import ray\n"
         "from disteval.worlds import World\n"
-        "from suites.unit.worlds.test_ray import tell\n"
+        "from suites.ranks.worlds.test_ray import tell\n"
         f"ray.init('local', num_cpus=1, include_dashboard=False, _temp_dir={str(temporary)!r})\n"
         "with World('non_dist', 1, launcher='ray') as world:\n"
         "    assert world.run(tell)[0]['rank'] == 0\n"

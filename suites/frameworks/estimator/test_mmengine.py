@@ -19,7 +19,7 @@ from mmengine.evaluator import BaseMetric, Evaluator  # noqa: E402
 from mmengine.model import BaseModel  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 
-from suites.estimator import tiny  # noqa: E402
+from suites.frameworks.estimator import tiny  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]
 CREATORS = [tiny.training, tiny.validation]

@@ -14,8 +14,8 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from suites.evaluation.test_evaluate import numbered, read_label
 from suites.thread_world import run_ranks, values
+from suites.unit.test_evaluate import numbered, read_label
 
 
 @dataclass

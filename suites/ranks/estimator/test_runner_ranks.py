@@ -26,7 +26,7 @@ from disteval.estimator.distributed import distribute, inner  # noqa: E402
 from disteval.estimator.hooks import CheckpointHook, Hook  # noqa: E402
 from disteval.sharding import ShardPlan  # noqa: E402
 
-from suites.estimator.tiny import Tiny, facts, samples  # noqa: E402
+from suites.frameworks.estimator.tiny import Tiny, facts, samples  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]
 

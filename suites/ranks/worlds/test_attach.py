@@ -66,7 +66,7 @@ def leave_stubbornly() -> int:
 
 def start(job: str, number: int, folder: Path) -> subprocess.Popen[str]:
     """Start one rank of a job of two."""
-    code = f"import sys; from suites.unit.worlds import test_attach as t; sys.exit(t.{job}())"
+    code = f"import sys; from suites.ranks.worlds import test_attach as t; sys.exit(t.{job}())"
     told = {"PMI_RANK": str(number), "PMI_SIZE": "2", "PMIX_NAMESPACE": job}
     paths = {"DISTEVAL_CONTROL_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(

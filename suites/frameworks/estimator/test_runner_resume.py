@@ -19,7 +19,7 @@ from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
 from disteval.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
 from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
 
-from suites.estimator.tiny import Tiny, assert_same, facts, samples  # noqa: E402
+from suites.frameworks.estimator.tiny import Tiny, assert_same, facts, samples  # noqa: E402
 
 WORKFLOWS = {
     EpochBasedRunner: [("train", 2), ("val", 1)],

@@ -20,7 +20,7 @@ from suites.processes import is_running, ranks_below, start_as_from_a_terminal, 
 from suites.requirements import framework
 
 torch = framework("torch")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_fit_ray.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "cifar10_fit_ray.py"
 SIZES = {"train": 192, "test": 301}
 
 

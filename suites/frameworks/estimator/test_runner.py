@@ -21,7 +21,7 @@ data = torch.utils.data
 from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
 from disteval.estimator.hooks import Hook  # noqa: E402
 
-from suites.estimator.tiny import Tiny, samples  # noqa: E402
+from suites.frameworks.estimator.tiny import Tiny, samples  # noqa: E402
 
 STAGES = [
     "before_run", "before_train_epoch", "before_train_iter", "after_train_iter",

@@ -27,7 +27,7 @@ from disteval.estimator.checkpoint import (  # noqa: E402
     write_checkpoint,
 )
 
-from suites.estimator.tiny import Tiny  # noqa: E402
+from suites.frameworks.estimator.tiny import Tiny  # noqa: E402
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys

@@ -30,7 +30,7 @@ from disteval.estimator.hooks import (  # noqa: E402
 )
 from disteval.metrics import Accuracy, CrossEntropy  # noqa: E402
 
-from suites.estimator.tiny import Tiny, samples  # noqa: E402
+from suites.frameworks.estimator.tiny import Tiny, samples  # noqa: E402
 
 
 def make(kind: Any = EpochBasedRunner, lr: float = 1.0, **options: Any) -> Any:

@@ -20,7 +20,7 @@ torch = framework("torch")
 from disteval.estimator import Estimator  # noqa: E402
 from disteval.estimator.checkpoint import checkpoints  # noqa: E402
 
-from suites.estimator import tiny  # noqa: E402
+from suites.frameworks.estimator import tiny  # noqa: E402
 
 WORKFLOW = [("train", 1), ("val", 1)]
 CREATORS = [tiny.training, tiny.validation]
@@ -152,7 +152,7 @@ def test_a_worker_that_hangs_is_named_when_time_is_up(tmp_path: Path) -> None:
 
 SCRIPT = """
 from disteval.estimator import Estimator
-from suites.estimator import tiny
+from suites.frameworks.estimator import tiny
 if __name__ == "__main__":
     with Estimator(tiny.runner, {config!r}, "local", 2, progress=False) as estimator:
         print("ready", flush=True)

@@ -19,10 +19,10 @@ framework("torch")
 
 from disteval.estimator import Estimator  # noqa: E402
 
-from suites.estimator import tiny  # noqa: E402
-from suites.estimator.test_estimator_faults import CREATORS, WORKFLOW, config_of  # noqa: E402
+from suites.frameworks.estimator import tiny  # noqa: E402
+from suites.ranks.estimator.test_estimator_faults import CREATORS, WORKFLOW, config_of  # noqa: E402
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_fit_ray.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "cifar10_fit_ray.py"
 CPUS = 2
 STAGE = {"stage": "after_train_iter"}
 

@@ -211,7 +211,7 @@ def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
     script = (
         "import sys\n"
         "from disteval.worlds import World\n"
-        "from suites.unit.worlds.test_world import hang_2, tell_pid\n"
+        "from suites.ranks.worlds.test_world import hang_2, tell_pid\n"
         f"world = World({anywhere!r}, 3)\n"
         "print(*world.run(tell_pid), flush=True)\n"
         "world.run(hang_2, 0, 1, 2, timeout=600)\n"
@@ -228,7 +228,7 @@ def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
 def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
     script = (
         "from disteval.worlds import World\n"
-        "from suites.unit.worlds.test_world import hang_2, tell_pid\n"
+        "from suites.ranks.worlds.test_world import hang_2, tell_pid\n"
         f"with World({anywhere!r}, 3) as world:\n"
         "    print(*world.run(tell_pid), flush=True)\n"
         "    world.run(hang_2, 0, 1, 2, timeout=600)\n"
