@@ -230,7 +230,7 @@ def _evaluate(
             bar.total = sum(totals.values())
             bar.update(sum(done.values()) - bar.n)
 
-        reports = world.run(run_job, *[job] * world_size, on_beat=show)
+        reports = world.run(run_job, *[job] * world_size, on_progress=show)
     report: dict[str, Any] = reports[0]
     return report
 

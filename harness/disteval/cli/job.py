@@ -19,7 +19,7 @@ from disteval.errors import LibraryMissingError, UsageError
 from disteval.evaluation import evaluate
 from disteval.metrics.accuracy import Accuracy
 from disteval.models.weights import default_weights, load_weights
-from disteval.worlds import beat
+from disteval.worlds import report_progress
 
 FRAMEWORKS = {
     "torch": "disteval.models.resnet18_torch",
@@ -93,7 +93,7 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
     predict = model.make_predict(weights, device, exact=job.exact, dtype=job.dtype)
     accuracy = Accuracy(topk=job.topk, counts=True)
     result = evaluate(
-        predict, dataset, {"accuracy": accuracy}, backend, job.batch_size, progress=beat
+        predict, dataset, {"accuracy": accuracy}, backend, job.batch_size, progress=report_progress
     )
     found = result.metrics["accuracy"]
     return {

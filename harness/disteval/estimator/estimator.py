@@ -274,7 +274,7 @@ class Estimator:
                 function,
                 *[argument[0]] * self.workers if argument else (),
                 timeout=max(self._timeout, seconds),
-                on_beat=display.on_beat if display else None,
+                on_progress=display.on_progress if display else None,
                 on_note=display.on_note if display else None,
             )
         except WorldError as error:

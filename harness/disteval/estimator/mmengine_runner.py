@@ -25,7 +25,7 @@ from disteval.estimator.log_buffer import LogBuffer
 from disteval.estimator.records import Record, gather_record
 from disteval.estimator.validation import evaluating
 from disteval.metrics.base import BaseMetric
-from disteval.worlds import beat
+from disteval.worlds import report_progress
 
 
 class MMEngineTrainee:
@@ -238,7 +238,7 @@ class _Recorder(Hook):  # type: ignore[misc]
         size = _size_of(data_batch)
         self._samples += size
         self._buffer.update(outputs or {}, size)
-        beat(batch_idx + 1, len(runner.train_dataloader))
+        report_progress(batch_idx + 1, len(runner.train_dataloader))
 
     def after_train_epoch(self, runner: Runner) -> None:
         # mmengine counts an epoch after its hooks.
@@ -253,7 +253,7 @@ class _Recorder(Hook):  # type: ignore[misc]
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         self._samples += _size_of(data_batch)
-        beat(batch_idx + 1, len(runner.val_dataloader))
+        report_progress(batch_idx + 1, len(runner.val_dataloader))
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         found = {name: _plain(value) for name, value in (metrics or {}).items()}

@@ -32,7 +32,7 @@ class Display:
         self._done: dict[int, int] = {}
         self._total: dict[int, int] = {}
 
-    def on_beat(self, rank: int, done: int, total: int) -> None:
+    def on_progress(self, rank: int, done: int, total: int) -> None:
         """A rank has done so many batches of its phase."""
         if done < self._done.get(rank, 0) or total != self._total.get(rank):
             self._done.pop(rank, None)

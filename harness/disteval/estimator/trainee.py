@@ -21,7 +21,7 @@ from disteval.estimator.records import Record
 from disteval.estimator.runner import BaseRunner
 from disteval.estimator.validation import validate
 from disteval.metrics.base import BaseMetric
-from disteval.worlds import beat
+from disteval.worlds import report_progress
 
 
 class Trainee(Protocol):
@@ -85,7 +85,7 @@ class OwnTrainee:
             elif runner.batch_processor is not None:
                 runner.model = DistributedDataParallel(runner.model)
         runner.backend = backend
-        runner.on_progress = beat
+        runner.on_progress = report_progress
         runner.meta.setdefault("seed", seed)
         for hook in runner.hooks:
             if isinstance(hook, EvalHook) and isinstance(hook.dataloader, DataLoader):

@@ -26,7 +26,7 @@ from disteval.estimator.records import Record
 from disteval.estimator.trainee import Trainee, trainee_of
 from disteval.estimator.validation import evaluating
 from disteval.metrics.base import BaseMetric
-from disteval.worlds import beat, tell
+from disteval.worlds import report_progress, send_note
 
 _FIT = "fit"  # the key in a runner's meta
 
@@ -121,7 +121,7 @@ def fit(backend: BaseDistBackend, order: Fit) -> None:
     def on_record(record: Record) -> None:
         told["records"] += 1
         if backend.rank == 0:
-            tell(record)
+            send_note(record)
 
     worker.trainee.on_record = on_record
     worker.trainee.run(loaders, list(order.workflow), order.max_epochs)
@@ -234,7 +234,7 @@ class _Beating:
         total = len(self._loader)
         for done, batch in enumerate(self._loader, start=1):
             yield batch
-            beat(done, total)
+            report_progress(done, total)
 
 
 def _prepared() -> Worker:

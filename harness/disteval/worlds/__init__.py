@@ -4,7 +4,7 @@ from disteval.worlds.attach import exit_now, follow, lead, release, share_cores,
 from disteval.worlds.crew import Crew
 from disteval.worlds.launchers import Launcher, keep
 from disteval.worlds.outer import OuterWorld, detect_outer_world
-from disteval.worlds.rank import beat, tell
+from disteval.worlds.rank import report_progress, send_note
 from disteval.worlds.ray_launcher import RayLauncher
 from disteval.worlds.world import World, check_world_size, load_backend
 from disteval.worlds.worlds import Worlds
@@ -16,7 +16,6 @@ __all__ = [
     "RayLauncher",
     "World",
     "Worlds",
-    "beat",
     "check_world_size",
     "detect_outer_world",
     "exit_now",
@@ -25,7 +24,8 @@ __all__ = [
     "lead",
     "load_backend",
     "release",
+    "report_progress",
+    "send_note",
     "share_cores",
-    "tell",
     "why_not_in",
 ]

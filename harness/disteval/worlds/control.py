@@ -59,7 +59,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Beat:
+class Progress:
     """The rank is alive and has done ``done`` of ``total`` samples of the present order."""
 
     done: int

@@ -22,7 +22,7 @@ from disteval.worlds import control
 from disteval.worlds.exchange import Exchange
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.muster import Muster
-from disteval.worlds.orders import OnBeat, OnNote, Outcome, collect
+from disteval.worlds.orders import OnNote, OnProgress, Outcome, collect
 from disteval.worlds.postmortem import Fate, report
 from disteval.worlds.relay import Relay
 
@@ -120,7 +120,7 @@ class Crew:
         function: Callable[..., Any],
         arguments: Sequence[tuple[Any, ...]],
         timeout: float,
-        on_beat: OnBeat | None = None,
+        on_progress: OnProgress | None = None,
         on_note: OnNote | None = None,
     ) -> list[Any]:
         """Have every rank run ``function(rank, *arguments[r])``.
@@ -130,7 +130,7 @@ class Crew:
             function: Called on every rank with its `Rank`.
             arguments: What each rank is given.
             timeout: Seconds without a reply or progress.
-            on_beat: Called whenever a rank beats.
+            on_progress: Called whenever a rank reports progress.
             on_note: Called whenever a rank tells something.
 
         Raises:
@@ -139,7 +139,7 @@ class Crew:
         """
         orders = self._pack(function, arguments)
         try:
-            outcome = self._collect(orders, timeout, on_beat, on_note)
+            outcome = self._collect(orders, timeout, on_progress, on_note)
             if outcome.complete:
                 return [cloudpickle.loads(r.value) for r in outcome.in_order()]
             raise self._failure(what, outcome, timeout)
@@ -179,7 +179,7 @@ class Crew:
         self,
         orders: Sequence[control.Order],
         timeout: float,
-        on_beat: OnBeat | None = None,
+        on_progress: OnProgress | None = None,
         on_note: OnNote | None = None,
         awaited: Sequence[int] | None = None,
     ) -> Outcome:
@@ -192,9 +192,9 @@ class Crew:
         self._bound = timeout
 
         def on_message(rank: int, message: Any) -> None:
-            if isinstance(message, control.Beat):
-                if on_beat is not None:
-                    on_beat(rank, message.done, message.total)
+            if isinstance(message, control.Progress):
+                if on_progress is not None:
+                    on_progress(rank, message.done, message.total)
                 return
             if isinstance(message, control.Note):
                 if on_note is not None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from disteval.errors import HarnessError
 from disteval.worlds import control
 
-OnBeat = Callable[[int, int, int], None]
+OnProgress = Callable[[int, int, int], None]
 """Called by the leader with a rank, the samples it has done, and the samples of its shard."""
 
 OnNote = Callable[[int, Any], None]
@@ -78,7 +78,7 @@ def collect(
         selector: Watches the connections; each is registered with its rank. Linux's tells events
             in the order in which they happened, so the rank that was lost first is known.
         connections: The channel to each rank.
-        timeout: Seconds without a reply, a beat or a note until the deadline.
+        timeout: Seconds without a reply, a progress message or a note until the deadline.
         on_message: Called with everything that is no reply.
         awaited: The ranks whose replies are waited for; None stands for all, and for patience of a
             moment only once one has failed.
@@ -101,7 +101,7 @@ def collect(
                 outcome.replies[rank] = message
             else:
                 on_message(rank, message)
-                if isinstance(message, (control.Beat, control.Note)) and not outcome.failed:
+                if isinstance(message, (control.Progress, control.Note)) and not outcome.failed:
                     deadline = time.monotonic() + timeout
         if outcome.failed and not grace_given:
             grace_given = True

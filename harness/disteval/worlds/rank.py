@@ -121,11 +121,11 @@ class Rank:
             if isinstance(message, control.Answer) and message.key == key:
                 return message.value
 
-    def beat(self, done: int, total: int) -> None:
+    def report_progress(self, done: int, total: int) -> None:
         """Tell the leader that this rank makes progress."""
-        control.send(self._connection, control.Beat(done, total))
+        control.send(self._connection, control.Progress(done, total))
 
-    def tell(self, value: Any) -> None:
+    def send_note(self, value: Any) -> None:
         """Send the leader a note."""
         data = control.packed(value)
         if len(data) > control.MAX_NOTE_BYTES:
@@ -150,7 +150,7 @@ class Rank:
 _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
 
 
-def beat(done: int, total: int) -> None:
+def report_progress(done: int, total: int) -> None:
     """Tell the leader that this rank has done ``done`` of ``total`` samples of its order.
 
     Call it from inside a function that `World.run` runs; it resets the order's deadline. Elsewhere
@@ -158,21 +158,21 @@ def beat(done: int, total: int) -> None:
     """
     rank = _current.get()
     if rank is not None:
-        rank.beat(done, total)
+        rank.report_progress(done, total)
 
 
-def tell(value: Any) -> None:
+def send_note(value: Any) -> None:
     """Tell the leader something before the order is done: it comes to ``on_note`` of `World.run`.
 
-    Call it from inside a function that `World.run` runs; like a beat it resets the order's
-    deadline. Elsewhere it does nothing.
+    Call it from inside a function that `World.run` runs; like a progress message it resets the
+    order's deadline. Elsewhere it does nothing.
 
     Raises:
         UsageError: The value is too large for a note.
     """
     rank = _current.get()
     if rank is not None:
-        rank.tell(value)
+        rank.send_note(value)
 
 
 def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:

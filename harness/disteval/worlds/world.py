@@ -12,7 +12,7 @@ from disteval.registry import get_backend_class
 from disteval.worlds import jobs, ray_launcher, thread_launcher  # noqa: F401 - they register
 from disteval.worlds.crew import START_SECONDS, Crew
 from disteval.worlds.launchers import Launcher, get_launcher
-from disteval.worlds.orders import OnBeat, OnNote, Outcome
+from disteval.worlds.orders import OnNote, OnProgress, Outcome
 from disteval.worlds.rank import Rank, find_free_port
 
 
@@ -113,7 +113,7 @@ class World:
         function: Callable[..., Any],
         *args: Any,
         timeout: float | None = None,
-        on_beat: OnBeat | None = None,
+        on_progress: OnProgress | None = None,
         on_note: OnNote | None = None,
     ) -> list[Any]:
         """Run ``function(backend, arg)`` on each rank.
@@ -122,8 +122,8 @@ class World:
             function: Called on every rank; pickled with cloudpickle.
             *args: One argument a rank, in rank order; none calls ``function(backend)``.
             timeout: Seconds without a reply or progress; None stands for the world's.
-            on_beat: Called whenever a rank calls `disteval.worlds.beat`.
-            on_note: Called whenever a rank calls `disteval.worlds.tell`, with its value.
+            on_progress: Called whenever a rank calls `disteval.worlds.report_progress`.
+            on_note: Called whenever a rank calls `disteval.worlds.send_note`, with its value.
 
         Returns:
             What each rank returned, in rank order.
@@ -141,7 +141,7 @@ class World:
             _run_with_backend,
             self._arguments(function, args),
             timeout or self.timeout,
-            on_beat,
+            on_progress,
             on_note,
         )
 

@@ -24,7 +24,7 @@ from disteval.datasets import ArrayDataset, load_cifar10, load_embedded
 from disteval.metrics import Accuracy
 from disteval.metrics.arrays import to_numpy
 from disteval.models import default_weights
-from disteval.worlds import beat
+from disteval.worlds import report_progress
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -171,7 +171,7 @@ def evaluation_speeds(
     for _ in range(rounds + 1):
         metric = Accuracy(counts=True)
         result = evaluate(
-            predict, dataset, {"accuracy": metric}, backend, BATCH_SIZE, progress=beat
+            predict, dataset, {"accuracy": metric}, backend, BATCH_SIZE, progress=report_progress
         )
         _check_right(result.metrics["accuracy"], right)
         speeds.append(result.images_per_second)

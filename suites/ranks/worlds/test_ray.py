@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 from disteval import LibraryMissingError, UsageError, WorldError
-from disteval.worlds import RayLauncher, World, beat
+from disteval.worlds import RayLauncher, World, report_progress
 from disteval.worlds.ray_cluster import joined_ray
 from disteval.worlds.ray_room import share_of_cpu
 from disteval_backends.non_dist import NonDist
@@ -240,7 +240,7 @@ def test_ranks_end_when_their_leader_is_killed(temporary: Path) -> None:
 
 
 def wait_for_ever(backend: Any) -> None:
-    beat(0, 1)
+    report_progress(0, 1)
     signal.pause()
 
 
@@ -254,7 +254,7 @@ def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
         "from disteval.worlds import World\n"
         "from suites.ranks.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
         "with World(SOCKETS, 2, launcher='ray') as world:\n"
-        "    world.run(wait_for_ever, timeout=60, on_beat=kill_raylet)\n"
+        "    world.run(wait_for_ever, timeout=60, on_progress=kill_raylet)\n"
     )
     done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
     assert re.search(r"WorldError: rank . was lost \(its Ray node .* does not answer", done.stderr)

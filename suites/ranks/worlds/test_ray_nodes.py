@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from disteval import UsageError, WorldError
 from disteval.contract import Rendezvous
-from disteval.worlds import RayLauncher, World, beat
+from disteval.worlds import RayLauncher, World, report_progress
 from disteval.worlds.ray_cluster import joined_ray
 
 from suites.processes import left_over, wait_for
@@ -82,7 +82,7 @@ def die_at(backend: Any, culprit: int) -> Any:
 
 
 def wait_for_ever(backend: Any) -> Any:
-    beat(0, 1)
+    report_progress(0, 1)
     signal.pause()
 
 
@@ -139,7 +139,7 @@ def test_a_killed_node_is_named(nodes: RayNodes) -> None:
 
         reason = rf"^rank {culprit} was lost \(its Ray node 127\.0\.0\.3 does not answer\)"
         with pytest.raises(WorldError, match=reason) as caught:
-            world.run(wait_for_ever, timeout=60, on_beat=kill)
+            world.run(wait_for_ever, timeout=60, on_progress=kill)
     assert "its node could not be asked what it was doing" in str(caught.value)
     assert left_over([pid for _, pid in told]) == []
     assert directories(nodes) == []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from disteval import UsageError, WorldError
-from disteval.worlds import World, beat, control, launchers, tell
+from disteval.worlds import World, control, launchers, report_progress, send_note
 
 from suites.processes import left_over, start_as_from_a_terminal
 from suites.requirements import backend_class
@@ -76,18 +76,18 @@ def freeze_2(backend: Any, rank: int) -> Any:
 def work_slowly(backend: Any, rank: int) -> int:
     for step in range(6):
         time.sleep(SHORT / 5)
-        beat(step + 1, 6)
+        report_progress(step + 1, 6)
     return rank
 
 
 def tell_twice(backend: Any, rank: int) -> str:
-    tell({"rank": rank, "turn": 1})
-    tell({"rank": rank, "turn": 2})
+    send_note({"rank": rank, "turn": 1})
+    send_note({"rank": rank, "turn": 2})
     return "done"
 
 
 def tell_too_much(backend: Any) -> None:
-    tell(bytes(control.MAX_NOTE_BYTES + 1))
+    send_note(bytes(control.MAX_NOTE_BYTES + 1))
 
 
 def tell_pid(backend: Any) -> int:
@@ -186,13 +186,17 @@ def test_a_hung_rank_is_named_with_its_stack(backend: str, crime: Any) -> None:
 
 
 def test_a_beat_resets_the_deadline(anywhere: str) -> None:
-    beats: list[tuple[int, int, int]] = []
+    progress: list[tuple[int, int, int]] = []
     with World(anywhere, 2) as world:
         values = world.run(
-            work_slowly, 0, 1, timeout=SHORT / 2, on_beat=lambda *beat: beats.append(beat)
+            work_slowly,
+            0,
+            1,
+            timeout=SHORT / 2,
+            on_progress=lambda *reported: progress.append(reported),
         )
     assert values == [0, 1]
-    assert (1, 6, 6) in beats
+    assert (1, 6, 6) in progress
 
 
 def test_what_ranks_tell_reaches_the_leader_in_order_before_they_return(anywhere: str) -> None:
