@@ -23,9 +23,6 @@ TORCH = "torch==2.13.0"
 JAX = "jax>=0.10,<0.11"
 TENSORFLOW = "tensorflow-cpu==2.21.0"
 PADDLE = "paddlepaddle==3.3.1"
-MMENGINE = ("mmengine-lite==0.10.7", "matplotlib", "opencv-python-headless")
-"""mmengine itself wants an OpenCV that wants a display's libraries."""
-
 COVERAGE = "COVERAGE_FILE"
 """Where each process leaves what it has run, in sessions of `coverage`."""
 
@@ -183,8 +180,8 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session(name="tests-estimator")
 def tests_estimator(session: nox.Session) -> None:
     """Runners, hooks and the estimator on local workers; ``disteval fit``."""
-    session.install(".[torch,conformance]", TORCH, "tensorboard", *MMENGINE)
-    _pytest(session, *ESTIMATOR, require="torch_cpu,torch,mmengine,tensorboard")
+    session.install(".[torch,conformance]", TORCH, "tensorboard")
+    _pytest(session, *ESTIMATOR, require="torch_cpu,torch,tensorboard")
 
 
 @nox.session(name="tests-ray")

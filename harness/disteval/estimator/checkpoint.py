@@ -10,11 +10,13 @@ from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import RankError, UsageError, WeightsError
 from disteval.estimator.distributed import inner
+from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
 MAX_FILE_BYTES = 64 << 30
 """The largest checkpoint that is read."""
@@ -26,7 +28,6 @@ BEST_WEIGHTS = "best.safetensors"
 """The name of the file with the weights of the best validation so far."""
 
 _PREFIX = "module."
-_CHUNK = 1 << 20
 
 
 def weights_of(model: Any) -> dict[str, torch.Tensor]:
@@ -150,29 +151,23 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         WeightsError: It is missing, too large or damaged, or holds no weights.
     """
     path = Path(path)
+    name = f"checkpoint {path}"
     if not path.is_file():
-        raise WeightsError(f"checkpoint {path} does not exist or is no file; give one that does")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise WeightsError(
-            f"checkpoint {path} holds {path.stat().st_size} bytes, more than the "
-            f"{MAX_FILE_BYTES} allowed"
-        )
-    try:
-        if path.suffix == ".safetensors":
+        raise WeightsError(f"{name} does not exist or is not a file; give one that does")
+    check_size(name, path.stat().st_size, MAX_FILE_BYTES)
+    remedy = f"use an earlier one: latest_checkpoint({str(path.parent)!r}) skips incomplete files"
+    if path.suffix == ".safetensors":
+        try:
             return {"state_dict": safetensors.torch.load_file(path, device=str(map_location))}
-        _check_archive(path)
-        state = torch.load(path, map_location=map_location, weights_only=True)
-    except Exception as error:  # a damaged file raises whatever its bytes happen to ask for
-        raise WeightsError(
-            f"checkpoint {path} is damaged, or holds more than tensors and plain containers "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'})"
-            f"; use an earlier one: latest_checkpoint({str(path.parent)!r}) skips incomplete files"
-        ) from error
-    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
-        return dict(state)
-    if isinstance(state, Mapping) and state and all(torch.is_tensor(v) for v in state.values()):
-        return {"state_dict": dict(state)}
-    raise WeightsError(f"checkpoint {path} holds no weights; write one with save_checkpoint")
+        except (SafetensorError, OSError) as error:
+            raise WeightsError(f"{name} is damaged ({error}); {remedy}") from error
+    content = read_torch_file(path, name, MAX_FILE_BYTES, remedy, map_location)
+    weights = state_dict_of(content)
+    if not weights:
+        raise WeightsError(f"{name} holds no weights; write one with save_checkpoint")
+    return (
+        {**content, "state_dict": weights} if "state_dict" in content else {"state_dict": weights}
+    )
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
@@ -226,17 +221,6 @@ def _is_complete(path: Path) -> bool:
             return FORMAT.encode() in archive.read(content)
     except (OSError, ValueError, zipfile.BadZipFile):
         return False
-
-
-def _check_archive(path: Path) -> None:
-    # torch skips the checksums, and inflates what is compressed to any size.
-    with zipfile.ZipFile(path) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > MAX_FILE_BYTES:
-            raise ValueError(f"it unpacks to more than {MAX_FILE_BYTES} bytes")
-        for entry in archive.infolist():
-            with archive.open(entry) as stream:
-                while stream.read(_CHUNK):
-                    pass
 
 
 def _sync_folder(folder: Path) -> None:

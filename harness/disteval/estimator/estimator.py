@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from disteval.arguments import check_count
 from disteval.errors import UsageError, WeightsError, WorldError
 from disteval.estimator import worker
 from disteval.estimator.checkpoint import read_checkpoint, write_atomically
-from disteval.estimator.counts import check_count
 from disteval.estimator.creators import Creator, LoaderSources, Source
 from disteval.estimator.progress import Display
 from disteval.estimator.records import Record

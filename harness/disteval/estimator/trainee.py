@@ -147,11 +147,7 @@ def trainee_of(runner: Any, backend: BaseDistBackend, seed: int) -> Trainee:
     """
     if isinstance(runner, BaseRunner):
         return OwnTrainee(runner, backend, seed)
-    if "mmengine" in {base.__module__.partition(".")[0] for base in type(runner).__mro__}:
-        from disteval.estimator.mmengine_runner import MMEngineTrainee
-
-        return MMEngineTrainee(runner, backend, seed)
     raise UsageError(
-        f"runner_creator returned a {type(runner).__name__}; it must return an EpochBasedRunner, "
-        f"an IterBasedRunner, or mmengine's Runner"
+        f"runner_creator returned a {type(runner).__name__}; it must return an EpochBasedRunner "
+        f"or an IterBasedRunner"
     )

@@ -18,7 +18,13 @@ from torch.utils.data import DataLoader
 from disteval.contract import BaseDistBackend
 from disteval.errors import CoverageError, UsageError, WeightsError
 from disteval.estimator import rng
-from disteval.estimator.checkpoint import FORMAT, check_plain, checkpoints, read_checkpoint
+from disteval.estimator.checkpoint import (
+    FORMAT,
+    MAX_FILE_BYTES,
+    check_plain,
+    checkpoints,
+    read_checkpoint,
+)
 from disteval.estimator.creators import Source
 from disteval.estimator.distributed import inner
 from disteval.estimator.loaders import deal, places_of
@@ -26,6 +32,7 @@ from disteval.estimator.records import Record
 from disteval.estimator.trainee import Trainee, trainee_of
 from disteval.estimator.validation import evaluating
 from disteval.metrics.base import BaseMetric
+from disteval.models.torch_files import read_torch_file
 from disteval.worlds import report_progress, send_note
 
 _FIT = "fit"  # the key in a runner's meta
@@ -189,7 +196,7 @@ def save(backend: BaseDistBackend) -> bytes | None:
 
 def load(backend: BaseDistBackend, data: bytes) -> None:
     """Take what `save` packed, on any number of workers."""
-    state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    state = read_torch_file(io.BytesIO(data), "the saved state", MAX_FILE_BYTES, "save it again")
     _prepared().trainee.resume(state)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.estimator import steps
-from disteval.estimator.counts import check_count
 from disteval.estimator.hooks.evaluation import check_exact
 
 if TYPE_CHECKING:

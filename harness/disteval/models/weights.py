@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping
 from importlib import resources
 from math import prod
@@ -16,6 +15,7 @@ from safetensors.numpy import load, save_file
 
 from disteval.errors import LibraryMissingError, WeightsError
 from disteval.models.resnet18 import NUM_CLASSES, buffer_shapes, parameter_shapes
+from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
 Weights = dict[str, npt.NDArray[np.float32]]
 """Every parameter and running statistic by torchvision's name, float32."""
@@ -24,6 +24,8 @@ MAX_FILE_BYTES = 1 << 30
 """The largest weights file that is read; ResNet-18 in float64 takes 90 MB."""
 
 _SEED = 18
+_REMEDY = "write one with torch.save(model.state_dict(), path)"
+_SIZE_HINT = "; a ResNet-18 takes 45 MB in float32"
 _deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = deserialize  # untyped there
 _PREFIX = "module."  # what DistributedDataParallel puts before every name
 
@@ -82,7 +84,7 @@ def load_weights(path: str | Path) -> Weights:
         raise WeightsError(
             f"weights file {path} has the suffix {path.suffix!r}; known are {', '.join(readers)}"
         )
-    _refuse_size(path, path.stat().st_size)
+    check_size(f"weights file {path}", path.stat().st_size, MAX_FILE_BYTES, _SIZE_HINT)
     found = readers[path.suffix](path)
     if all(name.startswith(_PREFIX) for name in found):
         found = {name.removeprefix(_PREFIX): stored for name, stored in found.items()}
@@ -109,7 +111,7 @@ def _read_safetensors(path: Path) -> dict[str, _Stored]:
         tensors = _deserialize(path.read_bytes())
     except (SafetensorError, OSError) as error:
         raise WeightsError(
-            f"weights file {path} is no readable safetensors file: {error}"
+            f"weights file {path} can't be read as a safetensors file: {error}"
         ) from error
     return {
         name: _Stored(tuple(t["shape"]), t["dtype"], _safetensors_floats(t)) for name, t in tensors
@@ -133,31 +135,14 @@ def _read_torch(path: Path) -> dict[str, _Stored]:
             f"reading {path} needs torch: pip install 'disteval-harness[torch]', "
             f"or convert the file to .safetensors"
         ) from error
-    try:
-        if zipfile.is_zipfile(path):
-            # torch inflates what is compressed, so a small file may hold any amount.
-            with zipfile.ZipFile(path) as archive:
-                _refuse_size(path, sum(entry.file_size for entry in archive.infolist()))
-        # weights_only: nothing in the file is run.
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except WeightsError:
-        raise
-    except Exception as error:  # a damaged pickle raises whatever its bytes happen to ask for
+    content = read_torch_file(path, f"weights file {path}", MAX_FILE_BYTES, _REMEDY)
+    state = state_dict_of(content)
+    if state is None:
         raise WeightsError(
-            f"weights file {path} is no readable state dict: it is damaged or holds more than "
-            f"tensors; write one with torch.save(model.state_dict(), path)"
-        ) from error
-    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
-        state = state["state_dict"]
-    if not isinstance(state, Mapping) or not all(
-        isinstance(v, torch.Tensor) for v in state.values()
-    ):
-        raise WeightsError(
-            f"weights file {path} holds no state dict, but {type(state).__name__}; "
-            f"write one with torch.save(model.state_dict(), path)"
+            f"weights file {path} holds no state dict, but {type(content).__name__}; {_REMEDY}"
         )
     return {
-        str(name): _Stored(
+        name: _Stored(
             tuple(tensor.shape),
             f"{tensor.dtype} ({tensor.layout}, {tensor.device})",
             _torch_floats(tensor, torch.strided),
@@ -209,14 +194,6 @@ def _other_classes(name: str, shape: tuple[int, ...]) -> str:
     if not name.startswith("fc.") or not shape:
         return ""
     return f": it tells {shape[0]} classes apart; give a model trained for {NUM_CLASSES}"
-
-
-def _refuse_size(path: Path, size: int) -> None:
-    if size > MAX_FILE_BYTES:
-        raise WeightsError(
-            f"weights file {path} holds {size} bytes, more than the {MAX_FILE_BYTES} allowed; "
-            f"a ResNet-18 takes 45 MB in float32"
-        )
 
 
 def _refuse(path: Path, what: str, names: list[str]) -> None:

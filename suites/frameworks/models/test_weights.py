@@ -124,7 +124,7 @@ class _Trap:
 def test_a_torch_file_runs_nothing(tmp_path: Path) -> None:
     torch = framework("torch")
     torch.save({"fc.weight": _Trap(tmp_path / "trap")}, tmp_path / "w.pt")
-    with pytest.raises(WeightsError, match=r"w.pt is no readable state dict"):
+    with pytest.raises(WeightsError, match=r"w.pt can't be read: it is damaged, or holds"):
         load_weights(tmp_path / "w.pt")
     assert not (tmp_path / "trap").exists()
 
@@ -136,7 +136,7 @@ def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
         framework("torch")
     path = tmp_path / f"w{suffix}"
     path.write_bytes(content)
-    with pytest.raises(WeightsError, match=f"weights file .*w{suffix} is no readable"):
+    with pytest.raises(WeightsError, match=f"weights file .*w{suffix} can't be read"):
         load_weights(path)
 
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.estimator.checkpoint import checkpoints
-from disteval.estimator.counts import check_count
 from disteval.estimator.hooks.hook import Hook
 
 if TYPE_CHECKING:

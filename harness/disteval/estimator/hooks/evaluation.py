@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.estimator.checkpoint import (
     BEST_WEIGHTS,
@@ -14,7 +15,6 @@ from disteval.estimator.checkpoint import (
     write_on_rank_0,
     write_safetensors,
 )
-from disteval.estimator.counts import check_count
 from disteval.estimator.feed import surplus
 from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.validation import validate

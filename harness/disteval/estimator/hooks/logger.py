@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from disteval.arguments import check_count
 from disteval.errors import LibraryMissingError, UsageError
-from disteval.estimator.counts import check_count
 from disteval.estimator.hooks.hook import Hook
 
 if TYPE_CHECKING:

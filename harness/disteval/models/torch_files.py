@@ -1,0 +1,84 @@
+"""The one place that reads files written by ``torch.save``, without trusting what is in them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from disteval.errors import WeightsError
+
+_CHUNK = 1 << 20
+
+
+def read_torch_file(
+    file: str | Path | BinaryIO, name: str, max_bytes: int, remedy: str, map_location: Any = "cpu"
+) -> Any:
+    """Read a file of ``torch.save``.
+
+    Nothing in the file is run, every byte of a zip archive is compared with its checksum, and a
+    compressed archive is not unpacked beyond the limit.
+
+    Args:
+        file: A path, or a binary file that can seek.
+        name: The beginning of each message, such as ``weights file w.pt``.
+        max_bytes: The largest content that is read.
+        remedy: What the user can do when the file can't be read; the end of that message.
+        map_location: See ``torch.load``.
+
+    Raises:
+        WeightsError: The file is damaged or too large, or holds more than tensors and plain
+            containers.
+    """
+    import torch
+
+    try:
+        if zipfile.is_zipfile(file):
+            _check_archive(file, name, max_bytes)
+        if not isinstance(file, (str, Path)):
+            file.seek(0)
+        return torch.load(file, map_location=map_location, weights_only=True)
+    except WeightsError:
+        raise
+    except Exception as error:  # a damaged file can make the unpickler raise anything
+        reason = str(error).splitlines()[0] if str(error) else "no reason given"
+        raise WeightsError(
+            f"{name} can't be read: it is damaged, or holds more than tensors and "
+            f"plain containers ({type(error).__name__}: {reason}); {remedy}"
+        ) from error
+
+
+def state_dict_of(content: Any) -> dict[str, Any] | None:
+    """Return the tensors by name that a file holds, at its top level or under ``state_dict``.
+
+    None is returned where the content is something else.
+    """
+    import torch
+
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping):
+        return None
+    tensors = all(isinstance(value, torch.Tensor) for value in content.values())
+    return {str(key): value for key, value in content.items()} if tensors else None
+
+
+def check_size(name: str, size: int, max_bytes: int, hint: str = "") -> None:
+    """Refuse a file that is too large.
+
+    Raises:
+        WeightsError: It is.
+    """
+    if size > max_bytes:
+        raise WeightsError(f"{name} holds {size} bytes, more than the {max_bytes} allowed{hint}")
+
+
+def _check_archive(file: str | Path | BinaryIO, name: str, max_bytes: int) -> None:
+    # torch.load ignores the checksums, and inflates compressed entries to any size.
+    with zipfile.ZipFile(file) as archive:
+        check_size(name, sum(entry.file_size for entry in archive.infolist()), max_bytes)
+        for entry in archive.infolist():
+            with archive.open(entry) as stream:
+                while stream.read(_CHUNK):
+                    pass
