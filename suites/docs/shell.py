@@ -97,7 +97,9 @@ def check(command: Command, folder: Path, pytest_options: set[str]) -> None:
         sessions = set(_values(words, "-s"))
         assert sessions <= _nox_sessions(), f"{command}: {sessions - _nox_sessions()}"
     elif name == "pip":
-        groups = re.findall(r"disteval-harness\[(.*?)\]", " ".join(words))
+        line = " ".join(words)
+        assert "disteval" not in line, f"{command}: the package is on no index; install it from '.'"
+        groups = re.findall(r"\.\[(.*?)\]", line)
         extras = {extra for group in groups for extra in group.split(",")}
         assert extras <= _extras(), f"{command}: {extras - _extras()}"
     elif name == "python" and words[0] == "-m":
