@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from disteval import framing
+from disteval.arguments import is_count
 from disteval.errors import HarnessError, IncompleteFrameError, UsageError
 from disteval.wire import BLOCK_BYTES, NO_CALL, Call, mispaired
 
@@ -207,7 +208,7 @@ class BaseDistBackend(ABC):
 
     def _check_src(self, src: int) -> None:
         """Refuse a ``src`` that is no rank; every rank knows the answer without communicating."""
-        if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < self.world_size:
+        if not is_count(src, 0, self.world_size - 1):
             raise UsageError(
                 f"src={src!r} is not a rank; give an integer from 0 to {self.world_size - 1}"
             )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Coverage
 from disteval.datasets.base import ArrayDataset
@@ -94,8 +95,7 @@ def evaluate(
         RankError: On every rank, when a metric could not be computed.
         CoverageError: On every rank, when a sample was missed or counted more than once.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise UsageError(f"batch_size must be an integer from 1 up, not {batch_size!r}")
+    batch_size = check_count("batch_size", batch_size)
     plan: Shard = ShardPlan(len(dataset), backend.world_size, backend.rank, mode, pad)
     if shard is not None:
         plan = shard(len(dataset), backend.world_size, backend.rank)

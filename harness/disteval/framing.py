@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval import plain, wire
-from disteval.errors import FrameError, RankError, UsageError
+from disteval.arguments import check_count
+from disteval.errors import FrameError, RankError
 from disteval.wire import BLOCK_BYTES, NO_CALL, Buffer, Call, Parts
 
 MAX_OBJECT_BYTES = 4 << 30
@@ -58,11 +59,7 @@ def configure(*, max_object_bytes: int | None = None, allow_pickle: bool | None 
     """
     global MAX_OBJECT_BYTES, ALLOW_PICKLE
     if max_object_bytes is not None:
-        if isinstance(max_object_bytes, bool) or not isinstance(max_object_bytes, int):
-            raise UsageError(f"max_object_bytes must be an integer, not {max_object_bytes!r}")
-        if max_object_bytes < 1:
-            raise UsageError(f"max_object_bytes must be 1 or more, not {max_object_bytes}")
-        MAX_OBJECT_BYTES = max_object_bytes
+        MAX_OBJECT_BYTES = check_count("max_object_bytes", max_object_bytes)
     if allow_pickle is not None:
         ALLOW_PICKLE = bool(allow_pickle)
 

@@ -7,11 +7,11 @@ nobody's way.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from disteval.arguments import did_you_mean
 from disteval.contract import BaseDistBackend
 from disteval.errors import BackendUnavailableError, UnknownBackendError, UsageError
 
@@ -138,8 +138,7 @@ def _check_class(backend: object, origin: str) -> None:
 
 def _unknown(name: object) -> str:
     known = list_all_backends()
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     return f"there is no backend {name!r}.{hint} The known ones are: {', '.join(known)}."
 
 

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import check_choice, check_count
 from disteval.errors import UsageError
 
 
@@ -57,13 +58,12 @@ class ShardPlan:
     pad: bool = False
 
     def __post_init__(self) -> None:
-        _check("size", self.size, 0)
-        _check("world_size", self.world_size, 1)
-        _check("rank", self.rank, 0)
+        check_count("size", self.size, 0)
+        check_count("world_size", self.world_size)
+        check_count("rank", self.rank, 0)
         if self.rank >= self.world_size:
             raise UsageError(f"rank {self.rank} is not in a world of {self.world_size} ranks")
-        if self.mode not in ("strided", "contiguous"):
-            raise UsageError(f"mode {self.mode!r} is not known; use 'strided' or 'contiguous'")
+        check_choice("mode", self.mode, ("strided", "contiguous"))
 
     def __len__(self) -> int:
         """Samples this rank sees, padding included."""
@@ -94,8 +94,3 @@ class ShardPlan:
             return np.arange(self.rank, total, world, dtype=np.int64)
         start, stop = (total * r // world for r in (self.rank, self.rank + 1))
         return np.arange(start, stop, dtype=np.int64)
-
-
-def _check(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise UsageError(f"{name} must be an integer from {least} up, not {value!r}")

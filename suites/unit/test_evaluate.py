@@ -146,7 +146,7 @@ def test_a_metric_that_fails_fails_on_every_rank() -> None:
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
 def test_a_batch_size_that_is_none_is_refused(batch_size: Any) -> None:
-    with pytest.raises(UsageError, match="batch_size must be an integer from 1 up, not"):
+    with pytest.raises(UsageError, match="batch_size must be a whole number from 1 up, not"):
         evaluate(read_label, numbered(3), {}, get_dist_backend("non_dist"), batch_size)
 
 

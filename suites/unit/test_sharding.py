@@ -81,11 +81,11 @@ def test_contiguous_shards_follow_one_another(size: int, world: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1, 1, 0), "size must be an integer from 0 up, not -1"),
-        ((2.0, 1, 0), "size must be an integer from 0 up, not 2.0"),
-        ((5, 0, 0), "world_size must be an integer from 1 up, not 0"),
+        ((-1, 1, 0), "size must be a whole number from 0 up, not -1"),
+        ((2.0, 1, 0), "size must be a whole number from 0 up, not 2.0"),
+        ((5, 0, 0), "world_size must be a whole number from 1 up, not 0"),
         ((5, 2, 2), "rank 2 is not in a world of 2 ranks"),
-        ((5, 2, -1), "rank must be an integer from 0 up, not -1"),
+        ((5, 2, -1), "rank must be a whole number from 0 up, not -1"),
         ((5, 2, 0, "random"), "mode 'random' is not known"),
     ],
 )

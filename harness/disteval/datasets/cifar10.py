@@ -14,10 +14,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import check_choice
 from disteval.datasets.base import ArrayDataset
 from disteval.datasets.download import fetch_archive
 from disteval.datasets.safe_pickle import PickledArray, load_arrays, shown
-from disteval.errors import DataError, UsageError
+from disteval.errors import DataError
 
 BINARY_FOLDER = "cifar-10-batches-bin"
 PYTHON_FOLDER = "cifar-10-batches-py"
@@ -57,8 +58,7 @@ def load_cifar10(
         DataError: The folder or a file is missing, truncated or holds what is no CIFAR-10; names
             the file and, where there is one, the offset in bytes.
     """
-    if split not in ("train", "test"):
-        raise UsageError(f"split {split!r} is not known; use 'train' or 'test'")
+    check_choice("split", split, ("train", "test"))
     folder, binary = _find_folder(Path(root))
     names = _file_names(split, binary)
     present = [folder / name for name in names if (folder / name).is_file()]

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import check_choice
 from disteval.datasets.base import ArrayDataset
-from disteval.errors import UsageError
 
 SIDE = 32
 SIZES = {"train": 2_000, "test": 10_000}
@@ -44,8 +44,7 @@ def load_embedded(split: Literal["train", "test"] = "test") -> ArrayDataset:
     Raises:
         UsageError: There is no such split.
     """
-    if split not in SIZES:
-        raise UsageError(f"split {split!r} is not known; use 'train' or 'test'")
+    check_choice("split", split, ("train", "test"))
     size = SIZES[split]
     source = np.random.PCG64(_SEEDS[split])
     parameters = _random_bytes(source, size * _PARAMETERS).reshape(size, _PARAMETERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from disteval.arguments import check_count
+from disteval.arguments import check_choice, check_count
 from disteval.errors import UsageError
 from disteval.estimator import steps
 from disteval.estimator.hooks.evaluation import check_exact
@@ -120,8 +120,7 @@ def _entries(workflow: Any) -> list[tuple[str, int]]:
         if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
             raise UsageError(f"a workflow's entry is a pair such as ('train', 1), not {entry!r}")
         mode, count = entry
-        if mode not in MODES:
-            raise UsageError(f"the workflow's mode {mode!r} is not known; use 'train' or 'val'")
+        check_choice("the workflow's mode", mode, MODES)
         check_count(f"the workflow's count for {mode!r}", count)
     return [(mode, count) for mode, count in workflow]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
@@ -142,8 +143,7 @@ def _as(dtype: np.dtype[Any], threshold: float) -> Any:
 
 def _keys(topk: tuple[Any, ...], thrs: tuple[Any, ...]) -> list[str]:
     for k in topk:
-        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-            raise UsageError(f"each k of topk must be an integer from 1 up, not {k!r}")
+        check_count("each k of topk", k)
     for thr in thrs:
         if thr is not None and (isinstance(thr, bool) or not isinstance(thr, Real) or thr != thr):
             raise UsageError(f"each threshold of thrs must be a number or None, not {thr!r}")

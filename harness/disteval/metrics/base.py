@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
-from numbers import Integral
 from typing import Any, Literal, TypeVar
 
+from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
 from disteval.errors import RankError, UsageError
 from disteval.metrics.columns import pack, unpack
@@ -46,10 +46,7 @@ class BaseMetric(ABC):
         dist_collect_mode: Literal["unzip", "cat"] = "unzip",
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
-        if dist_collect_mode not in ("unzip", "cat"):
-            raise UsageError(
-                f"dist_collect_mode {dist_collect_mode!r} is not known; use 'unzip' or 'cat'"
-            )
+        check_choice("dist_collect_mode", dist_collect_mode, ("unzip", "cat"))
         self.dataset_meta = dataset_meta
         self.dist_collect_mode = dist_collect_mode
         self._backend = dist_backend
@@ -144,9 +141,8 @@ def check_sizes(sizes: Sequence[int | None]) -> None:
     """Refuse what can't be a size; every rank sees all of them, so every rank raises alike."""
     if any(size != sizes[0] for size in sizes):
         raise UsageError(f"ranks called compute with different sizes: {sizes}, by rank")
-    size = sizes[0]
-    if size is not None and (isinstance(size, bool) or not isinstance(size, Integral) or size < 0):
-        raise UsageError(f"size must be a number of samples or None, not {size!r}")
+    if sizes[0] is not None:
+        check_count("size", sizes[0], 0)
 
 
 def check_collected(size: int, collected: int) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
@@ -53,7 +53,7 @@ class ConfusionMatrix(SummableMetric):
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
         super().__init__(dataset_meta, dist_collect_mode, dist_backend)
-        self.num_classes = _checked(num_classes)
+        self.num_classes = check_count("num_classes", num_classes)
         self._dtype = np.min_scalar_type(self.num_classes - 1)
 
     def add(self, predictions: Any, labels: Any) -> None:
@@ -105,12 +105,6 @@ class ConfusionMatrix(SummableMetric):
             found[f"{name}_micro"] = int(right.sum()) / size
             found[f"{name}_weighted"] = float((values * true).sum() / size)
         return found
-
-
-def _checked(num_classes: Any) -> int:
-    if isinstance(num_classes, bool) or not isinstance(num_classes, Integral) or num_classes < 1:
-        raise UsageError(f"num_classes must be an integer from 1 up, not {num_classes!r}")
-    return int(num_classes)
 
 
 def _best(scores: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

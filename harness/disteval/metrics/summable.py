@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend
 from disteval.errors import RankError, UsageError
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes
@@ -250,7 +250,7 @@ def _sendable(sums: Sums | None) -> Sums | list[Any] | None:
 
 def _guess(metric: SummableMetric, length: int, world: int, rank: int, size: int | None) -> int:
     """How many of a rank's samples count, if shards are as samplers deal them."""
-    if isinstance(size, bool) or not isinstance(size, Integral) or size < 0:
+    if size is None or not is_count(size, 0):
         return length
     strided = metric.dist_collect_mode == "unzip"
     counted = -(-(int(size) - rank) // world) if strided else int(size) - rank * length

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend, No, Rendezvous
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.registry import get_backend_class
@@ -233,8 +234,7 @@ def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:
     Raises:
         UsageError: Says which and why.
     """
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-        raise UsageError(f"world size must be an integer from 1 up, not {world_size!r}")
+    check_count("world size", world_size)
     multi = backend.capabilities.multi_rank
     if world_size > 1 and not multi:
         reason = multi.reason if isinstance(multi, No) else "it does not say why"

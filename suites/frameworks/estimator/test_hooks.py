@@ -356,7 +356,7 @@ def test_what_best_means_must_be_known(tmp_path: Path) -> None:
         ({"optimizer_config": {"grad_clip": {"norm": 1}}}, "grad_clip does not know 'norm'"),
         ({"optimizer_config": {"grad_clip": {}}}, "grad_clip lacks 'max_norm'"),
         ({"optimizer_config": {"clip": 1}}, "OptimizerHook does not know 'clip'; it knows grad_cl"),
-        ({"checkpoint_config": {"interval": 0}}, "interval must be an integer from 1 up, not 0"),
+        ({"checkpoint_config": {"interval": 0}}, "interval must be a whole number from 1 up"),
         ({"checkpoint_config": {"max_keep_ckpts": 0}}, "or -1 for all, not 0"),
         ({"log_config": {"every": 1}}, "log_config knows interval and hooks"),
         ({"log_config": {"hooks": [{"type": "TextLogger"}]}},

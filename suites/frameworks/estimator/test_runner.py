@@ -227,12 +227,12 @@ def test_the_older_way_of_a_batch_processor_works() -> None:
     [
         ([("train", 1), ("val", 1)], {}, "2 entries needs a list of as many loaders, not 1"),
         ([("test", 1)], {}, "mode 'test' is not known; use 'train' or 'val'"),
-        ([("train", 0)], {}, "count for 'train' must be an integer from 1 up, not 0"),
+        ([("train", 0)], {}, "count for 'train' must be a whole number from 1 up, not 0"),
         ([], {}, "a workflow is a list"),
         ([("train", 1)], {}, "needs an end: give EpochBasedRunner max_epochs"),
         ([("train", 1)], {"loader": [], "max_epochs": 1}, "entry 0, 'train', has no batches"),
         ([("train", 1)], {"loader": iter([1])}, "has no length"),
-        ([("train", 1)], {"max_epochs": 0}, "max_epochs must be an integer from 1 up, not 0"),
+        ([("train", 1)], {"max_epochs": 0}, "max_epochs must be a whole number from 1 up, not 0"),
         ([("val", 1)], {"model": torch.nn.Linear(1, 1)}, "Linear has no val_step"),
     ],
 )

@@ -235,8 +235,8 @@ def test_ctrl_c_leaves_no_process(backend: str) -> None:
 
 BAD = {
     ("--backend=torch_cup",): "no backend 'torch_cup'. Did you mean 'torch_cpu'? The known ones",
-    ("--backend=non_dist", "--world-size=0"): "world size must be an integer from 1 up, not 0",
-    ("--backend=non_dist", "--world-size=-1"): "world size must be an integer from 1 up, not -1",
+    ("--backend=non_dist", "--world-size=0"): "must be a whole number from 1 up, not 0",
+    ("--backend=non_dist", "--world-size=-1"): "must be a whole number from 1 up, not -1",
     ("--backend=non_dist", "--world-size=2"): "NonDist can't run with world size 2",
     ("--backend=non_dist", "--batch-size=0"): "0 is not in the range x>=1",
     ("--backend=non_dist", "--topk=1,11"): "top-11 accuracy makes no sense over 10 classes",

@@ -302,8 +302,8 @@ def test_arguments_are_refused_before_anything_is_started() -> None:
     for options, message in (
         ({"backend": "spark"}, "backend 'spark' is not known; use 'ray' or 'local'"),
         ({"backend": "local", "address": "auto"}, "is of a Ray cluster"),
-        ({"backend": "local", "workers": 0}, "world size must be an integer from 1 up, not 0"),
-        ({"backend": "local", "max_failures": -1}, "max_failures must be an integer from 0 up"),
+        ({"backend": "local", "workers": 0}, "world size must be a whole number from 1 up, not 0"),
+        ({"backend": "local", "max_failures": -1}, "max_failures must be a whole number from 0 up"),
     ):
         with pytest.raises(UsageError, match=message):
             Estimator(tiny.runner, **options)
@@ -315,7 +315,7 @@ def test_arguments_are_refused_before_anything_is_started() -> None:
         (([tiny.training], WORKFLOW), "one for each entry of the workflow"),
         ((tiny.training, [("train", 1)]), "given as a list"),
         ((CREATORS, [("train", 1), ("test", 1)]), "the workflow's mode 'test' is not known"),
-        ((CREATORS, WORKFLOW, 0), "max_epochs must be an integer from 1 up, not 0"),
+        ((CREATORS, WORKFLOW, 0), "max_epochs must be a whole number from 1 up, not 0"),
     ],
 )
 def test_fit_refuses_what_can_not_work(trained: Any, arguments: Any, message: str) -> None:

@@ -248,7 +248,7 @@ def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True])
 def test_a_world_size_that_is_none_is_refused(size: Any) -> None:
-    with pytest.raises(UsageError, match="world size must be an integer from 1 up, not"):
+    with pytest.raises(UsageError, match="world size must be a whole number from 1 up, not"):
         World("non_dist", size)
 
 

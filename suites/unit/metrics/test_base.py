@@ -83,7 +83,7 @@ def test_size_counts_with_world_size_1(size: int, data: st.DataObject) -> None:
 def test_a_size_that_is_no_number_of_samples_is_an_error(size: Any) -> None:
     metric = Samples()
     metric.add([1, 2, 3])
-    with pytest.raises(UsageError, match="size must be a number of samples or None"):
+    with pytest.raises(UsageError, match="size must be a whole number from 0 up"):
         metric.compute(size)
 
 

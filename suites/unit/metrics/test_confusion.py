@@ -139,5 +139,5 @@ def test_bad_batches_are_named_and_add_nothing(predictions: Any, labels: Any, me
 
 @pytest.mark.parametrize("classes", [0, -1, 2.0, True, "3", None])
 def test_a_number_of_classes_that_is_none_is_refused(classes: Any) -> None:
-    with pytest.raises(UsageError, match="num_classes must be an integer from 1 up, not"):
+    with pytest.raises(UsageError, match="num_classes must be a whole number from 1 up, not"):
         ConfusionMatrix(classes)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disteval.arguments import did_you_mean
 from disteval.errors import UsageError
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
@@ -98,8 +98,7 @@ def build_loggers(config: Mapping[str, Any] | Hook | None) -> list[Hook]:
 
 def _known(name: Any, known: Mapping[str, Any], what: str) -> Any:
     if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, known)
         raise UsageError(f"{what} {name!r} is not known.{hint} Known are: {', '.join(known)}.")
     return known[name]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from disteval.arguments import is_count
 from disteval.errors import UsageError
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ def priority_of(priority: str | int) -> int:
     """
     if isinstance(priority, str) and priority.upper() in PRIORITIES:
         return PRIORITIES[priority.upper()]
-    if isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority <= 100:
-        return priority
+    if is_count(priority, 0, 100):
+        return int(priority)
     raise UsageError(
         f"priority {priority!r} is not known; give an integer from 0 to 100 or one of "
         f"{', '.join(PRIORITIES)}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from disteval.arguments import check_choice
 from disteval.errors import UsageError
 from disteval.estimator.hooks.hook import Hook
 
@@ -42,8 +43,7 @@ class LrHook(Hook):
         warmup_by_epoch: bool = False,
     ) -> None:
         if warmup is not None:
-            if warmup not in WARMUPS:
-                raise UsageError(f"warmup {warmup!r} is not known; use {', '.join(WARMUPS)}")
+            check_choice("warmup", warmup, WARMUPS)
             if warmup_iters < 1 or not 0 < warmup_ratio <= 1:
                 raise UsageError(
                     f"warmup needs warmup_iters from 1 up and warmup_ratio above 0 up to 1, not "
