@@ -49,7 +49,7 @@ NEEDS_NOTHING = [
     "suites/mutants",
     "suites/ranks/cli/test_command_line.py",
     "suites/ranks/cli/test_report.py",
-    "suites/unit/datasets",
+    "suites/unit/data",
     "suites/unit/report/test_page.py",
     "suites/unit/test_frame_blocks.py",
     "suites/unit/test_framing.py",

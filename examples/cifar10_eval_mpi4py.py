@@ -7,7 +7,7 @@ import os
 
 import torch
 from disteval import evaluate, get_dist_backend
-from disteval.datasets import load_cifar10, load_embedded
+from disteval.data import load_cifar10, load_embedded
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.models.resnet18_torch import make_predict

@@ -5,7 +5,7 @@ python examples/cifar10_eval_single.py
 
 import os
 
-from disteval.datasets import load_cifar10, load_embedded
+from disteval.data import load_cifar10, load_embedded
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.models.resnet18_torch import make_predict

@@ -9,7 +9,7 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from disteval.datasets import load_cifar10, load_embedded
+from disteval.data import load_cifar10, load_embedded
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.models.resnet18_torch import make_predict

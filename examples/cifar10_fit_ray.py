@@ -10,7 +10,7 @@ import os
 import tempfile
 
 import torch
-from disteval.datasets import load_cifar10, load_embedded
+from disteval.data import load_cifar10, load_embedded
 from disteval.estimator import EpochBasedRunner, Estimator
 from disteval.models.resnet18_torch import ResNet18, preprocess
 from torch.nn.functional import cross_entropy

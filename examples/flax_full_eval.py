@@ -15,7 +15,7 @@ from functools import partial
 
 import jax
 import numpy as np
-from disteval.datasets import load_embedded
+from disteval.data import load_embedded
 from disteval.models import default_weights
 from disteval.models.resnet18_jax import ResNet18, preprocess, variables
 from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from disteval.datasets import load_embedded
+from disteval.data import load_embedded
 from disteval.models import default_weights, random_trunk, save_weights
 from disteval.models.resnet18_torch import build, make_predict, preprocess
 

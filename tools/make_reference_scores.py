@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from disteval.datasets.embedded import load_embedded
+from disteval.data.embedded import load_embedded
 from disteval.models import default_weights
 from disteval.models.preprocess import preprocess
 from disteval.models.resnet18_torch import build

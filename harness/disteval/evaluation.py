@@ -15,7 +15,7 @@ from tqdm import tqdm
 from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Coverage
-from disteval.datasets.base import ArrayDataset
+from disteval.data.base import ArrayDataset
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from disteval.datasets import load_embedded
+from disteval.data import load_embedded
 from disteval.estimator import Estimator
 from disteval.estimator.cifar10 import Classifier, Pictures, create_runner, whole
 from disteval.worlds import World

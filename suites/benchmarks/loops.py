@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from disteval import evaluate, get_dist_backend
-from disteval.datasets import ArrayDataset
+from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.models.preprocess import preprocess

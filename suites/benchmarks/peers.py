@@ -24,7 +24,7 @@ from pathlib import Path
 
 from disteval import evaluate
 from disteval.contract import BaseDistBackend
-from disteval.datasets import ArrayDataset, load_cifar10, load_embedded
+from disteval.data import ArrayDataset, load_cifar10, load_embedded
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.models.resnet18_torch import make_predict

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 import pytest
-from disteval.datasets import load_embedded
-from disteval.datasets.cifar10 import BINARY_FOLDER
+from disteval.data import load_embedded
+from disteval.data.cifar10 import BINARY_FOLDER
 from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, blocks_of, write_files

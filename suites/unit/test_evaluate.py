@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Evaluation, RankError, UsageError, evaluate, get_dist_backend
-from disteval.datasets import ArrayDataset
+from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy, BaseMetric
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given

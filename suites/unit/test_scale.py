@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from disteval import evaluate, framing
-from disteval.datasets import ArrayDataset
+from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy, ConfusionMatrix, Mean
 from disteval_backends.threads_dist import ThreadsDist
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from disteval.cli.completion import complete_backend
 from disteval.cli.job import FRAMEWORKS, EvalJob, run_job
 from disteval.cli.terminal import is_quiet, tell_error
-from disteval.datasets.cifar10 import download_cifar10
+from disteval.data.cifar10 import download_cifar10
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.registry import get_backend_class
 from disteval.report.files import SCHEMA_VERSION, check_json_path, write_run

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from disteval.cli.terminal import is_quiet
-from disteval.datasets.cifar10 import load_cifar10
+from disteval.data.cifar10 import load_cifar10
 from disteval.errors import LibraryMissingError, UsageError
 from disteval.report.files import SCHEMA_VERSION, check_json_path, write_run
 from disteval.worlds import detect_outer_world

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from disteval.contract import BaseDistBackend
-from disteval.datasets.base import ArrayDataset
-from disteval.datasets.cifar10 import load_cifar10
-from disteval.datasets.embedded import load_embedded
+from disteval.data.base import ArrayDataset
+from disteval.data.cifar10 import load_cifar10
+from disteval.data.embedded import load_embedded
 from disteval.errors import LibraryMissingError, UsageError
 from disteval.evaluation import evaluate
 from disteval.metrics.accuracy import Accuracy

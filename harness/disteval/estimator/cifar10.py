@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
-from disteval.datasets import ArrayDataset, load_cifar10, load_embedded
+from disteval.data import ArrayDataset, load_cifar10, load_embedded
 from disteval.estimator.checkpoint import (
     BEST_WEIGHTS,
     weights_of,

@@ -20,7 +20,7 @@ import cloudpickle
 import numpy as np
 from disteval import evaluate, framing
 from disteval.contract import BaseDistBackend
-from disteval.datasets import ArrayDataset, load_cifar10, load_embedded
+from disteval.data import ArrayDataset, load_cifar10, load_embedded
 from disteval.metrics import Accuracy
 from disteval.metrics.arrays import to_numpy
 from disteval.models import default_weights

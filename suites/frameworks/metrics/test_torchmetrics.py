@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import RankError, ShardPlan, UsageError, evaluate, framing
-from disteval.datasets.base import ArrayDataset
+from disteval.data.base import ArrayDataset
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import WeightsError
-from disteval.datasets import load_embedded
+from disteval.data import load_embedded
 from disteval.models import default_weights
 from disteval.models.preprocess import preprocess
 from disteval.models.resnet18 import buffer_shapes, parameter_shapes

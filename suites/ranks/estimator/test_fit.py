@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.datasets import load_embedded
+from disteval.data import load_embedded
 from disteval.report.files import read_run
 
 from suites.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import UsageError
-from disteval.datasets import ArrayDataset
+from disteval.data import ArrayDataset
 
 IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.int64)
 

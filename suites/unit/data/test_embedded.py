@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import UsageError
-from disteval.datasets import load_embedded
-from disteval.datasets.embedded import CLASSES
+from disteval.data import load_embedded
+from disteval.data.embedded import CLASSES
 
 # Taken once. Whatever changes them changes every accuracy that anybody has noted down.
 DIGESTS = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from disteval import DataError
-from disteval.datasets import download
+from disteval.data import download
 
 HEAD = b"HTTP/1.0 200 OK\r\n\r\n"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from disteval import DataError
-from disteval.datasets.safe_pickle import _ADMITTED, load_arrays
+from disteval.data.safe_pickle import _ADMITTED, load_arrays
 
-from suites.unit.datasets.test_cifar10 import pictures, python_2_pickle
+from suites.unit.data.test_cifar10 import pictures, python_2_pickle
 
 ADMITTED = sorted(_ADMITTED)
 
@@ -60,7 +60,7 @@ def test_a_small_pickle_can_not_ask_for_much_memory() -> None:
 def test_tuples_in_tuples_do_not_end_the_process() -> None:
     # As a key they are hashed, which overflowed the stack: the child died of it.
     code = (
-        "from disteval.datasets.safe_pickle import load_arrays\n"
+        "from disteval.data.safe_pickle import load_arrays\n"
         "load_arrays(b'\\x80\\x02})' + b'\\x85' * 1_000_000 + b'K\\x01s.', 'a file')\n"
     )
     done = subprocess.run(

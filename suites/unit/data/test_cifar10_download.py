@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from disteval import DataError
-from disteval.datasets import download_cifar10, load_cifar10
-from disteval.datasets.cifar10 import BINARY_FOLDER
+from disteval.data import download_cifar10, load_cifar10
+from disteval.data.cifar10 import BINARY_FOLDER
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_choice
-from disteval.datasets.base import ArrayDataset
-from disteval.datasets.download import fetch_archive
-from disteval.datasets.safe_pickle import PickledArray, load_arrays, shown
+from disteval.data.base import ArrayDataset
+from disteval.data.download import fetch_archive
+from disteval.data.safe_pickle import PickledArray, load_arrays, shown
 from disteval.errors import DataError
 
 BINARY_FOLDER = "cifar-10-batches-bin"

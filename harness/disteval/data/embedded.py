@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_choice
-from disteval.datasets.base import ArrayDataset
+from disteval.data.base import ArrayDataset
 
 SIDE = 32
 SIZES = {"train": 2_000, "test": 10_000}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import DataError, UsageError
-from disteval.datasets import load_cifar10
-from disteval.datasets.cifar10 import BINARY_FOLDER, CLASSES, PYTHON_FOLDER
+from disteval.data import load_cifar10
+from disteval.data.cifar10 import BINARY_FOLDER, CLASSES, PYTHON_FOLDER
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

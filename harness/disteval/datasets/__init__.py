@@ -1,7 +1,0 @@
-"""Data sets in memory: CIFAR-10 from files, and the one that ships."""
-
-from disteval.datasets.base import ArrayDataset
-from disteval.datasets.cifar10 import download_cifar10, load_cifar10
-from disteval.datasets.embedded import load_embedded
-
-__all__ = ["ArrayDataset", "download_cifar10", "load_cifar10", "load_embedded"]
