@@ -1,8 +1,8 @@
-"""Train ResNet-18 on CIFAR-10 on two Ray workers: creators, hooks by config, a workflow.
+"""Train ResNet-18 on CIFAR-10 on two ranks of a Ray cluster: creators, hooks by config, a workflow.
 
 python examples/cifar10_fit_ray.py                     # a Ray of this machine, started here
 python examples/cifar10_fit_ray.py --address auto      # the cluster that this machine is in
-python examples/cifar10_fit_ray.py --backend local     # without Ray
+python examples/cifar10_fit_ray.py --launcher local    # without Ray
 """
 
 import argparse
@@ -34,7 +34,7 @@ class Model(ResNet18):
 
 
 def runner_creator(config):
-    """Create the runner, on each worker."""
+    """Create the runner, on each rank."""
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9, nesterov=True)
     runner = EpochBasedRunner(model, optimizer=optimizer, work_dir=config["work_dir"])
@@ -58,34 +58,34 @@ def load(split, config):
 
 
 def train_loader_creator(config):
-    """Create the loader of the training data; each worker gets its share, shuffled anew."""
+    """Create the loader of the training data; each rank gets its share, shuffled anew."""
     return DataLoader(load("train", config), batch_size=config["batch_size"], shuffle=True)
 
 
 def val_loader_creator(config):
-    """Create the loader of the test data; over all workers each sample is evaluated once."""
+    """Create the loader of the test data; over all ranks each sample is evaluated once."""
     return DataLoader(load("test", config), batch_size=256)
 
 
 def main():
     """Train, and print the last validation."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", choices=["ray", "local"], default="ray")
+    parser.add_argument("--launcher", choices=["local", "ray"], default="ray")
     parser.add_argument("--address")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--samples", type=int, help="of each split; all of them by default")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work_dir:
         config = {
             "lr": 0.05,
-            "batch_size": 64,  # of each worker
+            "batch_size": 64,  # of each rank
             "data": os.environ.get("CIFAR10_ROOT"),
             "samples": options.samples,
             "work_dir": work_dir,
         }
         with Estimator(
-            runner_creator, config, options.backend, options.workers, address=options.address
+            runner_creator, config, options.launcher, options.world_size, address=options.address
         ) as estimator:
             records = estimator.fit(
                 [train_loader_creator, val_loader_creator],

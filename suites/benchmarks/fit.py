@@ -1,6 +1,6 @@
 """Training throughput: ``fit`` of the estimator, and a bare loop of DistributedDataParallel.
 
-python -m suites.benchmarks.fit [--workers 2] [--batches 15] [--rounds 5]
+python -m suites.benchmarks.fit [--world-size 2] [--batches 15] [--rounds 5]
 
 Both train the same ResNet-18 on the same embedded pictures, with the same optimizer, batch size,
 threads and number of processes. They take turns, round after round; the figures are medians, of
@@ -32,19 +32,19 @@ LR = 0.01
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--batches", type=int, default=15, help="of each worker, in a turn")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    samples = options.batches * options.workers * BATCH_SIZE
+    samples = options.batches * options.world_size * BATCH_SIZE
     config = {"lr": LR, "epochs": 10_000, "work_dir": None, "samples": samples}
     with (
-        World("torch_cpu", options.workers, timeout=600) as world,
+        World("torch_cpu", options.world_size, timeout=600) as world,
         Estimator(
-            create_runner, config, "local", options.workers, timeout=600, progress=False
+            create_runner, config, "local", options.world_size, timeout=600, progress=False
         ) as estimator,
     ):
-        world.run(prepare, *[samples] * options.workers)
+        world.run(prepare, *[samples] * options.world_size)
         epochs = 0
 
         def fit() -> None:

@@ -24,7 +24,7 @@ def main() -> None:
 
     \b
     disteval eval --world-size 3                  evaluate on three ranks, each sample once
-    disteval fit --workers 2                      train on two workers, and validate exactly
+    disteval fit --world-size 2                   train on two ranks, and validate exactly
     disteval check torch_cpu                      hold a backend to the contract
     disteval doctor                               what works on this machine
 

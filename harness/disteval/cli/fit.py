@@ -1,4 +1,4 @@
-"""``disteval fit``: train ResNet-18 on CIFAR-10 on several workers."""
+"""``disteval fit``: train ResNet-18 on CIFAR-10 on several ranks."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ _WORKFLOW = [("train", 1), ("val", 1)]
 
 @click.command("fit")
 @click.option(
-    "--backend",
-    type=click.Choice(["ray", "local"]),
+    "--launcher",
+    type=click.Choice(["local", "ray"]),
     default="local",
     show_default=True,
-    help="Where workers run: in a Ray cluster, or as processes of this machine.",
+    help="Where ranks run: as processes of this machine, or on a Ray cluster.",
 )
-@click.option("--address", help="Of the Ray cluster, or 'auto'; without it Ray is started here.")
 @click.option(
-    "--workers",
+    "--address",
+    help="The Ray cluster's host:port, or 'auto'; without it Ray is started on this machine.",
+)
+@click.option(
+    "--world-size",
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="How many share the training.",
+    help="The number of ranks that share the training.",
 )
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="When training ends; with --resume, those of before count.",
+    help="The epoch at which training ends, counted from the first training.",
 )
 @click.option(
     "--data",
@@ -60,7 +63,7 @@ _WORKFLOW = [("train", 1), ("val", 1)]
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="Pictures a training batch, on each worker.",
+    help="Pictures in a training batch, on each rank.",
 )
 @click.option(
     "--lr",
@@ -75,21 +78,27 @@ _WORKFLOW = [("train", 1), ("val", 1)]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How often lost workers are replaced.",
+    help="How often lost ranks are replaced.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
-    help="Seconds without a finished batch after which the workers have failed.",
+    help="Seconds without a finished batch after which the ranks have failed.",
 )
-@click.option("--gpu", is_flag=True, help="Give each worker a GPU of its own.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the network runs; with cuda each rank gets a GPU of its own.",
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
 def fit_command(
-    backend: str,
+    launcher: str,
     address: str | None,
-    workers: int,
+    world_size: int,
     epochs: int,
     data: str,
     work_dir: Path,
@@ -99,7 +108,7 @@ def fit_command(
     seed: int,
     max_failures: int,
     timeout: float,
-    gpu: bool,
+    device: str,
     json_path: Path | None,
 ) -> None:
     r"""Train ResNet-18 on CIFAR-10's training split, and validate on its test split.
@@ -112,11 +121,11 @@ def fit_command(
     disteval fit --data ~/cifar --work-dir run
     disteval eval --data ~/cifar --weights run/best.safetensors
     disteval fit --data ~/cifar --work-dir run --epochs 8 --resume
-    disteval fit --backend ray --address auto --workers 8
+    disteval fit --launcher ray --address auto --world-size 8
     """
     outer = detect_outer_world()
     if outer is not None:
-        raise UsageError(f"disteval fit starts its own workers; run it without {outer.launcher}")
+        raise UsageError(f"disteval fit starts its own ranks; run it without {outer.launcher}")
     check_json_path(json_path)
     folder = _data_folder(data)
     estimator, cifar10, checkpoint = _import_estimator()
@@ -138,9 +147,9 @@ def fit_command(
             "lr": lr,
             "batch_size": batch_size,
         },
-        backend,
-        workers,
-        gpus_per_worker=int(gpu),
+        launcher,
+        world_size,
+        device=device,
         max_failures=max_failures,
         address=address,
         timeout=timeout,
@@ -157,8 +166,9 @@ def fit_command(
     report = {
         "schema_version": SCHEMA_VERSION,
         "kind": "fit",
-        "backend": backend,
-        "workers": workers,
+        "launcher": launcher,
+        "world_size": world_size,
+        "device": device,
         "epochs": epochs,
         "batch_size": batch_size,
         "lr": lr,

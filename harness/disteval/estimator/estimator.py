@@ -23,7 +23,8 @@ from disteval.metrics.base import BaseMetric
 from disteval.worlds import RayLauncher, World
 from disteval.worlds.crew import START_SECONDS
 
-BACKENDS = ("ray", "local")
+LAUNCHERS = ("local", "ray")
+DEVICES = ("cpu", "cuda")
 _log = logging.getLogger("disteval.estimator")
 
 
@@ -40,12 +41,13 @@ class Estimator:
             `IterBasedRunner`. On several workers its model is wrapped here, unless it or a part of
             it is: by `distribute`, or without steps of its own by DistributedDataParallel.
         config: What creators are given.
-        backend: ``ray``, or ``local`` for processes of this machine, which needs no Ray.
-        workers: How many.
-        cpus_per_worker: CPUs that each reserves from Ray, and its computing threads; None shares
-            the host's cores.
-        gpus_per_worker: GPUs that each reserves; with any, models are moved to the worker's GPU and
-            gradients travel over NCCL.
+        launcher: Where ranks run: ``local`` for processes of this machine, or ``ray``.
+        world_size: The number of ranks.
+        device: ``cpu``, or ``cuda`` to move each rank's model to a GPU of its own and to average
+            gradients over NCCL.
+        cpus_per_worker: CPUs that each rank reserves from Ray, and its computing threads; None
+            shares the host's cores.
+        gpus_per_worker: GPUs that each rank reserves from Ray; None stands for one with ``cuda``.
         max_failures: How often a `fit` may lose its workers and go on with fresh ones.
         address: ``auto`` or ``host:port`` of a Ray cluster; None starts one here, see
             `disteval.worlds.ray_launcher.RayLauncher`.
@@ -62,26 +64,32 @@ class Estimator:
         self,
         runner_creator: Creator,
         config: Mapping[str, Any] | None = None,
-        backend: str = "ray",
-        workers: int = 2,
+        launcher: str = "local",
+        world_size: int = 2,
+        *,
+        device: str = "cpu",
         cpus_per_worker: float | None = None,
-        gpus_per_worker: float = 0,
+        gpus_per_worker: float | None = None,
         max_failures: int = 0,
         address: str | None = None,
-        *,
         timeout: float = 120.0,
         seed: int = 0,
         progress: bool = True,
     ) -> None:
         runner = Source("runner_creator", runner_creator)
-        if backend not in BACKENDS:
-            raise UsageError(f"backend {backend!r} is not known; use 'ray' or 'local'")
-        if backend == "local" and address is not None:
-            raise UsageError(f"address={address!r} is of a Ray cluster; use backend='ray' with it")
-        self.workers = workers
+        if launcher not in LAUNCHERS:
+            raise UsageError(f"launcher {launcher!r} is not known; use 'local' or 'ray'")
+        if device not in DEVICES:
+            raise UsageError(f"device {device!r} is not known; use 'cpu' or 'cuda'")
+        if launcher == "local" and address is not None:
+            raise UsageError(
+                f"address={address!r} is the address of a Ray cluster; use it with launcher='ray'"
+            )
+        self.world_size = world_size
         self.max_failures = check_count("max_failures", max_failures, least=0)
-        self._setup = Setup(runner, dict(config or {}), seed, gpus_per_worker > 0)
-        self._backend = backend
+        self._setup = Setup(runner, dict(config or {}), seed, device == "cuda")
+        self._launcher = launcher
+        self._device = device
         self._cpus = cpus_per_worker
         self._gpus = gpus_per_worker
         self._address = address
@@ -238,14 +246,14 @@ class Estimator:
 
     def _start(self) -> None:
         launcher = None
-        if self._backend == "ray":
+        if self._launcher == "ray":
             launcher = RayLauncher(
                 self._address, cpus_per_worker=self._cpus, gpus_per_worker=self._gpus
             )
         threads = None if self._cpus is None else max(1, int(self._cpus))
         self._world = World(
-            "torch_cuda" if self._gpus else "torch_cpu",
-            self.workers,
+            "torch_cuda" if self._device == "cuda" else "torch_cpu",
+            self.world_size,
             launcher=launcher,
             timeout=self._timeout,
             threads=threads,
@@ -272,7 +280,7 @@ class Estimator:
         try:
             return self._world.run(
                 function,
-                *[argument[0]] * self.workers if argument else (),
+                *[argument[0]] * self.world_size if argument else (),
                 timeout=max(self._timeout, seconds),
                 on_progress=display.on_progress if display else None,
                 on_note=display.on_note if display else None,

@@ -81,8 +81,8 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "seconds": _NUMBER,
     },
     "fit": {
-        "backend": str,
-        "workers": int,
+        "launcher": str,
+        "world_size": int,
         "epochs": int,
         "batch_size": int,
         "lr": _NUMBER,

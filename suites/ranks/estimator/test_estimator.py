@@ -26,8 +26,8 @@ WORKFLOW = [("train", 1), ("val", 1)]
 CREATORS = [tiny.training, tiny.validation]
 
 
-def local(config: dict[str, Any] | None = None, workers: int = 2, **options: Any) -> Estimator:
-    return Estimator(tiny.runner, config, "local", workers, progress=False, **options)
+def local(config: dict[str, Any] | None = None, world_size: int = 2, **options: Any) -> Estimator:
+    return Estimator(tiny.runner, config, "local", world_size, progress=False, **options)
 
 
 def pids_of(estimator: Estimator) -> list[int]:
@@ -118,29 +118,29 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[list[flo
     """Training losses of three epochs at a global batch size of 12, and the state after them."""
     found = {}
     folder = tmp_path_factory.mktemp("states")
-    for workers in (1, 2, 3):
-        config = {"batch_size": 12 // workers, "epochs": 5}
-        with local(config, workers) as estimator:
+    for world_size in (1, 2, 3):
+        config = {"batch_size": 12 // world_size, "epochs": 5}
+        with local(config, world_size) as estimator:
             records = estimator.fit(CREATORS, WORKFLOW, max_epochs=3)
-            estimator.save(folder / f"{workers}.pt")
+            estimator.save(folder / f"{world_size}.pt")
         losses = [record["loss"] for record in records if record["mode"] == "train"]
-        found[workers] = losses, folder / f"{workers}.pt"
+        found[world_size] = losses, folder / f"{world_size}.pt"
     return found
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_several_workers_train_as_one(curves: Any, workers: int) -> None:
-    assert curves[workers][0] == pytest.approx(curves[1][0], abs=1e-4)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_several_workers_train_as_one(curves: Any, world_size: int) -> None:
+    assert curves[world_size][0] == pytest.approx(curves[1][0], abs=1e-4)
 
 
 def test_training_resumes_on_another_number_of_workers(curves: Any) -> None:
     ends = {}
-    for workers in (1, 3):
-        with local({"batch_size": 12 // workers, "epochs": 5}, workers) as estimator:
+    for world_size in (1, 3):
+        with local({"batch_size": 12 // world_size, "epochs": 5}, world_size) as estimator:
             estimator.load(curves[2][1])
             records = estimator.fit(CREATORS, WORKFLOW, max_epochs=5)
         assert [record["epoch"] for record in records] == [4, 4, 5, 5]
-        ends[workers] = [record["loss"] for record in records]
+        ends[world_size] = [record["loss"] for record in records]
     assert ends[1] == pytest.approx(ends[3], abs=1e-4)
 
 
@@ -204,9 +204,9 @@ def processing(config: Any) -> EpochBasedRunner:
 
 def test_a_batch_processor_trains_on_several_workers_as_on_one() -> None:
     losses = []
-    for workers in (1, 2):
-        config = {"batch_size": 12 // workers}
-        with Estimator(processing, config, "local", workers, progress=False) as estimator:
+    for world_size in (1, 2):
+        config = {"batch_size": 12 // world_size}
+        with Estimator(processing, config, "local", world_size, progress=False) as estimator:
             records = estimator.fit([tiny.training], [("train", 1)], max_epochs=3)
         losses.append([record["loss"] for record in records])
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
@@ -300,10 +300,17 @@ def test_what_a_creator_raised_comes_with_its_traceback(trained: Any) -> None:
 
 def test_arguments_are_refused_before_anything_is_started() -> None:
     for options, message in (
-        ({"backend": "spark"}, "backend 'spark' is not known; use 'ray' or 'local'"),
-        ({"backend": "local", "address": "auto"}, "is of a Ray cluster"),
-        ({"backend": "local", "workers": 0}, "world size must be a whole number from 1 up, not 0"),
-        ({"backend": "local", "max_failures": -1}, "max_failures must be a whole number from 0 up"),
+        ({"launcher": "spark"}, "launcher 'spark' is not known; use 'local' or 'ray'"),
+        ({"device": "tpu"}, "device 'tpu' is not known; use 'cpu' or 'cuda'"),
+        ({"launcher": "local", "address": "auto"}, "use it with launcher='ray'"),
+        (
+            {"launcher": "local", "world_size": 0},
+            "world size must be a whole number from 1 up, not 0",
+        ),
+        (
+            {"launcher": "local", "max_failures": -1},
+            "max_failures must be a whole number from 0 up",
+        ),
     ):
         with pytest.raises(UsageError, match=message):
             Estimator(tiny.runner, **options)

@@ -43,11 +43,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str
     """The same training on local processes."""
     framework("ray")
     folder = tmp_path_factory.mktemp("local")
-    return fit(config_of(folder), folder / "end.pt", backend="local"), folder / "end.pt"
+    return fit(config_of(folder), folder / "end.pt", launcher="local"), folder / "end.pt"
 
 
 def fit(config: dict[str, Any], end: Path, **options: Any) -> list[dict[str, Any]]:
-    with Estimator(tiny.runner, config, workers=2, progress=False, **options) as estimator:
+    with Estimator(
+        tiny.runner, config, world_size=2, progress=False, **{"launcher": "ray"} | options
+    ) as estimator:
         records = estimator.fit(CREATORS, WORKFLOW)
         assert estimator.evaluate(tiny.validation)["correct"] == records[-1]["correct"]
         estimator.save(end)

@@ -106,11 +106,11 @@ def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
     refused = disteval(*arguments)
     assert refused.returncode == 2
     assert "checkpoints of an earlier training; go on from them with --resume" in refused.stderr
-    done = disteval(*arguments, "--resume", "--workers=1", f"--json={tmp_path / 'report.json'}")
+    done = disteval(*arguments, "--resume", "--world-size=1", f"--json={tmp_path / 'report.json'}")
     assert done.returncode == 0, done.stderr
     records = json.loads((tmp_path / "report.json").read_text())["records"]
     assert [record["epoch"] for record in records if record["mode"] == "train"] == [3]
-    over = disteval(*arguments, "--resume", "--workers=1")
+    over = disteval(*arguments, "--resume", "--world-size=1")
     assert over.returncode == 0
     assert "3 epochs are trained already" in over.stdout
 
@@ -120,7 +120,7 @@ def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
     [
         (["--data=/nowhere"], "/nowhere does not exist"),
         (["--json=/nowhere/report.json"], "/nowhere does not exist"),
-        (["--address=auto"], "use backend='ray' with it"),
+        (["--address=auto"], "use it with launcher='ray'"),
     ],
 )
 def test_what_can_not_work_ends_with_2_and_one_paragraph(
@@ -152,7 +152,7 @@ def test_ctrl_c_ends_a_training_and_its_workers(folder: Path, tmp_path: Path) ->
 def test_the_example_trains_without_ray() -> None:
     if not EXAMPLE.is_file():
         pytest.skip("the examples are not part of an installed package; run this from a clone")
-    done = run(sys.executable, str(EXAMPLE), "--backend=local", "--epochs=2", "--samples=200")
+    done = run(sys.executable, str(EXAMPLE), "--launcher=local", "--epochs=2", "--samples=200")
     assert done.returncode == 0, done.stderr
     last = ast.literal_eval(done.stdout.splitlines()[-1])
     assert last["epoch"] == 2

@@ -12,7 +12,7 @@ EVALUATION: dict[str, Any] = {
 }  # fmt: skip
 
 FIT: dict[str, Any] = {
-    "schema_version": 1, "kind": "fit", "backend": "local", "workers": 2, "epochs": 2,
+    "schema_version": 1, "kind": "fit", "launcher": "local", "world_size": 2, "epochs": 2,
     "batch_size": 64, "lr": 0.1, "seed": 0, "data": "embedded", "resumed": None,
     "best": {"epoch": 2, "correct": 6, "evaluated": 8},
     "records": [

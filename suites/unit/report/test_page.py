@@ -70,7 +70,7 @@ def test_every_text_of_a_run_is_text(run: dict[str, Any]) -> None:
         result.update(dict.fromkeys(texts, EVIL))
     evaluation = EVALUATION | dict.fromkeys(("dataset", "backend", "device", "coverage"), EVIL)
     evaluation |= {"accuracy": {EVIL: 0.5}, "framework": EVIL}
-    training = FIT | dict.fromkeys(("backend", "data"), EVIL)
+    training = FIT | dict.fromkeys(("launcher", "data"), EVIL)
     honest = Page(render([("a.json", run), ("b.json", EVALUATION), ("c.json", FIT)]))
     page = Page(render([(EVIL, evil), (EVIL, evaluation), (EVIL, training)]))
     assert set(page.tags) == set(honest.tags)
