@@ -170,7 +170,7 @@ def tests_core(session: nox.Session) -> None:
 @nox.session(name="tests-torch")
 def tests_torch(session: nox.Session) -> None:
     """torch: gloo ranks, the model, and the main job; with a GPU, NCCL too."""
-    session.install(".[torch,conformance,report]", TORCH, "jsonschema>=4.20")
+    session.install(".[torch,conformance,report]", TORCH)
     # As installed, with nothing of this folder: what the wheel lacks shows.
     session.run("disteval", "eval", "--world-size=2")
     left_out = [f"--ignore={path}" for path in (*NEEDS_NOTHING, *ESTIMATOR)]
@@ -270,7 +270,7 @@ def tests_package(session: nox.Session) -> None:
 def tests_web(session: nox.Session) -> None:
     """The report page in Chromium, headless, and the JSON behind it against its schema."""
     _install_chromium(session)
-    session.install(".[conformance,report]", "selenium>=4.20", "jsonschema>=4.20")
+    session.install(".[conformance,report]", "selenium>=4.20")
     suites = ["suites/web", "suites/unit/report", "suites/ranks/cli/test_report.py"]
     require = "threads,chromium,selenium,jsonschema,jinja2,matplotlib"
     _pytest(session, *suites, require=require)

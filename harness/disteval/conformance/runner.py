@@ -113,7 +113,7 @@ class Report:
         return shlex.join(words)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values, as ``docs/report.schema.json`` describes them."""
+        """The report as plain values, as ``report.schema.json`` describes them."""
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "check",

@@ -1,119 +1,49 @@
 """The JSON files of ``--json`` of ``disteval check``, ``eval`` and ``fit``, which pages show.
 
-`docs/report.schema.json` describes them to everybody else. What is here is as much of it as a page
-relies on, so that a file is refused before a page is drawn of it.
+``report.schema.json``, beside this file, describes them. A file that does not fit the schema is
+refused before a page is drawn from it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from disteval.errors import UsageError
+from disteval.errors import LibraryMissingError, UsageError
 
 SCHEMA_VERSION = 1
-"""Of the JSON; raised by what a reader of the version before would misunderstand."""
+"""The JSON's version; a change that readers of the last version would misunderstand raises it."""
 
-
-class _Each(NamedTuple):
-    """An object with any names, whose values are all of one shape."""
-
-    shape: Any
-
-
-class _Maybe(NamedTuple):
-    """What may be null, or not there."""
-
-    shape: Any
-
-
-_NUMBER = (int, float)
-_TEXTS = ("id", "name", "sentence", "message", "counterexample", "observed", "replay")
-_RESULT = dict.fromkeys(_TEXTS, str) | {
-    "level": {"required", "optional", "stochastic"},
-    "world_size": int,
-    "outcome": {"passed", "failed", "unsupported", "error"},
-    "examples": int,
-    "seconds": _NUMBER,
-}
-_PHASE = {
-    "epoch": int,
-    "iter": int,
-    "mode": {"train", "val"},
-    "num_samples": int,
-    "loss": _Maybe(_NUMBER),
-    "lr": _Maybe(_NUMBER),
-    "accuracy": _Maybe(_NUMBER),
-    "correct": _Maybe(int),
-    "evaluated": _Maybe(int),
-    "images_per_second": _NUMBER,
-    "seconds": _NUMBER,
-}
-_SHAPES: dict[str, dict[str, Any]] = {
-    "check": {
-        "version": str,
-        "created": str,
-        "target": str,
-        "verdict": {"conformant", "broken", "incomplete"},
-        "required_run": int,
-        "seed": int,
-        "examples": int,
-        "timeout": _NUMBER,
-        "launcher": (str, type(None)),
-        "rules": [_RESULT],
-    },
-    "eval": {
-        "accuracy": _Each(_NUMBER),
-        "correct": _Each(int),
-        "size": int,
-        "evaluated": int,
-        "padded": int,
-        "coverage": str,
-        "world_size": int,
-        "backend": str,
-        "framework": str,
-        "device": str,
-        "dataset": str,
-        "batch_size": int,
-        "images_per_second": _NUMBER,
-        "seconds": _NUMBER,
-    },
-    "fit": {
-        "launcher": str,
-        "world_size": int,
-        "epochs": int,
-        "batch_size": int,
-        "lr": _NUMBER,
-        "seed": int,
-        "data": str,
-        "resumed": _Maybe(str),
-        "best": _Maybe({"epoch": int, "correct": int, "evaluated": int}),
-        "records": [_PHASE],
-        "seconds": _NUMBER,
-    },
-}
-_NAMES = {str: "text", int: "an integer", float: "a number", dict: "an object", list: "a list"}
-_NAMES[type(None)] = "null"
+_KINDS = {str: "text", int: "an integer", float: "a number", dict: "an object", list: "a list"}
+_TYPES = {
+    "string": "text", "integer": "an integer", "number": "a number", "object": "an object",
+    "array": "a list", "null": "null", "boolean": "true or false",
+}  # fmt: skip
+_SHOWN = 80  # characters of a wrong value that a message shows
+_REMEDY = "write it with --json FILE of disteval check, eval or fit"
 
 
 def check_json_path(path: Path | None) -> None:
-    """Refuse, before there is anything to write, a file whose folder is not there.
+    """Refuse a report file whose folder does not exist, before there is a report to write.
 
     Raises:
-        UsageError: There is no such folder.
+        UsageError: The folder does not exist.
     """
     if path is not None and not path.parent.is_dir():
         raise UsageError(f"--json {path}: the folder {path.parent} does not exist")
 
 
 def write_run(path: Path | None, run: dict[str, Any]) -> None:
-    """Write what a command found, where ``--json`` asked for it.
+    """Write the report of a command to the file that ``--json`` named.
 
     Args:
-        path: Where to; an existing file is replaced. None writes nothing.
-        run: As the schema has it; a number that is not finite, which JSON can't hold, becomes null.
+        path: The file, which is replaced if it exists; None writes nothing.
+        run: The report, as the schema describes it. A number that is not finite becomes null,
+            because JSON can't hold it.
 
     Raises:
         UsageError: The file can't be written.
@@ -135,10 +65,11 @@ def _finite(value: Any) -> Any:
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """Read one file that `write_run` wrote.
+    """Read a report that `write_run` wrote.
 
     Raises:
-        UsageError: It can't be read, or is not such a file.
+        UsageError: The file can't be read, or is not a report.
+        LibraryMissingError: jsonschema is not installed.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -150,49 +81,52 @@ def read_run(path: Path) -> dict[str, Any]:
     return run
 
 
-_REMEDY = "write it with --json FILE of disteval check, eval or fit"
-
-
 def why_no_run(found: object) -> str:
-    """Why parsed JSON is not what a page can be made of; empty where it is."""
-    if not isinstance(found, dict):
-        return f"the whole is {_kind(found)}, not an object"
-    version, kind = found.get("schema_version"), found.get("kind")
-    if type(version) is not int or version != SCHEMA_VERSION:
-        return f"schema_version is {version!r}, and {SCHEMA_VERSION} is the one that is known here"
-    if not isinstance(kind, str) or kind not in _SHAPES:
-        return f"kind is {kind!r}, not one of {', '.join(_SHAPES)}"
-    return _misfit(found, _SHAPES[kind], "")
+    """Return what is wrong with parsed JSON that is not a report; nothing where it is one.
+
+    Raises:
+        LibraryMissingError: jsonschema is not installed.
+    """
+    error = next(_validator().iter_errors(found), None)
+    if error is None:
+        return ""
+    place = error.json_path.removeprefix("$").removeprefix(".") or "the whole"
+    if error.validator == "required":
+        missing = next(name for name in error.validator_value if name not in error.instance)
+        return f"{place} has no {missing!r}"
+    if error.validator == "type":
+        types = error.validator_value
+        allowed = " or ".join(
+            _TYPES[name] for name in ([types] if isinstance(types, str) else types)
+        )
+        return f"{place} is {_kind(error.instance)}, not {allowed}"
+    if error.validator in ("const", "enum"):
+        known = error.validator_value if error.validator == "enum" else [error.validator_value]
+        return f"{place} is {_short(error.instance)}, not {' or '.join(map(str, known))}"
+    return f"{place} is {_short(error.instance)}, but {error.validator} is {error.validator_value}"
 
 
-def _misfit(value: Any, shape: Any, where: str) -> str:
-    """Where a value is not of a shape: a type or several, a set of texts, a list or an object."""
-    if isinstance(shape, _Maybe):
-        return "" if value is None else _misfit(value, shape.shape, where)
-    if isinstance(shape, (dict, _Each)):
-        if not isinstance(value, dict):
-            return f"{where} is {_kind(value)}, not an object"
-        shapes = shape if isinstance(shape, dict) else dict.fromkeys(value, shape.shape)
-        needed = (name for name, part in shapes.items() if not isinstance(part, _Maybe))
-        if missing := [name for name in needed if name not in value]:
-            return f"{where or 'the whole'} has no {missing[0]!r}"
-        parts = [
-            (value.get(name), part, f"{where}.{name}".strip(".")) for name, part in shapes.items()
-        ]
-    elif isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{where} is {_kind(value)}, not a list"
-        parts = [(item, shape[0], f"{where}[{i}]") for i, item in enumerate(value)]
-    elif isinstance(shape, set):
-        known = isinstance(value, str) and value in shape
-        return "" if known else f"{where} is {value!r}, not one of {', '.join(sorted(shape))}"
-    else:
-        kinds = shape if isinstance(shape, tuple) else (shape,)
-        fits = isinstance(value, kinds) and not isinstance(value, bool)
-        names = " or ".join(_NAMES[kind] for kind in kinds)
-        return "" if fits else f"{where} is {_kind(value)}, not {names}"
-    return next(filter(None, (_misfit(*part) for part in parts)), "")
+@cache
+def _validator() -> Any:
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError as error:
+        raise LibraryMissingError(
+            f"reading reports needs jsonschema ({error}): pip install 'disteval-harness[report]'"
+        ) from error
+    schema = resources.files("disteval.report").joinpath("report.schema.json")
+    return Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
+
+
+def _short(value: object) -> str:
+    """Write a value from a file, which may be of any length."""
+    if isinstance(value, (dict, list)):
+        return _kind(value)
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _kind(value: object) -> str:
-    return "true or false" if isinstance(value, bool) else _NAMES[type(value)]
+    if value is None:
+        return "null"
+    return "true or false" if isinstance(value, bool) else _KINDS[type(value)]

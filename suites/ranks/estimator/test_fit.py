@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval.data import load_embedded
-from disteval.report.files import read_run
 
 from suites.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
 from suites.requirements import framework
@@ -60,7 +59,7 @@ def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
         "fit", f"--data={folder}", f"--work-dir={work_dir}", "--epochs=2", f"--json={report}"
     )
     assert done.returncode == 0, done.stderr
-    return work_dir, read_run(report), done.stdout
+    return work_dir, json.loads(report.read_text()), done.stdout
 
 
 def test_fit_prints_a_line_for_each_phase_and_reports_all(trained: Any) -> None:
