@@ -14,7 +14,7 @@ from disteval.models.resnet18_torch import make_predict
 
 
 def main() -> None:
-    """Evaluate this rank's shard; the accuracy is over everybody's."""
+    """Evaluate the shard of this rank, and print the accuracy over all ranks."""
     backend = get_dist_backend("mpi4py")
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // backend.world_size))
     root = os.environ.get("CIFAR10_ROOT")

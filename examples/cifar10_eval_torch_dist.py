@@ -20,7 +20,7 @@ BATCH_SIZE = 256
 
 
 def evaluate(rank: int, meeting_point: str) -> None:
-    """Evaluate one rank's share; the accuracy is over everybody's."""
+    """Evaluate the share of one rank, and print the accuracy over all ranks."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // WORLD_SIZE))
     dist.init_process_group(
         "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=WORLD_SIZE
@@ -28,7 +28,7 @@ def evaluate(rank: int, meeting_point: str) -> None:
     root = os.environ.get("CIFAR10_ROOT")
     dataset = load_cifar10(root) if root else load_embedded()
     samples = TensorDataset(torch.from_numpy(dataset.images), torch.from_numpy(dataset.labels))
-    # The sampler repeats samples until every rank has as many; compute(size=…) drops them again.
+    # The sampler repeats samples until all ranks have equally many; compute(size=…) drops these.
     loader = DataLoader(samples, BATCH_SIZE, sampler=DistributedSampler(samples, shuffle=False))
     predict = make_predict(default_weights())
     accuracy = Accuracy(topk=(1, 3), dist_backend="torch_cpu")

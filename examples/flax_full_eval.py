@@ -1,6 +1,7 @@
-"""Full evaluation in JAX: the ways that get it wrong, with their numbers, and those that do not.
+"""Evaluate a whole data set in JAX in two wrong ways and four right ways, and print the numbers.
 
-Needs no accelerator: it runs on eight virtual CPU devices, then on three processes of two::
+It needs no accelerator: it runs on eight virtual CPU devices, and then on three processes with two
+devices each::
 
     python examples/flax_full_eval.py
 """
@@ -23,35 +24,35 @@ from disteval.worlds import World
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 SIZE, BATCH = 203, 64
-HOSTS = [(0, 100), (100, 130), (130, SIZE)]  # three hosts with different shares
+HOSTS = [(0, 100), (100, 130), (130, SIZE)]  # the shares of three hosts differ
 MODEL, HELD = ResNet18(), variables(default_weights())
 
 
 def load():
-    """The first pictures of the embedded set, and their classes."""
+    """Load the first pictures of the embedded data set and their classes."""
     test = load_embedded("test")
     return test.images[:SIZE], test.labels[:SIZE]
 
 
 def batches(images, labels):
-    """Cut them into batches, the last one shorter."""
+    """Cut pictures and classes into batches, of which the last one is shorter."""
     for start in range(0, len(labels), BATCH):
         yield {"x": images[start : start + BATCH], "y": labels[start : start + BATCH]}
 
 
 def forward(held, images):
-    """Scores of uint8 pictures."""
+    """Compute the scores of uint8 pictures."""
     return MODEL.apply(held, preprocess(images).transpose(0, 2, 3, 1))
 
 
 def counts(held, batch, mask):
-    """Right predictions and samples, of rows that are real."""
+    """Count the right predictions and the samples, without padding."""
     right = forward(held, batch["x"]).argmax(-1) == batch["y"]
     return (right & mask).sum(), mask.sum()
 
 
 def drops_the_remainder(images, labels):
-    """Wrong: what the devices can't share evenly is not evaluated."""
+    """Wrong: pictures that are left over after an even division are not evaluated."""
     right = seen = 0
     step = jax.pmap(lambda batch: (forward(HELD, batch["x"]).argmax(-1) == batch["y"]).sum())
     for batch in batches(images, labels):
@@ -63,7 +64,7 @@ def drops_the_remainder(images, labels):
 
 
 def counts_the_padding(images, labels):
-    """Wrong: zeros are evaluated too, and count as pictures of class 0."""
+    """Wrong: the zeros of the padding are evaluated and counted as pictures of class 0."""
     right = seen = 0
     step = pad_shard_unpad(jax.pmap(partial(counts_all, HELD)), (), static_return=True)
     for batch in batches(images, labels):
@@ -73,12 +74,12 @@ def counts_the_padding(images, labels):
 
 
 def counts_all(held, batch):
-    """What `counts` gives without a mask."""
+    """Count the right predictions and the samples, padding included."""
     return counts(held, batch, np.ones(batch["y"].shape, dtype=bool))
 
 
 def trims_predictions(images, labels):
-    """Right: every prediction comes back to the host, without the padding."""
+    """Right: all predictions are copied to the host and the padding is removed there."""
     predict = pad_shard_unpad(jax.pmap(forward, in_axes=(None, 0)))
     right = seen = 0
     for batch in batches(images, labels):
@@ -88,7 +89,7 @@ def trims_predictions(images, labels):
 
 
 def masks_on_devices(images, labels):
-    """Right, and two numbers a batch are all that comes back: pmap and psum."""
+    """Right: pmap and psum count on the devices, and the host gets two numbers for each batch."""
 
     def step(batch, *, mask):
         return jax.lax.psum(counts(HELD, batch, mask), "devices")
@@ -100,7 +101,7 @@ def masks_on_devices(images, labels):
 
 
 def masks_on_a_mesh(images, labels):
-    """Right, the current way: jit over a mesh."""
+    """Right: jit over a mesh counts on the devices, which is the current way in JAX."""
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch"))
 
     @jax.jit
@@ -113,7 +114,7 @@ def masks_on_a_mesh(images, labels):
 
 
 def count_on_host(backend, share):
-    """One of several processes; those that are done first go on with padding until all are."""
+    """Count on one of several processes; a process that is done first continues with padding."""
     images, labels = (array[slice(*share)] for array in load())
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch"))
     step = pad_shard_unpad(
@@ -128,7 +129,7 @@ def count_on_host(backend, share):
 
 
 def on_three_hosts(images, labels):
-    """Right, on three processes of two devices whose shares differ."""
+    """Right: three processes with two devices each count shares of different sizes."""
     os.environ["JAX_NUM_CPU_DEVICES"] = "2"
     with World("jax", 3, timeout=120) as world:
         answers = world.run(count_on_host, *HOSTS)

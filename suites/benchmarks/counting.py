@@ -46,7 +46,7 @@ def table(backend: str, rounds: int) -> Iterator[str]:
     with World(backend, WORLD_SIZE) as world:
         ranks = world.run(measure, *[rounds] * WORLD_SIZE, timeout=600)
     title = f"{backend}, `Accuracy.compute(size=…)` on two ranks"
-    yield f"| {title} | samples a rank | µs (median) | min | max | bytes |"
+    yield f"| {title} | samples of each rank | µs (median) | min | max | bytes |"
     yield "|---|---:|---:|---:|---:|---:|"
     for row in zip(*ranks, strict=True):
         name, size, _, sent = row[0]

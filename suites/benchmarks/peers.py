@@ -1,12 +1,12 @@
-"""Side by side in one run: the evaluation loop as each library's users write it, and ours.
+"""Measure the evaluation loop of each library's users and that of `disteval` in one run.
 
 python -m suites.benchmarks.peers [--samples 2000] [--rounds 5] [--write docs/performance.md]
 
-Every contestant evaluates the same pictures with the same weights and as many threads. They take
-turns, round after round, so that a machine that slows down slows all of them; the table gives
-medians, and the ratio to the first. The loops return how many samples are right, and must agree.
-What is not installed is named, and left out. ``--write`` measures object collectives and counting
-too, and writes the page.
+Every loop evaluates the same pictures with the same weights and the same number of threads. The
+loops take turns, round after round, so that a machine that slows down slows all of them; the table
+gives medians, and their ratio to the first loop. Each loop returns its number of correct
+predictions, and all must agree. Libraries that are not installed are named and left out.
+``--write`` also measures object collectives and counting, and writes the page.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def main() -> None:
 _INTRODUCTION = (
     "# Performance",
     "",
-    "Written by `nox -s peers`: contestants of one table take turns in one run, so ratios say more",
-    "than the figures, which change with the machine. Results were verified in the same run.",
+    "`nox -s peers` writes this page. The libraries of one table take turns in one run, so the",
+    "ratios mean more than the figures, which depend on the machine. Results were verified in the",
+    "same run.",
     "",
 )
 
@@ -89,7 +90,7 @@ def evaluation(samples: int, rounds: int) -> Iterator[str]:
     with World("torch_cpu", 2) as world:
         loops["disteval, torch, 2 gloo ranks"] = lambda: world.run(on_rank, dataset, dataset)[0]
         speeds = race(loops, len(dataset), rounds)
-    yield f"ResNet-18 over {len(dataset)} pictures of {dataset.name}, batches of {BATCH_SIZE}:"
+    yield f"ResNet-18 on {len(dataset)} pictures of {dataset.name}, batches of {BATCH_SIZE}:"
     yield ""
     yield "| loop | images/s (median) | min | max | ratio |\n|---|---:|---:|---:|---:|"
     first = statistics.median(next(iter(speeds.values())))

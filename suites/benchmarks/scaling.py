@@ -1,10 +1,10 @@
-"""What computing a metric costs on worlds that are not at hand: a model, fitted to what is.
+"""Estimate how long a metric takes on many ranks, by a model that is fitted to a few ranks.
 
 python -m suites.benchmarks.scaling [--backend mpi4py] [--rounds 9] [--write docs/scaling.md]
 
-Measured are all-gathers of m bytes from each of W = 2 and 3 ranks, and what it takes to open W
-small frames. The model of an all-gather is that of recursive doubling (Thakur, Rabenseifner and
-Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), in objects::
+All-gathers of m bytes from each of W = 2 and 3 ranks are measured, and the time of opening W small
+frames. The model of an all-gather of objects is that of recursive doubling (Thakur, Rabenseifner
+and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005)::
 
     t(W, m) = alpha * ceil(log2 W) + beta * (W - 1) * m + gamma * W
 
@@ -124,17 +124,17 @@ def page(backend: str, load: float, points: list[Point], model: Model) -> Iterat
     """The page, part by part."""
     yield _INTRODUCTION
     yield f"## Measured: {backend}, {os.cpu_count()} cores, load {load:.2f} before\n"
-    yield "| ranks | bytes a rank | measured, ms | model, ms |\n|---:|---:|---:|---:|"
+    yield "| ranks | bytes of each rank | measured, ms | model, ms |\n|---:|---:|---:|---:|"
     for world_size, size, seconds in points:
         modelled = model.all_gather(world_size, size)
         yield f"| {world_size} | {size} | {seconds * 1e3:.3f} | {modelled * 1e3:.3f} |"
     yield (
-        f"\nFitted: alpha {model.alpha * 1e6:.1f} µs, beta {model.beta * 1e9:.3f} ns a byte "
-        f"({1e-9 / model.beta:.1f} GB/s); measured: gamma {model.gamma * 1e6:.2f} µs a frame.\n"
+        f"\nFitted: alpha {model.alpha * 1e6:.1f} µs, beta {model.beta * 1e9:.3f} ns per byte "
+        f"({1e-9 / model.beta:.1f} GB/s); measured: gamma {model.gamma * 1e6:.2f} µs per frame.\n"
     )
     yield _EXTRAPOLATED
     heads = "".join(f" gathered, 10^{round(math.log10(samples))} samples |" for samples in SAMPLES)
-    yield f"| ranks | sums, {framing.BLOCK_BYTES} bytes a rank |{heads}"
+    yield f"| ranks | sums, {framing.BLOCK_BYTES} bytes of each rank |{heads}"
     yield "|---:|---:|" + "---:|" * len(SAMPLES)
     for world_size in RANKS:
         sizes = [framing.BLOCK_BYTES, *(_column(n, world_size) for n in SAMPLES)]
@@ -146,23 +146,23 @@ def page(backend: str, load: float, points: list[Point], model: Model) -> Iterat
 _INTRODUCTION = """\
 # Scaling
 
-What `compute` costs on many ranks, where its sums travel and where its samples do.
-`python -m suites.benchmarks.scaling --write docs/scaling.md` writes this page; the model and its
-source are in that module's docstring.
+This page shows how long `compute` takes on many ranks, for metrics that send sums and for metrics
+that send samples. `python -m suites.benchmarks.scaling --write docs/scaling.md` writes it; the
+docstring of that module explains the model and names its source.
 """
 
 _EXTRAPOLATED = """\
 ## Extrapolated: nothing below was measured
 
-The ranks above share one machine's cores and memory (three ranks on two cores wait for each other);
-on a network alpha and beta are others. Milliseconds of one `compute`:
+The ranks above share the cores and the memory of one machine (three ranks on two cores wait for
+each other), and on a network alpha and beta have other values. Milliseconds of one `compute`:
 """
 
 _END = """
-Gathered samples are 8 bytes each, in one column, and every rank receives all of them. Sums cost the
-same however many samples there are; with thousands of ranks most of it is opening the frames of all
-others. That an evaluation on 512 ranks takes two collectives of one block, and gives what one rank
-gives, is a test (`suites/unit/test_scale.py`).
+Gathered samples are 8 bytes each, in one column, and every rank receives all of them. The time
+for sums does not depend on the number of samples; with thousands of ranks most of it is spent on
+opening the frames of all other ranks. A test (`suites/unit/test_scale.py`) shows that an
+evaluation on 512 ranks takes two collectives of one block and gives the same result as one rank.
 
 ![Seconds of one compute against ranks](scaling.svg)"""
 

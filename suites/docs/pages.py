@@ -19,7 +19,7 @@ PAGES = [
     for path in sorted(ROOT.glob(pattern))
     if (ROOT / "noxfile.py").is_file()
 ]
-"""Every page, by its path in the repository; none where only the package is installed."""
+"""The path of every page in the repository; empty if only the package is installed."""
 
 _FENCE = re.compile(r"^(`{3,})(\w*)")
 _FILE = re.compile(r"#\s*([\w./-]+\.\w+)\n")
@@ -34,11 +34,11 @@ class Block:
 
     Attributes:
         page: The page's path in the repository.
-        line: The line of the page that its code begins in, from 1 up.
-        section: How many headings come before it.
-        language: What the fence says; empty where it says nothing.
+        line: The line of the page in which its code begins, from 1 up.
+        section: The number of headings before it.
+        language: The language after the opening fence; empty if there is none.
         code: Its text.
-        output: The text block that follows it at once; None where there is none.
+        output: The text block directly after it, or None.
     """
 
     page: str
@@ -50,17 +50,17 @@ class Block:
 
     @property
     def last(self) -> int:
-        """The line of the page that closes it."""
+        """The line of the page that has the closing fence."""
         return self.line + self.code.count("\n")
 
     @property
     def file(self) -> str:
-        """The file that the block is, which a comment in its first line says; empty for none."""
+        """The name of the file that a comment in the first line gives; empty if there is none."""
         found = _FILE.match(self.code)
         return found[1] if found else ""
 
     def needs(self) -> set[str]:
-        """The libraries and backends that Python code imports or names."""
+        """Return the libraries and backends that the Python code imports or names."""
         found = set()
         for node in ast.walk(ast.parse(self.code)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -75,7 +75,7 @@ class Block:
 
 
 def text_of(page: str) -> str:
-    """Return a page, or skip the test where there are no pages."""
+    """Return the text of a page, or skip the test if the pages are not there."""
     path = ROOT / page
     if not path.exists():
         pytest.skip("the documents are not part of an installed package; run this from a clone")
@@ -83,7 +83,7 @@ def text_of(page: str) -> str:
 
 
 def blocks_of(page: str) -> list[Block]:
-    """Return a page's blocks of code, in order."""
+    """Return the blocks of code of a page, in order."""
     blocks = list(_blocks(page))
     lines = text_of(page).splitlines()
     for i, (block, after) in enumerate(pairwise(blocks)):
@@ -94,7 +94,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def write_files(page: str, folder: Path) -> None:
-    """Write the files that a page shows; a pyproject.toml is as good as installed."""
+    """Write the files that a page shows, and register the entry points of a pyproject.toml."""
     for block in blocks_of(page):
         if block.file:
             path = folder / block.file
@@ -129,7 +129,7 @@ def _blocks(page: str) -> Iterator[Block]:
 
 
 def register(pyproject: str, folder: Path) -> None:
-    """Make a package's entry points known to whoever runs in this folder."""
+    """Make the entry points of a package known to programs that run in this folder."""
     found = _ENTRY_POINTS.search(pyproject)
     if found is not None:
         info = folder / "shown-1.0.dist-info"

@@ -1,4 +1,4 @@
-"""The command lines that pages show: taken apart, and held against the commands' own parsers."""
+"""The command lines of pages, split into words and checked by the parsers of the commands."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from disteval.cli import main
 from suites.docs.pages import ROOT, blocks_of, prose_of, text_of
 
 LAUNCHERS = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horovod"}
-"""The backend with which each launcher comes."""
+"""The backend that is used with each launcher."""
 
 _OURS = ("disteval", "pytest", "nox", "pip", "python")
 _OTHERS = ("asv", "git", "jq", "pre-commit", "ray", "salloc", "source", "srun")
-"""Other people's commands, which nobody here can hold against anything."""
+"""Commands of other projects, whose options are not checked."""
 
 _SPAN = re.compile(r"`(disteval [a-z][^`]*)`")
 
@@ -32,9 +32,10 @@ class Command:
     Attributes:
         page: The page's path in the repository.
         line: The page's line.
-        launcher: What starts it on several ranks, with its options; empty for nothing.
-        words: The command's own words.
-        is_whole: Whether it can be run as it is: no pipe, no variable, nothing put into its place.
+        launcher: The launcher that starts it on several ranks, with its options; empty for one
+            process.
+        words: The words of the command itself.
+        is_whole: Whether it can be run as it is, without a pipe or a variable.
     """
 
     page: str
@@ -48,7 +49,7 @@ class Command:
 
 
 def commands_of(page: str) -> list[Command]:
-    """Return the commands of a page's bash blocks, in order."""
+    """Return the commands in the bash blocks of a page, in order."""
     return [
         command
         for block in blocks_of(page)
@@ -59,7 +60,7 @@ def commands_of(page: str) -> list[Command]:
 
 
 def mentions_of(page: str) -> list[Command]:
-    """Return what a page says of ``disteval`` in its prose, and in blocks that are not run."""
+    """Return the ``disteval`` commands in the prose of a page and in blocks that are not run."""
     text = text_of(page)
     found = [
         command
@@ -75,18 +76,18 @@ def mentions_of(page: str) -> list[Command]:
 
 
 def check(command: Command, folder: Path, pytest_options: set[str]) -> None:
-    """Hold a command against what it names: sub-commands, options, files, sessions, extras.
+    """Check that the sub-commands, options, files, sessions and extras of a command exist.
 
     Args:
-        command: What a page shows.
-        folder: Where the files are that the page shows.
-        pytest_options: What pytest takes here.
+        command: A command of a page.
+        folder: The folder with the files that the page shows.
+        pytest_options: The options that pytest accepts.
 
     Raises:
-        AssertionError, click.UsageError: There is no such thing.
+        AssertionError, click.UsageError: Something that the command names does not exist.
     """
     name, *words = command.words
-    assert name in (*_OURS, *_OTHERS), f"{command}: what is {name}?"
+    assert name in (*_OURS, *_OTHERS), f"{command}: {name} is not a command that pages use"
     if name == "disteval":
         check_disteval(words)
     elif name == "pytest":
@@ -95,13 +96,14 @@ def check(command: Command, folder: Path, pytest_options: set[str]) -> None:
         _check_files([word for word in words if "/" in word or word.endswith(".py")], folder)
     elif name == "nox":
         sessions = set(_values(words, "-s"))
-        assert sessions <= _nox_sessions(), f"{command}: {sessions - _nox_sessions()}"
+        assert sessions <= nox_sessions(), f"{command}: {sessions - nox_sessions()}"
     elif name == "pip":
         line = " ".join(words)
         assert "disteval" not in line, f"{command}: the package is on no index; install it from '.'"
         groups = re.findall(r"\.\[(.*?)\]", line)
         extras = {extra for group in groups for extra in group.split(",")}
-        assert extras <= _extras(), f"{command}: {extras - _extras()}"
+        known = _extras((ROOT / command.page).parent)
+        assert extras <= known, f"{command}: {extras - known}"
     elif name == "python" and words[0] == "-m":
         assert importlib.util.find_spec(words[1]), f"{command}: there is no module {words[1]}"
     elif name == "python":
@@ -109,10 +111,10 @@ def check(command: Command, folder: Path, pytest_options: set[str]) -> None:
 
 
 def check_disteval(words: list[str]) -> None:
-    """Parse what follows ``disteval``, without running anything.
+    """Parse the words after ``disteval`` without running the command.
 
     Raises:
-        click.UsageError: There is no such sub-command or option, or a value is missing or wrong.
+        click.UsageError: A sub-command or an option does not exist, or a value is missing or wrong.
     """
     command: click.Command = main
     context = click.Context(main)
@@ -139,7 +141,7 @@ def _parse(command: click.Command, words: list[str]) -> None:
 
 
 def _lines(code: str, first: int) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers; one that ends in a backslash goes on in the next."""
+    """Yield lines with their numbers; a backslash at the end joins a line to the next."""
     whole = ""
     for number, line in enumerate(code.splitlines(), start=first):
         whole += line.removesuffix("\\")
@@ -155,7 +157,7 @@ def _tokens(line: str) -> list[str]:
 
 
 def _split(page: str, number: int, line: str) -> Iterator[Command]:
-    """Split a line at its operators; what comes after a redirection is a file, no command."""
+    """Split a line at its operators; a redirection is followed by a file and not by a command."""
     parts: list[list[str]] = [[]]
     operators = [""]
     for token in _tokens(line):
@@ -175,7 +177,7 @@ def _split(page: str, number: int, line: str) -> Iterator[Command]:
 
 
 def _without_launcher(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split what starts ranks from what they run."""
+    """Separate the launcher from the command that the ranks run."""
     if words[0] in (*LAUNCHERS, "srun", "salloc"):
         for i, word in enumerate(words):
             if word in _OURS:
@@ -185,7 +187,7 @@ def _without_launcher(words: list[str]) -> tuple[list[str], list[str]]:
                 launcher, words = words[:i], ["python", *words[i:]]
                 break
         else:
-            raise AssertionError(f"what does {shlex.join(words)} start?")
+            raise AssertionError(f"no command was found after the launcher in {shlex.join(words)}")
     else:
         launcher = []
     if words[:2] == ["python", "-m"] and words[2] in _OURS:
@@ -194,7 +196,7 @@ def _without_launcher(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _values(words: list[str], option: str) -> list[str]:
-    """What follows an option, up to the next one."""
+    """Return the words after an option, up to the next option."""
     if option not in words:
         return []
     after = words[words.index(option) + 1 :]
@@ -208,8 +210,8 @@ def _check_files(paths: list[str], folder: Path) -> None:
         assert there, f"there is no {path}, neither in the repository nor on the page"
 
 
-def _nox_sessions() -> set[str]:
-    """The sessions of noxfile.py; nox itself need not be installed."""
+def nox_sessions() -> set[str]:
+    """Return the sessions of noxfile.py, without needing nox."""
     found = set()
     for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
         if isinstance(node, ast.FunctionDef):
@@ -220,6 +222,10 @@ def _nox_sessions() -> set[str]:
     return found
 
 
-def _extras() -> set[str]:
-    table = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2]
+def _extras(folder: Path) -> set[str]:
+    """Return the extras of the nearest pyproject.toml, in this folder or above it."""
+    project = next(path for path in (folder, *folder.parents) if (path / "pyproject.toml").exists())
+    table = (
+        (project / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2]
+    )
     return set(re.findall(r"^(\w+) = \[", table.partition("\n[")[0], re.M))

@@ -1,8 +1,8 @@
 """Every Python block of every page runs, and prints what the page says.
 
 The blocks of a page are one program: they run in order, in one namespace. A section that needs a
-library is left out where it is not installed, and every section runs in some nox session. A block
-whose first line is a comment with a file's name is not run but put into that file.
+library is left out if the library is not installed, and every section runs in some nox session. A
+block whose first line is a comment with a file name is not run but written to that file.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _END = "\x1e"
 
 @dataclass(frozen=True)
 class Program:
-    """What of a page runs where these libraries and backends are, and no others.
+    """The blocks of a page that can run with a set of libraries and backends.
 
     Attributes:
         page: The page's path.
-        needs: What has to be there.
-        blocks: What runs, in order.
+        needs: The libraries and backends.
+        blocks: The blocks, in order.
     """
 
     page: str
@@ -41,17 +41,17 @@ class Program:
         return f"{self.page}-{'-'.join(sorted(self.needs)) or 'core'}"
 
     def script(self) -> str:
-        """The blocks, each in the lines that it has in its page, so that tracebacks tell them."""
+        """Return the blocks, each on its lines of the page, so that tracebacks name these lines."""
         lines: list[str] = []
         for block in self.blocks:
             lines += [""] * (block.line - 1 - len(lines))
             lines += block.code.splitlines()
-            lines.append(f"print({_END!r}, end='', flush=True)")  # where the page closes the block
+            lines.append(f"print({_END!r}, end='', flush=True)")  # ends the block's output
         return "\n".join(lines) + "\n"
 
 
 def programs_of(page: str) -> list[Program]:
-    """One program for each set of needs that a section of the page has."""
+    """Return one program for each set of libraries and backends that a section needs."""
     python = [b for b in blocks_of(page) if b.language == "python" and not b.file]
     needs = {
         section: frozenset[str]().union(*(block.needs() for block in blocks))

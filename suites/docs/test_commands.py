@@ -1,4 +1,4 @@
-"""Every command line of every page can be given so, and the quick ones run, where they can."""
+"""Every command line of every page is valid, and those that this machine can run do run."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from suites.requirements import backend_class, framework
 
 SECONDS = 120.0
 PICTURES = 300
-"""So few are evaluated here, where the page means 10,000; all else is as it stands there."""
+"""The number of pictures to evaluate here, instead of the 10,000 of the page."""
 
 _THEIR_OWN = ("--data", "--download", "--weights", "--device", "--json", "--html")
-"""Options that name a user's files or devices, or write what the next line reads."""
+"""Options that name files or devices of a user, or write files that the next line reads."""
 
 
 @cache
 def pytest_options() -> set[str]:
-    """What pytest takes, with the plugin."""
+    """Return the options that pytest accepts with the plugin."""
     command = [sys.executable, "-m", "pytest", "-p", "disteval.conformance.plugin", "--help"]
     shown = run_plainly(command, Path(__file__).parent, SECONDS).stdout
     return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", shown))
 
 
 def needs(command: Command) -> set[str] | None:
-    """What has to be there to run a command; None for one that is not to be run here.
+    """Return the libraries and backends that a command needs, or None if it is not run here.
 
-    A whole check of a backend is not: `suites/ranks/conformance` is that, for all of them. Neither
-    is what needs a user's own files, a network, or minutes.
+    A complete check of a backend is not run, because `suites/ranks/conformance` does that for all
+    backends. Commands that need files of a user, a network or minutes are not run either.
     """
     name, *words = [part for word in command.words for part in word.split("=", 1)]
     if not command.is_whole or (command.launcher and command.launcher[0] not in LAUNCHERS):
@@ -78,7 +78,7 @@ def _needs_of_check(
 
 @pytest.fixture(scope="module")
 def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first of the embedded pictures, in the files that CIFAR-10 has."""
+    """Write the first embedded pictures into files like those of CIFAR-10."""
     root = tmp_path_factory.mktemp("cifar10")
     test = load_embedded("test")
     folder = root / BINARY_FOLDER
@@ -101,7 +101,7 @@ def test_no_page_shows_what_does_not_exist(page: str, tmp_path: Path) -> None:
 
 
 def runnable() -> list[Command]:
-    """The commands that can be run somewhere; what stands on several pages is run once."""
+    """Return the commands to run; a command that several pages show is run once."""
     every = [command for page in PAGES for command in commands_of(page)]
     once = {(command.launcher, command.words): command for command in reversed(every)}
     return [command for command in reversed(once.values()) if needs(command) is not None]
@@ -120,7 +120,7 @@ def test_a_command_of_a_page_runs(
 
 
 def _as_run_here(command: Command) -> list[str]:
-    """The command with this Python's own programs; a check with few examples, at one world size."""
+    """Return the command with programs of this Python, and with few examples in a check."""
     name, *words = command.words
     if name == "disteval":
         words = ["-m", "disteval.cli", *words]

@@ -1,4 +1,4 @@
-"""Links lead somewhere, and pages that list what the code has list all of it."""
+"""Links lead to existing targets, and pages that list parts of the code list all of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import disteval
 import pytest
 
 from suites.docs.pages import PAGES, ROOT, prose_of, text_of
+from suites.docs.shell import nox_sessions
 
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]*)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -27,7 +28,7 @@ def test_every_link_of_a_page_leads_to_something(page: str) -> None:
 
 
 def anchors_of(page: str) -> set[str]:
-    """What can follow the # in a link to a page: its headings, as code hosts write them."""
+    """Return the anchors of a page: its headings, as code hosts write them."""
     headings = _HEADING.findall(prose_of(page))
     return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
 
@@ -39,6 +40,13 @@ def test_the_contract_page_has_every_rule_as_it_is_checked() -> None:
     page = text_of("docs/contract.md")
     listed = re.findall(r"^- \*\*(\S+)\*\* (.*) \*\((\w+).*\)\*$", page, re.M)
     assert listed == [(rule.number, rule.sentence, rule.level) for rule in select_rules()]
+
+
+def test_contributing_lists_every_session() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", text_of("CONTRIBUTING.md"), re.M)
+    listed = [name for row in rows for name in re.findall(r"`([\w-]+)(?:\(\w+\))?`", row)]
+    wrong = {*listed, "tests"} ^ nox_sessions()
+    assert not wrong, f"the table of sessions and noxfile.py differ in {wrong}"
 
 
 def test_the_reference_has_every_public_name_once() -> None:
