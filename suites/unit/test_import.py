@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 
 def _python(code: str) -> str:
     return subprocess.run(
@@ -12,6 +14,7 @@ def _python(code: str) -> str:
     ).stdout
 
 
+@pytest.mark.arrays
 def test_importing_the_harness_imports_no_framework() -> None:
     loaded = _python(
         "import sys, disteval, disteval.cli, disteval.worlds\n"

@@ -197,6 +197,7 @@ def test_bad_settings_are_named(arguments: dict[str, Any], message: str) -> None
         Accuracy(**arguments)
 
 
+@pytest.mark.arrays
 def test_numpy_arrays_import_no_framework() -> None:
     code = (
         "import sys, numpy as np\n"
