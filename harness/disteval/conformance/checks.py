@@ -10,18 +10,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from disteval import framing
 from disteval.conformance import on_ranks
+from disteval.conformance.drawing import each, one_each
 from disteval.conformance.fingerprint import see
-from disteval.conformance.objects import ARRAYS, LARGE, SIZES, SPECIAL, one_each
+from disteval.conformance.objects import ARRAYS, LARGE, SIZES, SPECIAL, as_sent
 from disteval.conformance.rules import Bench, BrokenRuleError, rule
-from disteval.conformance.sequences import Sequence, check_interleavings, listed
+from disteval.conformance.sequences import listed
 from disteval.worlds.journal import identity_of
-
-_CALLS = 100
-# What an interpreter's own caches may add over a few hundred calls.
-_SPARE_BYTES = 8 << 20
-_SMALL_CAP = 1 << 20
 
 
 @rule("1.1", "identity")
@@ -70,7 +65,7 @@ def check_all_gather(bench: Bench) -> None:
         expected = [[see(obj) for obj in sent]] * world
         bench.expect(on_ranks.gather, sent, expected, f"ranks send {listed(sent)}")
 
-    bench.each(one_each(world), check)
+    each(bench, one_each(world), check)
 
 
 @rule("2.2", "all-gather of every kind")
@@ -116,7 +111,7 @@ def check_broadcast(bench: Bench) -> None:
         expected = [see(sent[src])] * world
         bench.expect(on_ranks.broadcast, tasks, expected, f"src {src}; ranks pass {listed(sent)}")
 
-    bench.each(st.tuples(one_each(world), st.integers(0, world - 1)), check)
+    each(bench, st.tuples(one_each(world), st.integers(0, world - 1)), check)
 
 
 @rule("3.2", "broadcast sizes")
@@ -153,89 +148,14 @@ def check_broadcast_src(bench: Bench) -> None:
         bench.expect(on_ranks.broadcast_from_nowhere, [src] * world, expected, example)
 
 
-@rule("4.1", "independence")
-def check_independence(bench: Bench) -> None:
-    """What comes back is a copy: changing it changes neither the input nor another result."""
+@rule("3.5", "broadcast of one large object")
+def check_broadcast_large(bench: Bench) -> None:
+    """A rank may broadcast 64 MiB."""
     world = bench.world_size
-    values = [{"rank": [rank], "array": np.arange(3)} for rank in range(world)]
-    expected = [[see(mine), *(see(value) for value in values)] for mine in values]
-    for src in range(world):
-        example = f"every rank gathers twice, broadcasts from {src}, and changes what came back"
-        bench.expect(on_ranks.mutate_results, [src] * world, expected, example)
-
-
-@rule("5.1", "sequences")
-def check_sequences(bench: Bench) -> None:
-    """Any interleaving of collectives, objects and sources keeps its pairing and its results."""
-    check_interleavings(bench)
-
-
-@rule("5.2", "late ranks")
-def check_late_ranks(bench: Bench) -> None:
-    """A rank that arrives late at a collective changes nothing."""
-    world = bench.world_size
-    for late in range(world):
-        sequence = Sequence(bench)
-        for turn in range(4):
-            sent = [(turn, rank) for rank in range(world)]
-            if turn % 2:
-                sequence.gather(sent, late)
-            else:
-                sequence.broadcast(sent, late, late)
-        sequence.carry_out()
-
-
-@rule("5.3", "no leaks", tries=3)
-def check_leaks(bench: Bench) -> None:
-    """Hundreds of calls leave no file descriptor, no thread and no memory behind."""
-    calls = [_CALLS] * bench.world_size
-    bench.run(on_ranks.resources, calls)
-    before = bench.run(on_ranks.resources, calls)
-    after = bench.run(on_ranks.resources, calls)
-    for rank, (was, now) in enumerate(zip(before, after, strict=True)):
-        # A few may come and go with a library's own threads; one a call may not.
-        if now[0] > was[0] + 5 or now[1] > was[1] + 5 or now[2] > was[2] + _SPARE_BYTES:
-            raise BrokenRuleError(
-                f"rank {rank} went from {was} to {now} (file descriptors, threads, bytes) "
-                f"over {2 * _CALLS} collectives"
-            )
-
-
-@rule("6.1", "errors reach every rank", capability="propagates_errors")
-def check_unpicklable(bench: Bench) -> None:
-    """An object that one rank can't send is an error on every rank; the next collective works."""
-    _check_error(bench, "pickled")
-
-
-@rule("6.2", "what can't be rebuilt is an error")
-def check_unloadable(bench: Bench) -> None:
-    """An object that can't be rebuilt is an error where it arrives; the next collective works."""
-    _check_error(bench, "unpickled")
-
-
-@rule("6.3", "payloads over the cap")
-def check_over_the_cap(bench: Bench) -> None:
-    """An object over the cap is an error on every rank, or whole on every rank."""
-    world = bench.world_size
-    cap = framing.MAX_OBJECT_BYTES
-    bench.run(on_ranks.limit, [_SMALL_CAP] * world)
-    try:
-        for guilty in range(world):
-            found = bench.run(on_ranks.gather_over_the_cap, [(guilty, 2 * _SMALL_CAP)] * world)
-            outcomes = [outcome for outcome, _ in found]
-            after = [came.digest for _, came in found]
-            if outcomes not in (["error"] * world, ["whole"] * world):
-                what = f"what came of it on each rank: {', '.join(outcomes)}"
-            elif after != [see(list(range(world))).digest] * world:
-                what = f"the next collective gives {', '.join(came.text for _, came in found)}"
-            else:
-                continue
-            example = f"rank {guilty} sends {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
-            raise BrokenRuleError(what, example)
-    finally:
-        framing.configure(max_object_bytes=cap)  # ranks that are threads share it with the leader
-        if bench.world.is_open:
-            bench.run(on_ranks.limit, [cap] * world)
+    src = world - 1
+    tasks = [(LARGE if rank == src else rank, src) for rank in range(world)]
+    expected = [see(on_ranks.payload(LARGE))] * world
+    bench.expect(on_ranks.broadcast_bytes, tasks, expected, f"src {src} sends {LARGE} bytes")
 
 
 @rule("8.1", "exactly once")
@@ -258,7 +178,8 @@ def check_counting(bench: Bench) -> None:
         example = "{} samples, {}, padded: {}, batches of {}".format(*task)
         bench.expect(on_ranks.count_samples, [task] * world, expected, example)
 
-    bench.each(
+    each(
+        bench,
         st.tuples(
             st.integers(0, 40),
             st.sampled_from(["strided", "contiguous"]),
@@ -267,18 +188,3 @@ def check_counting(bench: Bench) -> None:
         ),
         check,
     )
-
-
-def _check_error(bench: Bench, deed: str) -> None:
-    world = bench.world_size
-    for guilty in range(world):
-        expected = [(True, see(list(range(world))))] * world
-        example = f"rank {guilty} sends what can't be {deed}: did it raise, and what came after?"
-        bench.expect(on_ranks.gather_after_an_error, [(guilty, deed)] * world, expected, example)
-
-
-def as_sent(obj: Any) -> Any:
-    """Return what a rank holds once the leader has sent it: a view becomes an array of its own."""
-    if isinstance(obj, np.ndarray) and not (obj.flags.c_contiguous or obj.flags.f_contiguous):
-        return np.ascontiguousarray(obj)
-    return obj

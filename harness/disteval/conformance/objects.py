@@ -6,7 +6,6 @@ import datetime
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from disteval.conformance.on_ranks import Sample
 
@@ -48,29 +47,9 @@ SPECIAL: tuple[Any, ...] = (
     ModuleNotFoundError("no module", "x"),
 )  # fmt: skip
 
-_leaves = (
-    st.sampled_from(SPECIAL)
-    | st.sampled_from(ARRAYS)
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.binary(max_size=300)
-)
 
-
-def objects() -> st.SearchStrategy[Any]:
-    """Objects of every kind, small ones first; containers of them too."""
-    return st.recursive(
-        _leaves,
-        lambda inner: (
-            st.lists(inner, max_size=4)
-            | st.tuples(inner, inner)
-            | st.dictionaries(st.text(max_size=5), inner, max_size=4)
-        ),
-        max_leaves=8,
-    )
-
-
-def one_each(world_size: int) -> st.SearchStrategy[list[Any]]:
-    """One object for each rank, each of its own kind and size."""
-    return st.lists(objects(), min_size=world_size, max_size=world_size)
+def as_sent(obj: Any) -> Any:
+    """Return what a rank holds once the leader has sent it: a view becomes an array of its own."""
+    if isinstance(obj, np.ndarray) and not (obj.flags.c_contiguous or obj.flags.f_contiguous):
+        return np.ascontiguousarray(obj)
+    return obj

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from disteval import framing
 from disteval.conformance.fingerprint import Seen, see
 from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
@@ -22,7 +21,7 @@ from disteval.sharding import ShardPlan
 from disteval.worlds.journal import Identity, JournalledBackend
 
 Step = tuple[str, Any, int, float]
-"""``gather`` or ``broadcast``, this rank's object, the source, and seconds to be late."""
+"""``gather`` or ``broadcast``, this rank's object, the source, and by how many seconds to wait."""
 
 
 class Sample:
@@ -48,10 +47,6 @@ class CannotBeUnpickled:
 
     def __reduce__(self) -> Any:
         return _refuse, ()
-
-
-HOPELESS = {"pickled": CannotBePickled, "unpickled": CannotBeUnpickled}
-"""What can't be done to an object, and such objects."""
 
 
 def _refuse() -> None:
@@ -87,6 +82,12 @@ def broadcast(backend: BaseDistBackend, task: tuple[Any, int]) -> Seen:
     return see(backend.broadcast_object(obj, src))
 
 
+def broadcast_bytes(backend: BaseDistBackend, task: tuple[int, int]) -> Seen:
+    """What a broadcast of a `payload` of that size gives."""
+    size, src = task
+    return see(backend.broadcast_object(payload(size), src))
+
+
 def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> Seen:
     """Broadcast while the other ranks pass what can't be pickled, or is larger."""
     junk = CannotBePickled() if backend.rank % 2 else bytes(100_000)
@@ -95,50 +96,14 @@ def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> Seen:
 
 def broadcast_from_nowhere(backend: BaseDistBackend, src: int) -> tuple[bool, Seen]:
     """Whether a broadcast from no rank raised, and what the next collective gives."""
-    return _raises(backend.broadcast_object, 0, src), see(backend.all_gather_object(backend.rank))
+    return raises(backend.broadcast_object, 0, src), see(backend.all_gather_object(backend.rank))
 
 
-def mutate_results(backend: BaseDistBackend, src: int) -> list[Seen]:
-    """Change everything that came back, and look at what must not have changed with it."""
-    mine = {"rank": [backend.rank], "array": np.arange(3)}
-    before = backend.all_gather_object(mine)
-    first = backend.all_gather_object(mine)
-    sent = backend.broadcast_object(mine, src)
-    for item in (*first, sent):
-        item["rank"].append("changed")
-        item["array"] += 100
-        item["new"] = True
-    return [see(mine), *(see(item) for item in before)]
-
-
-def gather_after_an_error(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[bool, Seen]:
-    """Whether what one rank can't hand over raised here, and what the next collective gives."""
-    guilty, deed = task
-    obj = HOPELESS[deed]() if backend.rank == guilty else backend.rank
-    return _raises(backend.all_gather_object, obj), see(backend.all_gather_object(backend.rank))
-
-
-def limit(backend: BaseDistBackend, cap: int) -> None:
-    """Set the largest payload that frames may have."""
-    framing.configure(max_object_bytes=cap)
-
-
-def gather_over_the_cap(backend: BaseDistBackend, task: tuple[int, int]) -> tuple[str, Seen]:
-    """What became of one rank's object of so many bytes, and what the next collective gives."""
-    guilty, size = task
-    mine = payload(size) if backend.rank == guilty else b""
-    try:
-        came = backend.all_gather_object(mine)[guilty]
-        outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
-    except Exception:
-        outcome = "error"
-    return outcome, see(backend.all_gather_object(backend.rank))
-
-
-def _raises(call: Callable[..., Any], *args: Any) -> bool:
+def raises(call: Callable[..., Any], *args: Any) -> bool:
+    """Return whether a call raises an exception, of any kind."""
     try:
         call(*args)
-    except Exception:  # of whatever kind: the contract asks for an error, not for which
+    except Exception:  # the contract asks for an error, and not for a certain kind
         return True
     return False
 
@@ -166,6 +131,24 @@ def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Seen | list[Se
         else:
             kept.append((False, backend.broadcast_object(obj, src)))
     return [[see(item) for item in result] if many else see(result) for many, result in kept]
+
+
+def use_several_objects(backend: JournalledBackend, src: int) -> list[Seen]:
+    """Call collectives of three backend objects in turn; the third is created on the way.
+
+    Returns:
+        What each call gave, and last the rank and world size of each object.
+    """
+    objects: list[BaseDistBackend] = [backend, type(backend.inner)()]
+    results: list[Any] = []
+    for turn in range(4):
+        if turn == 2:
+            objects.append(type(backend.inner)())
+        sent = [(turn, index, backend.rank) for index in range(len(objects))]
+        results += [o.all_gather_object(mine) for o, mine in zip(objects, sent, strict=True)]
+        results += [o.broadcast_object(mine, src) for o, mine in zip(objects, sent, strict=True)]
+    results.append([(each.rank, each.world_size) for each in objects])
+    return [see(result) for result in results]
 
 
 def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
-from hypothesis.errors import Flaky
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
-from hypothesis.strategies import SearchStrategy
 
 from disteval.conformance.fingerprint import Seen
 from disteval.contract import BaseDistBackend
@@ -79,7 +73,7 @@ class Bench:
         self.examples = examples
         self.ran = 0
         self.observed: list[str] = []
-        self._seed = random_seed
+        self.random_seed = random_seed
         self._fresh = fresh
 
     @property
@@ -128,16 +122,26 @@ class Bench:
         return self.world.world_size
 
     def run(
-        self, function: Callable[..., T], args: Sequence[Any] = (), example: str = ""
+        self,
+        function: Callable[..., T],
+        args: Sequence[Any] = (),
+        example: str = "",
+        delay: float = 0.0,
     ) -> list[T]:
         """Run on every rank; an exception on any rank breaks the rule.
+
+        Args:
+            function: What every rank does.
+            args: One argument for each rank.
+            example: What the ranks do, for people.
+            delay: Seconds by which ranks are late on purpose, beyond the world's own bound.
 
         Raises:
             BrokenRuleError: A rank raised, and the world can go on.
         """
         self.ran += 1
         try:
-            return self.world.run(function, *args)
+            return self.world.run(function, *args, timeout=self.world.timeout + delay)
         except WorldError as error:
             if error.in_step:
                 raise BrokenRuleError(str(error), example) from error
@@ -149,13 +153,14 @@ class Bench:
         args: Sequence[Any],
         expected: Sequence[Any],
         example: str,
+        delay: float = 0.0,
     ) -> None:
-        """Run on every rank, and hold what came back against what should have.
+        """Run on every rank, see `run`, and compare what each returned with what it should.
 
         Raises:
             BrokenRuleError: Some rank's answer is another.
         """
-        found = self.run(function, args, example)
+        found = self.run(function, args, example, delay)
         wrong = [rank for rank in range(self.world_size) if found[rank] != expected[rank]]
         if wrong:
             lines = [
@@ -163,71 +168,6 @@ class Bench:
                 for rank in wrong
             ]
             raise BrokenRuleError("\n".join(lines), example)
-
-    def each(self, strategy: SearchStrategy[T], body: Callable[[T], None]) -> None:
-        """Call ``body`` on drawn examples, and find the smallest that fails.
-
-        Raises:
-            BrokenRuleError: Of the smallest failing example.
-            LostWorld: An example ended in a lost world.
-        """
-        failures: list[BrokenRuleError] = []
-
-        @seed(self._seed)
-        @self._settings()
-        @given(strategy)
-        def run(example: T) -> None:
-            with _noted(failures):
-                body(example)
-
-        _smallest(run, failures)
-
-    def play(self, machine: type[RuleBasedStateMachine], failures: list[BrokenRuleError]) -> None:
-        """Play a state machine, and find the shortest play that fails.
-
-        Args:
-            machine: Appends what it raises to ``failures``.
-            failures: Empty at first.
-
-        Raises:
-            BrokenRuleError: Of the shortest failing play.
-            LostWorld: A play ended in a lost world.
-        """
-        seeded = seed(self._seed)(machine)
-        _smallest(lambda: run_state_machine_as_test(seeded, settings=self._settings()), failures)
-
-    def _settings(self) -> settings:
-        return settings(
-            max_examples=self.examples,
-            stateful_step_count=8,
-            database=None,
-            deadline=None,
-            report_multiple_bugs=False,
-            verbosity=Verbosity.quiet,
-            print_blob=False,
-            phases=(Phase.explicit, Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-        )
-
-
-@contextlib.contextmanager
-def _noted(failures: list[BrokenRuleError]) -> Iterator[None]:
-    try:
-        yield
-    except BrokenRuleError as error:
-        failures.append(error)
-        raise
-
-
-def _smallest(run: Callable[[], None], failures: list[BrokenRuleError]) -> None:
-    try:
-        run()
-    except Flaky:
-        # The same example failed and then did not: what this backend does depends on the calls
-        # before it, and every example is another call.
-        first = min(failures, key=lambda failure: len(failure.counterexample))
-        what = f"{first.what}\nnot at every try: it depends on the calls before"
-        raise BrokenRuleError(what, first.counterexample) from None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,14 @@ from functools import partial
 from importlib import metadata
 from typing import Any
 
-from disteval.conformance import checks, faults, template  # noqa: F401 - they register the rules
+from disteval.conformance import (  # noqa: F401 - they register the rules
+    checks,
+    copies,
+    failures,
+    faults,
+    sequences,
+    template,
+)
 from disteval.conformance.rules import (
     RULES,
     Bench,
@@ -89,11 +96,11 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """``broken`` if a rule failed, ``incomplete`` if one was not judged; ``conformant``."""
+        """``broken``, ``conformant``, or ``incomplete`` if a rule was not judged or none passed."""
         outcomes = {result.outcome for result in self.rules}
         if "failed" in outcomes:
             return "broken"
-        return "conformant" if outcomes and "error" not in outcomes else "incomplete"
+        return "conformant" if "passed" in outcomes and "error" not in outcomes else "incomplete"
 
     @property
     def required_run(self) -> int:

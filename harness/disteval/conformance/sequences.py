@@ -1,70 +1,32 @@
-"""Sequences of collectives, as a state machine against a list: what was sent, in order."""
+"""Rule 5: many collectives in a row, which are held against a list of what was sent."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import rule as step
 
 from disteval.conformance import on_ranks
+from disteval.conformance.drawing import one_each, play
 from disteval.conformance.fingerprint import describe, see
-from disteval.conformance.objects import one_each
-from disteval.conformance.rules import Bench, BrokenRuleError
+from disteval.conformance.rules import Bench, BrokenRuleError, rule
 
-LATE_SECONDS = 0.02
+LATE_SECONDS = (0.01, 0.1, 1.0)
+"""How late ranks come to a collective, in rule 5.2."""
+
 _SLIGHTLY_LATE_SECONDS = 0.002
+_WARM_UP_CALLS = 20
+_CALLS = 100
+# What an interpreter's own caches may add over a few hundred calls.
+_SPARE_BYTES = 8 << 20
 
 
-class Sequence:
-    """What the ranks are to do next, what they did, and the list of what must have come of it.
-
-    Args:
-        bench: Whose ranks; they forget the sequence before this one.
-    """
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._told: list[str] = []
-        self._model: list[Any] = []
-        self._pending: list[list[on_ranks.Step]] = [[] for _ in range(bench.world_size)]
-        bench.run(on_ranks.forget)
-
-    def gather(self, sent: list[Any], late: int | None = None, delay: float = LATE_SECONDS) -> None:
-        """Let every rank gather; entry r of ``sent`` is rank r's object."""
-        self._told.append(f"gather {listed(sent)}{_lateness(late)}")
-        self._model.append([see(obj) for obj in sent])
-        self._add("gather", sent, 0, late, delay)
-
-    def broadcast(
-        self, sent: list[Any], src: int, late: int | None = None, delay: float = LATE_SECONDS
-    ) -> None:
-        """Let every rank broadcast from ``src``; entry r of ``sent`` is what rank r passes."""
-        self._told.append(f"broadcast {listed(sent)} from {src}{_lateness(late)}")
-        self._model.append(see(sent[src]))
-        self._add("broadcast", sent, src, late, delay)
-
-    def _add(self, kind: str, sent: list[Any], src: int, late: int | None, delay: float) -> None:
-        for rank, steps in enumerate(self._pending):
-            steps.append((kind, sent[rank], src, delay if rank == late else 0.0))
-
-    def carry_out(self) -> None:
-        """Have the ranks do what is pending, and hold all results so far against the list.
-
-        Raises:
-            BrokenRuleError: Some result is not what it should be.
-        """
-        tasks, self._pending = self._pending, [[] for _ in self._pending]
-        expected = [self._model] * self._bench.world_size
-        self._bench.expect(on_ranks.sequence, tasks, expected, "; ".join(self._told))
-
-
-def check_interleavings(bench: Bench) -> None:
-    """Draw sequences, and find the shortest that goes wrong.
-
-    Raises:
-        BrokenRuleError: Of that one.
-    """
+@rule("5.1", "sequences")
+def check_sequences(bench: Bench) -> None:
+    """Any interleaving of collectives, objects and sources keeps its pairing and its results."""
     world = bench.world_size
     each = one_each(world)
     ranks = st.integers(0, world - 1)
@@ -76,15 +38,15 @@ def check_interleavings(bench: Bench) -> None:
             self.sequence = Sequence(bench)
             self.failed = False
 
-        @rule(sent=each, late=st.none() | ranks)
+        @step(sent=each, late=st.none() | ranks)
         def gather(self, sent: list[Any], late: int | None) -> None:
-            self.sequence.gather(sent, late, _SLIGHTLY_LATE_SECONDS)
+            self.sequence.gather(sent, _only(late), _SLIGHTLY_LATE_SECONDS)
 
-        @rule(sent=each, src=ranks, late=st.none() | ranks)
+        @step(sent=each, src=ranks, late=st.none() | ranks)
         def broadcast(self, sent: list[Any], src: int, late: int | None) -> None:
-            self.sequence.broadcast(sent, src, late, _SLIGHTLY_LATE_SECONDS)
+            self.sequence.broadcast(sent, src, _only(late), _SLIGHTLY_LATE_SECONDS)
 
-        @rule()
+        @step()
         def carry_out(self) -> None:
             try:
                 self.sequence.carry_out()
@@ -97,13 +59,121 @@ def check_interleavings(bench: Bench) -> None:
             if not self.failed:
                 self.carry_out()
 
-    bench.play(Interleaving, failures)
+    play(bench, Interleaving, failures)
+
+
+@rule("5.2", "late ranks")
+def check_late_ranks(bench: Bench) -> None:
+    """Ranks that arrive 10 ms, 100 ms or 1 s late at a collective change nothing."""
+    world = bench.world_size
+    last = world - 1
+    sent = [("late", rank) for rank in range(world)]
+    for seconds in LATE_SECONDS if last else LATE_SECONDS[:1]:  # alone, a rank waits for nobody
+        # Every rank is late at one of two all-gathers. Of the broadcasts, the source comes late to
+        # one and everybody else comes late to the other.
+        odd, even = range(1, world, 2), range(0, world, 2)
+        for late, src in ((odd, None), (even, None), ((last,), last), (range(1, world), 0)):
+            sequence = Sequence(bench)
+            if src is None:
+                sequence.gather(sent, late, seconds)
+            else:
+                sequence.broadcast(sent, src, late, seconds)
+            sequence.gather(sent)
+            sequence.carry_out(seconds)
+
+
+@rule("5.3", "no leaks", tries=3)
+def check_leaks(bench: Bench) -> None:
+    """Hundreds of calls leave no file descriptor, no thread and no memory behind."""
+    before = bench.run(on_ranks.resources, [_WARM_UP_CALLS] * bench.world_size)
+    after = bench.run(on_ranks.resources, [_CALLS] * bench.world_size)
+    for rank, (was, now) in enumerate(zip(before, after, strict=True)):
+        # A few may come and go with a library's own threads; one a call may not.
+        if now[0] > was[0] + 5 or now[1] > was[1] + 5 or now[2] > was[2] + _SPARE_BYTES:
+            raise BrokenRuleError(
+                f"rank {rank} went from {was} to {now} (file descriptors, threads, bytes) "
+                f"over {2 * _CALLS} collectives"
+            )
+
+
+@rule("5.4", "several objects")
+def check_several_objects(bench: Bench) -> None:
+    """Collectives of several objects of one backend class keep their pairing and their results."""
+    world = bench.world_size
+    for src in range(world):
+        expected: list[Any] = []
+        for turn in range(4):
+            objects = range(2 if turn < 2 else 3)
+            expected += [[(turn, index, rank) for rank in range(world)] for index in objects]
+            expected += [(turn, index, src) for index in objects]
+        seen = [see(result) for result in expected]
+        everywhere = [[*seen, see([(rank, world)] * 3)] for rank in range(world)]
+        example = (
+            f"each rank creates three backend objects; all gather, then all broadcast from {src}"
+        )
+        bench.expect(on_ranks.use_several_objects, [src] * world, everywhere, example)
+
+
+class Sequence:
+    """The collectives that ranks call next, and a list of the results that all of them must give.
+
+    Args:
+        bench: The ranks; they forget the results of an earlier sequence.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._described: list[str] = []
+        self._expected: list[Any] = []
+        self._pending: list[list[on_ranks.Step]] = [[] for _ in range(bench.world_size)]
+        bench.run(on_ranks.forget)
+
+    def gather(self, sent: list[Any], late: Collection[int] = (), delay: float = 0.0) -> None:
+        """Let every rank gather; entry r of ``sent`` is rank r's object."""
+        self._described.append(f"gather {listed(sent)}{_lateness(late, delay)}")
+        self._expected.append([see(obj) for obj in sent])
+        self._add("gather", sent, 0, late, delay)
+
+    def broadcast(
+        self, sent: list[Any], src: int, late: Collection[int] = (), delay: float = 0.0
+    ) -> None:
+        """Let every rank broadcast from ``src``; entry r of ``sent`` is what rank r passes."""
+        self._described.append(f"broadcast {listed(sent)} from {src}{_lateness(late, delay)}")
+        self._expected.append(see(sent[src]))
+        self._add("broadcast", sent, src, late, delay)
+
+    def _add(
+        self, kind: str, sent: list[Any], src: int, late: Collection[int], delay: float
+    ) -> None:
+        for rank, steps in enumerate(self._pending):
+            steps.append((kind, sent[rank], src, delay if rank in late else 0.0))
+
+    def carry_out(self, delay: float = 0.0) -> None:
+        """Have the ranks do what is pending, and compare all results so far with the list.
+
+        Args:
+            delay: Seconds that the ranks may take beyond the bound of one example.
+
+        Raises:
+            BrokenRuleError: A result differs.
+        """
+        tasks, self._pending = self._pending, [[] for _ in self._pending]
+        expected = [self._expected] * self._bench.world_size
+        example = "; ".join(self._described)
+        self._bench.expect(on_ranks.sequence, tasks, expected, example, delay)
 
 
 def listed(sent: list[Any]) -> str:
-    """What each rank sends, for people."""
+    """Describe what each rank sends, for people."""
     return "[" + ", ".join(describe(obj) for obj in sent) + "]"
 
 
-def _lateness(late: int | None) -> str:
-    return "" if late is None else f" (rank {late} late)"
+def _only(late: int | None) -> tuple[int, ...]:
+    return () if late is None else (late,)
+
+
+def _lateness(late: Collection[int], delay: float) -> str:
+    if not late:
+        return ""
+    ranks = ", ".join(map(str, late))
+    return f" (rank{'s' * (len(late) > 1)} {ranks} late by {delay:g} s)"

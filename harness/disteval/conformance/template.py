@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from disteval import framing
-from disteval.conformance.checks import as_sent
 from disteval.conformance.fingerprint import Seen, describe, see
-from disteval.conformance.objects import ARRAYS, SPECIAL
+from disteval.conformance.objects import ARRAYS, SPECIAL, as_sent
 from disteval.conformance.rules import Bench, BrokenRuleError, NotApplicableError, rule
 from disteval.contract import TensorBaseDistBackend
 from disteval.worlds.journal import JournalledBackend

@@ -2,6 +2,7 @@
 
 from suites.mutants.broken import (
     broadcasts,
+    copies,
     failures,
     gathered,
     identity,
@@ -14,6 +15,7 @@ from suites.mutants.broken.base import MUTANTS
 __all__ = [
     "MUTANTS",
     "broadcasts",
+    "copies",
     "failures",
     "gathered",
     "identity",

@@ -57,6 +57,30 @@ class UselessAfterAnError(Mutant):
         return [] if self.failed else gathered
 
 
+class OnlySrcIsTold(Mutant):
+    """An object that src can't broadcast is an error on src, and nothing on the other ranks."""
+
+    breaks = "6.1"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        try:
+            return super().broadcast_object(obj, src)
+        except RankError as error:
+            if error.rank == self.rank:
+                raise
+            return None
+
+
+class UnloadableBroadcastBecomesNone(Mutant):
+    breaks = "6.2"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        try:
+            return super().broadcast_object(obj, src)
+        except FrameError:
+            return None
+
+
 class UnloadableBecomesNone(Mutant):
     breaks = "6.2"
 
@@ -77,6 +101,18 @@ class OnlySomeRefuseWhatIsTooLarge(Mutant):
             if error.rank == self.rank or "over the cap" not in str(error):
                 raise
             return [b""] * self.world_size
+
+
+class OnlySrcRefusesWhatIsTooLarge(Mutant):
+    breaks = "6.3"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        try:
+            return super().broadcast_object(obj, src)
+        except RankError as error:
+            if error.rank == self.rank or "over the cap" not in str(error):
+                raise
+            return b""
 
 
 class UselessAfterTooMuch(Mutant):

@@ -52,6 +52,52 @@ class WrongWhenSomebodyIsLate(Mutant):
         return gathered[::-1] if time.monotonic() - begin > 0.01 else gathered
 
 
+class LosesWhoIsLate(Mutant):
+    """Does not wait longer than a third of a second for the object of a rank."""
+
+    breaks = "5.2"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        arrived = time.monotonic()
+        gathered = super().all_gather_object((arrived, obj))
+        first = min(each for each, _ in gathered)
+        return [None if each > first + 1 / 3 else item for each, item in gathered]
+
+
+class LosesLateBroadcasts(Mutant):
+    """Ranks that have waited longer than a third of a second for a broadcast give up."""
+
+    breaks = "5.2"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        begin = time.monotonic()
+        sent = super().broadcast_object(obj, src)
+        return None if self.rank != src and time.monotonic() > begin + 1 / 3 else sent
+
+
+class DoubleBufferOfEachObject(Mutant):
+    """Two buffers in turn make one barrier enough, while there is one backend object alone."""
+
+    breaks = "5.4"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def _exchange(self, frame: Any) -> Any:
+        membership = self._membership()
+        if membership is None:
+            return [frame]
+        group, rank = membership
+        buffers = group.__dict__.setdefault("buffers", ({}, {}))
+        self.calls += 1
+        buffer = buffers[self.calls % 2]
+        buffer[rank] = frame
+        group.barrier.wait()
+        time.sleep(0.0005 * rank)
+        return [buffer[other] for other in range(self.world_size)]
+
+
 class SkipsTheBarrier(Mutant):
     """Nobody waits until everybody has read: a quick rank overwrites what a slow one reads."""
 

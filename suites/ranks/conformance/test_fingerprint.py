@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval.conformance.drawing import objects
 from disteval.conformance.fingerprint import see
-from disteval.conformance.objects import ARRAYS, SPECIAL, objects
+from disteval.conformance.objects import ARRAYS, SPECIAL
 from hypothesis import given
 
 

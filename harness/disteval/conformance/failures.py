@@ -1,0 +1,101 @@
+"""Rule 6: objects that can't be sent, can't be rebuilt or are too large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from disteval import framing
+from disteval.conformance.fingerprint import Seen, see
+from disteval.conformance.on_ranks import CannotBePickled, CannotBeUnpickled, payload, raises
+from disteval.conformance.rules import Bench, BrokenRuleError, rule
+from disteval.contract import BaseDistBackend
+
+_SMALL_CAP = 1 << 20
+_COLLECTIVES = ("gathers", "broadcasts")
+_IMPOSSIBLE = {"pickled": CannotBePickled, "unpickled": CannotBeUnpickled}
+
+
+@rule("6.1", "errors reach every rank", capability="propagates_errors")
+def check_unpicklable(bench: Bench) -> None:
+    """An object that one rank can't send is an error on every rank; the next collective works."""
+    _check_error(bench, "pickled")
+
+
+@rule("6.2", "what can't be rebuilt is an error")
+def check_unloadable(bench: Bench) -> None:
+    """An object that can't be rebuilt is an error where it arrives; the next collective works."""
+    _check_error(bench, "unpickled")
+
+
+@rule("6.3", "payloads over the cap")
+def check_over_the_cap(bench: Bench) -> None:
+    """An object over the cap is an error on every rank, or whole on every rank."""
+    world = bench.world_size
+    cap = framing.MAX_OBJECT_BYTES
+    bench.run(limit, [_SMALL_CAP] * world)
+    try:
+        for guilty in range(world):
+            for collective in _COLLECTIVES:
+                _check_cap(bench, guilty, collective)
+    finally:
+        framing.configure(max_object_bytes=cap)  # ranks that are threads share it with the leader
+        if bench.world.is_open:
+            bench.run(limit, [cap] * world)
+
+
+def _check_cap(bench: Bench, guilty: int, collective: str) -> None:
+    world = bench.world_size
+    found = bench.run(send_over_the_cap, [(guilty, collective, 2 * _SMALL_CAP)] * world)
+    outcomes = [outcome for outcome, _ in found]
+    if outcomes not in (["error"] * world, ["whole"] * world):
+        what = f"what the ranks received: {', '.join(outcomes)}"
+    elif any(after.digest != see(list(range(world))).digest for _, after in found):
+        what = f"the next collective gives {', '.join(after.text for _, after in found)}"
+    else:
+        return
+    example = f"rank {guilty} {collective} {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
+    raise BrokenRuleError(what, example)
+
+
+def _check_error(bench: Bench, deed: str) -> None:
+    world = bench.world_size
+    for guilty in range(world):
+        for collective in _COLLECTIVES:
+            expected = [(True, see(list(range(world))))] * world
+            example = (
+                f"rank {guilty} {collective} what can't be {deed}: did each rank raise, and what "
+                f"did the next collective give?"
+            )
+            bench.expect(send_impossible, [(guilty, collective, deed)] * world, expected, example)
+
+
+def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> tuple[bool, Seen]:
+    """Return whether an object that one rank can't hand over raised, and what came next."""
+    guilty, collective, deed = task
+    obj = _IMPOSSIBLE[deed]() if backend.rank == guilty else backend.rank
+    raised = raises(_call, backend, collective, obj, guilty)
+    return raised, see(backend.all_gather_object(backend.rank))
+
+
+def limit(backend: BaseDistBackend, cap: int) -> None:
+    """Set the largest payload that frames may have."""
+    framing.configure(max_object_bytes=cap)
+
+
+def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> tuple[str, Seen]:
+    """Return what became of one rank's object of so many bytes, and what came next."""
+    guilty, collective, size = task
+    mine = payload(size) if backend.rank == guilty else b""
+    try:
+        came = _call(backend, collective, mine, guilty)
+        outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
+    except Exception:
+        outcome = "error"
+    return outcome, see(backend.all_gather_object(backend.rank))
+
+
+def _call(backend: BaseDistBackend, collective: str, obj: Any, src: int) -> Any:
+    """Return rank ``src``'s object, gathered or broadcast."""
+    if collective == "broadcasts":
+        return backend.broadcast_object(obj, src)
+    return backend.all_gather_object(obj)[src]
