@@ -1,33 +1,33 @@
-"""The exceptions of the harness: one family, so that one ``except HarnessError`` catches them all.
+"""The exceptions of this library. All derive from HarnessError, so one ``except`` catches them.
 
-A message names the value that is wrong, why it is wrong, and what would be right.
+A message says what was found, what was expected and what to do.
 """
 
 from __future__ import annotations
 
 
 class HarnessError(Exception):
-    """Base of every exception that the harness raises on purpose."""
+    """The base of every exception that this library raises on purpose."""
 
 
 class UsageError(HarnessError, ValueError):
-    """The caller passed something that can't work; nothing was started."""
+    """The caller passed a value that can't work; nothing was started."""
 
 
 class UnknownBackendError(UsageError):
-    """No backend is registered under that name."""
+    """No backend is registered under the name."""
 
 
 class LibraryMissingError(HarnessError, ImportError):
-    """Something known can't be used here, because its library is missing or broken."""
+    """A feature can't be used because the library that it needs is missing or broken."""
 
 
 class BackendUnavailableError(LibraryMissingError):
-    """The backend is known, but its library can't be used here."""
+    """A backend is registered, but its library can't be used on this machine."""
 
 
 class DataError(UsageError):
-    """A data set on disk is missing, damaged or not what it claims to be."""
+    """A data set on disk is missing or damaged, or is another data set."""
 
 
 class WeightsError(UsageError):
@@ -35,7 +35,7 @@ class WeightsError(UsageError):
 
 
 class CoverageError(HarnessError):
-    """Samples were not counted exactly once: some are missing, or counted more than once."""
+    """Some samples were not counted, or were counted more than once."""
 
 
 class FrameError(HarnessError):
@@ -43,7 +43,7 @@ class FrameError(HarnessError):
 
 
 class IncompleteFrameError(FrameError):
-    """A frame goes on after the bytes that arrived.
+    """A frame is longer than the bytes that arrived.
 
     Args:
         what: What is missing, as a sentence.
@@ -60,11 +60,11 @@ class IncompleteFrameError(FrameError):
 
 
 class RankError(HarnessError):
-    """Something failed on one rank; raised on every rank, so that none waits for the others.
+    """An error on one rank, raised on every rank so that no rank waits for the others.
 
     Args:
-        rank: The rank on which it failed.
-        what: What failed there, as one sentence without the rank.
+        rank: The rank on which the error occurred.
+        what: What failed there, as the end of a sentence that begins with the rank.
     """
 
     def __init__(self, rank: int, what: str) -> None:
@@ -77,12 +77,12 @@ class RankError(HarnessError):
 
 
 class WorldError(HarnessError):
-    """A world of ranks could not start, a rank failed or was lost, or time ran out.
+    """A world of ranks could not start, a rank failed or was lost, or a deadline passed.
 
     Args:
         report: What happened, and what each rank was doing.
-        errors: What the ranks that raised raised, by rank, where it could travel.
-        in_step: Whether every rank came back, so that the world can go on.
+        errors: The exceptions that ranks raised, by rank, as far as they could be pickled.
+        in_step: Whether every rank answered, so that the world can go on.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class WorldError(HarnessError):
 
     @property
     def common(self) -> Exception | None:
-        """What every rank raised, where all of them raised the same kind of error of ours."""
+        """The first rank's error, if every rank raised a `HarnessError` of the same class."""
         found = list(self.errors.values())
         if self.in_step and found and all(isinstance(e, HarnessError) for e in found):
             first = self.errors[min(self.errors)]
@@ -102,8 +102,16 @@ class WorldError(HarnessError):
         return None
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an exception's class and message, even if its own ``__str__`` raises."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # another rank may wait for this description
+        return f"{type(error).__name__}, whose message can't be shown"
+
+
 def exit_code_of(error: BaseException) -> int:
-    """The exit status of a command that failed so: 2 when it was asked for wrongly, else 1."""
+    """Return a failed command's exit status: 2 if it was asked for wrongly, else 1."""
     if isinstance(error, WorldError) and error.common is not None:
         error = error.common
     return 2 if isinstance(error, (UsageError, LibraryMissingError)) else 1

@@ -109,7 +109,7 @@ def evaluate(
     with _reporting(progress, backend.rank, len(plan.indices)) as report:
         _run_shard(predict, dataset, group, coverage, plan, batch_size, report)
     note = (*coverage.certificate(), len(plan.indices))
-    results, notes = group.compute_and_tell(note=note)
+    results, notes = group.compute_with_note(note=note)
     seconds = time.perf_counter() - begin
     coverage.check([Certificate(*certificate) for *certificate, _ in notes])
     return Evaluation(

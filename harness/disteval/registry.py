@@ -1,8 +1,8 @@
-"""Backends by name: the ones that come with the harness, and anybody else's.
+"""Backends by name: the ones that come with this library, and third parties'.
 
-Names come from the entry-point group ``disteval.backends`` and from `register_backend`. An entry is
-imported when it is asked for, not before, so one that is broken, or whose library is missing, is in
-nobody's way.
+Names come from the entry-point group ``disteval.backends`` and from `register_backend`. An entry
+point is imported when its backend is asked for, not before, so that a broken one, or one whose
+library is missing, does not affect the others.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from pathlib import Path
 
 from disteval.arguments import did_you_mean
 from disteval.contract import BaseDistBackend
-from disteval.errors import BackendUnavailableError, UnknownBackendError, UsageError
+from disteval.errors import (
+    BackendUnavailableError,
+    UnknownBackendError,
+    UsageError,
+    describe_error,
+)
 
 ENTRY_POINT_GROUP = "disteval.backends"
 
 _ORDER = ("non_dist", "mpi4py", "tf_horovod", "torch_cpu", "torch_cuda")
 # The extra that installs a missing module.
-_EXTRAS = {
-    "torch": "torch",
-    "mpi4py": "mpi",
-    "horovod": "horovod",
-    "tensorflow": "tensorflow",
-    "jax": "jax",
-    "paddle": "paddle",
-}
+_EXTRAS = {name: name for name in ("torch", "horovod", "tensorflow", "jax", "paddle")}
+_EXTRAS["mpi4py"] = "mpi"
 
 _registered: dict[str, type[BaseDistBackend]] = {}
 _instances: dict[str, BaseDistBackend] = {}
@@ -34,22 +33,20 @@ _default = "non_dist"
 
 
 def list_all_backends() -> list[str]:
-    """Return every known name, installed or not: the usual ones first, then others as they come."""
+    """Return every registered name, installed or not, the most used ones first."""
     known = [*_entries(), *_registered]
-    return [name for name in _ORDER if name in known] + list(
-        dict.fromkeys(name for name in known if name not in _ORDER)
-    )
+    return list(dict.fromkeys([name for name in _ORDER if name in known] + known))
 
 
 def register_backend(name: str, backend: type[BaseDistBackend]) -> None:
-    """Make a backend class known under ``name``, in this process.
+    """Register a backend class under ``name``, in this process.
 
     Args:
         name: The name for `get_dist_backend`.
         backend: A subclass of `BaseDistBackend` that can be created without arguments.
 
     Raises:
-        UsageError: The name is taken by another class, or ``backend`` is no such class.
+        UsageError: The name belongs to another class, or ``backend`` is not such a class.
     """
     _check_class(backend, f"register_backend({name!r}, …)")
     if not name or not isinstance(name, str):
@@ -60,14 +57,14 @@ def register_backend(name: str, backend: type[BaseDistBackend]) -> None:
 
 
 def get_backend_class(name: str) -> type[BaseDistBackend]:
-    """Import and return the class of that name, without creating one.
+    """Import a backend's class and return it, without creating an instance.
 
     Args:
         name: A name of `list_all_backends`, or ``module:Class``.
 
     Raises:
-        UnknownBackendError: Nothing is registered under ``name``.
-        BackendUnavailableError: Its library is missing, or its module can't be imported.
+        UnknownBackendError: No backend is registered under ``name``.
+        BackendUnavailableError: The backend's library is missing, or its module can't be imported.
     """
     if name in _registered:
         return _registered[name]
@@ -78,7 +75,7 @@ def get_backend_class(name: str) -> type[BaseDistBackend]:
         raise UnknownBackendError(_unknown(name))
     try:
         backend = entry.load()
-    except Exception as error:  # a third party's module may fail in any way
+    except Exception as error:  # a third party's module may raise any exception
         raise BackendUnavailableError(_unavailable(entry, error)) from error
     origin = entry.name if ":" in entry.name else f"the entry point {entry.name} = {entry.value}"
     _check_class(backend, origin)
@@ -86,22 +83,25 @@ def get_backend_class(name: str) -> type[BaseDistBackend]:
 
 
 def add_working_directory() -> None:
-    """Let ``module:Class`` name what lies in the working directory, as ``python -m`` does."""
+    """Let ``module:Class`` name a module in the working directory, as ``python -m`` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 
 
-def get_dist_backend(name: str | None = None) -> BaseDistBackend:
+def get_dist_backend(name: str | BaseDistBackend | None = None) -> BaseDistBackend:
     """Return the backend of that name, always the same instance for the same name.
 
     Args:
         name: A name of `list_all_backends`, or ``module:Class``; None stands for the default,
-            ``non_dist`` until `set_default_dist_backend` says otherwise.
+            which is ``non_dist`` until `set_default_dist_backend` changes it. A backend is
+            returned as it is.
 
     Raises:
-        UnknownBackendError: Nothing is registered under ``name``.
-        BackendUnavailableError: Its library is missing, or its module can't be imported.
+        UnknownBackendError: No backend is registered under ``name``.
+        BackendUnavailableError: The backend's library is missing, or its module can't be imported.
     """
+    if isinstance(name, BaseDistBackend):
+        return name
     name = _default if name is None else name
     if name not in _instances:
         _instances[name] = get_backend_class(name)()
@@ -109,10 +109,10 @@ def get_dist_backend(name: str | None = None) -> BaseDistBackend:
 
 
 def set_default_dist_backend(name: str) -> None:
-    """Set what ``get_dist_backend()`` returns when it is called without a name.
+    """Set the backend that ``get_dist_backend()`` returns when it is called without a name.
 
     Raises:
-        UnknownBackendError: Nothing is registered under ``name``.
+        UnknownBackendError: No backend is registered under ``name``.
     """
     global _default
     if name not in list_all_backends():
@@ -132,7 +132,7 @@ def _entries() -> dict[str, EntryPoint]:
 def _check_class(backend: object, origin: str) -> None:
     if not (isinstance(backend, type) and issubclass(backend, BaseDistBackend)):
         raise UsageError(
-            f"{origin} gives {backend!r}, which is no subclass of disteval.BaseDistBackend"
+            f"{origin} gives {backend!r}, which is not a subclass of disteval.BaseDistBackend"
         )
 
 
@@ -143,18 +143,14 @@ def _unknown(name: object) -> str:
 
 
 def _unavailable(entry: EntryPoint, error: Exception) -> str:
-    missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0]
-    if missing and missing in _EXTRAS:
-        reason = f"the package {missing!r} is not installed"
-        extra = _EXTRAS[missing]
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing in _EXTRAS:
+        reason, extra = f"the package {missing!r} is not installed", _EXTRAS[missing]
     elif entry.name == "mpi4py":
-        reason = f"mpi4py finds no MPI library ({error})"
-        extra = _EXTRAS["mpi4py"]
+        reason, extra = f"mpi4py finds no MPI library ({error})", "mpi"
     else:
-        return (
-            f"backend {entry.name!r} can't be used: importing {entry.value} failed with "
-            f"{type(error).__name__}: {error}"
-        )
+        reason = f"importing {entry.value} failed with {describe_error(error)}"
+        return f"backend {entry.name!r} can't be used: {reason}"
     return (
         f"backend {entry.name!r} can't be used: {reason}. "
         f"Install it: pip install 'disteval-harness[{extra}]'"

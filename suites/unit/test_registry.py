@@ -112,7 +112,7 @@ def test_a_third_party_is_found_and_a_broken_one_is_in_nobodys_way(tmp_path: Pat
     assert "'broken'" in names
     assert theirs == "NonDist"
     assert "importing broken_backend:Broken failed with OSError: a broken installation" in broken
-    assert "is no subclass of disteval.BaseDistBackend" in wrong
+    assert "is not a subclass of disteval.BaseDistBackend" in wrong
     assert ours == "NonDist"
 
 
@@ -129,7 +129,7 @@ def test_a_third_party_cannot_take_the_name_of_a_backend_of_ours(tmp_path: Path)
 def test_register_backend_refuses_what_can_be_no_backend() -> None:
     with pytest.raises(UsageError, match="'non_dist' is taken"):
         disteval.register_backend("non_dist", NonDist)
-    with pytest.raises(UsageError, match="is no subclass of"):
+    with pytest.raises(UsageError, match="is not a subclass of"):
         disteval.register_backend("number", int)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="non-empty string, not ''"):
         disteval.register_backend("", NonDist)

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
-from disteval.errors import RankError, UsageError
+from disteval.errors import RankError, UsageError, describe_error
 from disteval.metrics.columns import pack, unpack
 from disteval.registry import get_dist_backend
 
@@ -18,26 +18,26 @@ _ABSENT: Any = object()
 
 
 class BaseMetric(ABC):
-    """Accumulates one entry a sample, and computes over the entries of all ranks.
+    """A metric that accumulates one entry for each sample and computes over all ranks' entries.
 
-    A subclass gives `add`, which appends one entry for each sample to ``self._results``, and
-    `compute_metric`, which turns the entries of all samples, in data-set order, into the result.
-    Entries of one simple type travel as arrays, others as objects; all of them come to every rank,
-    so prefer `SummableMetric` where the result follows from sums.
+    A subclass defines two methods: `add`, which appends one entry for each sample to
+    ``self._results``; and `compute_metric`, which turns the entries of all samples, in the order of
+    the data set, into the result. Entries of one simple type travel as arrays, others as objects.
+    Every rank receives all entries, so prefer `SummableMetric` if the result follows from sums.
 
-    The interface follows mmeval's ``BaseMetric``. Unlike mmeval 0.2.1, ragged shards lose nothing,
-    a ``size`` that can't be met is an error at any world size, and a failure while the metric is
-    computed reaches every rank.
+    The interface follows mmeval's ``BaseMetric``. Unlike in mmeval 0.2.1, shards of unequal length
+    lose no samples, a ``size`` of more samples than were added is an error at any world size, and
+    an error while the metric is computed is raised on every rank.
 
     Args:
-        dataset_meta: Facts on the data set, such as class names, for subclasses.
-        dist_collect_mode: How the ranks' entries are put in data-set order: ``"unzip"`` takes one
-            from each rank in turn, for strided shards; ``"cat"`` puts one rank after another, for
-            contiguous ones.
+        dataset_meta: Facts about the data set, such as class names, for subclasses.
+        dist_collect_mode: How the ranks' entries are put in the order of the data set. ``"unzip"``
+            takes one entry from each rank in turn, for strided shards; ``"cat"`` puts one rank
+            after another, for contiguous shards.
         dist_backend: A backend, or the name of one; None stands for the default backend.
 
     Raises:
-        UsageError: ``dist_collect_mode`` is neither of the two.
+        UsageError: ``dist_collect_mode`` is not known.
     """
 
     def __init__(
@@ -47,21 +47,19 @@ class BaseMetric(ABC):
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
         check_choice("dist_collect_mode", dist_collect_mode, ("unzip", "cat"))
-        self.dataset_meta = dataset_meta
+        self.dataset_meta = dict(dataset_meta or {})
         self.dist_collect_mode = dist_collect_mode
         self._backend = dist_backend
-        self._results: Any = self._fresh()
+        self.reset()
 
     @property
     def dist_backend(self) -> BaseDistBackend:
-        """The backend that moves the entries.
+        """The backend that carries the entries.
 
         Raises:
-            UnknownBackendError: It was given by a name that is not known.
-            BackendUnavailableError: Its library is missing.
+            UnknownBackendError: The backend was given by a name that is not known.
+            BackendUnavailableError: The backend's library is missing.
         """
-        if isinstance(self._backend, BaseDistBackend):
-            return self._backend
         return get_dist_backend(self._backend)
 
     @dist_backend.setter
@@ -77,32 +75,31 @@ class BaseMetric(ABC):
         """Turn the entries of all samples into the result; runs on rank 0 alone."""
 
     def reset(self) -> None:
-        """Forget every entry."""
+        """Remove every entry."""
         self._results = self._fresh()
 
     def compute(self, size: int | None = None) -> Any:
         """Compute over every rank's entries; every rank must call it.
 
         Args:
-            size: Samples in the data set. Entries past it are padding that a sampler added, and are
-                dropped. None keeps all.
+            size: The samples in the data set. Entries beyond it are padding that a sampler added,
+                and are dropped. None keeps all entries.
 
         Returns:
-            What `compute_metric` returned on rank 0, on every rank.
+            The value that `compute_metric` returned on rank 0, on every rank.
 
         Raises:
-            UsageError: On every rank, when ``size`` is negative or more than was collected.
-            RankError: On every rank, when a rank's entries can't travel or rank 0 can't compute.
+            UsageError: On every rank, when ``size`` is negative or more than was added.
+            RankError: On every rank, when a rank's entries can't be sent or rank 0 can't compute.
         """
         backend = self.dist_backend
         shards = backend.all_gather_object((size, len(self._results), *pack(self._results)))
         check_sizes([given for given, _, _, _ in shards])
-        if size is not None:
-            check_collected(size, sum(length for _, length, _, _ in shards))
+        check_collected(size, sum(length for _, length, _, _ in shards))
         return self._compute_on_rank_0(backend, [packed for _, _, *packed in shards], size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute over these samples alone, whatever was added before, which stays as it was.
+        """Compute over these samples alone; entries that were added before stay as they were.
 
         Takes the arguments of `add`; every rank must call it.
         """
@@ -115,7 +112,7 @@ class BaseMetric(ABC):
             self._results = kept
 
     def _fresh(self) -> Any:
-        """Return what holds no entries yet."""
+        """Return an empty container of entries."""
         return []
 
     def _compute_on_rank_0(
@@ -128,9 +125,9 @@ class BaseMetric(ABC):
                 entries = [unpack(form, packed) for form, packed in shards]
                 results = _in_order(entries, self.dist_collect_mode)[:size]
                 outcome = (self.compute_metric(results), None)
-            except Exception as error:  # whatever it is, the other ranks wait for word of it
+            except Exception as error:  # the other ranks wait for the broadcast
                 cause = error
-                outcome = (None, f"{type(error).__name__}: {error}")
+                outcome = (None, describe_error(error))
         value, failure = backend.broadcast_object(outcome, src=0)
         if failure is not None:
             raise RankError(0, f"could not compute {type(self).__name__}: {failure}") from cause
@@ -138,20 +135,25 @@ class BaseMetric(ABC):
 
 
 def check_sizes(sizes: Sequence[int | None]) -> None:
-    """Refuse what can't be a size; every rank sees all of them, so every rank raises alike."""
+    """Check the sizes that all ranks gave to ``compute``; every rank raises the same error."""
     if any(size != sizes[0] for size in sizes):
         raise UsageError(f"ranks called compute with different sizes: {sizes}, by rank")
     if sizes[0] is not None:
         check_count("size", sizes[0], 0)
 
 
-def check_collected(size: int, collected: int) -> None:
-    """Refuse a size of more samples than there are."""
-    if size > collected:
+def check_collected(size: int | None, collected: int) -> None:
+    """Raise UsageError if all ranks together added fewer samples than ``size``."""
+    if size is not None and size > collected:
         raise UsageError(
             f"size={size}, but all ranks together added {collected} samples: "
             f"{size - collected} are missing"
         )
+
+
+def no_samples() -> UsageError:
+    """Return the error of a metric that is computed before any rank added a sample."""
+    return UsageError("no samples: add() was not called on any rank, or with empty batches")
 
 
 def _in_order(shards: Sequence[Sequence[T]], mode: str) -> list[T]:

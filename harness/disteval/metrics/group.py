@@ -12,9 +12,9 @@ from disteval.registry import get_dist_backend
 
 
 class MetricGroup:
-    """Metrics that are fed alike and computed together.
+    """Metrics that receive the same batches and are computed together.
 
-    All that can be summed share one collective; each of the others gathers its entries.
+    All metrics that can be summed share one collective; each of the others gathers its entries.
 
     Args:
         metrics: Metrics by name. They compute over ``dist_backend`` from here on.
@@ -26,17 +26,13 @@ class MetricGroup:
         metrics: Mapping[str, BaseMetric],
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
-        self._backend = (
-            dist_backend
-            if isinstance(dist_backend, BaseDistBackend)
-            else get_dist_backend(dist_backend)
-        )
+        self._backend = get_dist_backend(dist_backend)
         self._metrics = dict(metrics)
         for metric in self._metrics.values():
             metric.dist_backend = self._backend
 
     def reset(self) -> None:
-        """Forget every entry of every metric."""
+        """Remove every entry of every metric."""
         for metric in self._metrics.values():
             metric.reset()
 
@@ -46,23 +42,19 @@ class MetricGroup:
             metric.add(*args, **kwargs)
 
     def compute(self, size: int | None = None) -> dict[str, Any]:
-        """Compute every metric; every rank must call it.
+        """Compute every metric and return the results by name; every rank must call it.
 
-        Args:
-            size: See `BaseMetric.compute`.
-
-        Returns:
-            Each metric's result, under the metric's name, in their order.
+        See `BaseMetric.compute` for ``size`` and for the errors.
         """
-        return self.compute_and_tell(size)[0]
+        return self.compute_with_note(size)[0]
 
-    def compute_and_tell(
+    def compute_with_note(
         self, size: int | None = None, note: Any = None
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Compute every metric, and send something small along in the same collective.
+        """Compute every metric, and send a small object along in the same collective.
 
         Returns:
-            The results, and every rank's note, by rank.
+            The results by name; and every rank's note, by rank.
         """
         summable = {n: m for n, m in self._metrics.items() if isinstance(m, SummableMetric)}
         sums, notes = compute_together(self._backend, list(summable.values()), size, note)
