@@ -1,4 +1,4 @@
-"""Build Horovod for the TensorFlow of this environment, once, and print where the wheel lies.
+"""Build Horovod for the TensorFlow of this environment, once, and print the path of the wheel.
 
 Horovod 0.28.1 is the last release, and does not build against the TensorFlow of today: it takes two
 changes of a line each, see `CHANGES`. The wheel is kept in the user's cache folder, under a name
@@ -36,7 +36,7 @@ CHANGES = (
         "global_ranks_.resize(size_);",
     ),
 )
-"""File, what stands there, what is to stand there."""
+"""Each change is a file, the text to replace, and the new text."""
 
 BUILD_TOOLS = (
     "setuptools<=80", "wheel", "packaging", "cffi", "psutil", "pyyaml", "cloudpickle", "cmake<4",
@@ -53,7 +53,7 @@ OPTIONS = {
 
 
 def main() -> None:
-    """Build unless it was built before; print the wheel's path."""
+    """Build the wheel unless it exists already, and print its path."""
     folder = cache_folder()
     wheels = sorted(folder.glob("horovod-*.whl"))
     if not wheels:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def cache_folder() -> Path:
-    """The folder of the wheel for this TensorFlow, this Python and these changes."""
+    """Return the folder of the wheel for this TensorFlow, this Python and these changes."""
     found = (_version(name) for name in ("tensorflow-cpu", "tensorflow"))
     tensorflow = next(filter(None, found), "")
     if not tensorflow:
@@ -82,7 +82,7 @@ def _version(name: str) -> str:
 
 
 def build(scratch: Path, folder: Path) -> Path:
-    """Fetch the source archive, change it, build a wheel, and move that to ``folder``."""
+    """Fetch the source archive, change it, build a wheel, and move the wheel to ``folder``."""
     if shutil.which("g++") is None:
         raise SystemExit("building Horovod takes a C++ compiler, g++: apt-get install g++")
     pip("install", *BUILD_TOOLS)
@@ -111,7 +111,7 @@ def build(scratch: Path, folder: Path) -> Path:
 
 
 def pip(*arguments: str, environment: dict[str, str] | None = None) -> None:
-    """Run pip, its output on standard error."""
+    """Run pip and send its output to standard error."""
     tools = Path(sys.executable).parent  # where pip puts cmake
     subprocess.run(
         [sys.executable, "-m", "pip", *arguments],

@@ -1,4 +1,4 @@
-"""Fit the last layer of the weights that ship; writes default_head.safetensors of disteval.models.
+"""Fit the last layer of the default weights, and write default_head.safetensors of disteval.models.
 
 Ridge regression from the random trunk's features to one column a class, in closed form. The
 strength of the ridge is the one that does best on a fifth of the training split, held out.
@@ -18,7 +18,7 @@ RIDGES = [10.0**exponent for exponent in range(-4, 5)]
 
 
 def features(images: np.ndarray) -> np.ndarray:
-    """The trunk's features of shape (N, 512), float64."""
+    """Return the trunk's features, float64 of shape (N, 512)."""
     head = {"fc.weight": np.zeros((10, 512), np.float32), "fc.bias": np.zeros(10, np.float32)}
     model = build(random_trunk() | head)
     with torch.inference_mode():
@@ -30,7 +30,7 @@ def features(images: np.ndarray) -> np.ndarray:
 
 
 def fit(inputs: np.ndarray, labels: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (10, 512) and bias (10,) of the ridge regression on standardised features."""
+    """Return weights (10, 512) and bias (10,) of the ridge regression on standardised features."""
     mean, spread = inputs.mean(axis=0), inputs.std(axis=0) + 1e-12
     scaled = (inputs - mean) / spread
     targets = np.eye(10)[labels] - 0.1
@@ -40,7 +40,7 @@ def fit(inputs: np.ndarray, labels: np.ndarray, ridge: float) -> tuple[np.ndarra
 
 
 def main() -> None:
-    """Choose the ridge, fit on the whole training split, write, and tell how good it is."""
+    """Choose the ridge, fit on the whole training split, write the file, and print the accuracy."""
     train = load_embedded("train")
     inputs = features(train.images)
     held = np.arange(len(train)) % HELD_OUT == 0

@@ -1,4 +1,4 @@
-"""Write suites/frameworks/reference_scores.safetensors: what every framework must agree with.
+"""Write the scores with which every framework must agree to reference_scores.safetensors.
 
 The scores of the embedded set's first samples, computed by torch in float64::
 

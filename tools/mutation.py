@@ -1,4 +1,4 @@
-"""Break what everything rests on, one small change at a time, and name what no test saw.
+"""Change the most important modules in one place at a time, and name changes that no test noticed.
 
 cosmic-ray makes the mutants; each runs the tests of its module in a copy of the folder. Of an
 operator's many replacements the nearest is taken (``<`` becomes ``<=``, ``+`` becomes ``-``), and
@@ -66,7 +66,7 @@ TESTS = {
     "harness/disteval/metrics/tensors.py": ["frameworks/metrics/test_tensors"],
     "harness/disteval/metrics/torchmetrics_adapter.py": ["frameworks/metrics/test_torchmetrics"],
 }
-"""A module, and the tests below suites that have to notice a change in it."""
+"""Each module, and the tests below suites that have to notice a change in it."""
 
 NEAREST = re.compile(
     r"core/(AddNot|ExceptionReplacer|NumberReplacer|RemoveDecorator|ZeroIterationForLoop"
@@ -79,7 +79,7 @@ NEAREST = re.compile(
 
 
 class Outcome(NamedTuple):
-    """What became of one mutant."""
+    """The result of the tests on one mutant."""
 
     module: str
     place: str
@@ -89,7 +89,7 @@ class Outcome(NamedTuple):
 
 
 def mutants_of(module: str) -> list[WorkItem]:
-    """The mutants of a module, as cosmic-ray lists them, less those that are left alone."""
+    """Return the mutants of a module that cosmic-ray lists, without those that are not tried."""
     with tempfile.TemporaryDirectory() as folder:
         config, session = Path(folder) / "config.toml", Path(folder) / "session.sqlite"
         config.write_text(
@@ -122,7 +122,7 @@ def _types_of(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def work_in_a_copy(parent: str) -> None:
-    """Give this process a folder of its own to break."""
+    """Copy the repository to a folder in which this process can break it."""
     copy = Path(tempfile.mkdtemp(dir=parent))
     for name in ("harness", "backends", "suites"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -136,7 +136,7 @@ def work_in_a_copy(parent: str) -> None:
 
 
 def outcome_of(item: WorkItem) -> Outcome:
-    """Run the tests of a mutant's module on it."""
+    """Run the tests of its module on a mutant, and return the result."""
     mutation = item.mutations[0]
     module = str(mutation.module_path)
     command = " ".join([*PYTEST, "--hypothesis-seed=0", *_files(module)])
@@ -153,7 +153,7 @@ def outcome_of(item: WorkItem) -> Outcome:
 
 
 def unmutated_passes(modules: list[str]) -> bool:
-    """Whether every test passes on the code as it is; a mutant says nothing where they do not."""
+    """Return whether every test passes on unchanged code; otherwise mutants prove nothing."""
     tests = sorted({path for module in modules for path in _files(module)})
     return subprocess.run([*PYTEST, *tests], cwd=ROOT).returncode == 0
 
@@ -163,7 +163,7 @@ def _files(module: str) -> list[str]:
 
 
 def main() -> int:
-    """Print a line for each survivor and a table; 1 where one is not explained.
+    """Print each survivor and a table, and return 1 if a survivor is not explained.
 
     What ran into the timeout has a line too: it hangs, or the machine is too busy to tell.
     """
@@ -191,7 +191,7 @@ def main() -> int:
 
 
 def report(outcomes: list[Outcome], modules: list[str]) -> int:
-    """Hold the survivors against their explanations."""
+    """Compare the survivors with their explanations."""
     entries = tomllib.loads(EXPLAINED.read_text())
     explained = {(m, line) for m in modules for line in entries.get(m, {})}
     survivors = {(o.module, o.line) for o in outcomes if o.survived}

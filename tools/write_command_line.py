@@ -20,7 +20,7 @@ SHARED = ("quiet", "verbose")
 
 
 def describe(name: str, command: click.Command) -> str:
-    """One command's section: what it does, its examples, and a table of its options."""
+    """Return the section of a command: its description, its examples and a table of its options."""
     told, _, examples = inspect.cleandoc(command.help or "").partition("\b\n")
     paragraphs = [textwrap.fill(part, 110) for part in told.strip().split("\n\n")]
     with click.Context(command, info_name=name) as context:
@@ -58,7 +58,7 @@ def _cell(text: str) -> str:
 
 
 def whole(page: str) -> str:
-    """The page with its sections as they are to be."""
+    """Return the page with new sections."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     sections = [describe(name, main.commands[name]) for name in sorted(main.commands)]

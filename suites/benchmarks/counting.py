@@ -1,4 +1,4 @@
-"""Side by side in one run: what it costs to compute an accuracy over two ranks.
+"""Measure in one run how long several libraries take to compute an accuracy on two ranks.
 
 python -m suites.benchmarks.counting [--backend torch_cpu] [--rounds 9]
 
@@ -32,7 +32,7 @@ BATCH_SIZE = 250
 
 
 def main() -> None:
-    """Measure on each rank, and print what the slowest took."""
+    """Measure on each rank, and print the time of the slowest rank."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="torch_cpu")
     parser.add_argument("--rounds", type=int, default=9)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def table(backend: str, rounds: int) -> Iterator[str]:
-    """Measure on ranks of their own; the table, as Markdown."""
+    """Measure on ranks that are started here, and yield the table as Markdown."""
     with World(backend, WORLD_SIZE) as world:
         ranks = world.run(measure, *[rounds] * WORLD_SIZE, timeout=600)
     title = f"{backend}, `Accuracy.compute(size=…)` on two ranks"
@@ -57,7 +57,7 @@ def table(backend: str, rounds: int) -> Iterator[str]:
 
 
 def measure(backend: BaseDistBackend, rounds: int) -> list[tuple[str, int, list[float], int]]:
-    """Name, samples a rank, seconds of each round, bytes sent; one row a contestant."""
+    """Yield a row for each library: name, samples of a rank, seconds of each round, bytes sent."""
     counting, ours = CountingBackend(backend), without_journal(backend)
     rows = []
     for size in SIZES:
@@ -79,7 +79,7 @@ def measure(backend: BaseDistBackend, rounds: int) -> list[tuple[str, int, list[
 
 
 def mmevals(backend: BaseDistBackend, rounds: int) -> tuple[str, int, list[float], int]:
-    """The same by mmeval, of torch tensors as a model gives them."""
+    """Measure mmeval with torch tensors, as a model returns them."""
     import mmeval
     import torch
 
@@ -103,7 +103,7 @@ def fill(
 
 
 def verify(found: dict[str, float], size: int) -> None:
-    """Rank 1's last sample is padding."""
+    """Check the accuracy; the last sample of rank 1 is padding."""
     if abs(found["top1"] - size / (2 * size - 1)) > 1e-6:
         raise SystemExit(f"{found} is not the accuracy of {size} samples a rank")
 
@@ -111,7 +111,7 @@ def verify(found: dict[str, float], size: int) -> None:
 def time_it(
     backend: BaseDistBackend, call: Callable[[], Any], rounds: int, calls: int
 ) -> list[float]:
-    """Seconds of one call, in each round of so many; what it returns is verified elsewhere."""
+    """Return the seconds of one call in each round; its result is verified elsewhere."""
 
     def round_() -> None:
         for _ in range(calls):

@@ -1,4 +1,4 @@
-"""Training throughput: ``fit`` of the estimator, and a bare loop of DistributedDataParallel.
+"""Measure training throughput of the estimator's ``fit`` and of a plain DDP loop.
 
 python -m suites.benchmarks.fit [--world-size 2] [--batches 15] [--rounds 5]
 
@@ -30,7 +30,7 @@ LR = 0.01
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--batches", type=int, default=15, help="of each worker, in a turn")
@@ -62,7 +62,7 @@ def main() -> None:
 def measure(
     contestants: Mapping[str, Callable[[], None]], samples: int, rounds: int
 ) -> list[tuple[str, str]]:
-    """Let contestants take turns; a line for each, with its median ratio to the first."""
+    """Let the loops take turns, and yield a line for each with its median ratio to the first."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds + 1):
         # Each goes first in every other round, so that a machine that slows down favours none.
@@ -83,7 +83,7 @@ def measure(
 
 
 def train_loader(config: Mapping[str, Any]) -> DataLoader:
-    """The pictures of one turn, for the estimator."""
+    """Create the loader of one turn's pictures for the estimator."""
     return DataLoader(_pictures(config["samples"]), BATCH_SIZE, shuffle=True, collate_fn=whole)
 
 
@@ -91,7 +91,7 @@ _bare: dict[str, Any] = {}
 
 
 def prepare(backend: Any, samples: int) -> None:
-    """Build what a rank of the bare loop keeps."""
+    """Build the model, the optimizer and the data of one rank of the plain loop."""
     model = Classifier().to(memory_format=torch.channels_last)
     pictures = _pictures(samples)
     sampler = DistributedSampler(pictures, shuffle=True)
@@ -103,7 +103,7 @@ def prepare(backend: Any, samples: int) -> None:
 
 
 def train(backend: Any) -> float:
-    """Train for one epoch, as a loop without a library does."""
+    """Train for one epoch in a loop without a library."""
     total = torch.zeros(())
     _bare["model"].train()
     for batch in _bare["loader"]:
@@ -116,7 +116,7 @@ def train(backend: Any) -> float:
 
 
 class Step(torch.nn.Module):
-    """The model with its loss, for DistributedDataParallel."""
+    """A module that computes the loss of the model, for DistributedDataParallel."""
 
     def __init__(self, model: Classifier) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The evaluation loop as users of each library write it, and ours.
+"""The evaluation loops that users of other libraries write, and that of `disteval`.
 
 Each function takes a data set and returns how many samples are right. What it needs to be built
 once, such as the model, is built by `contestants`.
@@ -65,7 +65,7 @@ def contestants(dataset: ArrayDataset) -> tuple[dict[str, Contestant], list[str]
 
 
 class Pictures(Dataset):  # type: ignore[type-arg]
-    """One picture at a time, normalised when it is asked for, as tutorials do."""
+    """A data set that normalises one picture at a time, as in tutorials."""
 
     def __init__(self, dataset: ArrayDataset) -> None:
         self.dataset = dataset
@@ -79,7 +79,7 @@ class Pictures(Dataset):  # type: ignore[type-arg]
 
 
 def usual(dataset: ArrayDataset, model: torch.nn.Module, batch_size: int) -> int:
-    """A DataLoader, a forward pass, and a verdict on each sample."""
+    """Evaluate with a DataLoader, a forward pass and a comparison for each sample."""
     right = []
     with torch.no_grad():
         for images, labels in DataLoader(Pictures(dataset), batch_size):
@@ -95,7 +95,7 @@ def _scored(dataset: ArrayDataset, model: torch.nn.Module) -> Iterator[tuple[Any
 
 
 def torchmetrics_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
-    """Update a metric with each batch."""
+    """Evaluate by updating a metric with each batch."""
     from torchmetrics.classification import MulticlassAccuracy
 
     metric = MulticlassAccuracy(num_classes=10, average="micro")
@@ -105,7 +105,7 @@ def torchmetrics_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
 
 
 def torcheval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
-    """Update a metric with each batch."""
+    """Evaluate by updating a metric with each batch."""
     from torcheval.metrics import MulticlassAccuracy
 
     metric = MulticlassAccuracy()
@@ -115,7 +115,7 @@ def torcheval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
 
 
 def accelerate_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
-    """Gather predictions and labels of each batch."""
+    """Evaluate by gathering predictions and labels of each batch."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -130,7 +130,7 @@ def accelerate_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
 
 
 def mmeval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
-    """Add each batch to a metric."""
+    """Evaluate by adding each batch to a metric."""
     import mmeval
 
     metric = mmeval.Accuracy()
@@ -140,7 +140,7 @@ def mmeval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
 
 
 def ours(dataset: ArrayDataset, predict: Callable[[Any], Any]) -> Contestant:
-    """`disteval.evaluate` in this process."""
+    """Evaluate with `disteval.evaluate` in this process."""
 
     def run() -> int:
         metrics = {"accuracy": Accuracy(counts=True)}
@@ -151,14 +151,14 @@ def ours(dataset: ArrayDataset, predict: Callable[[Any], Any]) -> Contestant:
 
 
 def predict_of(framework: str, exact: bool = False) -> Callable[[Any], Any]:
-    """The framework's model, as a function of pictures."""
+    """Return the framework's model as a function of pictures."""
     module = importlib.import_module(f"disteval.models.resnet18_{framework}")
     predict: Callable[[Any], Any] = module.make_predict(default_weights(), exact=exact)
     return predict
 
 
 def bare(dataset: ArrayDataset, framework: str, exact: bool = False) -> Contestant:
-    """The bare forward loop; with its normalisations as they are, it is what users write."""
+    """Run forward passes only; without folded normalisations this is the loop that users write."""
     predict = predict_of(framework, exact)
 
     def run() -> int:
@@ -173,7 +173,7 @@ def bare(dataset: ArrayDataset, framework: str, exact: bool = False) -> Contesta
 
 
 def keras_loop(dataset: ArrayDataset) -> Contestant:
-    """``model.evaluate`` over a ``tf.data`` pipeline."""
+    """Evaluate with ``model.evaluate`` on a ``tf.data`` pipeline."""
     import keras
     import tensorflow as tf
     from disteval.models import resnet18_tensorflow as resnet18
@@ -196,7 +196,7 @@ def keras_loop(dataset: ArrayDataset) -> Contestant:
 
 
 def flax_loop(dataset: ArrayDataset) -> Contestant:
-    """A jitted step for each batch; the last, smaller one is compiled by itself."""
+    """Evaluate with a jitted step for each batch; the smaller last batch is compiled separately."""
     import jax
     import jax.numpy as jnp
     from disteval.models import resnet18_jax as resnet18

@@ -1,4 +1,4 @@
-"""Side by side in one run: our object collectives, the libraries' own, and the raw buffer below.
+"""Measure object collectives of `disteval` and of the libraries, and raw buffers, in one run.
 
 python -m suites.benchmarks.objects [--backends mpi4py,torch_cpu] [--rounds 15]
 
@@ -23,13 +23,13 @@ from disteval.worlds import World
 WORLD_SIZE = 2
 SMALL = {"rank": 1, "top1": 0.5, "size": 10_000}
 LARGE = 20_000_000
-"""Numbers of float32: 80 MB."""
+"""The number of float32 values in 80 MB."""
 
 Contestant = Callable[[Any], Any]
 
 
 def main() -> None:
-    """Let the contestants take turns on each backend, and print the tables."""
+    """Let the collectives take turns on each backend, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backends", default="mpi4py,torch_cpu")
     parser.add_argument("--rounds", type=int, default=15)
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def tables(backend: str, rounds: int) -> Iterator[str]:
-    """Measure on ranks of their own; the tables, as Markdown."""
+    """Measure on ranks that are started here, and yield the tables as Markdown."""
     with World(backend, WORLD_SIZE) as world:
         tasks = [rounds] * WORLD_SIZE
         small, large = (world.run(f, *tasks, timeout=300) for f in (race_small, race_large))
@@ -52,7 +52,7 @@ def tables(backend: str, rounds: int) -> Iterator[str]:
 def _table(
     title: str, unit: str, scale: float, ranks: list[dict[str, list[float]]]
 ) -> Iterator[str]:
-    """Medians over the rounds of the slowest rank, and the ratio to the floor."""
+    """Yield a table of the slowest rank's medians and their ratio to the raw buffer."""
     slowest = {
         name: [max(times) * scale for times in zip(*(rank[name] for rank in ranks), strict=True)]
         for name in ranks[0]
@@ -66,14 +66,14 @@ def _table(
 
 
 def race_small(backend: BaseDistBackend, rounds: int) -> dict[str, list[float]]:
-    """Seconds of one all-gather of a dict, in each round of 300."""
+    """Return the seconds of one all-gather of a dict, for each round of 300 calls."""
     contestants = objects_of(backend) | {"raw buffer": raw_of(backend)}
     buffer = np.zeros(64, dtype=np.uint8)
     return race(backend, contestants, {"raw buffer": buffer}, SMALL, rounds, 300)
 
 
 def race_large(backend: BaseDistBackend, rounds: int) -> dict[str, list[float]]:
-    """Seconds of one all-gather of 80 MB, in each round."""
+    """Return the seconds of one all-gather of 80 MB, for each round."""
     array = np.arange(LARGE, dtype=np.float32)
     contestants = objects_of(backend) | {"raw buffer": raw_of(backend)}
     return race(backend, contestants, {}, array, rounds, 1)
@@ -87,7 +87,7 @@ def race(
     rounds: int,
     calls: int,
 ) -> dict[str, list[float]]:
-    """Let contestants gather ``obj``, or what is their ``own``, in turns."""
+    """Let the collectives gather ``obj``, or their ``own`` object, in turns."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for round_ in range(rounds + 1):
         for name, gather in contestants.items():
@@ -105,7 +105,7 @@ def race(
 
 
 def verify(gathered: Any, sent: Any) -> None:
-    """Every rank sent the same."""
+    """Check that the same object came from every rank."""
     for came in gathered:
         if not np.array_equal(came, sent) if isinstance(sent, np.ndarray) else came != sent:
             raise SystemExit("a contestant returned something else than was sent")
@@ -118,7 +118,7 @@ def without_journal(backend: BaseDistBackend) -> BaseDistBackend:
 
 
 def objects_of(backend: BaseDistBackend) -> dict[str, Contestant]:
-    """Our object collective, and those of the library below."""
+    """Return the object collective of the backend and those of its library."""
     ours = without_journal(backend)
     found: dict[str, Contestant] = {"disteval": ours.all_gather_object}
     name = type(ours).__name__
@@ -145,7 +145,7 @@ def objects_of(backend: BaseDistBackend) -> dict[str, Contestant]:
 
 
 def raw_of(backend: BaseDistBackend) -> Contestant:
-    """The library's collective of one buffer, into a fresh one."""
+    """Return the library's collective of one buffer, which fills a new buffer."""
     name = type(without_journal(backend)).__name__
     if name == "MPI4PyDist":
         from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""What padding a batch costs: ours and Flax's, next to a batch that needs none.
+"""Measure how long `disteval` and Flax take to pad a batch.
 
 One run, interleaved, on eight virtual CPU devices::
 
@@ -24,14 +24,14 @@ WIDTH = 50 * 2**20 // 4 // ROWS
 
 
 def time_of(call: Callable[[Any], Any], batch: Any) -> float:
-    """Milliseconds of one call, until its result is there."""
+    """Return the milliseconds of one call, including the wait for its result."""
     begin = time.perf_counter()
     jax.block_until_ready(call(batch))
     return (time.perf_counter() - begin) * 1e3
 
 
 def main() -> None:
-    """Let the ways take turns, and print a line for each."""
+    """Let the functions take turns, and print a line for each."""
     jax.config.update("jax_num_cpu_devices", DEVICES)
     mesh = Mesh(np.array(jax.devices()), ("batch",))
     sharding = NamedSharding(mesh, PartitionSpec("batch"))

@@ -40,7 +40,7 @@ LIBRARIES = (
 
 
 def main() -> None:
-    """Measure, and print or write the tables."""
+    """Measure, and print the tables or write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -82,7 +82,7 @@ def _machine() -> str:
 
 
 def evaluation(samples: int, rounds: int) -> Iterator[str]:
-    """Let the loops take turns, two gloo ranks among them; the table, as Markdown."""
+    """Let the loops take turns, one of them on two gloo ranks, and yield the table as Markdown."""
     root = os.environ.get("CIFAR10_ROOT")
     dataset = load_cifar10(root) if root else load_embedded()
     dataset = replace(dataset, images=dataset.images[:samples], labels=dataset.labels[:samples])
@@ -103,7 +103,7 @@ def evaluation(samples: int, rounds: int) -> Iterator[str]:
 
 
 def on_rank(backend: BaseDistBackend, dataset: ArrayDataset) -> int:
-    """`disteval.evaluate` on one rank of a world that is already there."""
+    """Evaluate with `disteval.evaluate` on one rank of a running world."""
     metrics = {"accuracy": Accuracy(counts=True)}
     predict = make_predict(default_weights())
     result = evaluate(predict, dataset, metrics, backend, BATCH_SIZE)
@@ -111,7 +111,7 @@ def on_rank(backend: BaseDistBackend, dataset: ArrayDataset) -> int:
 
 
 def race(loops: Mapping[str, Contestant], samples: int, rounds: int) -> dict[str, list[float]]:
-    """Images per second of each contestant in each round, after one round to warm up."""
+    """Return the images per second of each loop in each round, after one round of warm-up."""
     speeds: dict[str, list[float]] = {name: [] for name in loops}
     answers = {name: run() for name, run in loops.items()}
     if len(set(answers.values())) > 1:

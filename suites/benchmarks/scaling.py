@@ -37,28 +37,28 @@ FRAMES = 4096
 RANKS = (8, 64, 512, 4096, 16_384)
 SAMPLES = (10**4, 10**6, 10**9)
 COLUMN_BYTES = 8
-"""A gathered sample: one int64."""
+"""The bytes of a gathered sample, which is one int64."""
 
 Point = tuple[int, int, float]
-"""World size, bytes a rank, seconds."""
+"""A measurement: world size, bytes of each rank, seconds."""
 
 
 class Model(NamedTuple):
-    """Seconds: of a step, of a byte, of opening a frame."""
+    """The parameters of the model: the seconds of a step, of a byte, and of opening a frame."""
 
     alpha: float
     beta: float
     gamma: float
 
     def all_gather(self, world_size: int, size: float) -> float:
-        """Seconds of gathering ``size`` bytes from each rank."""
+        """Return the seconds of gathering ``size`` bytes from each rank."""
         steps = math.ceil(math.log2(world_size))
         moved = (world_size - 1) * size
         return self.alpha * steps + self.beta * moved + self.gamma * world_size
 
 
 def main() -> None:
-    """Measure, fit, and print or write the page."""
+    """Measure, fit the model, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="mpi4py")
     parser.add_argument("--rounds", type=int, default=9)
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def measure(backend: str, rounds: int) -> list[Point]:
-    """The median over rounds of the slowest rank's all-gather, for each world size and length."""
+    """Return the slowest rank's median all-gather for each world size and length."""
     points = []
     for world_size in WORLD_SIZES:
         with World(backend, world_size) as world:
@@ -98,7 +98,7 @@ def _gathers(backend: BaseDistBackend, rounds: int) -> list[list[float]]:
 
 
 def gamma_of() -> float:
-    """Seconds of opening one small frame, the median of nine times `FRAMES`."""
+    """Return the seconds of opening a small frame, the median of nine times `FRAMES`."""
     call = framing.Call(1)
     block = framing.split((None, None, [(1000, [500], None, None)]), call).block
     blocks = bytearray(block * FRAMES)
@@ -111,7 +111,7 @@ def gamma_of() -> float:
 
 
 def fit(points: list[Point], gamma: float) -> Model:
-    """Least squares of the relative errors, over alpha and beta."""
+    """Fit alpha and beta by least squares of the relative errors."""
     rows = np.array([[math.ceil(math.log2(w)), (w - 1) * size] for w, size, _ in points], float)
     seconds = np.array([t - gamma * w for w, _, t in points])
     weights = 1 / np.array([t for *_, t in points])
@@ -121,7 +121,7 @@ def fit(points: list[Point], gamma: float) -> Model:
 
 
 def page(backend: str, load: float, points: list[Point], model: Model) -> Iterator[str]:
-    """The page, part by part."""
+    """Yield the parts of the page."""
     yield _INTRODUCTION
     yield f"## Measured: {backend}, {os.cpu_count()} cores, load {load:.2f} before\n"
     yield "| ranks | bytes of each rank | measured, ms | model, ms |\n|---:|---:|---:|---:|"
@@ -168,7 +168,7 @@ evaluation on 512 ranks takes two collectives of one block and gives the same re
 
 
 def _column(samples: int, world_size: int) -> float:
-    """Bytes that a rank sends of its share; never less than a block."""
+    """Return the bytes that a rank sends of its share, which are at least one block."""
     return max(framing.BLOCK_BYTES, COLUMN_BYTES * samples / world_size)
 
 
@@ -177,7 +177,7 @@ def _short(milliseconds: float) -> str:
 
 
 def plot(model: Model, path: Path) -> None:
-    """Seconds against ranks, both axes logarithmic; all of it is extrapolated."""
+    """Draw extrapolated seconds against ranks, with two logarithmic axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")

@@ -1,4 +1,4 @@
-"""The cost model gives back the figures that it was made of."""
+"""The fitted cost model reproduces the figures that it was fitted to."""
 
 from __future__ import annotations
 

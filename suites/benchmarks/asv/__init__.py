@@ -1,1 +1,1 @@
-"""The asv benchmarks: one module a benchmark, one class a question; see docs/benchmarks.md."""
+"""The asv benchmarks: one module for each subject and one class for each question."""

@@ -1,4 +1,4 @@
-"""What the benchmarks have every rank do: warm up, take the time, and verify what came.
+"""The functions that ranks run in benchmarks: they warm up, measure, and verify results.
 
 Ranks can't import this module, since asv gives the folder a name of its own; so its functions
 travel by value.
@@ -37,7 +37,7 @@ def times_of(
     check: Callable[[Any], None],
     rounds: int,
 ) -> list[float]:
-    """Seconds of each of ``rounds`` calls of a collective operation, after two to warm up.
+    """Return the seconds of each of ``rounds`` calls of an operation, after two calls to warm up.
 
     Ranks meet before each call and after it, so that no clock counts what another rank does in
     between, such as checking what the call returned.
@@ -54,7 +54,7 @@ def times_of(
 
 
 def gather(backend: BaseDistBackend, work: tuple[int, int]) -> list[float]:
-    """Seconds of all-gathering an array of so many bytes from each rank, in so many rounds."""
+    """Return the seconds of an all-gather of an array from each rank, for each round."""
     size, rounds = work
     mine = np.full(size, backend.rank, dtype=np.uint8)
 
@@ -68,7 +68,7 @@ def gather(backend: BaseDistBackend, work: tuple[int, int]) -> list[float]:
 
 
 def broadcast(backend: BaseDistBackend, work: tuple[int, int]) -> list[float]:
-    """Seconds of broadcasting an array of so many bytes from the last rank, in so many rounds."""
+    """Return the seconds of a broadcast of an array from the last rank, for each round."""
     size, rounds = work
     src = backend.world_size - 1
     mine = np.full(size, src, dtype=np.uint8) if backend.rank == src else None
@@ -86,7 +86,7 @@ def _check_array(array: Any, size: int, rank: int) -> None:
 
 
 class CountingBackend(BaseDistBackend):
-    """Passes objects on, and counts the bytes of the frames that this rank sends.
+    """A backend that counts the bytes of the frames that this rank sends over another backend.
 
     Args:
         inner: Moves the objects.
@@ -119,7 +119,7 @@ class CountingBackend(BaseDistBackend):
 
 
 def compute_seconds(backend: BaseDistBackend, work: tuple[int, int]) -> list[float]:
-    """Seconds of `Accuracy.compute` over so many samples a rank, in so many rounds."""
+    """Return the seconds of `Accuracy.compute` for each round."""
     samples, rounds = work
     metric, size, right = _strided_accuracy(backend, samples)
     return times_of(
@@ -128,7 +128,7 @@ def compute_seconds(backend: BaseDistBackend, work: tuple[int, int]) -> list[flo
 
 
 def compute_bytes(backend: BaseDistBackend, samples: int) -> int:
-    """Bytes that this rank sends in one `Accuracy.compute` over so many samples a rank."""
+    """Return the bytes that this rank sends in one `Accuracy.compute`."""
     counting = CountingBackend(backend)
     metric, size, right = _strided_accuracy(counting, samples)
     _check_right(metric.compute(size), right)
@@ -136,7 +136,7 @@ def compute_bytes(backend: BaseDistBackend, samples: int) -> int:
 
 
 def _strided_accuracy(backend: BaseDistBackend, samples: int) -> tuple[Accuracy, int, int]:
-    """A filled metric, the size to compute, and how many samples of it are right.
+    """Return a filled metric, the size to compute, and the number of right samples.
 
     Every third sample is wrong, and the last one of the last rank is padding.
     """
@@ -156,7 +156,7 @@ def _check_right(found: dict[str, Any], right: int) -> None:
 def evaluation_speeds(
     backend: BaseDistBackend, work: tuple[str, str, str | None, int, int]
 ) -> list[float]:
-    """Images per second of ResNet-18 in each round; takes (framework, device, root, size, rounds).
+    """Return the images per second of ResNet-18 in each round.
 
     ``root`` is a folder with CIFAR-10, or None for the embedded data set, of which the first
     ``size`` pictures are evaluated.
@@ -179,7 +179,7 @@ def evaluation_speeds(
 
 
 def _right_by_hand(predict: Callable[[Any], Any], dataset: ArrayDataset) -> int:
-    """Count right predictions without `evaluate`, in batches of the size that it uses."""
+    """Count right predictions without `evaluate`, in batches of the same size."""
     right = 0
     for start in range(0, len(dataset), BATCH_SIZE):
         images = dataset.images[start : start + BATCH_SIZE]
@@ -190,7 +190,7 @@ def _right_by_hand(predict: Callable[[Any], Any], dataset: ArrayDataset) -> int:
 
 
 def gather_peak_bytes(backend: BaseDistBackend, size: int) -> int:
-    """Bytes by which this process's peak memory exceeds what it held, in one all-gather."""
+    """Return the bytes by which one all-gather raises the peak memory of this process."""
     # Libraries allocate for good when they are first used; but the allocator would keep what a
     # large array leaves, and the peak would not show the next one.
     gather(backend, (1, 1))
@@ -205,7 +205,7 @@ def gather_peak_bytes(backend: BaseDistBackend, size: int) -> int:
 
 
 def _forget_peak() -> int:
-    """Set this process's peak memory to what it holds now (Linux), and return that in bytes."""
+    """Reset the peak memory of this process to its present memory (Linux), and return the bytes."""
     # Memory that was freed but not returned would be used again, and no peak would show it.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a world, or a word to asv that there is none here."""
+"""The world of a benchmark, and how asv learns that a backend is not available here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from disteval.registry import get_backend_class
 from disteval.worlds import World
 
 SECONDS = 120.0
-"""How long a world may be silent: machines that run benchmarks are busy with them."""
+"""Seconds without progress after which a world ends; a machine that runs benchmarks is busy."""
 
 
 def require_backend(name: str, world_size: int) -> None:
-    """Tell asv to skip where a backend, or a world of it of that size, can't be had here.
+    """Tell asv to skip the row if the backend or the world size is not available here.
 
     Raises:
         NotImplementedError: Says why; asv reports n/a.
@@ -34,7 +34,7 @@ def require_backend(name: str, world_size: int) -> None:
 
 
 def require_module(name: str) -> None:
-    """Tell asv to skip where a module is not installed.
+    """Tell asv to skip the row if a module is not installed.
 
     Raises:
         NotImplementedError: Says which; asv reports n/a.
@@ -44,7 +44,7 @@ def require_module(name: str) -> None:
 
 
 def start_world(backend: str, world_size: int) -> World:
-    """Start ranks, or tell asv to skip.
+    """Start ranks, or tell asv to skip the row.
 
     Raises:
         NotImplementedError: The backend can't be used here; asv reports n/a.
@@ -55,7 +55,7 @@ def start_world(backend: str, world_size: int) -> World:
 
 
 class InWorld:
-    """A benchmark in a world that starts before the clock does.
+    """A benchmark in a world that is started before the measurement.
 
     A subclass calls `start` in its ``setup``.
     """
@@ -68,7 +68,7 @@ class InWorld:
         self.world = start_world(backend, world_size)
 
     def run(self, function: Any, argument: Any) -> list[Any]:
-        """Run ``function(backend, argument)`` on every rank; what each returned, in rank order."""
+        """Run ``function(backend, argument)`` on every rank and return the results by rank."""
         assert self.world is not None, "setup starts the world"
         return self.world.run(function, *[argument] * self.world.world_size)
 
@@ -79,5 +79,5 @@ class InWorld:
 
 
 def median_of(times: Sequence[Sequence[float]]) -> float:
-    """The median over ranks of each rank's median."""
+    """Return the median of the ranks' medians."""
     return statistics.median(statistics.median(rank) for rank in times)

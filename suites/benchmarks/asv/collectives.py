@@ -1,4 +1,4 @@
-"""How long do the object collectives take, and how many bytes a second do they move?"""
+"""How long do the object collectives take, and how many bytes do they move in a second?"""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from . import _ranks, _worlds
 BACKENDS = ["threads", "torch_cpu", "mpi4py", "tf_horovod", "tf_collective", "jax", "paddle"]
 OPERATIONS = {"all_gather_object": _ranks.gather, "broadcast_object": _ranks.broadcast}
 ROUNDS = {64: 50, 4 << 10: 50, 1 << 20: 15, 64 << 20: 3}
-"""The bytes that a rank sends, and how often it does."""
+"""The bytes that a rank sends, and the number of rounds."""
 SMALL = [64, 4 << 10]
 LARGE = [1 << 20, 64 << 20]
 WORLD_SIZES = [2, 3]
 
 Work = tuple[str, str, int, int]
-"""The operation, the backend, the bytes and the world size; the parameters of each benchmark."""
+"""The parameters of each benchmark: operation, backend, bytes and world size."""
 
 
 class _Measured:
-    """The rows of both benchmarks come from one measurement: worlds are started once for all."""
+    """The base of both benchmarks, which measures all rows once so that worlds start only once."""
 
     param_names = ("operation", "backend", "bytes", "world_size")
     timeout = 60.0
 
     def setup_cache(self) -> dict[Work, Any]:
-        """Every rank's times in seconds, or why there are none, for each row."""
+        """Return for each row the seconds of every rank, or the reason why there are no times."""
         found: dict[Work, Any] = {}
         for backend, world_size in itertools.product(BACKENDS, WORLD_SIZES):
             rows = itertools.product(OPERATIONS, [backend], ROUNDS, [world_size])
@@ -39,7 +39,7 @@ class _Measured:
     setup_cache.timeout = 1800.0  # type: ignore[attr-defined]
 
     def setup(self, found: dict[Work, Any], *work: Any) -> None:
-        """Take this row's times; skip it where the backend can't be had, fail where it failed."""
+        """Take the times of this row; skip or fail if they could not be measured."""
         times = found[work]
         if isinstance(times, Exception):
             raise times
@@ -48,30 +48,30 @@ class _Measured:
 
 
 class CollectiveLatency(_Measured):
-    """Small messages, in microseconds; ``bytes`` is the size of the array that one rank sends."""
+    """The latency of small messages; ``bytes`` is the size of the array that one rank sends."""
 
     params = (list(OPERATIONS), BACKENDS, SMALL, WORLD_SIZES)
     unit = "us"
 
     def track_median(self, _found: object, *_work: object) -> float:
-        """Over all calls on all ranks."""
+        """Return the median over all calls on all ranks."""
         return statistics.median(self.every) * 1e6
 
     def track_min(self, _found: object, *_work: object) -> float:
-        """The median of the fastest rank."""
+        """Return the median of the fastest rank."""
         return min(self.medians) * 1e6
 
     def track_avg(self, _found: object, *_work: object) -> float:
-        """The average over ranks of each one's median."""
+        """Return the average of the ranks' medians."""
         return statistics.fmean(self.medians) * 1e6
 
     def track_max(self, _found: object, *_work: object) -> float:
-        """The median of the slowest rank."""
+        """Return the median of the slowest rank."""
         return max(self.medians) * 1e6
 
 
 class CollectiveBandwidth(_Measured):
-    """Large messages, in GB/s as nccl-tests defines them.
+    """The bandwidth of large messages, in GB/s as nccl-tests defines it.
 
     With n ranks, an all-gather moves n times ``bytes``, and a broadcast ``bytes``. The time is the
     average over ranks of each one's median.
@@ -81,20 +81,20 @@ class CollectiveBandwidth(_Measured):
     unit = "GB/s"
 
     def track_algbw(self, _found: object, *work: Any) -> float:
-        """Bytes over seconds: what a caller sees."""
+        """Return bytes divided by seconds, as a caller sees it."""
         operation, _, size, world_size = work
         moved = size * world_size if operation == "all_gather_object" else size
         return moved / statistics.fmean(self.medians) / 1e9
 
     def track_busbw(self, found: object, *work: Any) -> float:
-        """What each rank's link carries: can be held against hardware at any world size."""
+        """Return the rate on each rank's link, which can be compared with hardware."""
         operation, _, _, world_size = work
         share = (world_size - 1) / world_size if operation == "all_gather_object" else 1.0
         return self.track_algbw(found, *work) * share
 
 
 def _measure(backend: str, world_size: int, rows: list[Any]) -> dict[Any, Any]:
-    """One world's rows; what went wrong, in place of the rows that it leaves without times."""
+    """Measure the rows of one world; a row without times gets the error instead."""
     found: dict[Any, Any] = {}
     try:
         with _worlds.start_world(backend, world_size) as world:

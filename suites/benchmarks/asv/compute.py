@@ -1,4 +1,4 @@
-"""What does a metric's result cost, in time and on the wire, as the data set grows?"""
+"""How many seconds and bytes does the result of a metric take as the data set grows?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ROUNDS = 20
 
 
 class ComputeCost(_worlds.InWorld):
-    """`Accuracy.compute(size=...)` on two ranks, with one sample of padding to drop."""
+    """The cost of `Accuracy.compute(size=...)` on two ranks, with one sample of padding."""
 
     params = (
         ["threads", "torch_cpu", "mpi4py", "tf_horovod", "tf_collective", "jax", "paddle"],
@@ -20,13 +20,13 @@ class ComputeCost(_worlds.InWorld):
         self.start(backend, 2)
 
     def track_time(self, _backend: str, samples: int) -> float:
-        """The median call: the collective, and what each rank does around it."""
+        """Return the time of the median call, including the work around the collective."""
         return _worlds.median_of(self.run(_ranks.compute_seconds, (samples, ROUNDS))) * 1e6
 
     track_time.unit = "us"  # type: ignore[attr-defined]
 
     def track_bytes_sent(self, _backend: str, samples: int) -> int:
-        """The frames that one rank sends, of the rank that sends most."""
+        """Return the bytes of the frames of the rank that sends most."""
         return max(self.run(_ranks.compute_bytes, samples))
 
     track_bytes_sent.unit = "bytes"  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ WORLD_SIZE = 2
 
 
 class Conformance(_worlds.InWorld):
-    """Rules of the contract with a few examples each, on two ranks."""
+    """The speed of some rules of the contract, with a few examples each, on two ranks."""
 
     params = (["threads", "torch_cpu", "mpi4py"], ["2.1", "3.1", "8.1"])
     param_names = ("backend", "rule")
@@ -19,7 +19,7 @@ class Conformance(_worlds.InWorld):
         self.start(backend, WORLD_SIZE)
 
     def track_examples(self, backend: str, number: str) -> float:
-        """Examples over the seconds of the whole check, drawing included; the rule must hold."""
+        """Return the examples per second of the whole check; the backend must keep the rule."""
         from disteval.conformance.runner import check_rule, select_rules
         from disteval.registry import get_backend_class
 

@@ -1,4 +1,4 @@
-"""How many pictures a second does an evaluation get through?"""
+"""How many pictures does an evaluation evaluate in a second?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from . import _ranks, _worlds
 PICTURES = 512
 ROUNDS = 3
 MODULES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorflow", "keras")}
-"""What each framework's model imports."""
+"""The modules that each framework's model imports."""
 
 
 class EvaluationThroughput(_worlds.InWorld):
-    """`disteval.evaluate` with ResNet-18 over 512 pictures, data and model at hand.
+    """The speed of `disteval.evaluate` with ResNet-18 on 512 pictures in memory.
 
     The pictures are CIFAR-10's where ``CIFAR10_ROOT`` names its folder, and the embedded ones
     elsewhere.
@@ -38,7 +38,7 @@ class EvaluationThroughput(_worlds.InWorld):
         self.start(backend, world_size)
 
     def track_images(self, framework: str, _backend: str, device: str, _world_size: int) -> float:
-        """The median round of the slowest rank."""
+        """Return the median round of the slowest rank."""
         work = (framework, device, os.environ.get("CIFAR10_ROOT"), PICTURES, ROUNDS)
         return min(statistics.median(rank) for rank in self.run(_ranks.evaluation_speeds, work))
 

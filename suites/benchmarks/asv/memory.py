@@ -1,4 +1,4 @@
-"""How much memory does a collective take beside what it hands out?"""
+"""How much memory does a collective take beside its result?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BYTES = 8_000_000
 
 
 class GatherMemory(_worlds.InWorld):
-    """All-gathering an array of 8 MB from each of two ranks; 16 MB of the peak are the result.
+    """The peak memory of an all-gather of 8 MB from each of two ranks; the result takes 16 MB.
 
     The peak is the process's resident set, as ``getrusage`` tells it in ``ru_maxrss``, over what
     it held before the call, so that what a library allocates outside of Python counts. Backends
@@ -26,7 +26,7 @@ class GatherMemory(_worlds.InWorld):
         self.start(backend, 2)
 
     def track_peak(self, _backend: str) -> int:
-        """The rank that needs most."""
+        """Return the peak of the rank that needs most memory."""
         return max(self.run(_ranks.gather_peak_bytes, BYTES))
 
     track_peak.unit = "bytes"  # type: ignore[attr-defined]

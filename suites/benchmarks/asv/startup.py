@@ -1,4 +1,4 @@
-"""How long until something can be done: importing the harness, and starting a world?"""
+"""How long does it take to import the harness and to start a world?"""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ IMPORT = "import time; t = time.perf_counter(); import disteval; print(time.perf
 
 
 class Startup:
-    """`import disteval` in a fresh interpreter, without the interpreter's own start."""
+    """The time of `import disteval` in a new interpreter, without the start of the interpreter."""
 
     timeout = 60.0
 
     def track_import(self) -> float:
-        """The median of three interpreters, after one that fills the file cache."""
+        """Return the median of three interpreters, after one that fills the file cache."""
         command = [sys.executable, "-c", IMPORT]
         runs = [subprocess.run(command, check=True, capture_output=True) for _ in range(ROUNDS + 1)]
         return statistics.median(float(run.stdout) for run in runs[1:])
@@ -30,7 +30,7 @@ class Startup:
 
 
 class StartWorld:
-    """Starting the ranks of a world, until all of them have joined; the leader's clock."""
+    """The time from the start of a world until all ranks have joined, measured by the leader."""
 
     params = (["threads", "torch_cpu", "mpi4py"], [1, 3])
     param_names = ("backend", "world_size")
@@ -40,7 +40,7 @@ class StartWorld:
         _worlds.require_backend(backend, world_size)
 
     def track_start(self, backend: str, world_size: int) -> float:
-        """The median of three worlds, each of which has to know its ranks."""
+        """Return the median of three worlds, each of which has to know its ranks."""
         seconds = []
         for _ in range(ROUNDS):
             begin = time.perf_counter()
