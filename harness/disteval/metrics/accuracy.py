@@ -1,4 +1,4 @@
-"""Top-k accuracy, the same number whatever the framework, the world size and the batch size."""
+"""Top-k accuracy, the same number for every framework, world size and batch size."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ class Accuracy(SummableMetric):
 
     Equal scores are ordered by class index, the lower first. A NaN score comes after every number
     and is never right. Scores may be NumPy, torch, JAX or TensorFlow arrays and stay on their
-    device; only a few bytes a sample come to the host, a few batches later, so that a device
+    device. A few bytes for each sample come to the host, some batches later, so that the device
     does not wait for the host after each batch.
+
+    The result is a dict with ``top{k}`` for each k. With several thresholds the keys end in
+    ``_thr-0.10``, with two decimals, or in ``_no-thr``.
 
     Args:
         topk: One k or several, each from 1 up.
-        thrs: One threshold or several: a score must be strictly greater than its threshold to be
-            right; None sets no threshold. Thresholds have the precision of the scores; half
-            precisions count as float32. The default, None, is true top-k on raw logits; mmeval
-            0.2.1's default of 0. marks a right prediction with a negative logit wrong.
-        dataset_meta: See `BaseMetric`.
+        thrs: One threshold or several. A score must be strictly greater than its threshold to be
+            right; None sets no threshold, so a negative logit may be right, too. (mmeval 0.2.1
+            has the default 0.) A threshold is compared in the precision of the scores; half
+            precisions count as float32.
+        dataset_meta: See `BaseMetric`, as for the next two.
         dist_collect_mode: See `BaseMetric`.
         dist_backend: See `BaseMetric`.
-        counts: Whether the result also has the integers: ``correct_`` and the key of each
-            accuracy, and ``size``, the samples that it is a fraction of.
-
-    The result is a dict with ``top{k}`` for each k; with several thresholds its keys end in
-    ``_thr-0.10``, with two decimals, and ``_no-thr``.
+        counts: Whether the result also has the integers: ``size``, the number of samples; and the
+            number of right ones for each key, under ``correct_`` and the key.
 
     Raises:
-        UsageError: A k or a threshold is none, or two would have the same key.
+        UsageError: A k is not a whole number from 1 up, a threshold is not a number, or two results
+            would have the same key.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Accuracy(SummableMetric):
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
 
         Raises:
-            UsageError: Shapes do not fit, a k is more than C, a label is no class, or predicted
-                labels meet a threshold. Nothing was added.
+            UsageError: The shapes do not fit, a k is greater than C, a label is not a class, or
+                there are thresholds but no scores. Nothing was added.
         """
         shape = shape_of(predictions)
         if len(shape) not in (1, 2):
@@ -85,8 +86,8 @@ class Accuracy(SummableMetric):
         classes = shape[1]
         if max(self.topk) > classes:
             raise UsageError(
-                f"top-{max(self.topk)} needs at least as many classes, but the scores have shape "
-                f"{shape}"
+                f"top-{max(self.topk)} accuracy needs as many classes or more, but the scores have "
+                f"shape {shape}"
             )
         true = class_indices(labels, classes)
         ranks, own = rank_labels(predictions, true)
@@ -96,13 +97,13 @@ class Accuracy(SummableMetric):
             self._append_later(len(true), lambda: self._verdicts(ranks, own))
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
-        """Count the right samples of each key: int64 of shape (keys,)."""
+        """Count the right samples for each key: int64 of shape (keys,)."""
         hits = np.unpackbits(column, axis=1, count=len(self._keys))
         counts: Sums = hits.sum(axis=0, dtype=np.int64)
         return counts
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
-        """Turn the counts into fractions of ``size`` samples."""
+        """Divide the counts by ``size``."""
         correct = {key: int(hits) for key, hits in zip(self._keys, sums, strict=True)}
         found: dict[str, Any] = {key: hits / size for key, hits in correct.items()}
         if self.counts:
@@ -113,7 +114,7 @@ class Accuracy(SummableMetric):
     def _compare(self, predictions: Any, true: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         if self.thrs != (None,):
             raise UsageError(
-                f"predicted labels have no score to hold against thrs={self.thrs}; "
+                f"predicted labels have no scores to compare with thrs={self.thrs}; "
                 f"give scores of shape (N, C), or thrs=None"
             )
         right = class_indices(predictions, what="predictions") == true
@@ -132,12 +133,12 @@ class Accuracy(SummableMetric):
 
 
 def _packed(hits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """One row a sample: its verdicts as bits, one byte up to eight (k, threshold) pairs."""
+    """Pack each sample's verdicts as bits; up to eight (k, threshold) pairs take one byte."""
     return np.packbits(hits, axis=1)
 
 
 def _as(dtype: np.dtype[Any], threshold: float) -> Any:
-    """The threshold in the scores' precision: 0.1 is not the same number in float32 and float64."""
+    """Round a threshold to the scores' precision: 0.1 in float32 is not 0.1 in float64."""
     return dtype.type(threshold) if dtype.kind == "f" else threshold
 
 

@@ -1,7 +1,6 @@
-"""The few array operations that metrics need, in whichever framework an array comes from.
+"""The array operations that metrics need, for arrays of every framework.
 
-Nothing is imported that is not loaded already: an array of a framework can't exist before the
-framework does.
+No framework is imported here: an array can't exist before its framework was imported.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from disteval.errors import UsageError
 
 
 def kind_of(array: Any) -> str:
-    """Return ``torch``, ``jax``, ``tensorflow`` or ``numpy``; the last for lists too."""
+    """Return ``torch``, ``jax``, ``tensorflow`` or ``numpy``, which includes lists."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         return "torch"
@@ -35,12 +34,12 @@ def shape_of(array: Any) -> tuple[int, ...]:
 
 
 def to_numpy(array: Any) -> npt.NDArray[Any]:
-    """Bring an array of any framework to the host; bfloat16, which NumPy lacks, becomes float32.
+    """Convert an array of any framework to NumPy; bfloat16, which NumPy lacks, becomes float32.
 
-    What is there already may be returned as it is, uncopied.
+    An array that is in the host's memory may be returned without a copy.
 
     Raises:
-        UsageError: It holds neither numbers nor truth values.
+        UsageError: The array holds neither real numbers nor truth values.
     """
     if kind_of(array) == "torch":
         array = array.detach()
@@ -56,7 +55,7 @@ def to_numpy(array: Any) -> npt.NDArray[Any]:
 
 
 def is_on_host(array: Any) -> bool:
-    """Whether reading an array waits for no device and no computation that is queued there."""
+    """Return whether an array can be read without waiting for a device."""
     kind = kind_of(array)
     return kind == "numpy" or (kind == "torch" and array.device.type == "cpu")
 
@@ -64,16 +63,16 @@ def is_on_host(array: Any) -> bool:
 def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
     """Rank each sample's label among its scores, on the device that holds the scores.
 
-    The rank is the number of classes that come before the label when classes are ordered by falling
-    score and, among equal ones, rising index; a NaN comes after every number.
+    A label's rank is the number of classes before it, if classes are ordered by falling score and,
+    at equal scores, by rising index. A NaN comes after every number.
 
     Args:
         scores: Shape (N, C), of any framework and real dtype.
         labels: int64 of shape (N,), each from 0 to C - 1.
 
     Returns:
-        The ranks, integers of shape (N,); and the labels' own scores, shape (N,); both still on
-        the device, perhaps not computed yet.
+        The ranks, integers of shape (N,); and the labels' own scores, shape (N,). Both are on the
+        device, which may still be computing them.
     """
     dtype = str(getattr(scores, "dtype", ""))
     if "complex" in dtype or "str" in dtype:
@@ -83,7 +82,7 @@ def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
 
 
 # A comparison with NaN is false, so a NaN among the other scores never comes before the label. The
-# caller treats the label's own NaN, whose rank here means nothing.
+# rank of a label whose own score is NaN means nothing; callers look at the score.
 
 
 def _rank_numpy(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:

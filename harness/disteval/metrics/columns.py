@@ -1,4 +1,4 @@
-"""One entry a sample, as columns: arrays travel many times faster than as many Python objects."""
+"""Entries of samples as arrays, which travel many times faster than as many Python objects."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _INT64 = np.iinfo(np.int64)
 
 
 def pack(entries: Sequence[Any]) -> tuple[str, Any]:
-    """Turn entries of one type into arrays, and leave others as the list they are.
+    """Turn entries of one type into arrays; other entries stay a list.
 
     Entries may be bool, int of 64 bits, float, bytes of one length, NumPy scalars or arrays of one
     dtype and shape, or tuples of such, all of one length.
 
     Returns:
-        How it was packed, and what travels.
+        The form, for `unpack`, and the arrays or the list.
     """
     entries = list(entries)
     kinds = {type(entry) for entry in entries}
@@ -38,7 +38,7 @@ def pack(entries: Sequence[Any]) -> tuple[str, Any]:
 
 
 def unpack(form: str, packed: Any) -> list[Any]:
-    """Turn what `pack` returned into the entries, of the types they had."""
+    """Return the entries that `pack` was given, with their types."""
     if form == "list":
         return list(packed)
     if form == "tuple":

@@ -17,32 +17,32 @@ from disteval.metrics.summable import SummableMetric, Sums
 
 
 class ConfusionMatrix(SummableMetric):
-    """How often each class was taken for each, exactly, and what follows from it.
+    """The confusion matrix, and precision, recall and F1.
 
-    The predicted class is the best-scored one. Equal scores are ordered by class index, the lower
-    first, and a NaN comes after every number, as in `Accuracy`; so a row of nothing but NaN
-    predicts class 0, where `Accuracy` says that no class is right. Every rank sends its matrix, of
-    8 C**2 bytes.
+    The predicted class is the one with the best score. Equal scores are ordered by class index, the
+    lower first, and a NaN comes after every number, as in `Accuracy`; so a row of only NaN predicts
+    class 0, though `Accuracy` counts no class as right. Every rank sends its matrix of 8 C**2
+    bytes.
 
     The result is a dict:
 
     - ``matrix``: int64 of shape (C, C); the row is the true class, the column the predicted one.
     - ``per_class_accuracy``: the recall of each class, float64 of shape (C,).
-    - ``precision_macro``, ``precision_micro``, ``precision_weighted``; the same of ``recall`` and
-      ``f1``.
+    - ``precision_macro``, ``precision_micro`` and ``precision_weighted``; likewise for ``recall``
+      and ``f1``.
 
-    They are what scikit-learn's ``precision_recall_fscore_support`` gives with
+    The values equal those of scikit-learn's ``precision_recall_fscore_support`` with
     ``labels=range(num_classes), zero_division=0``: a fraction whose denominator is zero is 0.0, and
-    a class that neither occurs nor is predicted counts in the macro averages, as 0.0.
+    a class that neither occurs nor is predicted counts as 0.0 in the macro averages.
 
     Args:
-        num_classes: C.
+        num_classes: The number of classes, C.
         dataset_meta: See `BaseMetric`.
         dist_collect_mode: See `BaseMetric`.
         dist_backend: See `BaseMetric`.
 
     Raises:
-        UsageError: ``num_classes`` is no integer from 1 up.
+        UsageError: ``num_classes`` is not a whole number from 1 up.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ConfusionMatrix(SummableMetric):
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
 
         Raises:
-            UsageError: Shapes do not fit, or a label or a predicted one is no class. Nothing was
+            UsageError: The shapes do not fit, or a label or prediction is not a class. Nothing was
                 added.
         """
         scores = to_numpy(predictions)
@@ -83,14 +83,14 @@ class ConfusionMatrix(SummableMetric):
         self._append(np.stack([true, predicted], axis=1).astype(self._dtype))
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
-        """Count the pairs of true and predicted class: int64 of shape (C, C)."""
+        """Count the samples of each true and predicted class: int64 of shape (C, C)."""
         classes = self.num_classes
         cells = column[:, 0].astype(np.int64) * classes + column[:, 1]
         counts: Sums = np.bincount(cells, minlength=classes**2).reshape(classes, classes)
         return counts.astype(np.int64, copy=False)
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
-        """Turn the matrix into fractions."""
+        """Compute the fractions from the matrix."""
         matrix = sums.astype(np.int64)
         right, true, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
         per_class = {

@@ -1,4 +1,4 @@
-"""Exact sums of floats: Python integers, which add and subtract to the last bit in any order.
+"""Exact sums of floats, as Python integers: adding them in any order gives the same sum.
 
 The method is Kulisch's long accumulator: a fixed-point number wide enough for any sum of float64
 (U. Kulisch, "Computer Arithmetic and Validity", 2008). The integer counts units of 2**-1074, the
@@ -18,7 +18,7 @@ from disteval.metrics.arrays import to_numpy
 from disteval.metrics.summable import Sums
 
 _CHUNK = 1 << 20
-"""Values at a time: this many 27-bit halves sum to less than 2**53, so float64 holds every sum."""
+"""Values summed at a time: float64 holds the sum of this many 27-bit halves exactly."""
 
 _HALF = 26
 _UNITS = 1074
@@ -26,18 +26,18 @@ _EXACT = 2**53
 
 
 def float64_of(values: Any, what: str) -> npt.NDArray[np.float64]:
-    """Copy numbers of any framework, one a sample, to the host as float64, without rounding any.
+    """Copy numbers of any framework to the host as float64, without rounding any.
 
     Args:
         values: Shape (N,); float16, bfloat16, float32, float64, integers or truth values.
-        what: What they are called in messages.
+        what: The values' name in messages.
 
     Raises:
-        UsageError: They have another shape, are no real numbers, or float64 may not hold them.
+        UsageError: The shape is not (N,), or float64 can't hold a value exactly.
     """
     found = to_numpy(values)
     if found.ndim != 1:
-        raise UsageError(f"{what} must have shape (N,), one a sample, not {found.shape}")
+        raise UsageError(f"{what} must have shape (N,), one for each sample, not {found.shape}")
     if found.dtype.kind == "f" and found.dtype.itemsize > 8:
         raise UsageError(f"{what} of {found.dtype} do not fit float64; round them to it first")
     if found.dtype.kind in "iu":
@@ -58,8 +58,8 @@ def exact_sum(values: npt.NDArray[Any]) -> Sums:
 
     Returns:
         Python integers, shape (4,) and dtype object: the sum of the finite values in units of
-        2**-1074; and how many are NaN, positive infinity and negative infinity. These of parts add
-        up to those of the whole.
+        2**-1074; and the numbers of NaN, positive infinities and negative infinities. The sums of
+        parts add up to those of the whole.
     """
     flat = np.asarray(values, dtype=np.float64).reshape(-1)
     finite = np.isfinite(flat)
@@ -72,15 +72,15 @@ def exact_sum(values: npt.NDArray[Any]) -> Sums:
 
 
 def exact_mean(sums: Sums, size: int) -> float:
-    """Divide what `exact_sum` returned by the number of values, and round once.
+    """Divide the result of `exact_sum` by the number of values, and round once.
 
     Args:
         sums: The sums over all values.
-        size: How many they are, 1 or more.
+        size: The number of values, 1 or more.
 
     Returns:
-        The float64 nearest to the mean; a zero is positive. With a NaN, or infinities of both
-        signs, NaN; with infinities of one sign, that infinity.
+        The float64 nearest to the mean; a zero is positive. NaN if there is a NaN or infinities of
+        both signs; an infinity if all infinities have its sign.
     """
     total, nans, positive, negative = (int(part) for part in sums)
     if nans or (positive and negative):

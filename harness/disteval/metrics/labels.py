@@ -1,4 +1,4 @@
-"""The classes of samples, in whichever form they come."""
+"""Conversion of labels to class indices."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def class_indices(
 
     Args:
         labels: Shape (N,) or (N, 1); integers, or floats that hold integers.
-        classes: The number of classes: each label is from 0 to ``classes - 1``. None takes every
-            integer that int64 holds.
-        what: What they are called in messages.
+        classes: The number of classes; each label must be from 0 to ``classes - 1``. None admits
+            every integer that int64 can hold.
+        what: The labels' name in messages.
 
     Raises:
-        UsageError: They have another shape, or one is no class; names the sample.
+        UsageError: The shape is not one of these, or a label is not a class.
     """
     found = to_numpy(labels)
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
     if found.ndim != 1:
         raise UsageError(f"{what} must have shape (N,) or (N, 1), not {found.shape}")
-    with np.errstate(invalid="ignore"):  # what int64 does not hold is found by comparing
+    with np.errstate(invalid="ignore"):  # the comparison finds what int64 can't hold
         whole = found.astype(np.int64)
     wrong = whole != found
     allowed, remedy = "", "; int64 has to hold each"
@@ -46,7 +46,7 @@ def class_indices(
 
 
 def check_paired(predictions: Any, labels: Any) -> None:
-    """Refuse predictions and labels of different numbers of samples."""
+    """Raise UsageError if there are not as many predictions as labels."""
     shapes = shape_of(predictions), shape_of(labels)
     if shapes[0][:1] != shapes[1][:1]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The mean of one number a sample, the same float whatever the world size and the batch size."""
+"""The mean of one number for each sample, the same float for every world size and batch size."""
 
 from __future__ import annotations
 
@@ -15,31 +15,26 @@ from disteval.metrics.summable import SummableMetric, Sums
 
 
 class _ExactMean(SummableMetric):
-    """The mean of a float64 column, rounded once."""
+    """The base of metrics that are the mean of a float64 column, rounded once."""
 
     _name: ClassVar[str]
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
-        """Sum exactly; see `exact_sum`."""
+        """Sum exactly, see `exact_sum`."""
         return exact_sum(column)
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, float]:
-        """Divide by ``size``; see `exact_mean`."""
+        """Divide by ``size`` and round once, see `exact_mean`."""
         return {self._name: exact_mean(sums, size)}
 
 
 class Mean(_ExactMean):
-    """The mean of one real number a sample, such as its loss.
+    """The mean of one real number for each sample, such as its loss.
 
-    It is the float64 nearest to the true mean of the values, which no order of summation changes.
-    NaN and infinities give what IEEE 754 says.
+    The result is a dict with ``mean``: the float64 nearest to the true mean, in whatever order the
+    values are summed. NaN and infinities are summed as IEEE 754 defines it.
 
-    The result is a dict with ``mean``.
-
-    Args:
-        dataset_meta: See `BaseMetric`.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
+    The arguments are those of `BaseMetric`.
     """
 
     _name = "mean"
@@ -52,9 +47,9 @@ class Mean(_ExactMean):
                 -2**53 to 2**53.
 
         Raises:
-            UsageError: The shape is another, as of a loss that was averaged over the batch already
-                (torch's losses need ``reduction="none"``); or float64 may not hold a value. Nothing
-                was added.
+            UsageError: The shape is not (N,), as for a loss that was averaged over the batch
+                (torch's losses need ``reduction="none"``); or float64 can't hold a value exactly.
+                Nothing was added.
         """
         self._append(float64_of(values, "values"))
 
@@ -62,16 +57,11 @@ class Mean(_ExactMean):
 class CrossEntropy(_ExactMean):
     """The mean cross-entropy of logits, in nats.
 
-    Each sample's is computed in float64 on the host, by operations that do not depend on the other
-    samples of its batch; then see `Mean`. As in torch, a label's logit of -inf gives inf, and a row
-    with NaN or +inf, or with nothing but -inf, gives NaN.
+    The result is a dict with ``cross_entropy``. Each sample's cross-entropy is computed in float64
+    on the host, independently of the rest of its batch; the mean is that of `Mean`. As in torch, a
+    label's logit of -inf gives inf, and a row that has NaN or +inf, or only -inf, gives NaN.
 
-    The result is a dict with ``cross_entropy``.
-
-    Args:
-        dataset_meta: See `BaseMetric`.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
+    The arguments are those of `BaseMetric`.
     """
 
     _name = "cross_entropy"
@@ -84,7 +74,7 @@ class CrossEntropy(_ExactMean):
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
 
         Raises:
-            UsageError: Shapes do not fit, or a label is no class. Nothing was added.
+            UsageError: The shapes do not fit, or a label is not a class. Nothing was added.
         """
         logits = to_numpy(predictions)
         if logits.ndim != 2 or logits.shape[1] == 0:
@@ -108,7 +98,7 @@ def _cross_entropies(
 
 
 def _row_sums(terms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Sum each row, halves on each other, in an order that is the same for any number of rows.
+    """Sum each row by adding its halves, in an order that does not depend on the number of rows.
 
     NumPy's own order follows from the memory layout, and so from the batch.
     """

@@ -1,6 +1,6 @@
-"""Tensors of torch as NumPy arrays, for the way, and what metrics are given as tensors.
+"""Conversion between torch tensors and NumPy arrays, for torchmetrics.
 
-torch is never imported here: whoever has a metric of torch has imported it.
+torch is not imported here: a caller that has a torch metric has imported it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from disteval.metrics.arrays import kind_of, shape_of, to_numpy
 
 
 def pack(value: Any) -> tuple[Any, ...]:
-    """Turn a state into NumPy arrays, which travel faster than tensors and know no device."""
+    """Turn a state into NumPy arrays, which travel faster than tensors and have no device."""
     if isinstance(value, list):
         return "list", [pack(entry) for entry in value]
     if kind_of(value) != "torch":
@@ -29,7 +29,7 @@ def pack(value: Any) -> tuple[Any, ...]:
 
 
 def unpack(packed: tuple[Any, ...], device: Any) -> Any:
-    """Rebuild what `pack` was given, with tensors of memory of their own on a device."""
+    """Rebuild the state that `pack` was given, with new tensors on a device."""
     if packed[0] == "list":
         return [unpack(entry, device) for entry in packed[1]]
     if packed[0] == "object":
@@ -40,7 +40,7 @@ def unpack(packed: tuple[Any, ...], device: Any) -> Any:
 
 
 def length(value: Any) -> int:
-    """Count samples: the first axis of arrays, the entries of lists; anything else is one."""
+    """Count samples: an array's first axis, or a list's entries; any other value is one sample."""
     if isinstance(value, Mapping):
         return next((length(part) for part in value.values()), 0)
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -50,19 +50,19 @@ def length(value: Any) -> int:
 
 
 def to_tensors(value: Any, device: Any) -> Any:
-    """Turn arrays, and lists of numbers, into tensors, however deep; leave the rest."""
+    """Turn arrays and lists of numbers into tensors, at any depth; other values stay."""
     torch = sys.modules["torch"]
     if isinstance(value, Mapping):
         return {key: to_tensors(part, device) for key, part in value.items()}
     if kind_of(value) == "torch":
-        # A metric may keep it, and the caller may use its memory for the next batch.
+        # A copy: the metric may keep the tensor, and the caller may reuse its memory.
         return value.detach().to(device, copy=True)
     if isinstance(value, list | tuple) and not _holds_numbers(value):
         parts = [to_tensors(part, device) for part in value]
         return parts if isinstance(value, list) else tuple(parts)
     if isinstance(value, list | tuple | np.ndarray | np.generic) or kind_of(value) != "numpy":
         array = to_numpy(value)
-        # torch computes little with the wider unsigned integers.
+        # torch supports few operations on the wider unsigned integers.
         wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
         return torch.tensor(array.astype(np.int64) if wide else array, device=device)
     return value

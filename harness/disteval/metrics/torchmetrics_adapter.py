@@ -1,7 +1,7 @@
-"""Any torchmetrics metric over any backend, and no sample twice.
+"""Any torchmetrics metric over any backend.
 
-torchmetrics gathers its states by `torch.distributed` alone, with one collective or more for each.
-Here they travel together as one object.
+torchmetrics gathers its states over `torch.distributed` only, with one collective or more for each.
+Here all states travel together, as one object.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from disteval.contract import BaseDistBackend
-from disteval.errors import RankError, UsageError
-from disteval.metrics.base import BaseMetric, check_collected, check_sizes
+from disteval.errors import RankError, UsageError, describe_error
+from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
 from disteval.metrics.tensors import length, pack, to_tensors, unpack
 
 Metric = Any
@@ -23,17 +23,17 @@ def from_torchmetrics(
 ) -> BaseMetric:
     """Make a `BaseMetric` of a torchmetrics metric.
 
-    The result is what the metric's own ``compute`` returns, on every rank. States are merged as
-    torchmetrics merges them, but that ranks without samples are left out. So it is as exact as the
-    metric: one that counts, or keeps its samples, does not depend on the world size; one that sums
-    floats does in the last bits, and one that averages a state over ranks does not weigh them.
+    The result is the value of the metric's own ``compute``, on every rank. States are merged as
+    torchmetrics merges them, except that ranks without samples are left out. A metric that counts,
+    or keeps its samples, gives the same result at any world size; one that sums floats differs in
+    the last bits; and one that averages a state over ranks gives every rank the same weight.
 
     Args:
-        metric: It is copied, and stays as it is; the copy starts from nothing, on the same device.
+        metric: A ``torchmetrics.Metric``. It is copied and reset; the original does not change.
         dist_backend: See `BaseMetric`.
 
     Raises:
-        UsageError: It is not a ``torchmetrics.Metric``.
+        UsageError: ``metric`` is not a ``torchmetrics.Metric``.
     """
     torchmetrics = sys.modules.get("torchmetrics")
     if torchmetrics is None or not isinstance(metric, torchmetrics.Metric):
@@ -52,13 +52,13 @@ class _TorchMetric(BaseMetric):
         super().__init__(dist_backend=dist_backend)
 
     def add(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch; an empty one is passed over.
+        """Add a batch; an empty one is ignored.
 
         Args:
-            *args: What the metric's ``update`` takes, mostly predictions and labels. Arrays of any
-                framework, and lists of numbers, become tensors on the metric's device. Samples are
-                counted by the length of the first.
-            **kwargs: The same, by name.
+            *args: The arguments of the metric's ``update``, mostly predictions and labels. Arrays
+                of any framework, and lists of numbers, become tensors on the metric's device. The
+                length of the first argument is the number of samples.
+            **kwargs: More arguments of ``update``.
         """
         samples = next((length(value) for value in [*args, *kwargs.values()]), 1)
         if samples:
@@ -71,45 +71,44 @@ class _TorchMetric(BaseMetric):
     def compute(self, size: int | None = None) -> Any:
         """Compute over every rank's samples with one collective; every rank must call it.
 
-        What was added stays, and more can be.
+        Samples that were added stay, and more can be added.
 
         Args:
-            size: Samples in the data set. A state can't lose samples again, so it must be all that
-                were added; None takes what there is.
+            size: The samples in the data set. Padding can't be taken out of a state again, so all
+                ranks together must have added just as many; None skips this check.
 
         Raises:
-            UsageError: On every rank, when ``size`` is not what was added, or there are no samples.
-            RankError: On every rank, when a rank's states can't travel.
+            UsageError: On every rank, when ``size`` is not the number of samples that were added,
+                or there are no samples.
+            RankError: On every rank, when a rank's states can't be sent.
         """
         mine: tuple[Any, str | None]
         try:
             mine = _pack_states(self._results.metric), None
-        except Exception as error:  # the other ranks wait for word of it
-            mine = None, f"{type(error).__name__}: {error}"
+        except Exception as error:  # the other ranks wait in the collective
+            mine = None, describe_error(error)
         shards = self.dist_backend.all_gather_object((size, self._results.samples, *mine))
         check_sizes([given for given, _, _, _ in shards])
         added = sum(samples for _, samples, _, _ in shards)
         for rank, (_, _, _, failure) in enumerate(shards):
             if failure is not None:
                 raise RankError(rank, f"could not send {type(self._metric).__name__}: {failure}")
-        if size is not None:
-            check_collected(size, added)
-            if size < added:
-                raise UsageError(
-                    f"size={size}, but all ranks together added {added} samples, and a "
-                    f"torchmetrics metric can't drop any; leave padding out before add(), as "
-                    f"disteval.evaluate does"
-                )
+        check_collected(size, added)
+        if size is not None and size < added:
+            raise UsageError(
+                f"size={size}, but all ranks together added {added} samples, and a torchmetrics "
+                f"metric can't drop any; leave padding out before add(), as disteval.evaluate does"
+            )
         if not added:
-            raise UsageError("no samples: add() was not called on any rank, or with empty batches")
+            raise no_samples()
         return self.compute_metric([states for _, samples, states, _ in shards if samples])
 
     def compute_metric(self, results: list[Any]) -> Any:
-        """Merge the states of the ranks that have samples, and compute; on every rank."""
+        """Merge the states of the ranks that have samples, and compute on every rank."""
         merged = self._results.metric.clone()
         for metric, shards in zip(_metrics_in(merged), zip(*results, strict=True), strict=True):
-            # Else it would sync again wherever torch.distributed happens to be initialised.
-            metric.distributed_available_fn = _not_distributed
+            # Else the metric would gather again if torch.distributed is initialised.
+            metric.distributed_available_fn = lambda: False
             metric._update_count = sum(count for count, _ in shards)
             for name, reduction in metric._reductions.items():
                 states = [unpack(states[name], metric.device) for _, states in shards]
@@ -123,19 +122,15 @@ class _TorchMetric(BaseMetric):
 
 
 class _Added:
-    """A metric that was updated with so many samples."""
+    """A metric, and the number of samples that it was updated with."""
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.samples = 0
 
 
-def _not_distributed() -> bool:
-    return False
-
-
 def _metrics_in(metric: Metric) -> list[Metric]:
-    """Return the metric and those that it wraps: any of them may have states."""
+    """Return the metric and all metrics that it wraps; any of them may have states."""
     kind = sys.modules["torchmetrics"].Metric
     return [module for module in metric.modules() if isinstance(module, kind)]
 

@@ -154,7 +154,7 @@ GOOD = (np.zeros((2, 3)), np.array([0, 1]))
         (np.zeros((2, 3)), [math.nan, 1], r"from 0 to 2, but sample 0 has nan"),
         (np.zeros((2, 3)), np.zeros((2, 2)), r"labels must have shape \(N,\) or \(N, 1\), not"),
         (np.zeros((2, 3, 4)), [0, 1], r"predictions must be scores .* not \(2, 3, 4\)"),
-        (np.zeros((2, 1)), [0, 0], r"top-2 needs at least as many classes, .* \(2, 1\)"),
+        (np.zeros((2, 1)), [0, 0], r"top-2 accuracy needs as many classes or more, .* \(2, 1\)"),
         (np.zeros((2, 3), dtype=complex), [0, 1], r"real numbers, not complex128"),
         (np.array([["a", "b"], ["c", "d"]]), [0, 1], r"real numbers, not of <U1"),
         (np.zeros((2, 3)), ["a", "b"], r"expected an array of real numbers, not of <U1"),
@@ -169,7 +169,7 @@ def test_bad_batches_are_named_and_add_nothing(predictions: Any, labels: Any, me
 
 
 def test_predicted_labels_have_no_score_to_hold_against_a_threshold() -> None:
-    with pytest.raises(UsageError, match=r"no score to hold against thrs=\(0.5,\)"):
+    with pytest.raises(UsageError, match=r"no scores to compare with thrs=\(0.5,\)"):
         Accuracy(thrs=0.5).add([1, 2], [1, 2])
 
 

@@ -132,8 +132,8 @@ def test_a_mean_near_the_largest_float_does_not_overflow() -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (0.5, r"values must have shape \(N,\), one a sample, not \(\)"),
-        (np.zeros((2, 1)), r"values must have shape \(N,\), one a sample, not \(2, 1\)"),
+        (0.5, r"values must have shape \(N,\), one for each sample, not \(\)"),
+        (np.zeros((2, 1)), r"values must have shape \(N,\), one for each sample, not \(2, 1\)"),
         (np.array([2**53 + 1]), "from -2\\*\\*53 to 2\\*\\*53, .* sample 0 has 9007199254740993"),
         (np.zeros(2, dtype=complex), "real numbers, not of complex128"),
         (["a"], "real numbers, not of <U1"),

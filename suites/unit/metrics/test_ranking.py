@@ -108,9 +108,17 @@ def test_they_are_one_float_in_any_world(
 @pytest.mark.parametrize(
     ("scores", "labels", "message"),
     [
-        ([0.1, 0.2], [1, 1], "all 4 samples are positive; it takes samples of both classes"),
-        ([0.1, 0.2], [0, 0], "all 4 samples are negative; it takes samples of both classes"),
-        ([math.nan, 0.2], [0, 1], "2 of 4 scores are NaN, which has no rank"),
+        (
+            [0.1, 0.2],
+            [1, 1],
+            "all 4 samples are positive; this metric needs samples of both classes",
+        ),
+        (
+            [0.1, 0.2],
+            [0, 0],
+            "all 4 samples are negative; this metric needs samples of both classes",
+        ),
+        ([math.nan, 0.2], [0, 1], "2 of 4 scores are NaN, which can't be ranked"),
         ([], [], "all 0 samples"),
     ],
 )
