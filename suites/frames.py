@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from disteval import framing
+from disteval import frames
 from hypothesis import strategies as st
 
 _ARRAYS: tuple[Callable[[], Any], ...] = (
@@ -23,7 +23,7 @@ _ARRAYS: tuple[Callable[[], Any], ...] = (
     lambda: np.float32(0.1),
 )
 
-plain_objects = st.recursive(
+arrays_and_objects = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
@@ -40,7 +40,7 @@ plain_objects = st.recursive(
     ),
     max_leaves=8,
 )
-"""What needs no pickle."""
+"""Numbers, text, bytes, arrays, and containers of them."""
 
 
 objects = st.recursive(
@@ -75,11 +75,11 @@ class Unloadable:
 
 
 @contextmanager
-def configured(**settings: Any) -> Iterator[None]:
-    """`framing.configure`, undone at the end."""
-    before = framing.MAX_OBJECT_BYTES, framing.ALLOW_PICKLE
-    framing.configure(**settings)
+def configured(max_object_bytes: int) -> Iterator[None]:
+    """`frames.configure`, undone at the end."""
+    before = frames.max_object_bytes()
+    frames.configure(max_object_bytes=max_object_bytes)
     try:
         yield
     finally:
-        framing.configure(max_object_bytes=before[0], allow_pickle=before[1])
+        frames.configure(max_object_bytes=before)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from disteval import framing
+from disteval import frames
 from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
 
 T = TypeVar("T")
@@ -17,11 +17,11 @@ class Counting(ThreadsDist):
     """Notes how many bytes this rank sends in each all-gather."""
 
     def __init__(self, inner: ThreadsDist) -> None:
-        super().__init__(*inner._own)
+        super().__init__(inner._own.group, inner._own.rank)
         self.sent: list[int] = []
 
     def all_gather_object(self, obj: Any) -> list[Any]:
-        self.sent.append(len(framing.encode(obj)))
+        self.sent.append(len(frames.encode(obj)))
         return super().all_gather_object(obj)
 
 

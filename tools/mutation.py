@@ -34,11 +34,12 @@ EXPLAINED = Path(__file__).with_name("survivors.toml")
 TIMEOUT_S = 60.0
 PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
 
-FRAMES = ["unit/test_framing", "unit/test_frame_blocks", "unit/test_framing_fuzz"]
+FRAMES = ["unit/test_frames", "unit/test_frame_blocks", "unit/test_frames_fuzz"]
 TESTS = {
     "harness/disteval/sharding.py": ["unit/test_sharding"],
-    "harness/disteval/framing.py": FRAMES,
-    "harness/disteval/wire.py": FRAMES,
+    "harness/disteval/frames/cap.py": FRAMES,
+    "harness/disteval/frames/layout.py": FRAMES,
+    "harness/disteval/frames/serialising.py": FRAMES,
     "harness/disteval/metrics/accuracy.py": [
         "unit/metrics/test_accuracy",
         "unit/metrics/test_labels",

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """Calls a function when the body of a ``with`` takes too long; one thread serves all bodies.
+    """A time limit for the body of a ``with``; one thread watches all bodies.
 
     Args:
-        seconds: How long a body may take.
-        expired: What to do then, in that thread; it is to make the body raise.
+        seconds: The time that a body may take.
+        expired: The function to call when the time is over, in that thread; it must make the body
+            raise.
     """
 
     def __init__(self, seconds: float, expired: Callable[[], None]) -> None:
@@ -33,7 +34,7 @@ class Deadline:
         self._until = None
 
     def _watch(self) -> None:
-        # The deadline of a body that begins while this sleeps is later than when this wakes.
+        # A body that begins while this sleeps has its deadline after this wakes.
         left = self._seconds
         while not self._closed.wait(left):
             until = self._until

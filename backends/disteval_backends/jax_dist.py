@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -16,9 +17,9 @@ _SHUTDOWN_SECONDS = 5
 
 
 class JaxDist(HostArrayDist):
-    """Object collectives over uint8 arrays, one process a rank, any devices.
+    """Object collectives over uint8 arrays in host memory, one process a rank.
 
-    The device arrays of a model are none of its business: what travels are host arrays.
+    The arrays of a model may live on any device; this backend does not touch them.
     """
 
     library: ClassVar[str] = "jax"
@@ -31,9 +32,9 @@ class JaxDist(HostArrayDist):
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Join JAX's runtime, which rank 0 coordinates at ``rendezvous.host`` and ``port``."""
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        # Its preemption service takes SIGTERM for a notice, and the process goes on.
+        # JAX's preemption service catches SIGTERM, and the process would go on.
         jax.config.update("jax_enable_preemption_service", False)
-        cls._number_anew()
+        super().init_process(rank, world_size, rendezvous)
         address = f"{rendezvous.host}:{rendezvous.port}"
         seconds = max(1, min(int(rendezvous.timeout), _MAX_SECONDS))
         jax.distributed.initialize(
@@ -69,16 +70,14 @@ class JaxDist(HostArrayDist):
         """The number of processes; 1 outside of a group."""
         return int(jax.process_count()) if self.is_initialized else 1
 
-    def _all_gather(self, tensor: Bytes) -> list[Bytes]:
-        rounded = self._pad_tensor(tensor, _rounded(len(tensor)))
-        return [row[: len(tensor)] for row in multihost_utils.process_allgather(rounded)]
+    def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
+        return list(multihost_utils.process_allgather(self._rounded(tensor)))
 
-    def _broadcast(self, tensor: Bytes, src: int) -> Bytes:
-        rounded = self._pad_tensor(tensor, _rounded(len(tensor)))
-        sent = multihost_utils.broadcast_one_to_all(rounded, is_source=self.rank == src)
-        return np.asarray(sent)[: len(tensor)]
+    def _broadcast_tensor(self, tensor: Bytes, src: int) -> Bytes:
+        is_source = self.rank == src
+        sent = multihost_utils.broadcast_one_to_all(self._rounded(tensor), is_source=is_source)
+        return np.asarray(sent)
 
-
-def _rounded(size: int) -> int:
-    """The next power of two: XLA compiles a collective for each length, so there are to be few."""
-    return 1 << (size - 1).bit_length()
+    def _rounded(self, tensor: Bytes) -> Bytes:
+        # XLA compiles a collective for each length, so only powers of two are used.
+        return self._to_tensor(tensor.data, 1 << (len(tensor) - 1).bit_length())

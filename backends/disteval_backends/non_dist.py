@@ -1,18 +1,20 @@
-"""One process, no library: what every other backend must agree with at world size 1."""
+"""One process and no library: every other backend must agree with it at world size 1."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
-from disteval import framing
-from disteval.contract import BaseDistBackend, Capabilities, No
+from disteval.contract import Capabilities, No
+from disteval.frames import Buffer
+from disteval.templates import BytesBaseDistBackend
 
 
-class NonDist(BaseDistBackend):
-    """The world of one.
+class NonDist(BytesBaseDistBackend):
+    """A group of one rank.
 
-    Objects still travel through a frame, so that what works here works on many ranks: results are
-    copies, and an object that can't be serialised is an error.
+    Objects become frames here too, so that code that works here works on many ranks: results are
+    copies, and an object that cannot be serialised is an error.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -34,11 +36,5 @@ class NonDist(BaseDistBackend):
         """Always 1."""
         return 1
 
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        """See `BaseDistBackend.all_gather_object`."""
-        return [framing.decode(framing.encode(obj), 0)]
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """See `BaseDistBackend.broadcast_object`."""
-        self._check_src(src)
-        return framing.decode(framing.encode(obj), src)
+    def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        return [bytearray(mine)]

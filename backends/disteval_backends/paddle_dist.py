@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ class PaddleDist(HostArrayDist):
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Join a gloo group whose store rank 0 keeps at ``rendezvous.host`` and ``port``."""
-        cls._number_anew()
+        super().init_process(rank, world_size, rendezvous)
         address = f"{rendezvous.host}:{rendezvous.port}"
         os.environ |= {
             "PADDLE_DISTRI_BACKEND": "gloo",
@@ -46,7 +47,7 @@ class PaddleDist(HostArrayDist):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether Paddle has a default process group; a CPU place alone is none."""
+        """Whether Paddle has a default process group."""
         return bool(dist.is_initialized())
 
     @property
@@ -59,12 +60,12 @@ class PaddleDist(HostArrayDist):
         """The default group's size; 1 when there is none."""
         return int(dist.get_world_size()) if self.is_initialized else 1
 
-    def _all_gather(self, tensor: Bytes) -> list[Bytes]:
+    def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
         gathered: list[paddle.Tensor] = []
         dist.all_gather(gathered, paddle.to_tensor(tensor))
         return [np.asarray(other.numpy()) for other in gathered]
 
-    def _broadcast(self, tensor: Bytes, src: int) -> Bytes:
+    def _broadcast_tensor(self, tensor: Bytes, src: int) -> Bytes:
         moved = paddle.to_tensor(tensor)
         dist.broadcast(moved, src)
         return np.asarray(moved.numpy())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +29,7 @@ class TFCollectiveDist(HostArrayDist):
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Start this rank's worker, and wait for the others'."""
+        super().init_process(rank, world_size, rendezvous)
         with socket.create_server((rendezvous.own_host, 0)) as probe:
             port = probe.getsockname()[1]
         rendezvous.publish(f"worker {rank}", f"{rendezvous.own_host}:{port}")
@@ -37,13 +38,12 @@ class TFCollectiveDist(HostArrayDist):
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec({"worker": workers}), task_type="worker", task_id=rank
             ),
-            # Not its own timeout: for each collective TensorFlow keeps a thread asleep until that
-            # has passed, and aborts the process when there are thousands.
+            # TensorFlow's own timeout is not used: it keeps a thread asleep for each collective
+            # until the timeout has passed, and aborts the process when there are thousands.
             tf.distribute.experimental.CommunicationOptions(
                 implementation=tf.distribute.experimental.CommunicationImplementation.RING,
             ),
         )
-        cls._number_anew()
         cls._rank = rank
         cls._gather = staticmethod(_gather_with(cls._strategy))
         if world_size > 1:
@@ -72,20 +72,18 @@ class TFCollectiveDist(HostArrayDist):
         """The number of workers; 1 outside of a group."""
         return int(self._strategy.num_replicas_in_sync) if self.is_initialized else 1
 
-    def _all_gather(self, tensor: Bytes) -> list[Bytes]:
-        # TensorFlow has no collectives of bytes: four of them travel as an int32.
-        words = self._pad_tensor(tensor, -(-len(tensor) // 4) * 4).view(np.int32)
+    def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
+        # TensorFlow cannot gather bytes: four of them travel as an int32.
         with self._deadline:
-            gathered = self._gather(tf.constant(words)).numpy()
-        rows = gathered.reshape(self.world_size, len(words))
-        return [row.view(np.uint8)[: len(tensor)] for row in rows]
+            gathered = self._gather(tf.constant(tensor.view(np.int32))).numpy()
+        return list(gathered.view(np.uint8).reshape(self.world_size, len(tensor)))
 
-    def _broadcast(self, tensor: Bytes, src: int) -> Bytes:
-        return self._all_gather(tensor)[src]
+    def _broadcast_tensor(self, tensor: Bytes, src: int) -> Bytes:
+        return self._all_gather_tensor(tensor)[src]
 
 
 def _begin(gather: Callable[[Any], Any], seconds: float) -> None:
-    """Trace the graph and connect the workers: no collective after it has that to wait for."""
+    """Trace the graph and connect the workers, so that no later collective waits for that."""
     deadline = Deadline(seconds, _abort)
     try:
         with deadline:
@@ -95,7 +93,7 @@ def _begin(gather: Callable[[Any], Any], seconds: float) -> None:
 
 
 def _abort() -> None:
-    """End the collective that this process waits in, and all later ones, with an error."""
+    """End the collective that this process waits in with an error, and all later ones too."""
     from tensorflow.python.eager import context
 
     context.context().abort_collective_ops(
@@ -104,7 +102,7 @@ def _abort() -> None:
 
 
 def _gather_with(strategy: Any) -> Callable[[Any], Any]:
-    """One graph for all lengths."""
+    """Return a function that gathers tensors; one graph serves all lengths."""
     device = strategy.extended.worker_devices[0]
 
     def gather(words: Any) -> Any:
@@ -113,7 +111,7 @@ def _gather_with(strategy: Any) -> Callable[[Any], Any]:
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])  # type: ignore[untyped-decorator]
     def run(words: Any) -> Any:
         with tf.device(device):
-            words = tf.identity(words)  # what lies nowhere can't be gathered
+            words = tf.identity(words)  # a tensor without a device cannot be gathered
         return strategy.run(gather, args=(words,))
 
     return run  # type: ignore[no-any-return]

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from disteval import framing
-from disteval.contract import BaseDistBackend, Rendezvous
-from disteval.wire import ALIGNMENT, Call
+from disteval.contract import Rendezvous
+from disteval.frames import ALIGNMENT, Buffer
+from disteval.templates import BytesBaseDistBackend
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 
-class TFHorovodDist(BaseDistBackend):
-    """Object collectives over Horovod's all-gather, which takes a length of its own from each rank.
-
-    One all-gather a call, whatever the sizes: frames tell their length. A broadcast is an
-    all-gather to which the other ranks give an empty frame.
-    """
+class TFHorovodDist(BytesBaseDistBackend):
+    """Object collectives over Horovod's all-gather, to which each rank may give another length."""
 
     library: ClassVar[str] = "horovod"
 
     # In eager mode Horovod pairs calls by their order alone, so two threads must not interleave.
     _one_at_a_time: ClassVar[threading.Lock] = threading.Lock()
     _server: ClassVar[RendezvousHTTPServer | None] = None
-    _calls: ClassVar[Iterator[int]] = itertools.count(1)
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Join the ranks that `horovodrun` started, or meet at a server that rank 0 starts."""
+        super().init_process(rank, world_size, rendezvous)
         if "HOROVOD_GLOO_RENDEZVOUS_PORT" not in os.environ:
             if rank == 0:
                 cls._server = _serve(rendezvous.host, world_size)
@@ -50,7 +46,6 @@ class TFHorovodDist(BaseDistBackend):
             "HOROVOD_GLOO_TIMEOUT_SECONDS": seconds,
         }
         hvd.init()
-        cls._calls = itertools.count(1)
 
     @classmethod
     def finalize_process(cls) -> None:
@@ -77,49 +72,37 @@ class TFHorovodDist(BaseDistBackend):
         """Horovod's size; 1 outside of a group."""
         return int(hvd.size()) if self.is_initialized else 1
 
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        """See `BaseDistBackend.all_gather_object`."""
-        call = self._next_call()
-        frames = self._gather(obj, call)
-        return [framing.decode(frame, rank, call) for rank, frame in enumerate(frames)]
+    def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        # Parts begin at multiples of the alignment, and no rank gives an empty tensor.
+        lengths = [size // ALIGNMENT * ALIGNMENT + ALIGNMENT for size in sizes]
+        array = _aligned_copy(mine, lengths[self.rank])
+        with self._one_at_a_time:
+            # Through DLPack a tensor shares the array's memory.
+            tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+            memory = _memory_of(hvd.allgather(tensor, name="disteval"))
+        starts = accumulate(lengths[:-1], initial=0)
+        return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """See `BaseDistBackend.broadcast_object`."""
-        self._check_src(src)
-        call = self._next_call(src)
-        frames = self._gather(obj if self.rank == src else None, call)
-        return framing.decode(frames[src], src, call)
 
-    def _numbers(self) -> Iterator[int]:
-        return self._calls
-
-    def _gather(self, obj: Any, call: Call) -> list[memoryview]:
-        """Every rank's frame, in rank order, in memory of their own."""
-        mine = framing.encode_array(framing.Numbered(obj, call), ALIGNMENT)
-        view = mine.data
-        if self.is_initialized:
-            with self._one_at_a_time:
-                # Through DLPack a tensor shares the array's memory.
-                tensor = tf.experimental.dlpack.from_dlpack(mine.__dlpack__())
-                view = _memory_of(hvd.allgather(tensor, name="disteval"))
-        frames = []
-        for rank in range(self.world_size):
-            size = framing.size_of(view, rank, call)
-            frames.append(view[:size])
-            view = view[-(-size // ALIGNMENT) * ALIGNMENT :]
-        return frames
+def _aligned_copy(data: Buffer, size: int) -> Any:
+    """Copy bytes to the front of an array of ``size`` bytes whose memory TensorFlow can share."""
+    memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    array = memory[start : start + size]
+    array[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    return array
 
 
 def _memory_of(tensor: tf.Tensor) -> memoryview:
-    """The memory of a uint8 tensor that nobody else holds, writable, without a copy."""
-    array = np.asarray(tensor)  # shares it, but calls it read-only
+    """Return the memory of a uint8 tensor that nothing else uses, writable, without a copy."""
+    array = np.asarray(tensor)  # shares the memory, but calls it read-only
     memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-    memory.held_by = tensor  # type: ignore[attr-defined]  # it lives as long as its memory
+    memory.held_by = tensor  # type: ignore[attr-defined]  # the tensor lives as long as its memory
     return memoryview(memory).cast("B")
 
 
 def _serve(host: str, world_size: int) -> RendezvousHTTPServer:
-    """Start the server where Gloo's ranks find each other; Horovod's own takes all interfaces."""
+    """Start the server where Gloo's ranks meet; Horovod would start one on all interfaces."""
     server = RendezvousHTTPServer((host, 0), RendezvousHandler, False)
     server.init(get_host_assignments(parse_hosts(f"{host}:{world_size}"), world_size))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -127,7 +110,7 @@ def _serve(host: str, world_size: int) -> RendezvousHTTPServer:
 
 
 def _environment(rank: int, world_size: int, host: str, port: str) -> dict[str, str]:
-    """What `horovodrun` would set for this rank; all ranks count as one host's."""
+    """Return the variables that `horovodrun` would set for this rank; all ranks count as local."""
     found = {
         "HOROVOD_RANK": rank,
         "HOROVOD_SIZE": world_size,

@@ -1,37 +1,45 @@
 """Ranks as threads of one process: the reference that other backends must agree with.
 
-Hundreds of ranks cost milliseconds, so exactness can be shown at world sizes that no machine at
-hand could start as processes.
+A group of hundreds of ranks starts in milliseconds, so exactness can be shown at world sizes that
+no machine at hand could start as processes.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from disteval import framing
-from disteval.contract import BaseDistBackend, Rendezvous
+from disteval.contract import Rendezvous
+from disteval.frames import Buffer
+from disteval.templates import BytesBaseDistBackend
 
 
 class ThreadGroup:
-    """What the threads of one world share.
+    """The memory that the threads of one group share.
 
     Args:
-        world_size: How many threads.
-        timeout: Seconds that a thread waits for another; then the group is broken for good.
+        world_size: The number of threads.
+        timeout: The seconds that a thread waits for another; after that the group stays broken.
     """
 
     def __init__(self, world_size: int, timeout: float) -> None:
-        self.frames: list[bytes | bytearray] = [b""] * world_size
+        self.sent: list[Buffer] = [b""] * world_size
         self.barrier = threading.Barrier(world_size, timeout=timeout)
-        self.numbers = [itertools.count(1) for _ in range(world_size)]
-        self.members = 0
+        self.members = [Member(self, rank) for rank in range(world_size)]
+        self.joined = 0
 
 
-class ThreadsDist(BaseDistBackend):
+class Member:
+    """One rank of a group."""
+
+    def __init__(self, group: ThreadGroup, rank: int) -> None:
+        self.group = group
+        self.rank = rank
+
+
+class ThreadsDist(BytesBaseDistBackend):
     """One thread's view of its group.
 
     Args:
@@ -46,7 +54,7 @@ class ThreadsDist(BaseDistBackend):
     _joined: ClassVar[threading.local] = threading.local()
 
     def __init__(self, group: ThreadGroup | None = None, rank: int = 0) -> None:
-        self._own = None if group is None else (group, rank)
+        self._own = None if group is None else group.members[rank]
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
@@ -54,67 +62,60 @@ class ThreadsDist(BaseDistBackend):
         with cls._lock:
             fresh = ThreadGroup(world_size, min(rendezvous.timeout, threading.TIMEOUT_MAX))
             group = cls._groups.setdefault(rendezvous.path, fresh)
-            group.members += 1
-        cls._joined.group = group, rank, rendezvous.path
+            group.joined += 1
+        cls._joined.member, cls._joined.path = group.members[rank], rendezvous.path
 
     @classmethod
     def finalize_process(cls) -> None:
-        """Leave the group; the last one to leave ends it."""
-        group, _, path = cls._joined.__dict__.pop("group", (None, 0, None))
-        if group is not None:
+        """Leave the group; the last thread that leaves ends it."""
+        member: Member | None = cls._joined.__dict__.pop("member", None)
+        if member is not None:
             with cls._lock:
-                group.members -= 1
-                if group.members == 0:
-                    cls._groups.pop(path, None)
+                member.group.joined -= 1
+                if member.group.joined == 0:
+                    cls._groups.pop(cls._joined.path, None)
 
     @property
     def is_initialized(self) -> bool:
         """Whether this thread is in a group."""
-        return self._membership() is not None
+        return self._member is not None
 
     @property
     def rank(self) -> int:
         """This thread's rank; 0 outside of any group."""
-        membership = self._membership()
-        return membership[1] if membership else 0
+        member = self._member
+        return member.rank if member else 0
 
     @property
     def world_size(self) -> int:
         """The number of threads; 1 outside of any group."""
-        membership = self._membership()
-        return membership[0].barrier.parties if membership else 1
+        member = self._member
+        return len(member.group.members) if member else 1
 
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        """See `BaseDistBackend.all_gather_object`."""
-        call = self._next_call()
-        frames = self._exchange(framing.encode(framing.Numbered(obj, call)))
-        # Each thread takes memory of its own: arrays are views of it.
-        return [framing.decode(bytearray(frame), rank, call) for rank, frame in enumerate(frames)]
+    @property
+    def _member(self) -> Member | None:
+        return self._own or getattr(self._joined, "member", None)
 
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """See `BaseDistBackend.broadcast_object`."""
-        self._check_src(src)
-        call = self._next_call(src)
-        mine = framing.Numbered(obj if self.rank == src else None, call)
-        return framing.decode(bytearray(self._exchange(framing.encode(mine))[src]), src, call)
+    @property
+    def _group(self) -> object:
+        return self._member or type(self)
 
-    def _numbers(self) -> Iterator[int]:
-        membership = self._membership()
-        return membership[0].numbers[membership[1]] if membership else super()._numbers()
+    def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        # Each thread needs memory of its own, because arrays become views of it.
+        return [bytearray(data) for data in self._exchange(mine)]
 
-    def _exchange(self, frame: bytes | bytearray) -> list[bytes | bytearray]:
-        """Every thread's frame, in rank order."""
-        membership = self._membership()
-        if membership is None:
-            return [frame]
-        group, rank = membership
-        group.frames[rank] = frame
+    def _broadcast_bytes(self, mine: Buffer, sizes: Sequence[int], src: int) -> Buffer:
+        return bytearray(self._exchange(mine)[src])
+
+    def _exchange(self, mine: Buffer) -> list[Buffer]:
+        """Return the bytes of every thread, in rank order."""
+        member = self._member
+        if member is None:
+            return [mine]
+        group = member.group
+        group.sent[member.rank] = bytes(mine)  # the sender may change its array afterwards
         group.barrier.wait()
-        frames = list(group.frames)
-        # Nobody may put the next frame there before everybody has read this one.
+        received = list(group.sent)
+        # No thread may put its next bytes there before every thread has these.
         group.barrier.wait()
-        return frames
-
-    def _membership(self) -> tuple[ThreadGroup, int] | None:
-        joined = getattr(self._joined, "group", None)
-        return self._own or (joined and joined[:2])
+        return received

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
-import itertools
 import os
 import socket
 import struct
 import sys
-import weakref
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from disteval import framing
-from disteval.contract import Capabilities, No, Rendezvous, TensorBaseDistBackend
+from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import BackendUnavailableError, UsageError
-
-_calls: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
-"""What numbers the collectives of each process group."""
+from disteval.frames import Buffer
+from disteval.templates import TensorBaseDistBackend
 
 _SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 
 
 class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
-    """What gloo and NCCL share; a subclass says which device its tensors live on.
+    """The common base of gloo and NCCL; a subclass says on which device its tensors live.
 
     Args:
         process_group: A group of your own; None stands for the default group, whenever it is made.
@@ -38,7 +35,7 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
     device_type: ClassVar[str]
 
     def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
-        self._group = process_group
+        self._process_group = process_group
 
     @property
     def is_initialized(self) -> bool:
@@ -48,12 +45,12 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
     @property
     def rank(self) -> int:
         """The rank in the process group; 0 when there is none."""
-        return dist.get_rank(self._group) if self.is_initialized else 0
+        return dist.get_rank(self._process_group) if self.is_initialized else 0
 
     @property
     def world_size(self) -> int:
         """The process group's size; 1 when there is none."""
-        return dist.get_world_size(self._group) if self.is_initialized else 1
+        return dist.get_world_size(self._process_group) if self.is_initialized else 1
 
     @classmethod
     def finalize_process(cls) -> None:
@@ -65,41 +62,37 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
     def _device(self) -> torch.device:
         """The device of the tensors that travel."""
 
-    def _object_to_tensor(self, obj: Any) -> torch.Tensor:
-        return torch.from_numpy(framing.encode_array(obj)).to(self._device())
+    @property
+    def _group(self) -> object:
+        if not self.is_initialized:
+            return self
+        self._check_group()
+        return dist.group.WORLD if self._process_group is None else self._process_group
 
-    def _tensor_to_object(self, tensor: torch.Tensor, size: int, rank: int) -> Any:
-        return framing.decode(memoryview(tensor[:size].cpu().numpy()), rank)
+    def _to_tensor(self, data: Buffer, size: int) -> torch.Tensor:
+        tensor = torch.empty(size, dtype=torch.uint8)
+        tensor.numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+        return tensor.to(self._device())
 
-    def _pad_tensor(self, tensor: torch.Tensor, size: int) -> torch.Tensor:
-        if len(tensor) == size:
-            return tensor
-        padded = torch.empty(size, dtype=torch.uint8, device=tensor.device)
-        padded[: len(tensor)] = tensor
-        return padded
+    def _to_bytes(self, tensor: torch.Tensor) -> Buffer:
+        return memoryview(tensor.cpu().numpy())
 
-    def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def _all_gather_tensor(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(gathered, tensor, group=self._group)
+        dist.all_gather(gathered, tensor, group=self._process_group)
         return gathered
 
-    def _broadcast(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
-        root = src if self._group is None else dist.get_global_rank(self._group, src)
-        dist.broadcast(tensor, src=root, group=self._group)
+    def _broadcast_tensor(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
+        group = self._process_group
+        root = src if group is None else dist.get_global_rank(group, src)
+        dist.broadcast(tensor, src=root, group=group)
         return tensor
-
-    def _numbers(self) -> Iterator[int]:
-        if not self.is_initialized:
-            return super()._numbers()
-        self._check_group()
-        group = dist.group.WORLD if self._group is None else self._group
-        return _calls.setdefault(group, itertools.count(1))
 
     def _check_group(self) -> None:
         """Refuse a group that can't move this backend's tensors, before the library hangs on it."""
         if self.rank < 0:
             raise UsageError("this process is not in the process group; only its members may call")
-        devices = dist.get_backend_config(self._group)
+        devices = dist.get_backend_config(self._process_group)
         if self.device_type not in devices:
             raise UsageError(
                 f"this process group ({devices}) does not move {self.device_type} tensors; "
@@ -146,7 +139,7 @@ class TorchCUDADist(_TorchDist):
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Take a GPU of this machine, and join an NCCL group."""
         devices = torch.cuda.device_count()
-        # Launchers over several machines tell which of those here; of our own, rank is as good.
+        # A launcher over several machines says which ranks are here; ours starts all of them here.
         here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
         if here > devices:
             raise BackendUnavailableError(

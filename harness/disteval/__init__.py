@@ -8,7 +8,6 @@ from disteval.contract import (
     Capabilities,
     No,
     Rendezvous,
-    TensorBaseDistBackend,
 )
 from disteval.errors import (
     BackendUnavailableError,
@@ -31,10 +30,12 @@ from disteval.registry import (
     set_default_dist_backend,
 )
 from disteval.sharding import ShardPlan
+from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
 
 __all__ = [
     "BackendUnavailableError",
     "BaseDistBackend",
+    "BytesBaseDistBackend",
     "Capabilities",
     "CoverageError",
     "DataError",

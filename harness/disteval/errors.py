@@ -42,23 +42,6 @@ class FrameError(HarnessError):
     """The bytes that arrived are not a frame: damaged, truncated, or over the size cap."""
 
 
-class IncompleteFrameError(FrameError):
-    """A frame is longer than the bytes that arrived.
-
-    Args:
-        what: What is missing, as a sentence.
-        size: The length of the whole frame in bytes.
-    """
-
-    def __init__(self, what: str, size: int) -> None:
-        super().__init__(what, size)
-        self.what = what
-        self.size = size
-
-    def __str__(self) -> str:
-        return self.what
-
-
 class RankError(HarnessError):
     """An error on one rank, raised on every rank so that no rank waits for the others.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from disteval import framing
+from disteval import frames
 from disteval.contract import BaseDistBackend
 from disteval.metrics import Accuracy
 from disteval.worlds import World
@@ -86,7 +86,7 @@ def mmevals(backend: BaseDistBackend, rounds: int) -> tuple[str, int, list[float
     accuracy = mmeval.Accuracy(dist_backend="torch_cpu")
     fill(accuracy, MMEVAL_SIZE, backend.rank, torch.from_numpy)
     size = WORLD_SIZE * MMEVAL_SIZE - 1
-    sent = len(framing.encode(accuracy._results))
+    sent = len(frames.encode(accuracy._results))
     compute = lambda: accuracy.compute(size=size)  # noqa: E731
     verify({"top1": compute()["top1"]}, MMEVAL_SIZE)
     return "mmeval", MMEVAL_SIZE, time_it(backend, compute, rounds, 1), sent

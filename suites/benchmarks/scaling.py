@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from disteval import framing
+from disteval import frames
 from disteval.contract import BaseDistBackend
 from disteval.worlds import World
 
@@ -99,13 +99,13 @@ def _gathers(backend: BaseDistBackend, rounds: int) -> list[list[float]]:
 
 def gamma_of() -> float:
     """Return the seconds of opening a small frame, the median of nine times `FRAMES`."""
-    call = framing.Call(1)
-    block = framing.split((None, None, [(1000, [500], None, None)]), call).block
-    blocks = bytearray(block * FRAMES)
+    call = frames.Call(1)
+    block = frames.split((None, None, [(1000, [500], None, None)]), call).block
     times = []
     for _ in range(9):
         begin = time.perf_counter()
-        framing.decode_blocks(blocks, call)
+        for rank in range(FRAMES):
+            frames.decode(block, rank, call)
         times.append((time.perf_counter() - begin) / FRAMES)
     return statistics.median(times)
 
@@ -134,10 +134,10 @@ def page(backend: str, load: float, points: list[Point], model: Model) -> Iterat
     )
     yield _EXTRAPOLATED
     heads = "".join(f" gathered, 10^{round(math.log10(samples))} samples |" for samples in SAMPLES)
-    yield f"| ranks | sums, {framing.BLOCK_BYTES} bytes of each rank |{heads}"
+    yield f"| ranks | sums, {frames.BLOCK_BYTES} bytes of each rank |{heads}"
     yield "|---:|---:|" + "---:|" * len(SAMPLES)
     for world_size in RANKS:
-        sizes = [framing.BLOCK_BYTES, *(_column(n, world_size) for n in SAMPLES)]
+        sizes = [frames.BLOCK_BYTES, *(_column(n, world_size) for n in SAMPLES)]
         cells = [1e3 * model.all_gather(world_size, size) for size in sizes]
         yield f"| {world_size} |" + "".join(f" {_short(cell)} |" for cell in cells)
     yield _END
@@ -169,7 +169,7 @@ evaluation on 512 ranks takes two collectives of one block and gives the same re
 
 def _column(samples: int, world_size: int) -> float:
     """Return the bytes that a rank sends of its share, which are at least one block."""
-    return max(framing.BLOCK_BYTES, COLUMN_BYTES * samples / world_size)
+    return max(frames.BLOCK_BYTES, COLUMN_BYTES * samples / world_size)
 
 
 def _short(milliseconds: float) -> str:
@@ -186,7 +186,7 @@ def plot(model: Model, path: Path) -> None:
     for samples in SAMPLES:
         seconds = [model.all_gather(w, _column(samples, w)) for w in ranks.tolist()]
         axes.loglog(ranks, seconds, "--", label=f"gathered, {samples:,} samples")
-    sums = [model.all_gather(w, framing.BLOCK_BYTES) for w in ranks.tolist()]
+    sums = [model.all_gather(w, frames.BLOCK_BYTES) for w in ranks.tolist()]
     axes.loglog(ranks, sums, label="sums, any number of samples")
     axes.legend()
     figure.savefig(path, metadata={"Date": None})

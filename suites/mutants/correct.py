@@ -7,8 +7,9 @@ import zlib
 from typing import Any, ClassVar
 
 import numpy as np
-from disteval import RankError, framing
-from disteval.contract import BaseDistBackend, Capabilities, No, TensorBaseDistBackend
+from disteval import RankError
+from disteval.contract import BaseDistBackend, Capabilities, No
+from disteval.templates import TensorBaseDistBackend
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.sockets import Sockets
@@ -42,7 +43,7 @@ class TinyChunks(ThreadsDist):
 
     def _exchange(self, frame: Any) -> Any:
         step = max(1, -(-len(frame) // 8))
-        pieces = [frame[i : i + step] for i in range(0, 8 * step, step)]
+        pieces = [bytes(frame)[i : i + step] for i in range(0, 8 * step, step)]
         parts = [super(TinyChunks, self)._exchange(piece) for piece in pieces]
         return [b"".join(part[rank] for part in parts) for rank in range(self.world_size)]
 
@@ -57,12 +58,10 @@ class Compressed(ThreadsDist):
 
 @correct
 class BroadcastsByGathering(ThreadsDist):
-    """Gathers everybody's frame, where only src's is real."""
+    """Gathers the bytes of all ranks, of which only those of src are used."""
 
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        self._check_src(src)
-        frames = self._exchange(framing.encode(obj if self.rank == src else None))
-        return framing.decode(frames[src], src)
+    def _broadcast_bytes(self, mine: Any, sizes: Any, src: int) -> Any:
+        return self._all_gather_bytes(mine, sizes)[src]
 
 
 @correct
@@ -106,23 +105,21 @@ class OwnErrors(ThreadsDist):
 class TensorTemplate(TensorBaseDistBackend[Any], ThreadsDist):
     """The tensor template over NumPy arrays, with padding that holds rubbish."""
 
-    def _object_to_tensor(self, obj: Any) -> Any:
-        return np.frombuffer(framing.encode(obj), dtype=np.uint8)
+    def _to_tensor(self, data: Any, size: int) -> Any:
+        padding = np.full(size - len(data), 0xAB, np.uint8)
+        return np.concatenate([np.frombuffer(data, np.uint8), padding])
 
-    def _tensor_to_object(self, tensor: Any, size: int, rank: int) -> Any:
-        return framing.decode(tensor[:size].tobytes(), rank)
+    def _to_bytes(self, tensor: Any) -> Any:
+        return tensor.tobytes()
 
-    def _pad_tensor(self, tensor: Any, size: int) -> Any:
-        return np.concatenate([tensor, np.full(size - len(tensor), 0xAB, np.uint8)])
-
-    def _all_gather(self, tensor: Any) -> list[Any]:
+    def _all_gather_tensor(self, tensor: Any) -> list[Any]:
         gathered = [np.frombuffer(f, np.uint8) for f in self._exchange(tensor.tobytes())]
         if len({len(other) for other in gathered}) > 1:
             raise ValueError("tensors of one all-gather must have one length")
         return gathered
 
-    def _broadcast(self, tensor: Any, src: int) -> Any:
-        return self._all_gather(tensor)[src]
+    def _broadcast_tensor(self, tensor: Any, src: int) -> Any:
+        return self._all_gather_tensor(tensor)[src]
 
 
 @correct

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from disteval import framing
-from disteval.contract import BaseDistBackend, Rendezvous
+from disteval.contract import Rendezvous
+from disteval.templates import BytesBaseDistBackend
 
 _SIZE = struct.Struct("<Q")
 
 
-class Sockets(BaseDistBackend):
-    """Every rank sends its frame to rank 0, which sends all frames to everybody."""
+class Sockets(BytesBaseDistBackend):
+    """Every rank sends its bytes to rank 0, which sends the bytes of all ranks to every rank."""
 
     _rank: ClassVar[int] = 0
     _world_size: ClassVar[int] = 1
@@ -22,6 +23,7 @@ class Sockets(BaseDistBackend):
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        super().init_process(rank, world_size, rendezvous)
         if rank == 0:
             with socket.create_server((rendezvous.host, 0)) as server:
                 server.settimeout(rendezvous.timeout)
@@ -48,28 +50,18 @@ class Sockets(BaseDistBackend):
     rank = property(lambda self: self._rank)
     world_size = property(lambda self: self._world_size)
 
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        frames = self._exchange(framing.encode(obj))
-        return [framing.decode(frame, rank) for rank, frame in enumerate(frames)]
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        self._check_src(src)
-        frames = self._exchange(framing.encode(obj if self.rank == src else None))
-        return framing.decode(frames[src], src)
-
-    def _exchange(self, frame: bytearray) -> list[Any]:
+    def _all_gather_bytes(self, mine: Any, sizes: Sequence[int]) -> list[Any]:
         if self._rank == 0:
-            frames = [frame, *(_receive(peer) for peer in self._peers)]
+            gathered = [
+                bytearray(mine),
+                *(_read(peer, size) for peer, size in zip(self._peers, sizes[1:], strict=True)),
+            ]
             for peer in self._peers:
-                for each in frames:
-                    peer.sendall(_SIZE.pack(len(each)) + each)
-            return frames
-        self._peers[0].sendall(_SIZE.pack(len(frame)) + frame)
-        return [_receive(self._peers[0]) for _ in range(self._world_size)]
-
-
-def _receive(peer: socket.socket) -> bytearray:
-    return _read(peer, *_SIZE.unpack(_read(peer, _SIZE.size)))
+                for each in gathered:
+                    peer.sendall(each)
+            return gathered
+        self._peers[0].sendall(mine)
+        return [_read(self._peers[0], size) for size in sizes]
 
 
 def _read(peer: socket.socket, size: int) -> bytearray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from disteval import evaluate, framing
+from disteval import evaluate, frames
 from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy, ConfusionMatrix, Mean
 from disteval_backends.threads_dist import ThreadsDist
@@ -52,6 +52,6 @@ def test_512_ranks_say_what_one_says_in_two_collectives_of_a_block() -> None:
         return found.metrics, matrix, found.padded, found.coverage, counting.sent
 
     (alone,) = values(run_ranks(1, rank))
-    assert alone[3:] == ("exact", [framing.BLOCK_BYTES] * 2)
+    assert alone[3:] == ("exact", [frames.BLOCK_BYTES] * 2)
     everywhere = values(run_ranks(WORLD_SIZE, rank))
     assert everywhere == [(*alone[:2], -SIZE % WORLD_SIZE, *alone[3:])] * WORLD_SIZE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from disteval import framing
+from disteval import frames
 from disteval.conformance.fingerprint import Seen, see
 from disteval.conformance.on_ranks import CannotBePickled, CannotBeUnpickled, payload, raises
 from disteval.conformance.rules import Bench, BrokenRuleError, rule
@@ -31,14 +31,14 @@ def check_unloadable(bench: Bench) -> None:
 def check_over_the_cap(bench: Bench) -> None:
     """An object over the cap is an error on every rank, or whole on every rank."""
     world = bench.world_size
-    cap = framing.MAX_OBJECT_BYTES
+    cap = frames.max_object_bytes()
     bench.run(limit, [_SMALL_CAP] * world)
     try:
         for guilty in range(world):
             for collective in _COLLECTIVES:
                 _check_cap(bench, guilty, collective)
     finally:
-        framing.configure(max_object_bytes=cap)  # ranks that are threads share it with the leader
+        frames.configure(max_object_bytes=cap)  # ranks that are threads share it with the leader
         if bench.world.is_open:
             bench.run(limit, [cap] * world)
 
@@ -79,7 +79,7 @@ def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> tup
 
 def limit(backend: BaseDistBackend, cap: int) -> None:
     """Set the largest payload that frames may have."""
-    framing.configure(max_object_bytes=cap)
+    frames.configure(max_object_bytes=cap)
 
 
 def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> tuple[str, Seen]:

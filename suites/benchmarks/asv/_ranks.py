@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-from disteval import evaluate, framing
+from disteval import evaluate, frames
 from disteval.contract import BaseDistBackend
 from disteval.data import ArrayDataset, load_cifar10, load_embedded
 from disteval.metrics import Accuracy
@@ -109,12 +109,12 @@ class CountingBackend(BaseDistBackend):
         return self.inner.world_size
 
     def all_gather_object(self, obj: Any) -> list[Any]:
-        self.sent += len(framing.encode(obj))
+        self.sent += len(frames.encode(obj))
         return self.inner.all_gather_object(obj)
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         if self.rank == src:
-            self.sent += len(framing.encode(obj))
+            self.sent += len(frames.encode(obj))
         return self.inner.broadcast_object(obj, src)
 
 

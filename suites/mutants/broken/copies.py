@@ -6,7 +6,7 @@ import queue
 from typing import Any
 
 import numpy as np
-from disteval import framing
+from disteval import frames
 
 from suites.mutants.broken.base import Gathered, Mutant
 from suites.mutants.broken.objects import ChangedArray
@@ -40,7 +40,7 @@ class EqualResultsAreOne(Mutant):
 
     def all_gather_object(self, obj: Any) -> Any:
         gathered = super().all_gather_object(obj)
-        return [self.cache.setdefault(bytes(framing.encode(item)), item) for item in gathered]
+        return [self.cache.setdefault(bytes(frames.encode(item)), item) for item in gathered]
 
 
 class EqualEntriesAreOne(Gathered):
@@ -50,7 +50,7 @@ class EqualEntriesAreOne(Gathered):
 
     def change(self, gathered: list[Any]) -> Any:
         decoded: dict[bytes, Any] = {}
-        return [decoded.setdefault(bytes(framing.encode(item)), item) for item in gathered]
+        return [decoded.setdefault(bytes(frames.encode(item)), item) for item in gathered]
 
 
 class ThreadsShareTheirResults(Mutant):
@@ -60,14 +60,14 @@ class ThreadsShareTheirResults(Mutant):
 
     def all_gather_object(self, obj: Any) -> Any:
         gathered = super().all_gather_object(obj)
-        membership = self._membership()
-        if membership is None:
+        member: Any = self._member
+        if member is None:
             return gathered
-        group, rank = membership
-        if rank == 0:
-            group.shared = gathered  # type: ignore[attr-defined]
+        group = member.group
+        if member.rank == 0:
+            group.shared = gathered
         group.barrier.wait()
-        shared = list(group.shared)  # type: ignore[attr-defined]
+        shared = list(group.shared)
         group.barrier.wait()
         return shared
 
@@ -106,10 +106,10 @@ class SendsWhenOthersArrive(Mutant):
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         self._check_src(src)
-        membership = self._membership()
-        if membership is None:
+        member = self._member
+        if member is None:
             return super().broadcast_object(obj, src)
-        group, rank = membership
+        group, rank = member.group, member.rank
         queues = group.__dict__.setdefault("queues", {})
         if rank == src:
             for other in range(self.world_size):
@@ -117,4 +117,4 @@ class SendsWhenOthersArrive(Mutant):
                     queues.setdefault((src, other), queue.SimpleQueue()).put(obj)
         else:
             obj = queues.setdefault((src, rank), queue.SimpleQueue()).get(timeout=20)
-        return framing.decode(framing.encode(obj), src)
+        return frames.decode(frames.encode(obj), src)

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from disteval import FrameError, RankError, framing
+from disteval import FrameError, RankError, frames
 from disteval.contract import Rendezvous
 
 from suites.mutants.broken.base import MUTANTS, Mutant
@@ -40,7 +40,7 @@ class HangsWhenOneCannotSend(Mutant):
 
     def all_gather_object(self, obj: Any) -> Any:
         # As a library does that serialises before it tells anybody.
-        framing.decode(framing.encode(obj), self.rank)
+        frames.decode(frames.encode(obj), self.rank)
         return super().all_gather_object(obj)
 
 
@@ -160,11 +160,11 @@ class Lonely(Sockets):
 
     launcher = "local"
 
-    def _exchange(self, frame: Any) -> Any:
+    def _all_gather_bytes(self, mine: Any, sizes: Any) -> Any:
         try:
-            return super()._exchange(frame)
+            return super()._all_gather_bytes(mine, sizes)
         except OSError:
-            return [frame] * self.world_size
+            return [mine] * self.world_size
 
 
 class LonelyAfterAnExit(Lonely):

@@ -49,7 +49,7 @@ class CannotBeCreatedBeforeJoining(Mutant):
 
     def __init__(self) -> None:
         super().__init__()
-        if self._membership() is None:
+        if self._member is None:
             raise RuntimeError("call init_process first")
 
 

@@ -85,10 +85,10 @@ class DoubleBufferOfEachObject(Mutant):
         self.calls = 0
 
     def _exchange(self, frame: Any) -> Any:
-        membership = self._membership()
-        if membership is None:
+        member = self._member
+        if member is None:
             return [frame]
-        group, rank = membership
+        group, rank = member.group, member.rank
         buffers = group.__dict__.setdefault("buffers", ({}, {}))
         self.calls += 1
         buffer = buffers[self.calls % 2]
@@ -104,11 +104,11 @@ class SkipsTheBarrier(Mutant):
     breaks = "5.1"
 
     def _exchange(self, frame: Any) -> Any:
-        group, rank = self._membership()  # type: ignore[misc]
-        group.frames[rank] = frame
-        group.barrier.wait()
-        time.sleep(0.001 * rank)
-        return list(group.frames)
+        member: Any = self._member
+        member.group.sent[member.rank] = frame
+        member.group.barrier.wait()
+        time.sleep(0.001 * member.rank)
+        return list(member.group.sent)
 
 
 class ReusesItsList(Mutant):

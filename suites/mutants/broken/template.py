@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from disteval import framing
 
 from suites.mutants.broken.base import MUTANTS
 from suites.mutants.correct import TensorTemplate
@@ -20,56 +19,50 @@ class TensorMutant(TensorTemplate):
         MUTANTS.append(cls)
 
 
-class TensorOfAnotherPickle(TensorMutant):
+class TensorOfBytesReversed(TensorMutant):
     breaks = "9.1"
 
-    def _object_to_tensor(self, obj: Any) -> Any:
-        return np.frombuffer(bytes(framing.encode(obj)) + b"\0", np.uint8)
-
-    def _tensor_to_object(self, tensor: Any, size: int, rank: int) -> Any:
-        return framing.decode(tensor[: size - 1].tobytes(), rank)
+    def _to_tensor(self, data: Any, size: int) -> Any:
+        return super()._to_tensor(bytes(data)[::-1], size)
 
 
 class TensorWithTwoDimensions(TensorMutant):
     breaks = "9.1"
 
-    def _object_to_tensor(self, obj: Any) -> Any:
-        return super()._object_to_tensor(obj)[:, None]
-
-    def _pad_tensor(self, tensor: Any, size: int) -> Any:
-        return super()._pad_tensor(tensor[:, 0], size)[:, None]
+    def _to_tensor(self, data: Any, size: int) -> Any:
+        return super()._to_tensor(data, size)[:, None]
 
 
-class TrimsNothing(TensorMutant):
-    breaks = "9.2"
+class BytesWithoutTheLast(TensorMutant):
+    breaks = "9.1"
 
-    def _tensor_to_object(self, tensor: Any, size: int, rank: int) -> Any:
-        return framing.decode(tensor.tobytes(), rank)
+    def _to_bytes(self, tensor: Any) -> Any:
+        return super()._to_bytes(tensor)[:-1]
 
 
 class PadsInFront(TensorMutant):
     breaks = "9.2"
 
-    def _pad_tensor(self, tensor: Any, size: int) -> Any:
-        return np.roll(super()._pad_tensor(tensor, size), size - len(tensor))
+    def _to_tensor(self, data: Any, size: int) -> Any:
+        return np.roll(super()._to_tensor(data, size), size - len(data))
 
 
 class PadsToAPowerOfTwo(TensorMutant):
     breaks = "9.2"
 
-    def _pad_tensor(self, tensor: Any, size: int) -> Any:
-        return super()._pad_tensor(tensor, 1 << (size - 1).bit_length())
+    def _to_tensor(self, data: Any, size: int) -> Any:
+        return super()._to_tensor(data, size if len(data) == size else 1 << size.bit_length())
 
 
 class TensorsInReverse(TensorMutant):
     breaks = "9.3"
 
-    def _all_gather(self, tensor: Any) -> list[Any]:
-        return super()._all_gather(tensor)[::-1]
+    def _all_gather_tensor(self, tensor: Any) -> list[Any]:
+        return super()._all_gather_tensor(tensor)[::-1]
 
 
 class TensorOfRank0(TensorMutant):
     breaks = "9.3"
 
-    def _broadcast(self, tensor: Any, src: int) -> Any:
-        return super()._all_gather(tensor)[0]
+    def _broadcast_tensor(self, tensor: Any, src: int) -> Any:
+        return super()._all_gather_tensor(tensor)[0]

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval import RankError, framing
+from disteval import RankError, frames
 from disteval.conformance.runner import check_backend, check_rule, select_rules
 from disteval.contract import Rendezvous
 from disteval.worlds import World
@@ -39,14 +39,14 @@ class Lenient(Sockets):
 
 
 def cap(backend: Any) -> int:
-    return framing.MAX_OBJECT_BYTES
+    return frames.max_object_bytes()
 
 
 def test_the_cap_that_a_rule_sets_does_not_outlive_it() -> None:
     [rule] = select_rules(["6.3"])
     with World(Lenient, 2) as world:
         assert check_rule(rule, Lenient, world).outcome == "failed"
-        assert world.run(cap) == [framing.MAX_OBJECT_BYTES] * 2
+        assert world.run(cap) == [frames.max_object_bytes()] * 2
 
 
 def test_a_world_to_be_lost_that_cannot_start_costs_no_other_rule_its_verdict() -> None:

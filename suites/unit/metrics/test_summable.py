@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pytest
-from disteval import RankError, ShardPlan, UsageError, framing
+from disteval import RankError, ShardPlan, UsageError, frames
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SummableMetric
 from disteval.metrics.summable import Sums
 from disteval_backends.threads_dist import ThreadsDist
@@ -123,7 +123,7 @@ def test_what_travels_does_not_grow_with_the_data() -> None:
             sent.append((len(counting.sent), sum(counting.sent)))
         return sent
 
-    assert values(run_ranks(2, rank)) == [[(1, framing.BLOCK_BYTES)] * 2] * 2
+    assert values(run_ranks(2, rank)) == [[(1, frames.BLOCK_BYTES)] * 2] * 2
 
 
 @given(st.integers(1, 30), st.integers(1, 4))

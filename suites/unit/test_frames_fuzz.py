@@ -5,45 +5,43 @@ from __future__ import annotations
 import tracemalloc
 import zlib
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
-from disteval import FrameError, RankError, framing, plain, wire
-from disteval.framing import BLOCK_BYTES
+from disteval import FrameError, RankError, frames
+from disteval.frames import BLOCK_BYTES, serialising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.frames import configured, plain_objects
+from suites.frames import arrays_and_objects, configured
 
 _CAP = 1 << 18
 _CHECKSUM = slice(4, 8)
 _BODY = 40
 
 
-@given(plain_objects, st.booleans(), st.data())
-def test_a_flipped_bit_of_header_or_body_is_an_error(
-    obj: Any, allow_pickle: bool, data: st.DataObject
-) -> None:
-    with configured(allow_pickle=allow_pickle):
-        frame = framing.encode(obj)
-        body = wire.read_header(memoryview(frame), 0).body
-        start = _BODY if _BODY + body <= BLOCK_BYTES else BLOCK_BYTES
-        places = [*range(_BODY), *range(start, start + body)]
-        frame[data.draw(st.sampled_from(places))] ^= 1 << data.draw(st.integers(0, 7))
-        try:
-            framing.decode(frame, 0)
-        except FrameError:
-            return
+@given(arrays_and_objects, st.data())
+def test_a_flipped_bit_of_header_or_body_is_an_error(obj: Any, data: st.DataObject) -> None:
+    frame = frames.encode(obj)
+    body = frames.read_header(frame, 0).body
+    start = _BODY if _BODY + body <= BLOCK_BYTES else BLOCK_BYTES
+    places = [*range(_BODY), *range(start, start + body)]
+    frame[data.draw(st.sampled_from(places))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        frames.decode(frame, 0)
+    except FrameError:
+        return
     raise AssertionError("the damage was not noticed")
 
 
-@given(plain_objects, st.data())
+@given(arrays_and_objects, st.data())
 @settings(max_examples=400)
 def test_damage_that_no_checksum_shows_does_no_more_than_raise(
     obj: Any, data: st.DataObject
 ) -> None:
-    with configured(allow_pickle=False, max_object_bytes=_CAP):
-        frame = framing.encode(obj)
+    with configured(max_object_bytes=_CAP):
+        frame = frames.encode(obj)
         for _ in range(data.draw(st.integers(1, 4))):
             place = data.draw(st.integers(0, len(frame) - 1) | st.integers(0, 80))
             frame[place] = data.draw(st.sampled_from([0, 1, 8, 127, 255]) | st.integers(0, 255))
@@ -53,34 +51,29 @@ def test_damage_that_no_checksum_shows_does_no_more_than_raise(
 @given(st.binary(max_size=1000))
 @settings(max_examples=400)
 def test_random_bytes_do_no_more_than_raise(noise: bytes) -> None:
-    with configured(allow_pickle=False, max_object_bytes=_CAP):
+    with configured(max_object_bytes=_CAP):
         _decode_within_the_cap(bytearray(noise))
-    try:
-        plain.loads(memoryview(noise), [])
-    except plain.PlainError:
-        return
 
 
 def test_bytes_that_belong_to_no_array_are_an_error() -> None:
-    frame = framing.encode(np.zeros(1000)) + bytes(64)
+    frame = frames.encode(np.zeros(1000)) + bytes(64)
     frame[32:40] = len(frame).to_bytes(8, "little")
     with pytest.raises(FrameError, match="rank 0 sent 8064 bytes for arrays of 8000"):
-        framing.decode(_checksummed(frame), 0)
-
-
-def test_an_array_of_another_size_than_its_memory_is_an_error() -> None:
-    body, _ = plain.dumps(np.zeros(10))
-    for length in (9, 11):
-        with pytest.raises(plain.PlainError, match=r"takes|early|small"):
-            plain.loads(memoryview(body.replace(bytes([10, 0, 0]), bytes([length, 0, 0]))), [])
+        frames.decode(_checksummed(frame), 0)
 
 
 def _decode_within_the_cap(frame: bytearray) -> None:
+    """Decode a frame up to its pickle; any exception but these two is a defect.
+
+    The pickle itself is not read: only a sender that means harm damages it and makes the checksum
+    right, and frames do not protect against that.
+    """
     tracemalloc.start()
     try:
-        framing.decode(frame, 0)
+        with mock.patch.object(serialising.pickle, "loads"):
+            frames.decode(frame, 0)
     except (FrameError, RankError):
-        pass  # what is wrong is any other exception
+        pass
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

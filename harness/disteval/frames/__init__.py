@@ -1,0 +1,39 @@
+"""Frames: the bytes that ranks exchange. Objects become frames and frames become objects again.
+
+The templates in `disteval.contract` use this package; a backend that subclasses one of them does
+not need it. `layout` says where each byte of a frame lies, `serialising` turns objects into frames
+and back, `cap` limits their size.
+
+Frames hold pickles, and reading a pickle can run any code: decode only what ranks of your own world
+sent.
+"""
+
+from disteval.frames.cap import check_size, configure, max_object_bytes
+from disteval.frames.layout import (
+    ALIGNMENT,
+    BLOCK_BYTES,
+    NO_CALL,
+    Buffer,
+    Call,
+    Header,
+    Parts,
+)
+from disteval.frames.serialising import decode, decode_parts, encode, read_header, split
+
+__all__ = [
+    "ALIGNMENT",
+    "BLOCK_BYTES",
+    "NO_CALL",
+    "Buffer",
+    "Call",
+    "Header",
+    "Parts",
+    "check_size",
+    "configure",
+    "decode",
+    "decode_parts",
+    "encode",
+    "max_object_bytes",
+    "read_header",
+    "split",
+]

@@ -1,0 +1,128 @@
+"""Objects to frames and back, and the errors that travel in place of an object.
+
+The body of a frame is a pickle of protocol 5, and the memory of large arrays follows it uncopied.
+When the sender cannot serialise its object, the body is the reason instead. So every rank learns of
+the error, and no rank waits in a collective that the sender never entered.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import Any
+
+from disteval.errors import FrameError, RankError
+from disteval.frames import layout
+from disteval.frames.cap import check_size, max_object_bytes
+from disteval.frames.layout import BLOCK_BYTES, NO_CALL, Buffer, Call, Header, Parts
+
+OUT_OF_BAND_BYTES = 4096
+"""Arrays from this size on travel beside the body, uncopied."""
+
+_REASON_LENGTH = 2000
+
+
+def encode(obj: Any, call: Call = NO_CALL) -> bytearray:
+    """Serialise an object into one frame; what the object is never makes this raise.
+
+    Args:
+        obj: Any object. One that cannot be serialised, or is over the cap, becomes a frame that
+            raises `RankError` on every rank that decodes it.
+        call: The collective that the frame belongs to.
+
+    Returns:
+        The frame with its block; `BLOCK_BYTES` or more.
+    """
+    block, rest = split(obj, call)
+    frame = bytearray(block)
+    frame += rest
+    return frame
+
+
+def split(obj: Any, call: Call = NO_CALL) -> Parts:
+    """Serialise an object as `encode` does, in two parts, without copying a large array."""
+    memories: list[memoryview] = []
+
+    def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+        memory = buffer.raw()
+        if len(memory) < OUT_OF_BAND_BYTES or len(memories) == layout.MAX_MEMORIES:
+            return True
+        memories.append(memory)
+        return False
+
+    try:
+        body = pickle.dumps(obj, 5, buffer_callback=keep_inside)
+    except Exception as error:  # a __reduce__ may raise anything, and the others must be told
+        reason = f"could not serialise its object of type {type(obj).__qualname__}: "
+        return _failure(reason + _describe(error), call)
+    size = layout.laid_out_size(body, memories)
+    if size > max_object_bytes():
+        reason = f"would send {size} bytes, over the cap of {max_object_bytes()}; raise "
+        return _failure(reason + "max_object_bytes with disteval.frames.configure", call)
+    return layout.assemble(layout.PICKLE, body, memories, call)
+
+
+def read_header(block: Buffer, rank: int, call: Call | None = None) -> Header:
+    """Read what a block says about its frame, before memory is allocated for the rest of it.
+
+    Args:
+        block: The first `BLOCK_BYTES` of a frame, or more of it.
+        rank: The rank that sent it, for messages.
+        call: The collective that the frame must belong to; None accepts any.
+
+    Raises:
+        FrameError: The bytes are not a block, belong to another collective than ``call``, or
+            announce an object over the cap.
+    """
+    header = layout.read_header(memoryview(block), rank, call)
+    check_size(header.rest, rank)
+    return header
+
+
+def decode(frame: Buffer, rank: int, call: Call | None = None) -> Any:
+    """Rebuild the object of a whole frame.
+
+    Args:
+        frame: The frame and nothing more. Large arrays become views of this memory where it is
+            writable, so it belongs to them from here on.
+        rank: The rank that sent the frame, for messages.
+        call: The collective that the frame must belong to; None accepts any.
+
+    Raises:
+        FrameError: The bytes are not a frame, they belong to another collective, or the object
+            cannot be rebuilt here.
+        RankError: The sender could not serialise its object.
+    """
+    view = memoryview(frame)
+    header = read_header(view, rank, call)
+    return decode_parts(header, view[:BLOCK_BYTES], view[BLOCK_BYTES:], rank)
+
+
+def decode_parts(header: Header, block: Buffer, rest: Buffer, rank: int) -> Any:
+    """Rebuild the object of a frame that came in two parts, as `decode` does.
+
+    Args:
+        header: What `read_header` read from the block.
+        block: The frame's first `BLOCK_BYTES`.
+        rest: The bytes that follow the block. Large arrays become views of this memory where it is
+            writable.
+        rank: The rank that sent the frame, for messages.
+    """
+    body, memories = layout.take_apart(header, memoryview(block), memoryview(rest), rank)
+    if header.kind == layout.FAILURE:
+        raise RankError(rank, str(body, "utf-8", "replace"))
+    try:
+        return pickle.loads(body, buffers=memories)
+    except Exception as error:
+        reason = _describe(error)
+        raise FrameError(f"the object of rank {rank} can't be rebuilt here: {reason}") from error
+
+
+def _failure(reason: str, call: Call) -> Parts:
+    body = reason[:_REASON_LENGTH].encode(errors="replace")
+    return layout.assemble(layout.FAILURE, body, [], call)
+
+
+def _describe(error: BaseException) -> str:
+    # Not str(error): an exception's own __str__ may raise.
+    return "".join(traceback.format_exception_only(error)).strip()

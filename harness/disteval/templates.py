@@ -1,0 +1,155 @@
+"""Templates of backends: the object collectives, over a library that moves bytes or tensors.
+
+A template turns objects into frames, numbers the collectives, refuses a ``src`` that is not a rank,
+and decides whether an object is small or large. An adapter says who it is and moves bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from disteval import frames
+from disteval.arguments import is_count
+from disteval.contract import BaseDistBackend, Rendezvous
+from disteval.errors import UsageError
+from disteval.frames import ALIGNMENT, BLOCK_BYTES, Buffer, Call
+
+Tensor = TypeVar("Tensor")
+
+_numbers: dict[int, Iterator[int]] = {}
+"""What numbers the collectives of each group, by the id of the group's object."""
+
+
+class BytesBaseDistBackend(BaseDistBackend):
+    """A template for libraries that move bytes.
+
+    A subclass gives `is_initialized`, `rank`, `world_size` and `_all_gather_bytes`, and inherits
+    both object collectives. A small object takes one collective of `BLOCK_BYTES` from each rank, a
+    larger one a second collective of the lengths that the first one announced. Collectives carry
+    their number, so ranks that call different ones get an error instead of each other's objects.
+    """
+
+    @abstractmethod
+    def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        """Gather bytes from each rank, into memory that nothing else uses afterwards.
+
+        Args:
+            mine: The bytes of this rank. They are not changed.
+            sizes: The number of bytes of each rank; all ranks pass the same.
+
+        Returns:
+            The bytes of each rank, in rank order.
+        """
+
+    def _broadcast_bytes(self, mine: Buffer, sizes: Sequence[int], src: int) -> Buffer:
+        """Return the bytes of rank ``src``; the default gathers the bytes of all ranks.
+
+        Arguments are those of `_all_gather_bytes`; the bytes of other ranks may be ignored.
+        """
+        return self._all_gather_bytes(mine, sizes)[src]
+
+    @property
+    def _group(self) -> object:
+        """The object that stands for this rank's membership in its group.
+
+        Collectives are numbered for each group. The default is for libraries that have one group a
+        process, which begins when `init_process` is called. Override it where a process can be in
+        several groups, with an object of any kind that lives as long as the membership.
+        """
+        return type(self)
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Begin to number the collectives of the class at 1. A subclass that joins calls this."""
+        _numbers.pop(id(cls), None)
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """See `BaseDistBackend.all_gather_object`."""
+        call = self._next_call(0)
+        block, rest = frames.split(obj, call)
+        world_size = self.world_size
+        if world_size == 1:
+            return [_copy_of(block, rest)]
+        blocks = self._all_gather_bytes(block, [BLOCK_BYTES] * world_size)
+        headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
+        sizes = [header.rest for header in headers]
+        rests = self._all_gather_bytes(rest, sizes) if any(sizes) else [b""] * world_size
+        received = zip(headers, blocks, rests, strict=True)
+        return [frames.decode_parts(*parts, rank) for rank, parts in enumerate(received)]
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        """See `BaseDistBackend.broadcast_object`."""
+        world_size = self.world_size
+        self._check_src(src)
+        call = self._next_call(src + 1)
+        mine, rest = frames.split(obj if self.rank == src else None, call)
+        if world_size == 1:
+            return _copy_of(mine, rest)
+        block = self._broadcast_bytes(mine, [BLOCK_BYTES] * world_size, src)
+        header = frames.read_header(block, src, call)
+        if header.rest:
+            sizes = [header.rest if rank == src else 0 for rank in range(world_size)]
+            rest = self._broadcast_bytes(rest, sizes, src)
+        return frames.decode_parts(header, block, rest, src)
+
+    def _check_src(self, src: int) -> None:
+        if not is_count(src, 0, self.world_size - 1):
+            raise UsageError(
+                f"src={src!r} is not a rank; give an integer from 0 to {self.world_size - 1}"
+            )
+
+    def _next_call(self, operation: int) -> Call:
+        group = self._group
+        numbers = _numbers.get(id(group))
+        if numbers is None:
+            weakref.finalize(group, _numbers.pop, id(group), None)
+            numbers = _numbers.setdefault(id(group), itertools.count(1))
+        return Call(next(numbers), operation)
+
+
+def _copy_of(block: bytes, rest: Buffer) -> Any:
+    return frames.decode_parts(frames.read_header(block, 0), block, bytearray(rest), 0)
+
+
+class TensorBaseDistBackend(BytesBaseDistBackend, Generic[Tensor]):
+    """A template for libraries that move tensors of one shape.
+
+    A subclass gives `is_initialized`, `rank`, `world_size` and the four methods below, and inherits
+    both object collectives. Tensors are one-dimensional, of unsigned bytes, and padded to the
+    longest.
+    """
+
+    @abstractmethod
+    def _to_tensor(self, data: Buffer, size: int) -> Tensor:
+        """Return a tensor of ``size`` elements that begins with ``data``, in memory of its own."""
+
+    @abstractmethod
+    def _to_bytes(self, tensor: Tensor) -> Buffer:
+        """Return the elements of a tensor, as a view of its memory where that is possible."""
+
+    @abstractmethod
+    def _all_gather_tensor(self, tensor: Tensor) -> Sequence[Tensor]:
+        """Gather tensors of one length, one from each rank, in rank order."""
+
+    @abstractmethod
+    def _broadcast_tensor(self, tensor: Tensor, src: int) -> Tensor:
+        """Return the tensor of rank ``src``; every rank passes one of the same length."""
+
+    def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        gathered = self._all_gather_tensor(self._padded(mine, sizes))
+        return [
+            memoryview(self._to_bytes(tensor))[:size]
+            for tensor, size in zip(gathered, sizes, strict=True)
+        ]
+
+    def _broadcast_bytes(self, mine: Buffer, sizes: Sequence[int], src: int) -> Buffer:
+        sent = self._broadcast_tensor(self._padded(mine, sizes), src)
+        return memoryview(self._to_bytes(sent))[: sizes[src]]
+
+    def _padded(self, data: Buffer, sizes: Sequence[int]) -> Tensor:
+        # Rows of one gathered tensor are then aligned, and so are the arrays in them.
+        return self._to_tensor(data, -(-max(sizes) // ALIGNMENT) * ALIGNMENT)
