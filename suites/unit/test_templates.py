@@ -1,0 +1,114 @@
+"""Templates number the collectives of each group, and move small and large objects."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from disteval import FrameError, Rendezvous, UsageError, templates
+from disteval.frames import BLOCK_BYTES, Buffer
+from disteval_backends.non_dist import NonDist
+from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
+
+from suites.mutants.correct import TensorTemplate
+from suites.thread_world import run_ranks, values
+
+OBJECTS: list[Any] = [1, "x" * 1000, [b"y" * 100_000], None]
+
+
+def test_several_objects_of_one_group_share_its_numbers() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        other = ThreadsDist(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        turns = [backend, other] if backend.rank else [backend, backend]
+        return [each.all_gather_object(backend.rank) for each in turns * 2]
+
+    assert values(run_ranks(3, rank)) == [[[0, 1, 2]] * 4] * 3
+
+
+def test_groups_of_one_thread_are_numbered_apart() -> None:
+    groups = [ThreadGroup(1, 1.0) for _ in range(2)]
+    first, second = (ThreadsDist(group) for group in groups)
+    assert [first._next_call(0).sequence for _ in range(3)] == [1, 2, 3]
+    assert second._next_call(0).sequence == 1
+
+
+def test_a_group_that_is_left_and_joined_again_begins_at_one() -> None:
+    class Own(NonDist):
+        pass
+
+    backend = Own()
+    rendezvous = Rendezvous(None)
+    for _ in range(2):
+        Own.init_process(0, 1, rendezvous)
+        assert [backend._next_call(0).sequence for _ in range(2)] == [1, 2]
+
+
+def test_the_numbers_of_a_group_end_with_it() -> None:
+    gc.collect()
+    before = len(templates._numbers)
+    backend: Any = ThreadsDist(ThreadGroup(1, 1.0))
+    backend.all_gather_object(1)
+    assert len(templates._numbers) == before + 1
+    del backend
+    gc.collect()
+    assert len(templates._numbers) == before
+
+
+@pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])
+def test_objects_of_any_size_are_gathered_and_broadcast(template: type[ThreadsDist]) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        own = template(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        mine = OBJECTS[own.rank]
+        sent = [own.broadcast_object(mine, src) for src in range(own.world_size)]
+        return own.all_gather_object(mine), sent
+
+    assert values(run_ranks(4, rank)) == [(OBJECTS, OBJECTS)] * 4
+
+
+class Moves(ThreadsDist):
+    """Notes the sizes of each move of bytes; a broadcast is the template's own."""
+
+    _broadcast_bytes = templates.BytesBaseDistBackend._broadcast_bytes
+
+    def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        self.__dict__.setdefault("moves", []).append(list(sizes))
+        assert len(mine) in (sizes[self.rank], 0)
+        return super()._all_gather_bytes(mine, sizes)
+
+
+def test_a_small_object_takes_one_move_and_a_large_one_two() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        own = Moves(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        own.all_gather_object("small")
+        own.broadcast_object("small", 1)
+        own.all_gather_object(b"x" * 1000 if own.rank else 0)
+        own.broadcast_object(b"x" * 1000, 1)
+        return own.moves  # type: ignore[attr-defined]
+
+    [found, other] = values(run_ranks(2, rank))
+    assert found == other
+    assert [sizes for sizes in found if sizes != found[3]] == [[BLOCK_BYTES] * 2] * 4
+    assert found[3] == found[5] == [0, found[3][1]]
+    assert 1000 < found[3][1] < 1100
+
+
+@pytest.mark.parametrize("src", [-1, 1, True, 0.0, "0"])
+def test_a_src_that_is_not_a_rank_is_refused(src: Any) -> None:
+    with pytest.raises(UsageError, match="is not a rank; give an integer from 0 to 0"):
+        NonDist().broadcast_object(1, src)
+
+
+def test_what_comes_in_another_length_than_announced_is_refused() -> None:
+    class Short(ThreadsDist):
+        def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+            return [bytes(data)[:-1] for data in super()._all_gather_bytes(mine, sizes)]
+
+    def rank(backend: ThreadsDist) -> Any:
+        own = Short(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        return own.all_gather_object(1)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, FrameError)
+        assert "sent 511 bytes, less than a block" in str(outcome)
