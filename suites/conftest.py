@@ -1,4 +1,4 @@
-"""The suites use worlds of ranks by the plugin that third parties load too."""
+"""The configuration of pytest: markers, and worlds by the plugin that third parties load too."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _leave_out_what_needs_other_ranks(items: list[pytest.Item]) -> None:
-    """Run only what uses the ranks that are there, where this process is one of them."""
+    """Skip tests that do not use ranks if this process is a rank of an outer launcher."""
     outer = detect_outer_world()
     if outer is None:
         return

@@ -1,4 +1,4 @@
-"""Thin adapters over what released libraries offer, to hold it to the contract.
+"""Thin adapters over released libraries, to check these libraries against the contract.
 
 They add nothing but `init_process`, and what docs/findings.md reports was found through them::
 
@@ -15,7 +15,7 @@ from disteval.registry import get_backend_class
 
 
 class _Torch(BaseDistBackend):
-    """Joins as our own adapter does."""
+    """The base of adapters that join as the backend `torch_cpu` does."""
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
@@ -95,7 +95,7 @@ class MPI4PyPlain(BaseDistBackend):
 
 
 class _MMEval(BaseDistBackend):
-    """Passes every call on to a backend of mmeval."""
+    """A backend that passes every call on to a backend of mmeval."""
 
     name: ClassVar[str]
 

@@ -37,7 +37,7 @@ MARKERS = {
     "web": ("chromium", "selenium"),
     "package": ("build", "yaml"),
 }
-"""A marker, and the names of libraries, backends and launchers that stand for it."""
+"""Each marker, and the names of libraries, backends and launchers that stand for it."""
 
 FOLDERS = {
     "docs": "docs",
@@ -48,7 +48,7 @@ FOLDERS = {
     "package": "package",
     "web": "web",
 }
-"""A folder of suites, and the marker of every test in it."""
+"""Each folder of suites, and the marker of every test in it."""
 
 _MARKER_OF = {name: marker for marker, names in MARKERS.items() for name in names}
 

@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
+    """Return whether the process exists and is not a zombie."""
     stat = _stat(pid)
     return stat is not None and stat[0] != "Z"
 
 
 def start_as_from_a_terminal(command: list[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a command whose output is kept and that Ctrl-C reaches.
+    """Start a command, keep its output, and let Ctrl-C reach it.
 
     A test run that was itself started in the background ignores SIGINT, and so would its children.
     """
@@ -43,7 +43,7 @@ def start_as_from_a_terminal(command: list[str], **options: Any) -> subprocess.P
 def run_plainly(
     command: list[str], folder: Path, seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, with a wide terminal without colours and what is imported here.
+    """Run a command in a folder, with this process's import path and without colours.
 
     One that does not end in time fails the test, and shows what it had printed.
     """
@@ -70,25 +70,25 @@ def run_plainly(
 
 
 def mpirun(world_size: int) -> tuple[str, ...]:
-    """The command that starts so many ranks of the command that follows it."""
+    """Return the words that start so many ranks of the command after them."""
     [command] = MpirunLauncher().commands(Path(), world_size)
     return tuple(command[: command.index(sys.executable)])
 
 
 def torchrun(world_size: int) -> tuple[str, ...]:
-    """The command that starts so many ranks of the command that follows it."""
+    """Return the words that start so many ranks of the command after them."""
     [command] = TorchrunLauncher().commands(Path(), world_size)
     return tuple(command[: command.index("-c") - 1])
 
 
 def horovodrun(world_size: int) -> tuple[str, ...]:
-    """The command that starts so many ranks of the command that follows it."""
+    """Return the words that start so many ranks of the command after them."""
     [command] = HorovodrunLauncher().commands(Path(), world_size)
     return tuple(command[: command.index(sys.executable)])
 
 
 def ranks_below(pid: int) -> dict[int, int]:
-    """Process ids by rank of the rank processes that ``pid`` has started, at any remove."""
+    """Return by rank the ids of the rank processes that descend from ``pid``."""
     found: dict[int, int] = {}
     for below in processes_below(pid):
         rank = _rank_of(Path(f"/proc/{below}"))
@@ -98,26 +98,26 @@ def ranks_below(pid: int) -> dict[int, int]:
 
 
 def processes_below(pid: int) -> list[int]:
-    """Process ids of what ``pid`` has started, at any remove."""
+    """Return the ids of the processes that descend from ``pid``."""
     numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [number for number in numbers if _is_below(number, pid)]
 
 
 def collectives_left(pid: int, rank: int) -> int:
-    """How many collectives a rank process has left, read from its journal."""
+    """Read from its collective log how many collectives a rank process has left."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     assert len(words) > 3, f"rank {rank} has ended"
     return read_position(journal_path(Path(words[3].decode()), rank)).left
 
 
 def left_over(pids: Collection[int]) -> list[int]:
-    """Which of these processes are still there, once they have had the time to end."""
+    """Return which of these processes still exist after they have had time to end."""
     wait_for(lambda: not any(map(is_running, pids)), 10)
     return [pid for pid in pids if is_running(pid)]
 
 
 def wait_for(look: Callable[[], T], seconds: float = 30.0) -> T:
-    """Look until what is found is true, or time has run out; what was found last."""
+    """Call a function until its result is true or time has run out, and return the last result."""
     deadline = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -143,7 +143,7 @@ def _is_below(pid: int, ancestor: int) -> bool:
 
 
 def _rank_of(process: Path) -> int | None:
-    """The rank of a process that a world has started; None for any other."""
+    """Return the rank of a process that a world has started, or None for another process."""
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
         environ = dict(

@@ -25,7 +25,7 @@ _BURY_SECONDS = 20.0
 
 
 class RayNodes:
-    """A head node and others, each with an address and processes of its own.
+    """A Ray head node and other nodes, each with an address and processes of its own.
 
     Args:
         cpus: CPUs of each node.
@@ -54,7 +54,7 @@ class RayNodes:
             raise
 
     def add(self, *options: str) -> subprocess.Popen[bytes]:
-        """Start a node; its processes are one group."""
+        """Start a node, whose processes form one process group."""
         command = [
             str(Path(sys.executable).with_name("ray")), "start", "--block",
             f"--num-cpus={self._cpus}", "--object-store-memory=100000000",
@@ -72,21 +72,21 @@ class RayNodes:
         return node
 
     def join(self, host: str) -> subprocess.Popen[bytes]:
-        """Start another node, with an address of its own."""
+        """Start another node with an address of its own."""
         return self.add(f"--address={self.address}", f"--node-ip-address={host}")
 
     def log(self) -> str:
-        """What the nodes have printed."""
+        """Return the output of the nodes."""
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("node-*.log")))
 
     def kill_raylet(self, node: subprocess.Popen[bytes]) -> None:
-        """End what makes a node one of the cluster; whatever else runs there has to notice."""
+        """Kill the raylet of a node; the other processes of the node have to notice it."""
         below = processes_below(node.pid)
         self._orphans += below
         kill_raylets(below)
 
     def close(self) -> None:
-        """Leave no process and no file."""
+        """End all processes and remove all files."""
         running = [node for node in self._nodes if node.poll() is None]
         below = [pid for node in running for pid in [*processes_below(node.pid), node.pid]]
         for pid in below + self._orphans:
@@ -98,7 +98,7 @@ class RayNodes:
 
 
 def kill_raylets(pids: Iterable[int]) -> None:
-    """Kill those of the processes that make a node one of a cluster."""
+    """Kill those of the processes that are raylets."""
     for pid in pids:
         if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a test needs of this machine: present, or a reason to skip, or a failure.
+"""Requirements of tests: a missing library skips a test, or fails it if it is required.
 
 ``DISTEVAL_REQUIRE=torch_cpu,mpi4py,jax`` names the backends and frameworks that must be there; each
 nox session names those it installs, so that nothing it should test is skipped without a word.
@@ -20,14 +20,14 @@ from disteval.registry import get_backend_class
 from suites.marks import needing
 
 JAX_DEVICES = 8
-"""How many CPU devices JAX has in the tests' own process."""
+"""The number of CPU devices that JAX has in the process of the tests."""
 
 markers_of_this_test: set[str] | None = None
 """The markers of the test that runs; None while tests are collected."""
 
 
 def framework(name: str) -> ModuleType:
-    """Import a framework or a module of it, or skip the test; fail it where it is required."""
+    """Import a framework or one of its modules, or skip the test; fail it if it is required."""
     package = name.partition(".")[0]
     try:
         if package in ("jax", "flax"):
@@ -38,14 +38,14 @@ def framework(name: str) -> ModuleType:
 
 
 def _use_many_devices() -> None:
-    """Give JAX in this process virtual devices, whichever test asks for it first."""
+    """Give JAX in this process virtual devices, before any test imports it."""
     jax = importlib.import_module("jax")
     if jax.config.jax_num_cpu_devices != JAX_DEVICES:
         jax.config.update("jax_num_cpu_devices", JAX_DEVICES)
 
 
 def backend_class(name: str) -> type[BaseDistBackend]:
-    """Return a backend's class, or skip the test; fail it where the backend is required."""
+    """Return a backend's class, or skip the test; fail it if the backend is required."""
     try:
         return get_backend_class(name)
     except LibraryMissingError as error:
@@ -53,7 +53,7 @@ def backend_class(name: str) -> type[BaseDistBackend]:
 
 
 def chromium() -> tuple[str, str]:
-    """Return the paths of Chromium and its driver, or skip the test; fail it where required."""
+    """Return the paths of Chromium and its driver, or skip or fail the test without them."""
     found = shutil.which("chromium"), shutil.which("chromedriver")
     if None in found:
         return _missing("chromium", "chromium and chromedriver are not both on the PATH")

@@ -1,4 +1,4 @@
-"""A fresh world of threads for each example: exactness over many world sizes in milliseconds."""
+"""Ranks as threads that start in milliseconds, so that each example has a world of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = 60.0
 
 
 class Counting(ThreadsDist):
-    """Notes how many bytes this rank sends in each all-gather."""
+    """A backend that records how many bytes this rank sends in each all-gather."""
 
     def __init__(self, inner: ThreadsDist) -> None:
         super().__init__(inner._own.group, inner._own.rank)
@@ -26,7 +26,7 @@ class Counting(ThreadsDist):
 
 
 def run_ranks(world_size: int, function: Callable[[ThreadsDist], T]) -> list[T | BaseException]:
-    """Run ``function(backend)`` on each rank; what each returned or raised, in rank order."""
+    """Run ``function(backend)`` on each rank, and return results or exceptions by rank."""
     group = ThreadGroup(world_size, _SECONDS)
     outcomes: list[T | BaseException] = [RuntimeError("never ended")] * world_size
 
@@ -47,7 +47,7 @@ def run_ranks(world_size: int, function: Callable[[ThreadsDist], T]) -> list[T |
 
 
 def values(outcomes: list[T | BaseException]) -> list[T]:
-    """The returned values; raises what the first failing rank raised."""
+    """Return the values of all ranks, or raise the exception of the first rank that failed."""
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome

@@ -23,7 +23,7 @@ DTYPES = ["float32", "uint8", "bfloat16", "int32"]
 
 @pytest.fixture(scope="module")
 def jax() -> Any:
-    """JAX with eight virtual CPU devices."""
+    """Return JAX with eight virtual CPU devices."""
     jax = framework("jax")
     assert jax.local_device_count() == JAX_DEVICES
     return jax

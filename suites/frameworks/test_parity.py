@@ -1,4 +1,4 @@
-"""One model, one answer: in every framework, over every backend, at every world size."""
+"""One model gives the same result in every framework, over every backend, at every world size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from suites.requirements import backend_class, framework
 
 REFERENCE = Path(__file__).with_name("reference_scores.safetensors")
 TOLERANCE = 1e-4
-"""Of the largest score of a sample."""
+"""The tolerance, relative to the largest score of a sample."""
 
 # What the weights that ship get right of the embedded set, top-1 and top-3.
 CORRECT = {"top1": 7960, "top3": 9336}
@@ -37,7 +37,7 @@ PAIRS = [
 
 @pytest.fixture(params=FRAMEWORKS)
 def model(request: pytest.FixtureRequest) -> Any:
-    """The module of one framework's ResNet-18."""
+    """Return the module of one framework's ResNet-18."""
     framework("flax" if request.param == "jax" else request.param)
     return framework(FRAMEWORKS[request.param])
 
@@ -49,7 +49,7 @@ def test_pixels_become_the_same_bits(model: Any) -> None:
 
 
 def _jitted(model: Any) -> Callable[[Any], Any]:
-    """The model's preprocessing as its predict function has it: compiled, where it is."""
+    """Return the preprocessing of the model, compiled if the predict function compiles it."""
     name = model.__name__.rpartition("_")[2]
     if name == "jax":
         return framework("jax").jit(model.preprocess)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What is published, built once, and an environment that has nothing else."""
+"""The wheel and the sdist, built once, and an environment that has nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_THIS_RUN = ("DISTEVAL_", "PYTHON", "PYTEST_", "COVERAGE_", "CIFAR10_ROOT")
 
 @dataclass(frozen=True)
 class Built:
-    """The two files that are published."""
+    """The two published files."""
 
     wheel: Path
     sdist: Path
@@ -34,7 +34,7 @@ class Environment:
     def run(
         self, *command: str, seconds: float = 120, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as after ``activate``, and as if this were no test run."""
+        """Run a command as after ``activate``, without variables of this test run."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OF_THIS_RUN)}
         path = os.pathsep.join([str(self.path / "bin"), kept.get("PATH", os.defpath)])
         return subprocess.run(
@@ -60,7 +60,7 @@ def run_here(*command: str, seconds: float = 120) -> subprocess.CompletedProcess
 
 @pytest.fixture(scope="session")
 def clone() -> Path:
-    """The clone's root; only there are the files that these tests look at."""
+    """Return the root of the clone, or skip the test if there is no clone."""
     if not (ROOT / "pyproject.toml").exists():
         pytest.skip("the project's files are not part of an installed package; run it from a clone")
     return ROOT
@@ -78,7 +78,7 @@ def built(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The wheel and its conformance extra, with pip, and nothing else."""
+    """Create an environment with the wheel, its conformance extra and pip."""
     root = tmp_path_factory.mktemp("fresh")
     done = run_here("virtualenv", "-q", str(root / "env"))
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from suites.package.conftest import run_here
 from suites.requirements import framework
 
 EXTRAS = ("conformance", "report")
-"""What the oldest versions are tried with, beside what is always installed."""
+"""The extras of the session with the oldest versions."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A repository in miniature with a backend of its own, from the wheel, as a stranger has it."""
+"""The third party's example repository works with the installed wheel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from suites.requirements import framework
 
 @pytest.fixture(scope="module")
 def miniature(environment: Environment, clone: Path) -> Environment:
-    """The environment with the third party's package, in a copy of its repository."""
+    """Install the third party's package from a copy of its repository."""
     source, copy = clone / "examples" / "third_party_backend", environment.folder / "theirs"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache"))
     environment.install(f"{copy}[test]")

@@ -1,4 +1,4 @@
-"""What is published works where it is installed, and nothing else is."""
+"""The published files work in an environment that has nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of arguments: what they let through, and the message of what they refuse."""
+"""Checks of arguments accept valid values and refuse others with a clear message."""
 
 from __future__ import annotations
 

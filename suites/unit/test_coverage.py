@@ -1,4 +1,4 @@
-"""Samplers that lose or repeat samples are found out, and told which."""
+"""Samplers that lose or repeat samples are detected, and the error names the samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from suites.unit.test_evaluate import numbered, read_label
 
 @dataclass
 class Dealt:
-    """A shard made by hand."""
+    """A shard that a test makes by hand."""
 
     indices: Any
     is_padding: Any
@@ -32,7 +32,7 @@ def dealt(indices: Any, padding: int = 0) -> Dealt:
 
 
 def padding_counted(size: int, world: int, rank: int) -> Dealt:
-    """As torch's DistributedSampler deals, by somebody who does not know of its padding."""
+    """Distribute samples as DistributedSampler does, without marking its padding."""
     return dealt(ShardPlan(size, world, rank, pad=True).indices)
 
 

@@ -1,4 +1,4 @@
-"""A call that takes too long is ended, one that does not is left alone."""
+"""A call that takes too long is ended, and a shorter one is not."""
 
 from __future__ import annotations
 

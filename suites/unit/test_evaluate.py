@@ -19,7 +19,7 @@ from suites.thread_world import run_ranks, values
 
 
 class Labels(BaseMetric):
-    """Its result is the list of all labels it was given."""
+    """A metric whose result is the list of its labels."""
 
     def add(self, scores: Any, labels: Any) -> None:
         self._results.extend(labels.tolist())
@@ -29,14 +29,14 @@ class Labels(BaseMetric):
 
 
 def numbered(size: int) -> ArrayDataset:
-    """A data set whose labels are its indices, and whose pictures tell them."""
+    """Return a data set whose labels are its indices, which its pictures contain."""
     images = np.zeros((size, 3, 2, 2), dtype=np.uint8)
     images[:, 0, 0, 0] = np.arange(size)
     return ArrayDataset("numbered", images, np.arange(size), tuple(map(str, range(64))))
 
 
 def read_label(images: Any) -> Any:
-    """Scores that are right for two pictures of three."""
+    """Return scores that are right for two of three pictures."""
     index = images[:, 0, 0, 0].astype(int)
     scores = np.zeros((len(images), 64))
     scores[np.arange(len(images)), np.where(index % 3 == 0, 63, index)] = 1

@@ -1,4 +1,4 @@
-"""What is encoded comes back equal; what is no frame is refused."""
+"""An encoded object is decoded to an equal one, and bytes that are not a frame are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that nobody meant to send are an error: never a crash, never memory beyond the cap."""
+"""Random bytes are an error, and never cause a crash or an allocation beyond the cap."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _decode_within_the_cap(frame: bytearray) -> None:
 
 
 def _checksummed(frame: bytearray) -> bytearray:
-    """Write the checksum of what the frame holds now."""
+    """Write the checksum of the present contents of the frame."""
     size = int.from_bytes(frame[24:32], "little")
     start = _BODY if _BODY + size <= BLOCK_BYTES else BLOCK_BYTES
     checksum = zlib.crc32(frame[start : start + size], zlib.crc32(frame[8:40]))

@@ -1,4 +1,4 @@
-"""Backends by name: known, unknown, missing, broken and somebody else's."""
+"""The registry finds backends by name, and explains unknown, missing and broken ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _distribution(folder: Path, entries: str, **modules: str) -> Path:
-    """A distribution of a third party, installed in a folder of its own."""
+    """Install a distribution of a third party in a folder of its own."""
     info = folder / "third_party-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Hundreds of ranks, as threads that run the real code: exact, in two collectives of one block."""
+"""An evaluation on hundreds of ranks is exact and takes two collectives of one block."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CLASSES = 3
 
 
 class GathersAlone(Counting):
-    """Notes what one rank sends."""
+    """A backend that records what one rank sends."""
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         raise AssertionError("nothing here needs a broadcast")
 
 
 class Scores(Mean):
-    """The mean score of the true class."""
+    """A metric of the mean score of the true class."""
 
     def add(self, scores: Any, labels: Any) -> None:
         super().add(scores[np.arange(len(labels)), labels])

@@ -1,4 +1,4 @@
-"""Chromium, as much of it as a person uses, and what it tells of a page."""
+"""A headless Chromium that is controlled by the DevTools protocol."""
 
 from __future__ import annotations
 
@@ -70,27 +70,27 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def one(self, selector: str) -> WebElement:
-        """The first element that fits."""
+        """Return the first element that matches."""
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def shown(self, selector: str) -> list[WebElement]:
-        """Every element that fits and can be seen."""
+        """Return every visible element that matches."""
         found = self.driver.find_elements(By.CSS_SELECTOR, selector)
         return [element for element in found if element.is_displayed()]
 
     def press(self, *keys: str) -> None:
-        """Press keys, one after another, on whatever has the focus."""
+        """Press keys, one after another, on the element with the focus."""
         for key in keys:
             self.driver.switch_to.active_element.send_keys(key)
 
     def problems(self) -> list[str]:
-        """What the console said, and every request but the page's own, since it was last asked."""
+        """Return the console messages and the requests of the page since the last call."""
         said = [entry["message"] for entry in self.driver.get_log("browser")]
         page = self.driver.current_url.partition("#")[0]
         return said + [url for url in self._requests() if url.partition("#")[0] != page]
 
     def _requests(self) -> list[str]:
-        """What was sent; the console names what the page's policy has held back."""
+        """Return the requests that were sent; the console names the blocked ones."""
         sent: dict[str, str] = {}
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
@@ -102,5 +102,5 @@ class Browser:
         return list(sent.values())
 
     def close(self) -> None:
-        """End it."""
+        """End the browser."""
         self.driver.quit()

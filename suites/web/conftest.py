@@ -21,12 +21,12 @@ CHECKS = {
     "absent": ("suites.web.hostile:Absent", "--world-size=2", "--rules=2.1", "--timeout=1"),
     "threads": ("threads", "--world-size=1,2"),
 }
-"""A file's name, and the check that writes it."""
+"""Each file, and the check that writes it."""
 
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory, chromium_browser: Browser) -> dict[str, Path]:
-    """The JSON of each of `CHECKS`, where there is a browser to show it in."""
+    """Write the JSON of each of `CHECKS`, if there is a browser."""
     framework("hypothesis")
     folder = tmp_path_factory.mktemp("reports")
     found = {}
@@ -39,7 +39,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory, chromium_browser: Browser)
 
 @pytest.fixture(scope="session")
 def failing(reports: dict[str, Path]) -> Path:
-    """The page of one check with about forty failures."""
+    """Write the page of one check with about forty failures."""
     framework("jinja2")
     page = reports["hostile"].with_suffix(".html")
     _disteval(page.parent, "report", str(reports["hostile"]), f"--html={page}")
@@ -48,7 +48,7 @@ def failing(reports: dict[str, Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def several(reports: dict[str, Path]) -> Path:
-    """The page of all checks."""
+    """Write the page of all checks."""
     framework("jinja2")
     page = reports["threads"].with_name("several.html")
     _disteval(page.parent, "report", *map(str, reports.values()), f"--html={page}")
@@ -73,6 +73,6 @@ def chromium_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brows
 
 @pytest.fixture
 def browser(chromium_browser: Browser) -> Iterator[Browser]:
-    """A browser that at the end has seen no error and sent no request."""
+    """Return a browser, and check at the end that it saw no error and sent no request."""
     yield chromium_browser
     assert chromium_browser.problems() == []

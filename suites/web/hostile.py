@@ -1,4 +1,4 @@
-"""A backend that is wrong about almost everything, and whose objects attack who prints them."""
+"""A backend that breaks almost every rule, and whose objects attack the page that shows them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SHOWN = ATTACK.replace("\u202e\x1b", r"\u202e\x1b")
 
 
 class Attack:
-    """Its ``repr`` is what runs where a page takes it for markup."""
+    """An object whose ``repr`` is a script that runs if a page takes it for markup."""
 
     def __repr__(self) -> str:
         return ATTACK
 
 
 class Hostile(ThreadsDist):
-    """Gathers attacks, and broadcasts lists of what should be broadcast."""
+    """A backend that gathers attacks, and broadcasts a list instead of the object."""
 
     def all_gather_object(self, obj: Any) -> Any:
         return [Attack() for _ in super().all_gather_object(obj)]
@@ -29,7 +29,7 @@ class Hostile(ThreadsDist):
 
 
 class Absent(ThreadsDist):
-    """Rank 1 never comes to an all-gather."""
+    """A backend whose rank 1 never calls an all-gather."""
 
     def all_gather_object(self, obj: Any) -> Any:
         if self.rank == 1:

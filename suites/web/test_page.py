@@ -1,4 +1,4 @@
-"""The report page in a real browser, made from real checks; see conftest for what each test adds.
+"""The report page of real checks works in a real browser.
 
 Every test ends with: the console said nothing, and nothing was requested but the page.
 """
@@ -41,7 +41,7 @@ for (const element of document.querySelectorAll("body *")) {
 }
 return found;
 """
-"""The contrast of every text that can be seen, as WCAG 2 defines it, by what it is."""
+"""A script that returns the contrast of every visible text, as WCAG 2 defines it."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def keys() -> type:
 
 
 def failed(page: Path) -> list[dict[str, object]]:
-    """The failures in the JSON that a page was made from."""
+    """Return the failures in the JSON of a page."""
     found = json.loads(page.with_name("hostile.json").read_text())
     return [result for result in found["rules"] if result["outcome"] == "failed"]
 

@@ -1,4 +1,4 @@
-"""Where arrays are, which decides whether their verdicts are fetched at once or later."""
+"""The device of an array decides whether a metric fetches its result at once or later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors and what lies beside them arrive as they were, in memory of their own."""
+"""Tensors and values beside them arrive unchanged, in memory of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics over a backend say what they say in one process, with no sample twice."""
+"""Metrics of torchmetrics have the same result over a backend as in one process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _aggregation(tm: Any) -> dict[str, Any]:
 
 
 def numbers(result: Any) -> Any:
-    """Tensors as nested lists, which can be compared."""
+    """Return tensors as nested lists, which can be compared."""
     if isinstance(result, dict):
         return {key: numbers(value) for key, value in result.items()}
     return result.tolist()
@@ -73,7 +73,7 @@ def numbers(result: Any) -> Any:
 def distributed(
     make: Callable[[], Any], batches: tuple[np.ndarray, ...], world: int, mode: Any, batch: int
 ) -> list[Any]:
-    """Compute on shards that are not padded, so that ranks differ, and some have nothing."""
+    """Compute on shards of different sizes without padding, some of which are empty."""
     size = len(batches[0])
 
     def rank(backend: ThreadsDist) -> Any:
@@ -174,7 +174,7 @@ def test_lists_arrive_rank_by_rank_with_their_dtypes(tm: Any) -> None:
 
 
 class Counting(ThreadsDist):
-    """Counts its collectives."""
+    """A backend that counts its collectives."""
 
     calls = 0
 

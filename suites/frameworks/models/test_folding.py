@@ -21,7 +21,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 
 def _trained(seed: int = 0) -> dict[str, np.ndarray]:
-    """Weights whose normalisations do something, as those of a trained network do."""
+    """Return weights with batch normalisations that change values, as in a trained network."""
     random = np.random.default_rng(seed)
     weights = default_weights()
     for name, array in weights.items():

@@ -1,4 +1,4 @@
-"""Weights keep every number on their way into other libraries' layouts, and back."""
+"""Weights keep every number when they are converted to another library's layout and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights: the ones that ship, and a user's own file, good or bad."""
+"""The default weights and a user's files, valid and invalid ones, are read correctly."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def broadcast_the_unpicklable(backend: Any, src: int) -> Any:
 
 
 class Rebuilt:
-    """Counts how often this process has rebuilt one."""
+    """An object that counts how often this process has unpickled one."""
 
     times = 0
 

@@ -1,4 +1,4 @@
-"""``disteval backends`` tells what can be used here, and the documents tell the same."""
+"""``disteval backends`` says which backends can be used here, and the documents agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``disteval check`` as somebody runs it who wrote a backend."""
+"""``disteval check`` works for somebody who has written a backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every sub-command of ``disteval`` has in common, as it is met in a shell."""
+"""All sub-commands of ``disteval`` have common options, errors and exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``disteval doctor`` tells what works here, and says of the rest what is missing."""
+"""``disteval doctor`` says what works here and what is missing for the rest."""
 
 from __future__ import annotations
 

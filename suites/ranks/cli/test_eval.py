@@ -1,4 +1,4 @@
-"""``disteval eval`` as a user starts it."""
+"""``disteval eval`` works as a user starts it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """What a user's shell has, without this test run's own data folder."""
+    """Remove the data folder of this test run from the environment."""
     kept = {name: value for name, value in os.environ.items() if name != "CIFAR10_ROOT"}
     return kept | MpirunLauncher().environment() | variables
 
@@ -178,7 +178,7 @@ def test_mpi_under_torchrun_is_not_three_worlds_of_one(tmp_path: Path) -> None:
 
 
 def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[int, int]]:
-    """Start an evaluation that takes long; the command, and its ranks once all three are there."""
+    """Start a long evaluation, and return the command and its three ranks."""
     command = start_as_from_a_terminal(
         [
             *DISTEVAL,

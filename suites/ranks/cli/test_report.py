@@ -53,7 +53,7 @@ def results(commit: str, date: int, rows: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """Two commits on one machine: one benchmark with parameters, and one without."""
+    """Write asv's results for two commits and two benchmarks, one with parameters."""
     folder = tmp_path / "results"
     benchmarks = {
         LATENCY: described(LATENCY, "us", ["backend", "bytes"], BACKENDS),
@@ -81,7 +81,7 @@ def report(folder: Path, page: Path) -> Result:
 
 
 class Page(HTMLParser):
-    """What a browser would see of a page."""
+    """The elements of a page that a browser would see."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What people see of their own tests, good and bad ones, when the plugin runs them on ranks."""
+"""The plugin runs users' tests on ranks, and reports on those that pass and those that fail."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Modest(Sockets):
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs pytest with the plugin on a file of tests, under the launcher of that command."""
+    """Return a function that runs pytest with the plugin on a file of tests, under a launcher."""
 
     def start(tests: str, *options: str, under: tuple[str, ...] = ()) -> object:
         (tmp_path / "test_mine.py").write_text(tests)
@@ -126,7 +126,7 @@ def test_a_backend_that_is_named_must_be_there(run: Run) -> None:
 
 
 def launcher(name: str) -> tuple[str, ...]:
-    """The command that starts three ranks of what follows it; skips where there is none."""
+    """Return the words that start three ranks, or skip the test if the launcher is missing."""
     backend_class(SERVED[name])
     return {"mpirun": mpirun, "torchrun": torchrun, "horovodrun": horovodrun}[name](3)
 

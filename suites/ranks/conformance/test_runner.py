@@ -1,4 +1,4 @@
-"""A report says of every rule what came of it, whatever the backend does."""
+"""A report has a result for every rule, whatever the backend does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from suites.mutants.sockets import Sockets
 
 
 class SlowToJoin(Sockets):
-    """Needs more time to join than a backend gets that is to notice lost ranks."""
+    """A backend that needs longer to join than the time in which it must notice lost ranks."""
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
@@ -27,7 +27,7 @@ class SlowToJoin(Sockets):
 
 
 class Lenient(Sockets):
-    """Has nothing instead of an object over the cap, on the ranks that were to receive it."""
+    """A backend that returns None instead of an object over the cap."""
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         try:

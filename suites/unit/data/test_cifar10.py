@@ -1,4 +1,4 @@
-"""CIFAR-10 as its users have it: both layouts, damaged files, hostile files."""
+"""CIFAR-10 is read in both layouts, and damaged and hostile files are refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_both_layouts_give_the_same_arrays(
 
 
 def python_2_pickle(images: np.ndarray, labels: list[int]) -> bytes:
-    """What cPickle of Python 2 wrote of NumPy 1's arrays: str is bytes, by the opcodes U and T."""
+    """Write a pickle as cPickle of Python 2 did: str is bytes, by the opcodes U and T."""
     pixels = images.tobytes()
     return b"".join(
         [
@@ -214,7 +214,7 @@ def test_python_files_that_hold_something_else(tmp_path: Path, content: Any, mes
 
 
 class _Call:
-    """Pickles as a call of a function."""
+    """An object whose pickle calls a function."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments

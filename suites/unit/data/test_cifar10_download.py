@@ -1,4 +1,4 @@
-"""Downloads of CIFAR-10: the whole or nothing, and never over what is there."""
+"""A download of CIFAR-10 is complete or leaves nothing, and never overwrites files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from disteval.data.cifar10 import BINARY_FOLDER
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A real HTTP server of a folder, on a port of its own."""
+    """Start a real HTTP server of a folder."""
     folder = tmp_path / "served"
     folder.mkdir()
 

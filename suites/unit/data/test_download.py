@@ -1,4 +1,4 @@
-"""Downloads from servers that misbehave, and archives damaged inside."""
+"""Downloads from misbehaving servers and damaged archives fail with a clear error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = b"HTTP/1.0 200 OK\r\n\r\n"
 
 @contextmanager
 def answering(*parts: bytes, more: int = 0) -> Iterator[str]:
-    """A server that gives one client these bytes, then so many times more the last of them."""
+    """Start a server that sends one client these bytes, and then repeats the last of them."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

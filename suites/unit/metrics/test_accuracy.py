@@ -1,4 +1,4 @@
-"""Accuracy against an oracle that sorts, on NumPy alone."""
+"""Accuracy agrees with a reference that sorts, for NumPy arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCORES = [-math.inf, -1.5, -0.25, 0.0, 0.1, 0.25, 1.0, math.inf, math.nan]
 
 @st.composite
 def batches(draw: st.DrawFn, min_size: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Scores (N, C) with ties, NaN and infinities, and labels (N,)."""
+    """Draw scores (N, C) with ties, NaN and infinities, and labels (N,)."""
     size, classes = draw(st.integers(min_size, 8)), draw(st.integers(1, 6))
     row = st.lists(st.sampled_from(SCORES), min_size=classes, max_size=classes)
     scores = draw(st.lists(row, min_size=size, max_size=size))
@@ -35,7 +35,7 @@ def batches(draw: st.DrawFn, min_size: int = 0) -> tuple[np.ndarray, np.ndarray]
 
 
 def oracle(scores: np.ndarray, labels: np.ndarray, k: int, thr: float | None) -> int:
-    """Right samples, by sorting classes: falling score, rising index, NaN last."""
+    """Count right samples by sorting classes: falling score, rising index, NaN last."""
     right = 0
     for row, label in zip(scores.tolist(), labels.tolist(), strict=True):
         order = sorted(range(len(row)), key=lambda c: (math.isnan(row[c]), -row[c], c))

@@ -20,7 +20,7 @@ MODES: dict[str, Collect] = {"strided": "unzip", "contiguous": "cat"}
 
 
 class Samples(BaseMetric):
-    """Its result is the list of samples it was computed over."""
+    """A metric whose result is the list of its samples."""
 
     def add(self, samples: Any) -> None:
         self._results.extend(int(sample) for sample in samples)

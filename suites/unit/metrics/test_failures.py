@@ -15,7 +15,7 @@ from suites.thread_world import run_ranks
 
 
 class FromDevice(SummableMetric):
-    """Counts rows that a device holds, and that can't be had while it is broken."""
+    """A metric whose rows are on a device and can't be read while the device is broken."""
 
     broken = True
 
@@ -45,7 +45,7 @@ def test_rows_that_can_not_be_had_from_a_device_are_not_forgotten() -> None:
 
 
 class Entries(BaseMetric):
-    """Its result is the number of entries."""
+    """A metric whose result is the number of entries."""
 
     def add(self, entry: Any) -> None:
         self._results.append(entry)

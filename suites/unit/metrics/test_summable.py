@@ -21,7 +21,7 @@ MODES: list[Literal["unzip", "cat"]] = ["unzip", "cat"]
 
 
 class Total(SummableMetric):
-    """Its result is how many samples were counted, and their sum; numbers of any length."""
+    """A metric whose result is the number of samples and their sum, for numbers of any length."""
 
     def add(self, samples: Any) -> None:
         self._append(np.asarray(samples, dtype=np.int64))
@@ -43,7 +43,7 @@ class Listed(BaseMetric):
 
 
 def ordered(shards: list[list[int]], mode: str) -> list[int]:
-    """The samples in data-set order, told plainly."""
+    """Return the samples in the order of the data set."""
     if mode == "cat":
         return [sample for shard in shards for sample in shard]
     most = max(map(len, shards))
@@ -194,7 +194,7 @@ def test_rows_can_be_computed_at_once() -> None:
 
 
 class Later(Total):
-    """Its rows come from a device, so to speak: when they are brought, and not before."""
+    """A metric whose rows are fetched later, as from a device."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

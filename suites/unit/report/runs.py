@@ -1,4 +1,4 @@
-"""Files of ``--json``, as `disteval.report.files` reads them."""
+"""Examples of the files that ``--json`` writes."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_an_evaluation_is_as_its_schema_says(validator: Any, tmp_path: Path) -> 
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value inside of a value."""
+    """Yield the path to every value inside of a value."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
         yield (*path, key)
@@ -78,7 +78,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(found: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
-    """The same with one value removed, or replaced by one of another type."""
+    """Return a copy with one value removed, or replaced by one of another type."""
     place = data.draw(st.sampled_from(sorted(places(found), key=str)))
     other = copy.deepcopy(found)
     inside: Any = other

@@ -1,4 +1,4 @@
-"""What a page says of runs, and that it takes none of their text for anything but text."""
+"""A page shows the contents of runs, and never interprets their text as markup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from suites.unit.report.runs import EVALUATION, FIT
 
 
 class Page(HTMLParser):
-    """What a browser would see of a page: its elements, their attributes, and text."""
+    """The elements of a page that a browser would see, with attributes and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def test_each_reason_is_told_once() -> None:
 
 
 def _meet(backend: Any, alone: bool) -> None:
-    """All ranks but one meet, in vain."""
+    """Let all ranks but one wait for the missing one."""
     if not alone:
         backend.all_gather_object(0)
 
