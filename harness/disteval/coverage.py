@@ -1,9 +1,9 @@
-"""A certificate that every sample was counted exactly once, in a few bytes a rank.
+"""Proof that every sample was counted exactly once, in a few bytes for each rank.
 
-Each rank sends how many samples it counted and the sum of their ids, mixed to 64 bits. The ids that
-a data set has are mixed and summed too, a slice on each rank. Where samples are missing or doubled
-the two sums differ but for one chance in 2**64: the mixer is the finaliser of SplitMix64 (Steele,
-Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+Each rank sends the number of samples that it counted and the sum of the 64-bit hashes of their ids.
+Each rank also sums the hashes of one slice of the data set's ids. If a sample is missing or counted
+twice, the two sums differ, except with a probability of 1 in 2**64. The hash is the finaliser of
+SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MASK = (1 << 64) - 1
 
 
 class Certificate(NamedTuple):
-    """What one rank knows: of what it counted, and of its slice of what there is to count.
+    """One rank's part of the proof.
 
     Attributes:
-        counted: Samples that it counted.
-        sum_counted: The sum of their mixed ids, modulo 2**64.
-        sum_expected: The same of its slice of the data set.
+        counted: The number of samples that the rank counted.
+        sum_counted: The sum of the hashes of their ids, modulo 2**64.
+        sum_expected: The sum of the hashes of the rank's slice of the data set.
     """
 
     counted: int
@@ -37,11 +37,11 @@ class Certificate(NamedTuple):
 
 
 class Coverage:
-    """Keeps account of the samples that one rank counts.
+    """A record of the samples that one rank counts.
 
     Args:
-        size: Samples in the data set.
-        backend: What the ranks talk over.
+        size: The number of samples in the data set.
+        backend: The backend that joins the ranks.
     """
 
     def __init__(self, size: int, backend: BaseDistBackend) -> None:
@@ -50,11 +50,11 @@ class Coverage:
         self._counted: list[npt.NDArray[np.int64]] = []
 
     def count(self, ids: npt.NDArray[np.int64]) -> None:
-        """Count samples, by their places in the data set."""
+        """Count samples, by their indices in the data set."""
         self._counted.append(np.array(ids, dtype=np.int64))
 
     def certificate(self) -> Certificate:
-        """What this rank sends."""
+        """Return this rank's part of the proof."""
         rank, world = self._backend.rank, self._backend.world_size
         counted = self._ids()
         first, last = (self._size * r // world for r in (rank, rank + 1))
@@ -65,11 +65,11 @@ class Coverage:
         return Certificate(len(counted), _mixed_sum(counted), expected & _MASK)
 
     def check(self, certificates: Sequence[Certificate]) -> None:
-        """Hold all ranks' certificates together; every rank must call it.
+        """Compare all ranks' certificates; every rank must call it.
 
         Raises:
             CoverageError: On every rank, when a sample was missed or counted more than once. Only
-                then the ids travel, to say which.
+                then the ids are gathered, to name the samples.
         """
         counted = sum(sent.counted for sent in certificates)
         found = sum(sent.sum_counted for sent in certificates) & _MASK
@@ -83,7 +83,7 @@ class Coverage:
 
 
 def _mixed_sum(ids: npt.NDArray[np.int64]) -> int:
-    """Sum the ids, each mixed so that no other has anything in common with it, modulo 2**64."""
+    """Sum the hashes of the ids, modulo 2**64."""
     mixed = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -101,7 +101,7 @@ def _what_is_wrong(ids: npt.NDArray[np.int64], size: int) -> str:
     ]
     return (
         f"the samples were not counted exactly once: {len(ids)} were counted of {size}; "
-        f"{'; '.join(filter(None, found))}. Look at how samples are dealt to ranks"
+        f"{'; '.join(filter(None, found))}. Look at how samples are distributed over ranks"
     )
 
 

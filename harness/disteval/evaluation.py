@@ -1,4 +1,4 @@
-"""The loop that one rank runs: shard, batch, predict, count, agree."""
+"""Evaluation of a data set by several ranks, each of which evaluates its shard."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from disteval.metrics.group import MetricGroup
 from disteval.sharding import Shard, ShardPlan
 
 Predict = Callable[[npt.NDArray[np.uint8]], Any]
-"""Takes pictures, uint8 of shape (B, C, H, W); returns scores of shape (B, classes)."""
+"""A function of pictures, uint8 of shape (B, C, H, W), to scores of shape (B, classes)."""
 
 Progress = Callable[[int, int], None]
-"""Called with the samples this rank has done, and the samples of its whole shard."""
+"""A function that is called with the samples this rank has done, and those of its whole shard."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found; the same on every rank, but for the times.
+    """The result of an evaluation, which is the same on every rank except for the times.
 
     Attributes:
-        metrics: Each metric's result, under the metric's name.
-        size: Samples in the data set.
-        evaluated: Samples that were counted, over all ranks.
-        padded: Samples that were computed only so that every rank has as many, and dropped.
+        metrics: Each metric's result, by the metric's name.
+        size: The number of samples in the data set.
+        evaluated: The number of samples that were counted, over all ranks.
+        padded: The number of samples that were computed as padding and not counted.
         world_size: The number of ranks.
-        batch_size: Pictures in each call of ``predict``.
-        coverage: ``exact``: every sample was counted once, which all ranks' certificates prove.
-        seconds: From the first batch, when all ranks were ready, to the last metric's result.
+        batch_size: The number of pictures in each call of ``predict``.
+        coverage: ``exact``: it was proved that every sample was counted once.
+        seconds: The time from the first batch, when all ranks were ready, to the last result.
     """
 
     metrics: dict[str, Any]
@@ -54,7 +54,7 @@ class Evaluation:
 
     @property
     def images_per_second(self) -> float:
-        """Samples of the data set over the seconds that it took."""
+        """The number of samples divided by the seconds."""
         return self.evaluated / self.seconds
 
 
@@ -70,28 +70,28 @@ def evaluate(
     progress: bool | Progress = False,
     shard: Callable[[int, int, int], Shard] | None = None,
 ) -> Evaluation:
-    """Evaluate a data set once, every rank its shard; every rank must call it.
+    """Evaluate a data set, with a shard on each rank; every rank must call it.
 
-    Every call of ``predict`` gets exactly ``batch_size`` pictures (what follows the last sample of
-    a shard is filled up and not counted), so a sample's scores do not depend on the world size or
-    on which batch it falls in. Each rank drops its own padding before anything is sent.
+    Every call of ``predict`` gets exactly ``batch_size`` pictures, so a sample's scores do not
+    depend on the world size or on its batch: a shard's last batch is filled up with pictures that
+    are not counted. Each rank drops its own padding before anything is sent.
 
     Args:
-        predict: The model. The array it is given is used again for the next batch.
+        predict: The model. The array that it is given is reused for the next batch.
         dataset: The whole data set, the same on every rank.
-        metrics: Metrics by name. Each gets ``add(scores, labels)``, and moves its entries over
-            ``backend``. They are reset first.
-        backend: Moves the results.
-        batch_size: Pictures in each call of ``predict``.
-        mode: How samples are dealt, see `ShardPlan`.
+        metrics: Metrics by name. They are reset first; then each gets ``add(scores, labels)`` for
+            every batch, and computes over ``backend``.
+        backend: The backend that carries the results.
+        batch_size: The number of pictures in each call of ``predict``.
+        mode: How samples are distributed over ranks, see `ShardPlan`.
         pad: Whether every rank runs equally many batches, see `ShardPlan`.
         progress: True shows a bar on rank 0; a function is called after every batch.
-        shard: Deals the samples instead of `ShardPlan`: takes the data set's size, the world size
+        shard: A function that replaces `ShardPlan`: it takes the data set's size, the world size
             and the rank, and returns that rank's `Shard`.
 
     Raises:
-        UsageError: ``batch_size`` is below 1, ``predict`` returned another number of rows, or the
-            ranks do not evaluate the same thing (on every rank).
+        UsageError: ``batch_size`` is below 1; ``predict`` returned another number of rows; or, on
+            every rank, ranks were given different data set sizes or settings.
         RankError: On every rank, when a metric could not be computed.
         CoverageError: On every rank, when a sample was missed or counted more than once.
     """
@@ -143,7 +143,7 @@ def _run_shard(
                 f"predict got {batch_size} pictures and returned {len(scores)} rows of scores; "
                 f"it must return one for each picture"
             )
-        # Padding is last, so what counts is a prefix of the batch.
+        # Padding is last, so the samples that count are the first ones of the batch.
         counted = len(indices) - int(plan.is_padding[start : start + batch_size].sum())
         if counted:
             metrics.add(scores[:counted], dataset.labels[indices[:counted]])
@@ -157,7 +157,7 @@ def _check_padding_is_last(plan: Shard) -> None:
 
 
 def _check_agreement(backend: BaseDistBackend, settings: tuple[Any, ...]) -> None:
-    """Every rank sees every rank's settings, so every rank raises; also the common start."""
+    """Compare all ranks' settings, on every rank; this also lets ranks start together."""
     gathered = backend.all_gather_object(settings)
     for rank, other in enumerate(gathered):
         if other != gathered[0]:

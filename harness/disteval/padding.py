@@ -1,7 +1,7 @@
-"""Batches of one shape on many devices, without ever counting what filled them up.
+"""Batches of one shape on many devices for JAX programs, without counting their padding.
 
-The ways of Flax's full evaluation, https://flax.readthedocs.io/en/latest/guides/data_preprocessing/
-full_eval.html, for JAX programs; NumPy in, NumPy out. JAX is imported when a function is called.
+The functions follow Flax's guide to full evaluation, https://flax.readthedocs.io/en/latest/guides/
+data_preprocessing/full_eval.html. They take and return NumPy arrays, and import JAX when called.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ def pad_shard_unpad(
     devices: Sequence[Any] | None = None,
     sharding: Any = None,
 ) -> Callable[..., Tree]:
-    """Let a function of sharded batches take batches of any size.
+    """Return a function that takes batches of any size, from a function of sharded batches.
 
-    As `flax.jax_utils.pad_shard_unpad`, whose arguments come first and mean the same. Zeros are
-    added to the leading axis of every array until each of d devices has as many rows; what comes
-    back loses them again. The function that is returned takes one more argument,
-    ``min_device_batch``: at least so many rows a device. With one that no batch exceeds, every
-    batch has one shape, and the function is traced once.
+    It works like `flax.jax_utils.pad_shard_unpad` and begins with the same arguments. Rows of zeros
+    are added to every array until each of d devices has equally many rows; they are removed from
+    the results. The returned function takes one more argument, ``min_device_batch``: the fewest
+    rows on each device. If no batch has more, all have one shape, and ``fn`` is traced once.
 
     Args:
-        fn: Such as ``jax.pmap(…)``: its arrays have the shape (d, rows a device, …). With
-            ``sharding``, such as ``jax.jit(…)``: (d x rows a device, …).
-        static_argnums: Positions of arguments that are passed on as they are.
-        static_argnames: Names of keyword arguments that are passed on as they are.
-        static_return: Return what ``fn`` returns as it is; for counts that leave no batch axis.
-        mask: The name under which ``fn`` gets a bool array, true for rows that are real, of the
-            leading one or two axes of the others. A function that counts should ask for it.
-        devices: Where the parts go; None stands for all of this process.
-        sharding: A `jax.sharding.NamedSharding` over the leading axis, for ``jax.jit`` over a mesh,
-            also one of several processes, each of which passes its own batch.
+        fn: A function such as ``jax.pmap(…)``, whose arrays have the shape (d, rows on a device,
+            …). With ``sharding``, one such as ``jax.jit(…)``: (d x rows on a device, …).
+        static_argnums: Positions of arguments that are passed on unchanged.
+        static_argnames: Names of keyword arguments that are passed on unchanged.
+        static_return: Whether the results of ``fn`` have no batch axis and are returned unchanged.
+        mask: The name of a keyword argument with which ``fn`` gets a bool array, true for rows that
+            are not padding, with the leading one or two axes of the others. Functions that count
+            need it.
+        devices: The devices to use; None stands for all devices of this process.
+        sharding: A `jax.sharding.NamedSharding` over the leading axis, for ``jax.jit`` over a mesh.
+            The mesh may span several processes, each of which passes its own batch.
 
     Raises:
-        UsageError: On a call whose arrays have no leading axis, different ones, or none at all;
-            names the array. Or on one that has an argument called as the mask is.
+        UsageError: On a call: an array has no leading axis or one of another length, there is no
+            array, or an argument has the mask's name.
     """
     pool: dict[Any, Array] = {}
 
@@ -67,7 +67,7 @@ def pad_shard_unpad(
         moved = {f"argument {i}": a for i, a in enumerate(args) if i not in static_argnums}
         moved |= {f"argument {k}": v for k, v in kwargs.items() if k not in static_argnames}
         size = _batch_size(moved)
-        # What is not fetched here may still be computed when the next call fills the memory again.
+        # Results that are not fetched here may still be computed when the next call reuses memory.
         memory = {} if static_return else pool
         layout = _Layout(size, min_device_batch or 1, devices, sharding, memory)
         sharded = jax.tree_util.tree_map_with_path(layout.put, moved)
@@ -84,20 +84,20 @@ def pad_shard_unpad(
 def with_infinite_padding(
     batches: Any, *, mask: str = "mask", like: Mapping[str, Array] | None = None
 ) -> Any:
-    """Append batches of zeros for ever, for hosts that have different numbers of batches.
+    """Append endless batches of zeros, for hosts that have different numbers of batches.
 
     Args:
-        batches: Dicts of arrays with one leading axis; or a `tf.data.Dataset` of them.
-        mask: The key of the bool array that is added: true in rows that are real.
-        like: A batch with the shapes and dtypes of the padding; None stands for the last batch. A
-            host that may have no batch at all needs one; a dataset of fixed shapes does not.
+        batches: Dicts of arrays with leading axes of one length; or a `tf.data.Dataset` of them.
+        mask: The key of the bool array that is added, which is true for rows that are not padding.
+        like: A batch with the shapes and dtypes of the padding; None stands for the last batch. It
+            is needed if a host may have no batch, except for a dataset of fixed shapes.
 
     Returns:
-        An iterator of dicts; or a dataset.
+        An iterator of dicts, or a dataset.
 
     Raises:
-        UsageError: There is no batch to learn the shapes from, or a batch has the key already. A
-            dataset's iterator raises TensorFlow's ``FailedPreconditionError`` for the first.
+        UsageError: There is neither a batch nor ``like``, or a batch has the key ``mask`` already.
+            A dataset's iterator raises TensorFlow's ``FailedPreconditionError`` for the first.
     """
     if hasattr(batches, "element_spec"):
         return _dataset_with_infinite_padding(batches, mask, like)
@@ -107,13 +107,13 @@ def with_infinite_padding(
 def in_step(
     batches: Iterable[Mapping[str, Array]], dist_backend: BaseDistBackend, *, mask: str = "mask"
 ) -> Iterator[Mapping[str, Array]]:
-    """Yield batches until no rank has a real row left; ends on every rank after as many steps.
+    """Yield equally many batches on every rank, until all ranks have only padding left.
 
-    One small collective a step.
+    Each batch takes one small collective.
 
     Args:
-        batches: Endless and masked, from `with_infinite_padding`.
-        dist_backend: Joins the ranks.
+        batches: The endless batches of `with_infinite_padding`.
+        dist_backend: The backend that joins the ranks.
         mask: The key of the mask.
     """
     for batch in batches:
@@ -123,14 +123,14 @@ def in_step(
 
 
 class _Layout:
-    """How one batch lies on the devices.
+    """The distribution of one batch over devices.
 
     Args:
-        size: Its rows.
-        least: The fewest rows a device.
-        devices: Which devices; None stands for the sharding's, or all of this process.
-        sharding: Of a mesh, for flat arrays; None for arrays with an axis of devices.
-        pool: Memory that is filled again at each call.
+        size: The number of rows.
+        least: The fewest rows on a device.
+        devices: The devices; None stands for the sharding's, or all devices of this process.
+        sharding: The sharding of flat arrays over a mesh; None for arrays with an axis of devices.
+        pool: Arrays that are reused at each call.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class _Layout:
         self._pool = pool
 
     def put(self, path: Any, array: Array) -> Array:
-        """The array, padded and spread over the devices."""
+        """Pad an array and copy its parts to the devices."""
         import jax
 
         array = np.asarray(array)
@@ -173,11 +173,11 @@ class _Layout:
         )
 
     def _part(self, path: Any, array: Array, start: int) -> Array:
-        """One device's rows: a view where they are all real, else memory that is kept."""
+        """Return one device's rows: a view if no row is padding, else an array of the pool."""
         real = min(max(self._size - start, 0), self._rows)
         if real == self._rows:
             return array[start : start + real]
-        # Only one part of a batch holds both, so that two never share a buffer that differs.
+        # Only one part of a batch holds rows and padding, so no two such parts share an array.
         key = str(path), real > 0, self._rows, array.shape[1:], array.dtype
         if key not in self._pool:
             self._pool[key] = np.zeros((self._rows, *array.shape[1:]), array.dtype)
@@ -188,7 +188,7 @@ class _Layout:
         return buffer
 
     def take(self, array: Array) -> Array:
-        """What came back, in host memory, without the padding."""
+        """Copy a result to the host's memory, and remove the padding."""
         if self._flat and not array.is_fully_addressable:
             shards = sorted(array.addressable_shards, key=lambda s: _starts(s.index))
             rows = np.concatenate([np.asarray(shard.data) for shard in shards])
@@ -197,7 +197,7 @@ class _Layout:
         if not self._flat:
             rows = rows.reshape(-1, *rows.shape[2:])
         rows = rows[: self._size]
-        # On a CPU a result may be the very memory that the next batch will be written to.
+        # On a CPU, a result may share the memory that the next batch is written to.
         kept = any(np.may_share_memory(rows, buffer) for buffer in self._pool.values())
         return rows.copy() if kept else rows
 
@@ -207,7 +207,7 @@ def _starts(index: tuple[slice, ...]) -> tuple[int, ...]:
 
 
 def _batch_size(arguments: dict[str, Tree]) -> int:
-    """The length of the leading axis that all arrays share."""
+    """Return the length of the leading axis that all arrays share."""
     import jax
 
     sizes: dict[str, int] = {}
@@ -215,8 +215,8 @@ def _batch_size(arguments: dict[str, Tree]) -> int:
         name = f"{path[0].key}{jax.tree_util.keystr(path[1:])}"
         if np.ndim(leaf) == 0:
             raise UsageError(
-                f"{name} is {leaf!r}, which has no leading axis to shard; name what is no batch in "
-                f"static_argnums or static_argnames"
+                f"{name} is {leaf!r}, which has no leading axis to shard; name arguments that "
+                f"are not batches in static_argnums or static_argnames"
             )
         sizes[name] = np.shape(leaf)[0]
     if not sizes:
@@ -227,8 +227,8 @@ def _batch_size(arguments: dict[str, Tree]) -> int:
             raise UsageError(f"{name} has no rows; an empty batch has nothing to evaluate")
         if size != sizes[first]:
             raise UsageError(
-                f"{name} has {size} rows and {first} has {sizes[first]}; arrays of one batch have "
-                f"as many"
+                f"{name} has {size} rows and {first} has {sizes[first]}; all arrays of a "
+                f"batch must have equally many"
             )
     return sizes[first]
 
@@ -248,7 +248,7 @@ def _infinite(
     example = batch if like is None else like
     if example is None:
         raise UsageError(
-            "there is no batch, so nobody knows the shapes of its padding; pass like=…"
+            "there is no batch to take the shapes of the padding from; pass one as like=…"
         )
     padding = {key: np.zeros_like(array) for key, array in example.items()}
     padding[mask] = np.zeros(len(next(iter(example.values()))), dtype=bool)
@@ -272,7 +272,7 @@ def _dataset_with_infinite_padding(
     if like is None and all(part.shape.is_fully_defined() for part in spec.values()):
         like = {key: np.zeros(part.shape, part.dtype.as_numpy_dtype) for key, part in spec.items()}
     example = dataset.take(1) if like is None else tf.data.Dataset.from_tensors(dict(like))
-    # Else a dataset without a batch would end at once, and other hosts would wait for this one.
+    # Without this, a dataset without a batch would end, and the other hosts would wait for it.
     example = example.apply(tf.data.experimental.assert_cardinality(1))
     zeros = example.map(lambda batch: with_mask(tf.nest.map_structure(tf.zeros_like, batch), False))
     return dataset.map(lambda batch: with_mask(batch, True)).concatenate(zeros.repeat())

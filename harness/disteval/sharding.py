@@ -1,4 +1,4 @@
-"""Which samples a rank evaluates, and which of them are only padding."""
+"""The samples that a rank evaluates, and which of them are padding."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from disteval.errors import UsageError
 
 
 class Shard(Protocol):
-    """What an evaluation needs to know of one rank's share of a data set.
+    """One rank's share of a data set, as `disteval.evaluate` uses it.
 
     Attributes:
-        indices: The place in the data set of each sample this rank sees: int64, shape (N,).
-        is_padding: Which of them must not be counted: bool, shape (N,); these come last.
+        indices: The index in the data set of each sample that the rank evaluates: int64, shape
+            (N,).
+        is_padding: Whether each of these samples is padding, which is not counted: bool, shape
+            (N,). Padding comes last.
     """
 
     @property
@@ -31,21 +33,20 @@ class Shard(Protocol):
 class ShardPlan:
     """One rank's share of a data set.
 
-    With ``mode="strided"`` rank r sees samples r, r + W, r + 2W, … (as torch's
-    ``DistributedSampler`` without shuffling); with ``"contiguous"`` it sees one run of neighbours.
+    With ``mode="strided"``, rank r of W has the samples r, r + W, r + 2W, … (as torch's
+    ``DistributedSampler`` without shuffling); with ``"contiguous"``, it has consecutive samples.
 
-    With ``pad=True`` every rank sees ``ceil(size / W)`` samples: the sequence of samples is
-    continued by wrapping round to its start, as often as it takes. What was added is padding, and
-    sits at the end of the ranks that have any. With ``pad=False`` the shards differ in length by at
-    most one and together hold every sample exactly once; some are empty when W is larger than the
-    data set.
+    With ``pad=True``, every rank has ``ceil(size / W)`` samples: after its last sample the data set
+    starts again, as often as needed. These repeated samples are padding, at the end of a shard.
+    With ``pad=False``, the shards differ in length by at most one and together hold every sample
+    exactly once; some are empty if W is greater than ``size``.
 
     Args:
-        size: Samples in the data set, from 0 up.
-        world_size: Ranks that share it, from 1 up.
-        rank: Whose share this is.
-        mode: How samples are dealt.
-        pad: Whether all shards get the same length.
+        size: The number of samples in the data set, from 0 up.
+        world_size: The number of ranks, W, from 1 up.
+        rank: The rank whose share this is.
+        mode: How samples are distributed over ranks.
+        pad: Whether all shards have the same length.
 
     Raises:
         UsageError: A value is out of range.
@@ -66,27 +67,27 @@ class ShardPlan:
         check_choice("mode", self.mode, ("strided", "contiguous"))
 
     def __len__(self) -> int:
-        """Samples this rank sees, padding included."""
+        """Return the number of samples of this rank, padding included."""
         return len(self._positions)
 
     @cached_property
     def indices(self) -> npt.NDArray[np.int64]:
-        """The global index of each sample this rank sees, in order: int64, shape (len(self),)."""
+        """The index in the data set of each sample of this rank: int64, shape (len(self),)."""
         return self._positions % max(self.size, 1)
 
     @cached_property
     def is_padding(self) -> npt.NDArray[np.bool_]:
-        """Which of them are padding and must not be counted: bool, shape (len(self),)."""
+        """Whether each of these samples is padding: bool, shape (len(self),)."""
         return self._positions >= self.size
 
     @property
     def num_samples(self) -> int:
-        """Samples of this rank that count."""
+        """The number of samples of this rank that are not padding."""
         return len(self) - int(self.is_padding.sum())
 
     @cached_property
     def _positions(self) -> npt.NDArray[np.int64]:
-        # Places in the endless sequence 0..size-1, 0..size-1, …; those from `size` on are padding.
+        # Positions in the endless sequence 0..size-1, 0..size-1, …, where padding starts at `size`.
         world = self.world_size
         per_rank = -(-self.size // world)
         total = per_rank * world if self.pad else self.size

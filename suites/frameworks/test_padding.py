@@ -177,7 +177,7 @@ def test_padding_has_the_shapes_and_none_of_the_values_of_the_batches() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "nobody knows the shapes of its padding; pass like="),
+        ([], "no batch to take the shapes of the padding from"),
         ([{"x": np.zeros(2), "mask": np.ones(2)}], "can't get a mask 'mask'"),
         ([{"x": np.zeros(2), "y": np.ones(3)}], r"leading axes \[2, 3\]"),
     ],

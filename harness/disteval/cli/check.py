@@ -46,7 +46,7 @@ def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[
     except ValueError:
         sizes = ()
     if not sizes or min(sizes) < 1:
-        raise click.BadParameter(f"{value!r} is no list of world sizes such as 1,2,3")
+        raise click.BadParameter(f"{value!r} is not a list of world sizes such as 1,2,3")
     return sizes
 
 

@@ -39,7 +39,7 @@ def _parse_topk(_context: object, _option: object, value: str) -> tuple[int, ...
     try:
         return tuple(int(part) for part in value.split(","))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no list of integers such as 1,3") from None
+        raise click.BadParameter(f"{value!r} is not a list of integers such as 1,3") from None
 
 
 @click.command("eval")

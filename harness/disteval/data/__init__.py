@@ -1,4 +1,4 @@
-"""Data sets in memory: CIFAR-10 from files, and the one that ships."""
+"""Data sets in memory: CIFAR-10 from files, and the embedded data set."""
 
 from disteval.data.base import ArrayDataset
 from disteval.data.cifar10 import download_cifar10, load_cifar10

@@ -1,4 +1,4 @@
-"""What every data set looks like once it is in memory."""
+"""The form of every data set in memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class ArrayDataset:
     """A labelled set of pictures in memory.
 
     Attributes:
-        name: What reports call it, for example ``cifar10/test``.
-        images: uint8 array of shape (N, C, H, W); colours in R, G, B order.
-        labels: int64 array of shape (N,), each from 0 to ``len(classes) - 1``.
+        name: The name in reports, for example ``cifar10/test``.
+        images: The pictures, uint8 of shape (N, C, H, W), with colours in R, G, B order.
+        labels: The classes, int64 of shape (N,), each from 0 to ``len(classes) - 1``.
         classes: The class names, in label order.
 
     Raises:

@@ -1,4 +1,4 @@
-"""CIFAR-10 from a user's own files, in the binary and in the Python layout.
+"""CIFAR-10 from files in the binary layout or the Python layout.
 
 Krizhevsky, "Learning Multiple Layers of Features from Tiny Images" (2009).
 """
@@ -42,28 +42,28 @@ def load_cifar10(
 ) -> ArrayDataset:
     """Read one split into memory.
 
-    The binary layout is taken where both are there. A training split of fewer than five files is
-    read as far as it goes, and the data set's name says so.
+    The binary layout is read if both are there. If some of the five training files are missing, the
+    others are read, and the data set's name says so.
 
     Args:
         root: The folder that holds ``cifar-10-batches-bin`` or ``cifar-10-batches-py``, or one of
-            these itself.
+            these two folders.
         split: ``train`` or ``test``.
 
     Returns:
         The pictures, uint8 of shape (N, 3, 32, 32), and the labels, int64 of shape (N,).
 
     Raises:
-        UsageError: There is no such split.
-        DataError: The folder or a file is missing, truncated or holds what is no CIFAR-10; names
-            the file and, where there is one, the offset in bytes.
+        UsageError: ``split`` is not known.
+        DataError: The folder or a file is missing, truncated or not CIFAR-10; names the file and,
+            in the binary layout, the offset in bytes.
     """
     check_choice("split", split, ("train", "test"))
     folder, binary = _find_folder(Path(root))
     names = _file_names(split, binary)
     present = [folder / name for name in names if (folder / name).is_file()]
     if not present:
-        raise DataError(f"{folder} holds no {names[0]}; is it a whole copy of CIFAR-10?")
+        raise DataError(f"{folder} has no file {names[0]}; give a complete copy of CIFAR-10")
     read = _read_binary if binary else _read_python
     batches = [read(path) for path in present]
     images = np.concatenate([images for images, _ in batches])
@@ -74,24 +74,24 @@ def load_cifar10(
 
 
 def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str = MD5) -> Path:
-    """Fetch the official archive into ``root``, unless CIFAR-10 is there already.
+    """Download the official archive into ``root``, unless CIFAR-10 is there already.
 
-    The archive is checked before it is unpacked, and unpacked aside and renamed, so a download that
-    is cut off leaves nothing that looks whole. A copy that lacks some of its six files is left as
-    it is: they may be the user's own, and files of two origins must not mix.
+    The archive is checked, unpacked into a temporary folder and renamed, so an interrupted download
+    leaves nothing that looks complete. If only some of the six files are there, nothing is changed:
+    they may be the user's own, and files of two origins must not mix.
 
     Args:
-        root: The folder to put ``cifar-10-batches-bin`` into; it is created. Where `load_cifar10`
-            would find all six files, nothing is fetched.
-        url: Where the archive is; a mirror works as well.
+        root: The folder to put ``cifar-10-batches-bin`` into; it is created. Nothing is downloaded
+            if `load_cifar10` would find all six files.
+        url: The archive's address, which may be a mirror's.
         md5: The archive's MD5 checksum.
 
     Returns:
         ``root``, for `load_cifar10`.
 
     Raises:
-        DataError: The archive can't be fetched, or is not the one it should be; or a part of
-            CIFAR-10 is there already.
+        DataError: The archive can't be downloaded or has another checksum; or ``root`` holds only a
+            part of CIFAR-10.
     """
     root = Path(root)
     folder, binary = _find_layout(root) or (root / BINARY_FOLDER, True)
@@ -115,7 +115,7 @@ def _file_names(split: str, binary: bool) -> list[str]:
 
 
 def _find_folder(root: Path) -> tuple[Path, bool]:
-    """The folder with the files, and whether they are in the binary layout."""
+    """Return the folder with the files, and whether they are in the binary layout."""
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
         raise DataError(f"the data folder {root} {what}; give a folder that holds {BINARY_FOLDER}")
@@ -129,7 +129,7 @@ def _find_folder(root: Path) -> tuple[Path, bool]:
 
 
 def _find_layout(root: Path) -> tuple[Path, bool] | None:
-    """As `_find_folder`; None where there is no such folder."""
+    """Return the same as `_find_folder`, or None if there is no such folder."""
     for folder, binary in ((root / BINARY_FOLDER, True), (root / PYTHON_FOLDER, False)):
         if folder.is_dir():
             return folder, binary
@@ -158,7 +158,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _read_binary(path: Path) -> _Arrays:
-    """Records of one label byte and 3,072 pixels."""
+    """Read records of one label byte and 3,072 pixels."""
     data = np.frombuffer(_read_bytes(path), dtype=np.uint8)
     whole, rest = divmod(len(data), _RECORD)
     if rest:
@@ -178,16 +178,18 @@ def _read_binary(path: Path) -> _Arrays:
 
 
 def _read_python(path: Path) -> _Arrays:
-    """A pickled dict with ``data`` of shape (N, 3072) and a list of ``labels``."""
+    """Read a pickled dict with ``data`` of shape (N, 3072) and a list of ``labels``."""
     batch = _read_dict(path)
     data, labels = batch.get("data"), batch.get("labels")
     if not isinstance(data, PickledArray) or data.value is None or not isinstance(labels, list):
-        raise DataError(f"{path} holds no array 'data' or no list 'labels'")
+        raise DataError(
+            f"{path} lacks the array 'data' or the list 'labels'; give a file of CIFAR-10"
+        )
     images = data.value
     if images.ndim != 2 or images.shape[1] != _PIXELS:
         raise DataError(f"{path}: 'data' has shape {images.shape}, not (N, {_PIXELS})")
     if len(images) == 0:
-        raise DataError(f"{path} holds no pictures")
+        raise DataError(f"{path} has 0 pictures; give a file of CIFAR-10")
     if len(labels) != len(images):
         raise DataError(f"{path} has {len(images)} pictures, but {len(labels)} labels")
     for index, label in enumerate(labels):
@@ -201,12 +203,12 @@ def _read_python(path: Path) -> _Arrays:
 def _read_dict(path: Path) -> dict[str, Any]:
     found = load_arrays(_read_bytes(path), str(path))
     if not isinstance(found, dict):
-        raise DataError(f"{path} holds no dict, but {type(found).__name__}")
+        raise DataError(f"{path} holds {type(found).__name__}, not a dict; give a file of CIFAR-10")
     return {_text(key, path): value for key, value in found.items()}
 
 
 def _read_classes(path: Path, binary: bool) -> tuple[str, ...]:
-    """The class names of the meta file, or CIFAR-10's own where there is none."""
+    """Read the class names from the meta file, or return CIFAR-10's own if there is no file."""
     if not path.is_file():
         return CLASSES
     names: Sequence[Any]
@@ -221,7 +223,7 @@ def _read_classes(path: Path, binary: bool) -> tuple[str, ...]:
 
 
 def _text(value: Any, path: Path) -> str:
-    """A string of Python 2 or 3."""
+    """Return a string that Python 2 or 3 pickled."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Fetching an archive and unpacking it, so that a failure on the way leaves nothing behind."""
+"""Download of an archive; a failure leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ _CHUNK = 1 << 20
 
 
 def fetch_archive(url: str, md5: str, root: Path, folder: str) -> None:
-    """Download a ``.tar.gz`` and put the folder that it holds into ``root``.
+    """Download a ``.tar.gz`` archive and put the folder in it into ``root``.
 
     Args:
-        url: Where it is.
-        md5: The checksum it must have.
-        root: Where the folder goes; it is created.
-        folder: The name of the folder; the archive must hold it.
+        url: The archive's address.
+        md5: The checksum that the archive must have.
+        root: The folder to put the archive's folder into; it is created.
+        folder: The name of the folder that the archive must hold.
 
     Raises:
-        DataError: It can't be fetched, has another checksum, or would write outside of ``root``.
+        DataError: The archive can't be downloaded, has another checksum, or holds a file that would
+            be written outside of ``root``.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as name:
             unpacked = _fetch_aside(url, md5, Path(name), root)
             if not (unpacked / folder).is_dir():
-                raise DataError(f"{url} holds no folder {folder}")
+                raise DataError(f"{url} does not hold the folder {folder}")
             (unpacked / folder).rename(root / folder)
     except OSError as error:
         raise DataError(f"{folder} can't be put into {root}: {error}") from error
 
 
 def _fetch_aside(url: str, md5: str, aside: Path, root: Path) -> Path:
-    """Download, check and unpack in the folder ``aside``; return where it was unpacked."""
+    """Download, check and unpack in the folder ``aside``; return the folder of unpacked files."""
     by_hand = (
         f"Fetch it by hand, check that its MD5 checksum is {md5}, unpack it into {root}, and give "
         f"--data {root}"
@@ -64,20 +65,20 @@ def _fetch_aside(url: str, md5: str, aside: Path, root: Path) -> Path:
     try:
         _unpack(archive, aside / "unpacked", url)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{url} is no readable .tar.gz: {error}") from error
+        raise DataError(f"{url} can't be read as a .tar.gz archive: {error}") from error
     return aside / "unpacked"
 
 
 def _download(url: str, target: Path) -> None:
     if not url.startswith(("https://", "http://")):
-        raise DataError(f"{url} is no http address")
+        raise DataError(f"{url} is not an address that begins with https:// or http://")
     end = time.monotonic() + _SECONDS_IN_ALL
     with (
         urllib.request.urlopen(url, timeout=_SECONDS_WITHOUT_DATA) as source,  # noqa: S310
         target.open("wb") as file,
     ):
         size = 0
-        # read1 returns with what has come; read would wait for a whole chunk from a slow server.
+        # read1 returns the bytes that have arrived; read would wait for a whole chunk.
         while chunk := source.read1(_CHUNK):
             size += len(chunk)
             if size > MAX_ARCHIVE_BYTES:
@@ -88,7 +89,7 @@ def _download(url: str, target: Path) -> None:
 
 
 def _md5(path: Path) -> str:
-    # A checksum against damage, as the archive's authors give it; no proof against malice.
+    # The checksum that the archive's authors give: it detects damage, not malice.
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -97,7 +98,7 @@ def _md5(path: Path) -> str:
 
 
 def _unpack(archive: Path, target: Path, url: str) -> None:
-    """Write the archive's plain files, and refuse it if it holds anything else."""
+    """Write the archive's plain files; refuse an archive that holds anything else."""
     with tarfile.open(archive, "r:gz") as tar:
         total = 0
         for member in tar:
@@ -109,8 +110,8 @@ def _unpack(archive: Path, target: Path, url: str) -> None:
                 or not (member.isfile() or member.isdir())
             ):
                 raise DataError(
-                    f"{url} holds {member.name!r}, which is no plain file inside the archive's "
-                    f"own folder; it was not unpacked"
+                    f"{url} holds {member.name!r}, which is not a plain file inside the "
+                    f"archive's own folder; it was not unpacked"
                 )
             total += member.size
             if total > MAX_UNPACKED_BYTES:

@@ -1,9 +1,8 @@
-"""The data set that ships: ten classes of small pictures, drawn by rule.
+"""The embedded data set: ten classes of small generated pictures.
 
-It makes every command work on a machine without data. A picture shows one figure of its class,
-anywhere, of any size and many colours, under noise and behind a bar. Everything is integer
-arithmetic on a bit generator's raw output, whose stream NumPy guarantees, so the bytes are the same
-everywhere.
+With it, every command works on a machine without data. A picture shows one figure of its class, of
+random place, size and colours, with noise and a bar across it. All arithmetic is on integers from a
+bit generator's raw output, which NumPy guarantees, so the bytes are the same on every machine.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ CLASSES = (
 )  # fmt: skip
 
 _SEEDS = {"train": 1, "test": 2}
-_PARAMETERS = 16  # random bytes that decide a picture, apart from its noise
+_PARAMETERS = 16  # random bytes that determine a picture, apart from its noise
 _BLOCK = 2_000  # pictures drawn at a time, to keep intermediate arrays small
 
-# A figure's colour tends to its class's, so that even a random network's features say something.
+# A figure's colour depends on its class, so that even a random network's features are of use.
 _COLOURS = (np.arange(10)[:, None] * np.array([73, 151, 211]) % 256).astype(np.int16)
 
 _Grid = npt.NDArray[np.int16]
@@ -36,19 +35,19 @@ _Mask = npt.NDArray[np.bool_]
 
 
 def load_embedded(split: Literal["train", "test"] = "test") -> ArrayDataset:
-    """Draw one split; the same bytes on every machine and NumPy release.
+    """Generate one split; its bytes are the same on every machine and NumPy release.
 
     Args:
-        split: ``train`` has 2,000 samples, ``test`` 10,000; they share none.
+        split: ``train``, which has 2,000 samples, or ``test``, which has 10,000 others.
 
     Raises:
-        UsageError: There is no such split.
+        UsageError: ``split`` is not known.
     """
     check_choice("split", split, ("train", "test"))
     size = SIZES[split]
     source = np.random.PCG64(_SEEDS[split])
     parameters = _random_bytes(source, size * _PARAMETERS).reshape(size, _PARAMETERS)
-    # The last two bytes choose the class: every tenth of their range one.
+    # The last two bytes choose the class: each tenth of their range is one class.
     labels = (parameters[:, -1].astype(np.int64) * 256 + parameters[:, -2]) * 10 >> 16
     images = np.empty((size, 3, SIDE, SIDE), dtype=np.uint8)
     for start in range(0, size, _BLOCK):

@@ -1,7 +1,8 @@
-"""Reading pickles of arrays, strings and lists, and of nothing else.
+"""A reader of pickles that hold arrays, strings, numbers, lists and dicts, and nothing else.
 
-CIFAR-10's Python layout is pickles. `pickle.load` would run whatever a file asks for; here a file
-may name what rebuilds a NumPy array, and gets stand-ins that check what they are asked to build.
+CIFAR-10's Python layout consists of pickles, and `pickle.load` runs any function that a file names.
+Here a file may only name the functions that rebuild a NumPy array, and gets substitutes for them
+that check their arguments.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from typing import Any
 
 import numpy as np
 
-from disteval.errors import DataError
+from disteval.errors import DataError, describe_error
 
 
 def load_arrays(data: bytes, name: str) -> Any:
     """Rebuild the arrays, strings, numbers, lists and dicts of a pickle.
 
     Args:
-        data: The pickle's bytes; strings that Python 2 wrote come back as bytes.
-        name: What errors call it.
+        data: The pickle's bytes; strings that Python 2 wrote become bytes.
+        name: The file's name in messages.
 
     Raises:
-        DataError: It asks for anything else, or is damaged.
+        DataError: The pickle is damaged or holds anything else.
     """
     try:
         _check_opcodes(data)
         return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-    except Exception as error:  # a damaged pickle fails in as many ways as there are opcodes
-        raise DataError(f"{name} is no readable pickle: {type(error).__name__}: {error}") from error
+    except Exception as error:  # a damaged pickle can make the unpickler raise anything
+        raise DataError(f"{name} can't be read as a pickle: {describe_error(error)}") from error
 
 
 def shown(value: Any) -> str:
-    """A short repr of what a file holds, however deep its lists and long its numbers."""
+    """Return a short repr of a value from a file, which may be of any size."""
     try:
         return _SHORT.repr(value)
     except ValueError:  # Python refuses to write integers of thousands of digits
@@ -50,15 +51,15 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
 
 _MAX_TUPLES = 1000
-"""Far more than a file of CIFAR-10 has, and few enough to be nested in each other."""
+"""Far more tuples than a file of CIFAR-10 has, and few enough to hash when they are nested."""
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Refuse what no writer gives, and what would end the process instead of raising.
+    """Refuse pickles that would end the process instead of raising an exception.
 
-    The unpickler makes room for twice a memo index, so that five bytes can ask for 64 GiB. Writers
-    count up from 0 or 1, one at most for each instruction. Hashing a tuple of tuples of tuples, as
-    a dict does with its keys, overflows the stack.
+    The unpickler allocates room for twice a memo index, so five bytes can demand 64 GiB; writers
+    count up from 0 or 1, by one at most for each instruction. Deeply nested tuples overflow the
+    stack when they are hashed as keys of a dict.
     """
     tuples = 0
     for count, (opcode, index, at) in enumerate(pickletools.genops(data)):
@@ -70,7 +71,7 @@ def _check_opcodes(data: bytes) -> None:
 
 
 class PickledArray:
-    """Stands for an array while its pickle is read; becomes one when its state is set."""
+    """A substitute for an array; ``value`` is the array once its state was set."""
 
     value: Any = None
 
@@ -80,22 +81,22 @@ class PickledArray:
             raise DataError("holds an array of something other than plain bytes")
         if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
             raise DataError(f"holds an array of shape {shown(shape)}")
-        # frombuffer and reshape allocate nothing, so a lie about the shape is an error, no more.
+        # frombuffer and reshape allocate nothing, so a wrong shape is only an error.
         array = np.frombuffer(data, dtype=np.uint8)
         self.value = array.reshape(shape, order="F" if _fortran else "C")
 
 
 class _Dtype:
-    """Stands for the only dtype that pictures have."""
+    """A substitute for the only dtype that pictures have."""
 
     def __new__(cls, name: Any, *_: Any) -> _Dtype:
-        # Not in __init__, which a pickle can leave out.
+        # Not in __init__, which a pickle can skip.
         if name not in ("u1", b"u1"):
             raise DataError(f"holds an array of dtype {shown(name)}; pictures are u1")
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and alignment, which one byte does not have."""
+        """Ignore byte order and alignment, which one byte does not have."""
 
 
 def _new_array(_subtype: Any, _shape: Any, _typecode: Any) -> PickledArray:
@@ -103,14 +104,14 @@ def _new_array(_subtype: Any, _shape: Any, _typecode: Any) -> PickledArray:
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    # How Python 3 writes bytes in protocol 2.
+    # Python 3 writes bytes like this in protocol 2.
     if not isinstance(text, str) or encoding != "latin1":
         raise DataError(f"asks for text to be encoded as {shown(encoding)}")
     return codecs.encode(text, "latin1")
 
 
 class _Function:
-    """A function that a pickle may call; on a plain one it could set attributes as well."""
+    """A function that a pickle may call, but whose attributes it can't set."""
 
     __slots__ = ("_function",)
 

@@ -1,4 +1,4 @@
-"""ResNet-18 and its weights; each framework's network is a module that imports it."""
+"""ResNet-18's weights; the network is in one module for each framework, which imports it."""
 
 from disteval.models.weights import default_weights, load_weights, random_trunk, save_weights
 

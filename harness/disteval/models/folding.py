@@ -8,30 +8,30 @@ import numpy as np
 import numpy.typing as npt
 
 EPSILON = 1e-5
-"""What is added to a running variance; of the models as of torchvision's."""
+"""The number added to a running variance, in these models as in torchvision's."""
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
 def is_folded(weights: Arrays) -> bool:
-    """Whether the convolutions have biases, and there are no batch normalisations."""
+    """Return whether the batch normalisations are folded into the convolutions."""
     return "conv1.bias" in weights
 
 
 def fold_norms(weights: Arrays) -> dict[str, npt.NDArray[np.float32]]:
     """Fold each batch normalisation of ResNet-18 into its convolution, as a scale and a bias.
 
-    The network computes the same function with fewer passes over memory. Scores change by rounding
-    alone, each weight being scaled in float64 and rounded once: with the weights that ship by up to
-    2e-4 of a sample's largest score, which decides none of the 10,000 embedded pictures otherwise.
-    They change in the same way at every world size.
+    The network computes the same function with fewer passes over memory. Each weight is scaled in
+    float64 and rounded once, so scores change by rounding only, and in the same way at every world
+    size. With the default weights they change by up to 2e-4 of a sample's largest score, which
+    changes the predicted class of no embedded picture.
 
     Args:
-        weights: As of `disteval.models.default_weights` or `disteval.models.load_weights`.
+        weights: The weights, from `default_weights` or `load_weights` of `disteval.models`.
 
     Returns:
-        The weights with a ``bias`` for each convolution and without normalisations; or the weights
-        as they were, where float32 can't hold what folding gives.
+        The weights with a ``bias`` for each convolution and without normalisations; or unchanged
+        weights, if float32 can't hold the folded ones.
     """
     folded = {name: array for name, array in weights.items() if name.startswith("fc.")}
     for name, kernel in weights.items():
@@ -43,7 +43,7 @@ def fold_norms(weights: Arrays) -> dict[str, npt.NDArray[np.float32]]:
             weights[f"{norm}.{part}"].astype(np.float64)
             for part in ("weight", "bias", "running_mean", "running_var")
         )
-        with np.errstate(all="ignore"):  # looked at below
+        with np.errstate(all="ignore"):  # the results are checked below
             scale = gamma / np.sqrt(variance + EPSILON)
             bias = (beta - mean * scale).astype(np.float32)
             scaled = (kernel * scale[:, None, None, None]).astype(np.float32)

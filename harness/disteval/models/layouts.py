@@ -1,4 +1,4 @@
-"""Weights in the layout of libraries that keep the channels last."""
+"""Conversion of weights to the layout of libraries that keep the channels last."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TO_CHANNELS_LAST = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
 
 
 def to_channels_last(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Turn a weight of torch's layout into that of Flax and Keras."""
+    """Convert a weight from torch's layout to that of Flax and Keras."""
     return np.ascontiguousarray(array.transpose(_TO_CHANNELS_LAST[array.ndim]))
 
 
 def from_channels_last(array: Any) -> npt.NDArray[np.float32]:
-    """Turn a weight of the layout of Flax and Keras into torch's."""
+    """Convert a weight from the layout of Flax and Keras to torch's."""
     found = np.asarray(array)
     return np.ascontiguousarray(found.transpose(np.argsort(_TO_CHANNELS_LAST[found.ndim])))

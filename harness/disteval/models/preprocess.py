@@ -1,4 +1,4 @@
-"""From pixels to what the model takes; the reference that every framework meets bit for bit."""
+"""Normalisation of pixels; every framework gives the same bits as this reference."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _MEAN = (0.4914, 0.4822, 0.4465)  # CIFAR-10's training split, per channel, of p
 _STD = (0.2470, 0.2435, 0.2616)
 
 OFFSET: npt.NDArray[np.float32] = np.array(_MEAN, dtype=np.float32) * np.float32(255)
-"""What is subtracted from a pixel of each channel, float32 of shape (3,)."""
+"""The number subtracted from a pixel of each channel, float32 of shape (3,)."""
 
 SCALE: npt.NDArray[np.float32] = 1 / (np.array(_STD, dtype=np.float32) * np.float32(255))
-"""What the difference is multiplied with, float32 of shape (3,)."""
+"""The factor of the difference in each channel, float32 of shape (3,)."""
 
 
 def preprocess(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Normalise pictures.
 
-    One subtraction and one multiplication, each correctly rounded, so that there is one answer.
+    It takes one subtraction and one multiplication, each correctly rounded, so results are unique.
 
     Args:
         images: uint8, shape (N, 3, H, W).

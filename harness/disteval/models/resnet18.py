@@ -1,14 +1,14 @@
-"""ResNet-18, told without a framework: the names and shapes of its parameters.
+"""The names and shapes of ResNet-18's parameters, independent of any framework.
 
 The architecture is that of He et al., "Deep Residual Learning for Image Recognition" (2015), and
-the names are torchvision's, so that weights travel both ways.
+the names are torchvision's, so that weights can be exchanged with it.
 """
 
 from __future__ import annotations
 
 NUM_CLASSES = 10
 STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
-"""Channels and stride of the four stages, two blocks each."""
+"""The channels and stride of the four stages, which have two blocks each."""
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -91,15 +91,8 @@ def make_predict(
 ) -> Callable[[npt.NDArray[np.uint8]], jax.Array]:
     """Build the function that `disteval.evaluate` calls for each batch.
 
-    Args:
-        weights: As of `disteval.models.default_weights` or `disteval.models.load_weights`.
-        device: ``cpu``, or ``cuda`` with a number, such as ``cuda:0``.
-        exact: Compute batch normalisations as they are; else they are folded, see `fold_norms`.
-        dtype: What the network computes in.
-
-    Returns:
-        A function of uint8 pictures of shape (N, 3, 32, 32) to scores of shape (N, 10), of
-        ``dtype``.
+    The arguments and the function are those of `disteval.models.resnet18_torch.make_predict`, with
+    arrays of JAX.
 
     Raises:
         UsageError: JAX has no such device here.
@@ -119,5 +112,5 @@ def make_predict(
     def forward(held: Any, images: jax.Array) -> jax.Array:
         return model.apply(held, preprocess(images).transpose(0, 2, 3, 1).astype(dtype))
 
-    # A copy: the array is used again for the next batch, and JAX may not have read it by then.
+    # A copy: the caller reuses the array for the next batch, and JAX may not have read it by then.
     return lambda images: forward(held, jax.device_put(images.copy(), target))

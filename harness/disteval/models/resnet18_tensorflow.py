@@ -19,7 +19,7 @@ from disteval.models.layouts import to_channels_last
 from disteval.models.preprocess import OFFSET, SCALE
 from disteval.models.resnet18 import NUM_CLASSES, STAGES
 
-# What a layer's variables are called in torch, in Keras's order.
+# The names that a layer's variables have in torch, in Keras's order.
 _ORDER = {
     "Conv2D": ("weight", "bias"),
     "Dense": ("weight", "bias"),
@@ -30,14 +30,14 @@ _ORDER = {
 def build(weights: Mapping[str, npt.NDArray[np.float32]], dtype: str = "float32") -> Any:
     """Build the network with these weights, folded or not: (N, 32, 32, 3) to scores (N, 10)."""
     before = config.dtype_policy()
-    config.set_dtype_policy(dtype)  # of the layers that are made from here on
+    config.set_dtype_policy(dtype)  # for the layers that are made from here on
     try:
         model = _build(is_folded(weights))
     finally:
         config.set_dtype_policy(before)
     for layer in model.layers:
         names = [f"{layer.name}.{name}" for name in _ORDER.get(type(layer).__name__, ())]
-        # A convolution has a bias where it was folded.
+        # A convolution has a bias if a normalisation was folded into it.
         layer.set_weights([to_channels_last(weights[name]) for name in names if name in weights])
     return model
 
@@ -45,7 +45,7 @@ def build(weights: Mapping[str, npt.NDArray[np.float32]], dtype: str = "float32"
 def _build(folded: bool) -> Any:
     pictures = Input((32, 32, 3))
     x = layers.ReLU()(_conv_norm("conv1", "bn1", pictures, 64, 7, 2, folded))
-    # Zeros do for padding: nothing is below zero after the ReLU.
+    # Padding with zeros is right, because nothing is below zero after the ReLU.
     x = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(x))
     for stage, (channels, stride) in enumerate(STAGES, start=1):
         x = _block(f"layer{stage}.0", x, channels, stride, folded)
@@ -56,7 +56,7 @@ def _build(folded: bool) -> Any:
 def _conv_norm(
     conv: str, norm: str, x: Any, channels: int, size: int, stride: int, folded: bool
 ) -> Any:
-    # Padding on both sides alike; Keras's "same" puts more of it at the end.
+    # The same padding on both sides; Keras's "same" puts more of it at the end.
     padded = layers.ZeroPadding2D(size // 2)(x) if size > 1 else x
     x = layers.Conv2D(channels, size, stride, use_bias=folded, name=conv)(padded)
     return x if folded else layers.BatchNormalization(epsilon=EPSILON, name=norm)(x, training=False)
@@ -87,15 +87,8 @@ def make_predict(
 ) -> Callable[[npt.NDArray[np.uint8]], tf.Tensor]:
     """Build the function that `disteval.evaluate` calls for each batch.
 
-    Args:
-        weights: As of `disteval.models.default_weights` or `disteval.models.load_weights`.
-        device: ``cpu``, or ``cuda`` with a number, such as ``cuda:0``.
-        exact: Compute batch normalisations as they are; else they are folded, see `fold_norms`.
-        dtype: What the network computes in.
-
-    Returns:
-        A function of uint8 pictures of shape (N, 3, 32, 32) to scores of shape (N, 10), of
-        ``dtype``.
+    The arguments and the function are those of `disteval.models.resnet18_torch.make_predict`, with
+    arrays of TensorFlow.
 
     Raises:
         UsageError: TensorFlow has no such device here.

@@ -43,8 +43,8 @@ class ResNet18(nn.Module):  # type: ignore[misc]
     """The 18-layer residual network of He et al. (2015).
 
     Args:
-        num_classes: How many scores a picture gets.
-        folded: Without batch normalisations, for weights of `disteval.models.folding.fold_norms`.
+        num_classes: The number of classes, which is the number of scores for each picture.
+        folded: Whether there are no batch normalisations, see `disteval.models.folding.fold_norms`.
     """
 
     def __init__(self, num_classes: int = NUM_CLASSES, *, folded: bool = False) -> None:
@@ -61,7 +61,7 @@ class ResNet18(nn.Module):  # type: ignore[misc]
         self.fc = nn.Linear(inputs, num_classes)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """Map pictures (N, 3, H, W) to what the last layer takes, (N, 512)."""
+        """Map pictures (N, 3, H, W) to the features that the last layer takes, (N, 512)."""
         x = self.maxpool(torch.relu_(self.bn1(self.conv1(x))))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
@@ -73,14 +73,14 @@ class ResNet18(nn.Module):  # type: ignore[misc]
 
 
 def build(weights: Mapping[str, npt.NDArray[np.float32]]) -> Any:
-    """Build the network with these weights, folded or not, ready to evaluate.
+    """Build the network with these weights, folded or not, in evaluation mode.
 
     Raises:
-        WeightsError: A weight is missing, or is none of the network's.
+        WeightsError: A weight is missing, or is not one of the network's.
     """
     model = ResNet18(folded=is_folded(weights))
     state = {name: torch.from_numpy(array) for name, array in weights.items()}
-    # Only num_batches_tracked may be missing, which evaluation has no use for.
+    # Only num_batches_tracked may be missing, which evaluation does not use.
     missing, unexpected = model.load_state_dict(state, strict=False)
     wrong = [name for name in missing if not name.endswith("num_batches_tracked")] + unexpected
     if wrong:
@@ -109,10 +109,10 @@ def make_predict(
     """Build the function that `disteval.evaluate` calls for each batch.
 
     Args:
-        weights: As of `disteval.models.default_weights` or `disteval.models.load_weights`.
-        device: Where the network runs, for example ``cpu`` or ``cuda:0``.
-        exact: Compute batch normalisations as they are; else they are folded, see `fold_norms`.
-        dtype: What the network computes in.
+        weights: The weights, from `default_weights` or `load_weights` of `disteval.models`.
+        device: The device that computes the network, for example ``cpu`` or ``cuda:0``.
+        exact: Whether to compute batch normalisations instead of folding them, see `fold_norms`.
+        dtype: The number format that the network computes in.
 
     Returns:
         A function of uint8 pictures of shape (N, 3, 32, 32) to scores of shape (N, 10), of
@@ -134,17 +134,17 @@ def make_predict(
 
 
 class _Staging:
-    """Two page-locked buffers: the next batch travels to the GPU while this one is computed."""
+    """Two page-locked buffers: one batch is copied to the GPU while the last one is computed."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._slots: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque(maxlen=2)
 
     def send(self, images: torch.Tensor) -> torch.Tensor:
-        """Copy pictures to the device, in step with what is queued there."""
+        """Copy pictures to the device, in order with the work that is queued there."""
         if len(self._slots) == 2 and self._slots[0][0].shape == images.shape:
             buffer, sent = self._slots.popleft()
-            sent.synchronize()  # what was in it has left it
+            sent.synchronize()  # the copy of the pictures in it has ended
         else:
             buffer = torch.empty(images.shape, dtype=images.dtype, pin_memory=True)
             sent = torch.cuda.Event()

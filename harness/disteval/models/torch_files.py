@@ -1,4 +1,4 @@
-"""The one place that reads files written by ``torch.save``, without trusting what is in them."""
+"""A guarded reader of files written by ``torch.save``, which are not trusted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def read_torch_file(
 def state_dict_of(content: Any) -> dict[str, Any] | None:
     """Return the tensors by name that a file holds, at its top level or under ``state_dict``.
 
-    None is returned where the content is something else.
+    Returns:
+        None if the content is not a state dict.
     """
     import torch
 
@@ -65,11 +66,7 @@ def state_dict_of(content: Any) -> dict[str, Any] | None:
 
 
 def check_size(name: str, size: int, max_bytes: int, hint: str = "") -> None:
-    """Refuse a file that is too large.
-
-    Raises:
-        WeightsError: It is.
-    """
+    """Raise WeightsError if a file is too large."""
     if size > max_bytes:
         raise WeightsError(f"{name} holds {size} bytes, more than the {max_bytes} allowed{hint}")
 

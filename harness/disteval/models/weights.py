@@ -1,4 +1,4 @@
-"""Weights as NumPy arrays under torchvision's names: the ones that ship, and a user's own file."""
+"""Weights as NumPy arrays under torchvision's names: the default ones, and a user's file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from disteval.models.resnet18 import NUM_CLASSES, buffer_shapes, parameter_shape
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
 Weights = dict[str, npt.NDArray[np.float32]]
-"""Every parameter and running statistic by torchvision's name, float32."""
+"""Every parameter and running statistic by torchvision's name, as float32."""
 
 MAX_FILE_BYTES = 1 << 30
 """The largest weights file that is read; ResNet-18 in float64 takes 90 MB."""
@@ -31,19 +31,19 @@ _PREFIX = "module."  # what DistributedDataParallel puts before every name
 
 
 class _Stored(NamedTuple):
-    """A tensor of a file, held against the model before anything is converted or allocated."""
+    """A tensor of a file, compared with the model before anything is converted or allocated."""
 
     shape: tuple[int, ...]
     dtype: str
-    floats: Callable[[], npt.NDArray[Any]] | None  # None where it holds something else
+    floats: Callable[[], npt.NDArray[Any]] | None  # None if it does not hold floats
 
 
 def default_weights() -> Weights:
-    """Return the weights that ship: a random trunk, and a last layer fitted to the embedded data.
+    """Return the default weights: random ones, and a last layer fitted to the embedded data set.
 
-    Convolutions are drawn uniformly as He et al., "Delving Deep into Rectifiers" (2015), prescribe;
-    the numbers come from a bit generator's raw output by exact arithmetic, so they are the same to
-    the bit everywhere. ``tools/fit_default_weights.py`` fitted the last layer in closed form.
+    Convolutions are drawn uniformly as in He et al., "Delving Deep into Rectifiers" (2015), from a
+    bit generator's raw output by exact arithmetic, so their bits are the same on every machine.
+    ``tools/fit_default_weights.py`` fitted the last layer in closed form.
     """
     weights = random_trunk()
     packed = resources.files("disteval.models").joinpath("default_head.safetensors").read_bytes()
@@ -51,7 +51,7 @@ def default_weights() -> Weights:
 
 
 def random_trunk() -> Weights:
-    """Return every weight but the last layer's, with batch normalisations that change nothing."""
+    """Return all weights except the last layer's; batch normalisations have no effect."""
     source = np.random.PCG64(_SEED)
     weights: Weights = {}
     for name, shape in (parameter_shapes() | buffer_shapes()).items():
@@ -68,21 +68,21 @@ def load_weights(path: str | Path) -> Weights:
 
     Args:
         path: A ``.safetensors`` file, or a ``.pt`` or ``.pth`` file with a state dict, which may
-            lie under ``state_dict`` and carry the ``module.`` that DistributedDataParallel adds.
+            be under the key ``state_dict`` and have DistributedDataParallel's prefix ``module.``.
 
     Raises:
-        WeightsError: It is missing, damaged or too large, or does not fit the model.
-        LibraryMissingError: A torch file is to be read without torch.
+        WeightsError: The file is missing, damaged or too large, or does not fit the model.
+        LibraryMissingError: The file needs torch, which is not installed.
     """
     path = Path(path)
     if not path.is_file():
         raise WeightsError(
-            f"weights file {path} does not exist or is no file; give a .safetensors or .pt file"
+            f"weights file {path} does not exist or is not a file; give a .safetensors or .pt file"
         )
     readers = {".safetensors": _read_safetensors, ".pt": _read_torch, ".pth": _read_torch}
     if path.suffix not in readers:
         raise WeightsError(
-            f"weights file {path} has the suffix {path.suffix!r}; known are {', '.join(readers)}"
+            f"weights file {path} has the suffix {path.suffix!r}; use one of {', '.join(readers)}"
         )
     check_size(f"weights file {path}", path.stat().st_size, MAX_FILE_BYTES, _SIZE_HINT)
     found = readers[path.suffix](path)
@@ -99,7 +99,7 @@ def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[np.float32]
 def _he_uniform(source: np.random.PCG64, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     count = prod(shape)
     words: npt.NDArray[np.uint64] = source.random_raw(-(-count // 2))
-    # 24 bits are what a float32 holds exactly, so k / 2^23 - 1 is rounded nowhere.
+    # A float32 holds 24 bits exactly, so k / 2^23 - 1 is never rounded.
     bits = (words.astype("<u8").view("<u4")[:count] >> 8).astype(np.float32)
     bound = np.float32(np.sqrt(6 / prod(shape[1:])))
     drawn: npt.NDArray[np.float32] = ((bits * np.float32(2**-23) - 1) * bound).reshape(shape)
@@ -121,7 +121,7 @@ def _read_safetensors(path: Path) -> dict[str, _Stored]:
 def _safetensors_floats(tensor: Mapping[str, Any]) -> Callable[[], npt.NDArray[Any]] | None:
     data, shape = tensor["data"], tensor["shape"]
     if tensor["dtype"] == "BF16":
-        # NumPy has no bfloat16; it is the upper half of a float32.
+        # NumPy has no bfloat16, which is the upper half of a float32.
         return lambda: (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
     code = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}.get(tensor["dtype"])
     return None if code is None else lambda: np.frombuffer(data, code).reshape(shape)
@@ -139,7 +139,7 @@ def _read_torch(path: Path) -> dict[str, _Stored]:
     state = state_dict_of(content)
     if state is None:
         raise WeightsError(
-            f"weights file {path} holds no state dict, but {type(content).__name__}; {_REMEDY}"
+            f"weights file {path} holds {type(content).__name__}, not a state dict; {_REMEDY}"
         )
     return {
         name: _Stored(
@@ -152,17 +152,17 @@ def _read_torch(path: Path) -> dict[str, _Stored]:
 
 
 def _torch_floats(tensor: Any, dense: Any) -> Callable[[], npt.NDArray[Any]] | None:
-    # A sparse tensor or one on the meta device has no array of floats to give.
+    # A sparse tensor, or one on the meta device, has no array of floats.
     if not tensor.is_floating_point() or tensor.layout != dense or tensor.is_meta:
         return None
-    # NumPy has no bfloat16, and every float is to become a float32 anyway.
+    # NumPy has no bfloat16, and all floats become float32 anyway.
     return lambda: tensor.detach().float().numpy()
 
 
 def _checked(path: Path, found: Mapping[str, _Stored]) -> Weights:
-    """Hold a file's tensors against the model, and make them float32."""
+    """Compare a file's tensors with the model, and convert them to float32."""
     expected = parameter_shapes() | buffer_shapes()
-    # How many batches the statistics were taken over plays no part in evaluation.
+    # Evaluation does not use the number of batches behind the statistics.
     names = [name for name in found if not name.endswith("num_batches_tracked")]
     _refuse(path, "lacks", [name for name in expected if name not in found])
     _refuse(path, "has unexpected", [name for name in names if name not in expected])
@@ -179,7 +179,9 @@ def _checked(path: Path, found: Mapping[str, _Stored]) -> Weights:
                 f"weights file {path}: {name} holds {stored.dtype}, not a dense array of floats; "
                 f"store float16, bfloat16, float32 or float64"
             )
-        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, see below
+        with np.errstate(
+            over="ignore"
+        ):  # numbers that float32 can't hold become infinite, see below
             array = np.array(stored.floats(), dtype=np.float32, order="C")
         if not np.isfinite(array).all():
             raise WeightsError(
@@ -193,7 +195,7 @@ def _checked(path: Path, found: Mapping[str, _Stored]) -> Weights:
 def _other_classes(name: str, shape: tuple[int, ...]) -> str:
     if not name.startswith("fc.") or not shape:
         return ""
-    return f": it tells {shape[0]} classes apart; give a model trained for {NUM_CLASSES}"
+    return f": it is for {shape[0]} classes; give a model trained for {NUM_CLASSES}"
 
 
 def _refuse(path: Path, what: str, names: list[str]) -> None:

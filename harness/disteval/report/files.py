@@ -76,7 +76,7 @@ def read_run(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} can't be read as JSON ({error}); {_REMEDY}") from error
     if reason := why_no_run(found):
-        raise UsageError(f"{path} is no report of disteval: {reason}; {_REMEDY}")
+        raise UsageError(f"{path} is not a report of disteval: {reason}; {_REMEDY}")
     run: dict[str, Any] = found
     return run
 

@@ -86,7 +86,7 @@ def read_history(folder: Path) -> list[Curve]:
         UsageError: The folder has no results, or one of its files can't be read.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; give the results_dir of asv.conf.json")
+        raise UsageError(f"{folder} is not a folder; give the results_dir of asv.conf.json")
     files = sorted(path for path in folder.glob("*/*.json") if path.name != "machine.json")
     if not files:
         raise UsageError(f"{folder} has no results; run asv run, and give its results_dir")

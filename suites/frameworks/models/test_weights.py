@@ -196,7 +196,7 @@ def test_files_that_do_not_fit(tmp_path: Path, weights: dict[str, Any]) -> None:
         "lacks conv1.weight;": _without(weights, "conv1.weight"),
         "lacks conv1.weight, bn1.weight, bn1.bias and 99 more": {"other": weights["fc.bias"]},
         "has unexpected other": weights | {"other": weights["fc.bias"]},
-        r"fc.weight has shape \(1000, 512\), not \(10, 512\): it tells 1000 classes": weights
+        r"fc.weight has shape \(1000, 512\), not \(10, 512\): it is for 1000 classes": weights
         | head,
         "fc.bias holds NaN or infinity": weights | {"fc.bias": np.full(10, np.nan, np.float32)},
         "fc.bias holds NaN or infinity as": weights | {"fc.bias": np.full(10, 1e300)},
@@ -213,7 +213,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"w.pt does not exist"):
         load_weights(tmp_path / "w.pt")
     (tmp_path / "w.onnx").write_bytes(b"x")
-    with pytest.raises(WeightsError, match=r"suffix '.onnx'; known are .safetensors, .pt, .pth"):
+    with pytest.raises(WeightsError, match=r"suffix '.onnx'; use one of .safetensors, .pt, .pth"):
         load_weights(tmp_path / "w.onnx")
     with (tmp_path / "huge.pt").open("wb") as file:
         file.truncate(1 << 31)

@@ -127,7 +127,7 @@ def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any)
         (("mine:Missing",), "importing mine:Missing failed with AttributeError"),
         (("mine:NotABackend",), "is not a subclass of disteval.BaseDistBackend"),
         (("threads", "--rules=77.*"), "no rule matches '77.*'; the known ones are: 1.1, 1.2"),
-        (("threads", "--world-size=0"), "'0' is no list of world sizes"),
+        (("threads", "--world-size=0"), "'0' is not a list of world sizes"),
         (("threads", "--launcher=ssh"), "no launcher 'ssh'"),
         ((), "name a backend to check"),
     ],

@@ -242,7 +242,7 @@ BAD = {
     ("--backend=non_dist", "--topk=1,11"): "top-11 accuracy makes no sense over 10 classes",
     ("--backend=non_dist", "--topk=0"): "top-0 accuracy makes no sense",
     ("--backend=non_dist", "--topk=1,1"): "a k is given twice: 1,1",
-    ("--backend=non_dist", "--topk=one"): "'one' is no list of integers such as 1,3",
+    ("--backend=non_dist", "--topk=one"): "'one' is not a list of integers such as 1,3",
     ("--backend=non_dist", "--download"): "--download needs a folder to put CIFAR-10 in",
     ("--backend=non_dist", "--json=/none/r.json"): "the folder /none does not exist",
     ("--backend=non_dist", "--data=/none"): "the data folder /none does not exist",
@@ -268,7 +268,7 @@ def test_wrong_files_exit_with_2_and_say_why(tmp_path: Path) -> None:
     for argument, message in (
         (f"--data={tmp_path / 'empty'}", "holds neither cifar-10-batches-bin nor"),
         (f"--data={truncated.parent}", "test_batch.bin is truncated: the record at offset 3073"),
-        (f"--weights={tmp_path / 'w.safetensors'}", "is no readable safetensors file"),
+        (f"--weights={tmp_path / 'w.safetensors'}", "can't be read as a safetensors file"),
     ):
         done = run("--backend=non_dist", argument)
         assert done.returncode == 2, done.stderr

@@ -227,7 +227,7 @@ def test_a_benchmark_that_is_no_more_keeps_its_curve(history: Path) -> None:
 def test_no_folder(tmp_path: Path) -> None:
     done = report(tmp_path / "none", tmp_path / "page.html")
     assert done.exit_code == 2
-    assert "is no folder; give the results_dir of asv.conf.json" in done.output
+    assert "is not a folder; give the results_dir of asv.conf.json" in done.output
     assert not (tmp_path / "page.html").exists()
 
 
@@ -278,5 +278,5 @@ def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
     path.write_text('{"schema_version": 1, "kind": "check"}')
     done = CliRunner().invoke(main, ["report", str(path), f"--html={page}"])
     assert done.exit_code == 2
-    assert f"disteval report: {path} is no report of disteval: the whole has no" in done.output
+    assert f"disteval report: {path} is not a report of disteval: the whole has no" in done.output
     assert not page.exists()

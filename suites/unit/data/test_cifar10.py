@@ -182,7 +182,7 @@ def test_folders_that_are_not_there_or_not_right(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="file is a file"):
         load_cifar10(tmp_path / "file")
     write_binary(tmp_path, "test_batch", *pictures(1))
-    with pytest.raises(DataError, match=r"holds no data_batch_1.bin"):
+    with pytest.raises(DataError, match=r"has no file data_batch_1.bin"):
         load_cifar10(tmp_path, "train")
     with pytest.raises(UsageError, match="split 'val' is not known"):
         load_cifar10(tmp_path, "val")  # type: ignore[arg-type]
@@ -194,8 +194,8 @@ IMAGES, LABELS = pictures(2)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1, 2], "holds no dict, but list"),
-        ({b"labels": [1]}, "holds no array 'data'"),
+        ([1, 2], "holds list, not a dict"),
+        ({b"labels": [1]}, "lacks the array 'data'"),
         ({b"data": IMAGES.reshape(2, -1)}, "no list 'labels'"),
         ({b"data": IMAGES.reshape(2, -1)[:, :-1], b"labels": [1, 2]}, r"shape \(2, 3071\)"),
         ({b"data": IMAGES.reshape(2, -1), b"labels": [1]}, "2 pictures, but 1 labels"),

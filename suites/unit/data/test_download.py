@@ -108,9 +108,12 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999), "is no readable .tar"),
-        (gzip(tar("folder/file", bytes(1 << 17)))[:100], "is no readable .tar.gz"),
-        (gzip(tar("folder/a\0b", b"x")), "is no plain file"),
+        (
+            gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999),
+            "can't be read as a .tar",
+        ),
+        (gzip(tar("folder/file", bytes(1 << 17)))[:100], "can't be read as a .tar.gz"),
+        (gzip(tar("folder/a\0b", b"x")), "is not a plain file"),
         (gzip(tar("folder/file", bytes(1 << 17))), "unpacks to more than 65536 bytes"),
     ],
 )

@@ -132,7 +132,7 @@ def test_what_survivors_saw_is_kept(broken: dict[str, Any]) -> None:
         ("{", "can't be read as JSON (Expecting property name"),
         ("[" * 100_000, "can't be read as JSON (maximum recursion depth exceeded"),
         ("\udcff", "can't be read as JSON ("),
-        ("[]", "is no report of disteval: the whole is a list, not an object"),
+        ("[]", "is not a report of disteval: the whole is a list, not an object"),
         ("{}", "the whole has no 'schema_version'"),
         ('{"schema_version": 2, "kind": "eval"}', "schema_version is 2, not 1"),
         ('{"schema_version": 1, "kind": []}', "kind is a list, not check or eval or fit"),
