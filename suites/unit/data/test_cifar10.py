@@ -196,7 +196,7 @@ IMAGES, LABELS = pictures(2)
     [
         ([1, 2], "holds list, not a dict"),
         ({b"labels": [1]}, "lacks the array 'data'"),
-        ({b"data": IMAGES.reshape(2, -1)}, "no list 'labels'"),
+        ({b"data": IMAGES.reshape(2, -1)}, "or the list 'labels'"),
         ({b"data": IMAGES.reshape(2, -1)[:, :-1], b"labels": [1, 2]}, r"shape \(2, 3071\)"),
         ({b"data": IMAGES.reshape(2, -1), b"labels": [1]}, "2 pictures, but 1 labels"),
         ({b"data": IMAGES.reshape(2, -1), b"labels": [1, 10]}, "label 1 is 10"),
