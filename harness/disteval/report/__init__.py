@@ -1,1 +1,1 @@
-"""What was judged and measured, as one page that needs nothing else."""
+"""Reports of checks, evaluations, training and benchmarks, as one page that needs no network."""

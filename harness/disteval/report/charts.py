@@ -1,4 +1,4 @@
-"""Measurements as charts: what asv keeps, how fast evaluations were, how training went."""
+"""Charts of benchmarks, of the throughput of evaluations, and of the loss of training."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Benchmark:
     """One benchmark on one machine.
 
     Attributes:
-        name: Its full name.
-        unit: Of its values.
-        place: The machine and what was installed.
-        curves: One a choice of parameters.
-        charts: The newest values over a parameter, where one is a number, and all over commits,
-            where there are several.
+        name: The benchmark's full name.
+        unit: The unit of the values.
+        place: The machine and its environment.
+        curves: The curves, one for each choice of parameters.
+        charts: The newest values over a parameter, if one is a number, and all values over commits,
+            if there are several.
     """
 
     name: str
@@ -42,21 +42,17 @@ class Benchmark:
 
     @property
     def skipped(self) -> list[Curve]:
-        """The curves of what can't be run there."""
+        """The curves that were skipped because they can't run there."""
         return [curve for curve in self.curves if curve.skipped]
 
     @property
     def failed(self) -> list[Curve]:
-        """The curves of what can be run, and never gave a value."""
+        """The curves that could run, and never gave a value."""
         return [c for c in self.curves if not (c.measured or c.skipped)]
 
 
 def make_benchmarks(curves: Iterable[Curve]) -> list[Benchmark]:
-    """Make charts of asv's results.
-
-    Args:
-        curves: As of `disteval.report.history.read_history`.
-    """
+    """Make charts of the curves of `disteval.report.history.read_history`."""
     found = []
     for (name, machine, environment), group in groupby(
         curves, lambda c: (c.benchmark, c.machine, c.environment)
@@ -69,7 +65,7 @@ def make_benchmarks(curves: Iterable[Curve]) -> list[Benchmark]:
 
 
 def throughput_chart(runs: Sequence[dict[str, Any]]) -> list[Chart]:
-    """Pictures a second over ranks, where evaluations were made on different numbers of them."""
+    """Make a chart of images per second over world sizes, if there are several."""
     points: dict[str, dict[float, float | None]] = {}
     for run in runs:
         name = f"{run['framework']} over {run['backend']} on {run['device']}"
@@ -79,10 +75,10 @@ def throughput_chart(runs: Sequence[dict[str, Any]]) -> list[Chart]:
 
 
 def loss_charts(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[Chart]:
-    """The mean loss of each epoch, one chart a training, where there are several epochs.
+    """Make a chart of the mean loss of each epoch for each training of several epochs.
 
     Args:
-        runs: The name of each file of ``disteval fit --json``, and what it says.
+        runs: The name and the report of each file of ``disteval fit --json``.
     """
     charts = []
     for name, run in runs:
@@ -98,24 +94,24 @@ def loss_charts(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[Chart]:
 
 
 def shown(parameters: Iterable[tuple[str, str]]) -> str:
-    """A choice of parameters in words."""
+    """Describe a choice of parameters."""
     said = (f"{name.replace('_', ' ')} {_plain(value)}" for name, value in parameters)
     return ", ".join(said) or "no parameters"
 
 
 def day(point: Point) -> str:
-    """When a commit was made, in ISO 8601, UTC."""
+    """Return a commit's date in ISO 8601, UTC."""
     return datetime.fromtimestamp(point.date / 1000, tz=timezone.utc).strftime("%Y-%m-%d")
 
 
 def _plain(value: str) -> str:
-    """A parameter as asv wrote it, without the quotes of a text."""
+    """Return a parameter without the quotes that asv writes around text."""
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     return value[1:-1] if quoted else value
 
 
 def _over_parameter(curves: list[Curve]) -> list[Chart]:
-    """The newest values over the parameter of the widest range, one chart a choice of the rest."""
+    """Make charts of the newest values over the parameter with the widest range."""
     ranges = {name: _range(values) for name, values in _choices(curves).items()}
     x_name = max(ranges, key=lambda name: ranges[name], default="")
     if ranges.get(x_name, 1.0) <= 1:
@@ -132,7 +128,7 @@ def _over_parameter(curves: list[Curve]) -> list[Chart]:
 
 
 def _over_commits(curves: list[Curve]) -> list[Chart]:
-    """Every value over commits at equal distances, by date; one chart a choice of the rest."""
+    """Make charts of all values over commits, at equal distances in order of date."""
     commits = sorted({(p.date, p.commit): p for c in curves for p in c.points}.items())
     if len(commits) < 2:
         return []
@@ -154,10 +150,10 @@ def _over_commits(curves: list[Curve]) -> list[Chart]:
 def _facets(
     curves: list[Curve], x_name: str = ""
 ) -> list[tuple[str, list[tuple[str, list[Curve]]]]]:
-    """Charts' titles, and in each the names of lines with their curves.
+    """Return the titles of charts, and for each the names of its lines with their curves.
 
-    The parameter with the most values, other than the one along the axis, tells lines apart; the
-    others tell charts apart.
+    The parameter with the most values, apart from that of the x axis, has one line for each value;
+    the others have one chart for each choice.
     """
     choices = {name: values for name, values in _choices(curves).items() if name != x_name}
     line_name = max(choices, key=lambda name: len(choices[name]), default="")
@@ -180,7 +176,7 @@ def _choices(curves: list[Curve]) -> dict[str, set[str]]:
 
 
 def _range(values: set[str]) -> float:
-    """The largest value by the smallest; 0 where not all are positive numbers."""
+    """Return the largest value divided by the smallest; 0 if not all are positive numbers."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
@@ -190,7 +186,7 @@ def _range(values: set[str]) -> float:
 
 
 def _drawable(title: str, x_name: str, unit: str, lines: list[Line]) -> list[Chart]:
-    """A chart with logarithmic axes; none where there is no line to see, or no logarithm."""
+    """Return one chart with logarithmic axes; an empty list without lines or logarithms."""
     values = [y for line in lines for _, y in line.points if y is not None]
     places = sorted({x for line in lines for x, _ in line.points})
     if len(places) < 2 or not values or not all(0 < y < math.inf for y in values):

@@ -28,13 +28,23 @@ _REMEDY = "write it with --json FILE of disteval check, eval or fit"
 
 
 def check_json_path(path: Path | None) -> None:
-    """Refuse a report file whose folder does not exist, before there is a report to write.
+    """Raise UsageError if the folder of ``--json`` does not exist, before there is a report."""
+    if path is not None:
+        check_folder("--json", path)
 
-    Raises:
-        UsageError: The folder does not exist.
-    """
-    if path is not None and not path.parent.is_dir():
-        raise UsageError(f"--json {path}: the folder {path.parent} does not exist")
+
+def check_folder(option: str, path: Path) -> None:
+    """Raise UsageError if the folder of an option's file does not exist."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: the folder {path.parent} does not exist")
+
+
+def write_file(option: str, path: Path, text: str) -> None:
+    """Write the file that an option named, or raise UsageError if it can't be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{option} {path} can't be written: {error}") from error
 
 
 def write_run(path: Path | None, run: dict[str, Any]) -> None:
@@ -48,12 +58,8 @@ def write_run(path: Path | None, run: dict[str, Any]) -> None:
     Raises:
         UsageError: The file can't be written.
     """
-    if path is None:
-        return
-    try:
-        path.write_text(json.dumps(_finite(run), indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--json {path} can't be written: {error}") from error
+    if path is not None:
+        write_file("--json", path, json.dumps(_finite(run), indent=2) + "\n")
 
 
 def _finite(value: Any) -> Any:

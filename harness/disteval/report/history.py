@@ -1,7 +1,7 @@
-"""What asv has measured, commit after commit: the files of its results folder, as curves.
+"""The results folder of asv, as curves over commits.
 
-The layout is asv's own, of version 2: ``benchmarks.json`` tells each benchmark's unit and the names
-of its parameters, and each machine's folder has one JSON file a commit and environment.
+The layout is asv's version 2: ``benchmarks.json`` has each benchmark's unit and the names of its
+parameters, and each machine's folder has one JSON file for each commit and environment.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from disteval.errors import UsageError
+from disteval.errors import UsageError, describe_error
 
 LAYOUT = 2
 
 Parameters = tuple[tuple[str, str], ...]
-"""The name and value of each parameter; values as ``repr`` wrote them."""
+"""The name and value of each parameter; a value is text that ``repr`` returned."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What came of one benchmark at one commit.
+    """The result of one benchmark at one commit.
 
     Attributes:
-        commit: The whole hash.
-        date: When it was committed, in milliseconds since 1970, UTC.
-        value: In the benchmark's unit; NaN where it was skipped (n/a), None where it failed.
+        commit: The commit's whole hash.
+        date: The commit's time, in milliseconds since 1970, UTC.
+        value: The value in the benchmark's unit; NaN if it was skipped, None if it failed.
     """
 
     commit: str
@@ -38,7 +38,7 @@ class Point:
 
     @property
     def skipped(self) -> bool:
-        """Whether the benchmark said that it can't be run there."""
+        """Whether the benchmark was skipped because it can't run there."""
         return self.value is not None and math.isnan(self.value)
 
 
@@ -47,12 +47,12 @@ class Curve:
     """One benchmark with one choice of parameters on one machine, in date order.
 
     Attributes:
-        benchmark: Its full name.
-        unit: Of the values.
-        machine: The name that asv has for it.
-        environment: What was installed, as asv names it.
-        parameters: In the benchmark's order.
-        points: One a commit.
+        benchmark: The benchmark's full name.
+        unit: The unit of the values.
+        machine: The machine's name in asv.
+        environment: The name in asv of the packages that were installed.
+        parameters: The parameters, in the benchmark's order.
+        points: The results, one for each commit.
     """
 
     benchmark: str
@@ -69,7 +69,7 @@ class Curve:
 
     @property
     def skipped(self) -> bool:
-        """Whether it was skipped at every commit."""
+        """Whether the benchmark was skipped at every commit."""
         return all(point.skipped for point in self.points)
 
 
@@ -80,7 +80,7 @@ def read_history(folder: Path) -> list[Curve]:
         folder: ``results_dir`` of asv.conf.json, such as ``.asv/results``.
 
     Returns:
-        The curves, by benchmark, machine and environment, parameters in the benchmark's order.
+        The curves, sorted by benchmark, machine and environment.
 
     Raises:
         UsageError: The folder has no results, or one of its files can't be read.
@@ -101,7 +101,7 @@ def read_history(folder: Path) -> list[Curve]:
                     curves[key].points += curve.points
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UsageError(
-                f"{path} is not laid out as asv's results are ({type(error).__name__}: {error}); "
+                f"{path} does not have the layout of asv's results ({describe_error(error)}); "
                 f"run asv run again, or remove the file"
             ) from error
     for curve in curves.values():
@@ -110,7 +110,7 @@ def read_history(folder: Path) -> list[Curve]:
 
 
 def _curves_of(found: dict[str, Any], machine: str, known: dict[str, Any]) -> Iterator[Curve]:
-    """The curves of one file, each with its one point."""
+    """Yield the curves of one file, each with its one point."""
     for benchmark, columns in found["results"].items():
         # asv leaves out trailing columns that are empty.
         row = dict(zip(found["result_columns"], columns, strict=False))
@@ -144,7 +144,6 @@ def _read(path: Path) -> dict[str, Any]:
     version = found.get("version") if isinstance(found, dict) else None
     if version != LAYOUT:
         raise UsageError(
-            f"{path} has asv's layout {version!r}, but {LAYOUT} is the one that is known here; "
-            f"bring it up to date with asv update"
+            f"{path} has asv's layout {version!r}, not {LAYOUT}; convert it with asv update"
         )
     return found  # type: ignore[no-any-return]

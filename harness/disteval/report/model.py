@@ -1,4 +1,4 @@
-"""What a page shows of checks: columns and rows of the matrix, failures, faults and reasons."""
+"""The tables of a page about checks: the matrix of rules, failures, lost ranks and reasons."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Run = dict[str, Any]
-"""A file of ``disteval check --json``, as `disteval.report.files` lets it through."""
+"""A file of ``disteval check --json``, as `disteval.report.files.read_run` returns it."""
 
 Result = dict[str, Any]
-"""One of its ``rules``."""
+"""One entry of its ``rules``."""
 
 
 class Sign(NamedTuple):
-    """How an outcome is shown: never by a colour alone."""
+    """The sign of an outcome, which is never shown by a colour alone."""
 
     glyph: str
     word: str
@@ -42,14 +42,14 @@ _EVIDENCE = re.compile(
 
 @dataclass(frozen=True)
 class Column:
-    """One check.
+    """One check, a column of the matrix.
 
     Attributes:
-        index: Its place among the checks.
-        label: The backend, and where two checks are of one, which of them.
-        run: What the file says.
-        sizes: Its world sizes.
-        counts: How many results there are of each outcome.
+        index: The position among the checks.
+        label: The backend, and the file's name if two checks are of one backend.
+        run: The check's report.
+        sizes: The world sizes of the check.
+        counts: The number of results with each outcome.
     """
 
     index: int
@@ -60,17 +60,17 @@ class Column:
 
     @property
     def examples(self) -> int:
-        """How many were tried."""
+        """The number of examples that were tried."""
         return sum(result["examples"] for result in self.run["rules"])
 
     @property
     def seconds(self) -> float:
-        """How long the rules took."""
+        """The time that the rules took."""
         return math.fsum(result["seconds"] for result in self.run["rules"])
 
 
 class Cell(NamedTuple):
-    """A result and its check; ``result`` is None where the rule was not tried."""
+    """A result and its check; ``result`` is None if the rule was not tried."""
 
     column: Column
     row: int
@@ -79,12 +79,12 @@ class Cell(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """What links to the failure."""
+        """The name of the link to the failure."""
         return f"failure-{self.column.index}-{self.row}-{self.size}"
 
 
 class Row(NamedTuple):
-    """One rule in all checks."""
+    """One rule in all checks, a row of the matrix."""
 
     id: str
     name: str
@@ -94,7 +94,7 @@ class Row(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why rules were not held against a backend."""
+    """The reason why a backend was not judged by some rules."""
 
     column: Column
     outcome: str
@@ -103,11 +103,7 @@ class Reason(NamedTuple):
 
 
 def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
-    """Make a column of each check.
-
-    Args:
-        runs: The name of each file, and what it says.
-    """
+    """Make a column for each check, from the name and the report of each file."""
     targets = Counter(run["target"] for _, run in runs)
     return [
         Column(
@@ -122,7 +118,7 @@ def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
 
 
 def make_rows(columns: Sequence[Column]) -> list[Row]:
-    """Make a row of each rule that any of the checks tried, in the contract's order."""
+    """Make a row for each rule that any check tried, in the order of the rules' numbers."""
     found = {
         (column.index, result["id"], result["world_size"]): result
         for column in columns
@@ -142,18 +138,18 @@ def make_rows(columns: Sequence[Column]) -> list[Row]:
 
 
 def _order(number: str) -> list[tuple[int, str]]:
-    """Rule 10.1 after rule 9.1; whatever else a file calls a rule, somewhere."""
+    """Return a sort key that puts rule 10.1 after rule 9.1, and accepts any other text."""
     return [(int(part) if part.isdecimal() else 0, part) for part in number.split(".")]
 
 
 def failures(rows: Iterable[Row]) -> list[Cell]:
-    """Every failure, by check, rule and world size."""
+    """Return every failure, by check, rule and world size."""
     found = [c for row in rows for c in row.cells if c.result and c.result["outcome"] == "failed"]
     return sorted(found, key=lambda cell: cell.column.index)
 
 
 def faults(rows: Iterable[Row]) -> list[Cell]:
-    """Every loss of a rank that was tried (rule 7), by check, rule and world size."""
+    """Return every result of losing a rank (rule 7), by check, rule and world size."""
     found = [
         cell
         for row in rows
@@ -164,7 +160,7 @@ def faults(rows: Iterable[Row]) -> list[Cell]:
 
 
 def reasons(columns: Iterable[Column]) -> list[Reason]:
-    """Why rules were not held against each backend: each reason once."""
+    """Return the reasons why backends were not judged by some rules, each reason once."""
     found = []
     for column in columns:
         untold: dict[tuple[str, str], dict[str, list[int]]] = {}
@@ -182,10 +178,10 @@ def reasons(columns: Iterable[Column]) -> list[Reason]:
 
 
 def evidence(message: str) -> tuple[str, list[tuple[str, str]]]:
-    """Split what a lost world left into its story, and each rank's stacks, traceback and output.
+    """Split the message of a lost world into the summary and each rank's stacks and output.
 
     Returns:
-        The message without them, and the title and text of each; a message of another kind whole.
+        The summary, and the title and text of each part; another message is all summary.
     """
     parts = [(title, re.sub("^  ", "", text, flags=re.M).rstrip("\n"))
              for title, text in _EVIDENCE.findall(message)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The page: a template, a style and a script, put into one file that can request nothing."""
+"""The page: a template, a style and a script in one file that makes no requests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from disteval.errors import LibraryMissingError, UsageError
+from disteval.errors import LibraryMissingError
 from disteval.report import model
 from disteval.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
+from disteval.report.files import check_folder, write_file
 from disteval.report.svg import Chart, draw
 from disteval.report.text import visible
 
@@ -23,14 +24,13 @@ Run = dict[str, Any]
 
 
 def check_page_path(path: Path) -> None:
-    """Refuse, before there is anything to write, what can't be written.
+    """Check that a page can be written, before there is one to write.
 
     Raises:
-        UsageError: There is no such folder.
+        UsageError: The page's folder does not exist.
         LibraryMissingError: Jinja2 is not installed.
     """
-    if not path.parent.is_dir():
-        raise UsageError(f"--html {path}: the folder {path.parent} does not exist")
+    check_folder("--html", path)
     _environment()
 
 
@@ -40,23 +40,19 @@ def write_page(
     """Write the page.
 
     Args:
-        path: Where to; an existing file is replaced.
-        runs: The name of each file, and what `disteval.report.files.read_run` read from it.
-        benchmarks: As of `disteval.report.charts.make_benchmarks`.
+        path: The page's file, which is replaced if it exists.
+        runs: The name of each file, and its report from `disteval.report.files.read_run`.
+        benchmarks: The benchmarks of `disteval.report.charts.make_benchmarks`.
 
     Raises:
         UsageError: The file can't be written.
-        LibraryMissingError: Jinja2 is not installed; or matplotlib, and there are curves.
+        LibraryMissingError: Jinja2 is not installed; or matplotlib, if there are charts.
     """
-    text = render(runs, benchmarks)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--html {path} can't be written: {error}") from error
+    write_file("--html", path, render(runs, benchmarks))
 
 
 def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()) -> str:
-    """Make the page, see `write_page`."""
+    """Return the page's text, see `write_page`."""
     environment = _environment()
     checks, evaluations, trainings = (
         [(name, run) for name, run in runs if run["kind"] == kind]
@@ -93,7 +89,7 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
 
 
 def _environment() -> Environment:
-    """Jinja2, told to escape every value, and to show what can't be seen in it."""
+    """Return Jinja2's environment, which escapes every value and shows invisible characters."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
         from markupsafe import Markup
@@ -116,7 +112,7 @@ def _environment() -> Environment:
 
 
 def _numbered() -> Any:
-    """A function that draws a chart with ids that no other chart of the page has."""
+    """Return a function that draws charts with ids that are unique in the page."""
     drawn = 0
 
     def draw_next(chart: Chart) -> Markup:
@@ -128,7 +124,7 @@ def _numbered() -> Any:
 
 
 def _as_is(text: str) -> Markup:
-    """What is ours, or has been escaped already."""
+    """Mark text that needs no escaping, because it is ours or was escaped."""
     from markupsafe import Markup
 
     return Markup(text)  # noqa: S704 - the style and script beside this file; matplotlib's SVG

@@ -1,4 +1,4 @@
-"""A chart as SVG that takes its colours from the page it stands in."""
+"""Charts as SVG that take their colours from the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from disteval.errors import LibraryMissingError
 from disteval.report.text import visible
 
 SERIES = 8
-"""How many lines can be told apart by their colour; markers and dashes tell them apart too."""
+"""The number of colours for lines, which differ in markers and dashes, too."""
 
 _INK, _FAINT = "#000001", "#000002"
 _SERIES = [f"#0000a{i}" for i in range(SERIES)]
@@ -24,7 +24,7 @@ _DASHES = ["-", "--", "-.", ":"]
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "disteval",
-    "text.parse_math": False,  # a name with two dollar signs is a name
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
     "font.size": 10,
     "text.color": _INK,
     "axes.labelcolor": _INK,
@@ -44,11 +44,11 @@ _NAME_LENGTH = 40
 
 @dataclass(frozen=True)
 class Line:
-    """What was measured of one thing.
+    """One line of a chart.
 
     Attributes:
-        name: For the legend.
-        points: x and y; y is None where it failed.
+        name: The name in the legend.
+        points: The points, x and y; y is None for a measurement that failed.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Chart:
     """Lines over one axis.
 
     Attributes:
-        title: What is the same for all lines.
-        x_label: With its unit.
-        y_label: With its unit.
-        lines: What is drawn.
+        title: The title, which holds what all lines have in common.
+        x_label: The label of the x axis, with its unit.
+        y_label: The label of the y axis, with its unit.
+        lines: The lines.
         log: Whether both axes are logarithmic; otherwise y begins at zero.
-        ticks: What stands at some places of the x axis.
+        ticks: Places on the x axis and their labels.
     """
 
     title: str
@@ -77,11 +77,11 @@ class Chart:
 
 
 def draw(chart: Chart, prefix: str) -> str:
-    """Draw a chart as an ``svg`` element, without any style that a strict page would refuse.
+    """Draw a chart as an ``svg`` element that a page with a strict content policy can show.
 
     Args:
-        chart: With at least one point that has a y.
-        prefix: Of the element's ids, which are to be unique in the page.
+        chart: A chart with at least one point that has a y.
+        prefix: The beginning of the element's ids, which must be unique in the page.
 
     Raises:
         LibraryMissingError: matplotlib is not installed.
@@ -133,14 +133,14 @@ def _plot(axes: Any, chart: Chart) -> None:
 
 
 def _legend(name: str) -> str:
-    """A name that matplotlib will show: it hides those that begin with an underscore."""
+    """Shorten a name, and let matplotlib show it: it hides names that begin with an underscore."""
     text = visible(name, keep="")
     short = text if len(text) <= _NAME_LENGTH else text[: _NAME_LENGTH - 1] + "…"
     return f" {short}" if short.startswith("_") else short
 
 
 def _for_page(text: str, title: str, prefix: str) -> str:
-    """Matplotlib's SVG as a part of a page: attributes for styles, ids of its own, no links out."""
+    """Make matplotlib's SVG part of a page: no styles, no links, and ids that are unique there."""
     root = ElementTree.fromstring(text)  # noqa: S314 - matplotlib wrote it just now
     for element in list(root.iter()):
         element.tag = element.tag.rpartition("}")[2]
@@ -159,7 +159,7 @@ def _for_page(text: str, title: str, prefix: str) -> str:
 
 
 def _attributes(name: str, value: str, prefix: str) -> dict[str, str]:
-    """What becomes of one attribute; a style becomes the attributes that mean the same."""
+    """Convert one attribute; a style becomes attributes of the same meaning."""
     if name == "style":
         declared = [part.partition(":") for part in value.split(";")]
         pairs = {key.strip(): what.strip() for key, _, what in declared}

@@ -244,10 +244,13 @@ def test_no_results(tmp_path: Path) -> None:
     [
         ("{", "can't be read (Expecting property name"),
         ("[" * 100_000, "can't be read (maximum recursion depth exceeded"),
-        ("[]", "has asv's layout None, but 2 is the one that is known here"),
-        ('{"version": 1}', "has asv's layout 1, but 2 is the one that is known here"),
-        ('{"version": 2}', "is not laid out as asv's results are (KeyError: 'results')"),
-        ('{"version": 2, "results": []}', "is not laid out as asv's results are (AttributeError"),
+        ("[]", "has asv's layout None, not 2"),
+        ('{"version": 1}', "has asv's layout 1, not 2"),
+        ('{"version": 2}', "does not have the layout of asv's results (KeyError: 'results')"),
+        (
+            '{"version": 2, "results": []}',
+            "does not have the layout of asv's results (AttributeError",
+        ),
     ],
 )
 def test_a_file_that_is_damaged(history: Path, content: str, reason: str) -> None:
@@ -259,7 +262,7 @@ def test_a_file_that_is_damaged(history: Path, content: str, reason: str) -> Non
 
 def test_fewer_values_than_parameters(history: Path) -> None:
     write(history / "bench" / "a.json", results(OLD, MAY, {LATENCY: [[1.0], BACKENDS]}))
-    with pytest.raises(UsageError, match="is not laid out as asv's results are"):
+    with pytest.raises(UsageError, match="does not have the layout of asv's results"):
         read_history(history)
 
 
