@@ -1,1 +1,1 @@
-"""Proves a backend right, or shows the smallest example that it gets wrong."""
+"""The check that proves a backend right, or shows the smallest example that fails."""

@@ -1,4 +1,4 @@
-"""How examples are drawn, and how the smallest one that fails is found.
+"""Functions that draw examples and find the smallest one that fails.
 
 Only the leader imports this module: ranks need no Hypothesis.
 """

@@ -1,4 +1,4 @@
-"""What every pytest sees of the harness: nothing, until a command line asks for it.
+"""The pytest entry point, which does nothing until a command line asks for the plugin.
 
 pytest imports this wherever the harness is installed. The plugin's options, such as ``--backend``,
 are short, and other plugins may have them too; so it is loaded by a command line that has
@@ -15,7 +15,7 @@ _PLUGIN = "disteval.conformance.plugin"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Load the plugin where the command line is meant for it."""
+    """Load the plugin if the command line uses it."""
     asked = any(arg.partition("=")[0] == "--disteval-backend" for arg in args)
     ours = "--pyargs" in args and any(arg.partition(".")[0] == "disteval" for arg in args)
     if asked or ours:

@@ -1,4 +1,4 @@
-"""Whether two objects are the same to the last bit, also in different processes.
+"""Digests that tell whether two objects are the same to the last bit, also across processes.
 
 ``==`` is not enough: it takes 1 for True and 0.0 for -0.0, finds no NaN equal, and does not look at
 an array's dtype, memory order or byte order, nor at which parts of an object are one and the same.
@@ -22,7 +22,7 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 class Seen(NamedTuple):
-    """An object as a rank saw it: a digest to compare, and a text for people."""
+    """The description of an object: a digest to compare and a text for people."""
 
     digest: str
     text: str
@@ -36,7 +36,7 @@ def see(obj: Any) -> Seen:
 
 
 def describe(obj: Any) -> str:
-    """A short text that tells objects apart which people would otherwise take for the same."""
+    """Return a short text that shows the differences between similar objects."""
     if isinstance(obj, np.ndarray):
         order = "F" if _is_fortran(obj) else "C"
         return (

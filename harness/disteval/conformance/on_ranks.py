@@ -1,4 +1,4 @@
-"""What the checks have every rank do; nothing here draws examples or decides."""
+"""The functions that ranks run in checks; none of them draws examples or decides."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def _refuse() -> None:
 
 
 def identity_before(backend: JournalledBackend) -> Identity | str:
-    """Who the backend said that it was before ``init_process``, or what it raised."""
+    """Return the backend's identity before ``init_process``, or the exception that it raised."""
     return backend.before
 
 
 def gather(backend: BaseDistBackend, obj: Any) -> list[Seen]:
-    """What one all-gather gives."""
+    """Return the result of one all-gather."""
     gathered = backend.all_gather_object(obj)
     if type(gathered) is not list:
         raise TypeError(f"all_gather_object returned a {type(gathered).__name__}, not a list")
@@ -72,30 +72,30 @@ def gather_bytes(backend: BaseDistBackend, size: int) -> list[Seen]:
 
 
 def payload(size: int) -> bytes:
-    """Bytes of that length that no truncation and no stripping of zeros leaves as they are."""
+    """Return bytes of that length that any truncation and any stripping of zeros changes."""
     return bytes(range(1, 252)) * (size // 251) + bytes(size % 251)
 
 
 def broadcast(backend: BaseDistBackend, task: tuple[Any, int]) -> Seen:
-    """What one broadcast gives."""
+    """Return the result of one broadcast."""
     obj, src = task
     return see(backend.broadcast_object(obj, src))
 
 
 def broadcast_bytes(backend: BaseDistBackend, task: tuple[int, int]) -> Seen:
-    """What a broadcast of a `payload` of that size gives."""
+    """Return the result of a broadcast of a `payload` of that size."""
     size, src = task
     return see(backend.broadcast_object(payload(size), src))
 
 
 def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> Seen:
-    """Broadcast while the other ranks pass what can't be pickled, or is larger."""
+    """Broadcast while the other ranks pass an object that can't be pickled, or a larger one."""
     junk = CannotBePickled() if backend.rank % 2 else bytes(100_000)
     return see(backend.broadcast_object("sent" if backend.rank == src else junk, src))
 
 
 def broadcast_from_nowhere(backend: BaseDistBackend, src: int) -> tuple[bool, Seen]:
-    """Whether a broadcast from no rank raised, and what the next collective gives."""
+    """Return whether a broadcast from no rank raised an error, and the next result."""
     return raises(backend.broadcast_object, 0, src), see(backend.all_gather_object(backend.rank))
 
 
@@ -152,7 +152,7 @@ def use_several_objects(backend: JournalledBackend, src: int) -> list[Seen]:
 
 
 def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:
-    """File descriptors, threads and resident bytes, after that many more calls."""
+    """Return file descriptors, threads and resident bytes after so many more calls."""
     for call in range(calls):
         backend.all_gather_object([call, b"x" * 1000])
         backend.broadcast_object(call, call % backend.world_size)
@@ -166,7 +166,7 @@ def _open_files() -> int:
 
 
 def _threads() -> int:
-    """Threads of this process, those that a library started without Python's knowledge too."""
+    """Count the threads of this process, including those that a library has started."""
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.is_dir() else threading.active_count()
 
@@ -179,7 +179,7 @@ def _resident_bytes() -> int:
 
 
 class _Indices(BaseMetric):
-    """Its result is the list of samples that were counted."""
+    """A metric whose result is the list of counted samples."""
 
     def add(self, indices: Any) -> None:
         self._results.extend(int(index) for index in indices)
@@ -203,7 +203,7 @@ def count_samples(backend: BaseDistBackend, task: tuple[int, str, bool, int]) ->
 
 
 def scores_and_labels(indices: Any) -> tuple[Any, Any]:
-    """Scores over four classes, right for some samples, second for some, wrong for the rest."""
+    """Return scores over four classes that are right, second or wrong for different samples."""
     labels = indices % 4
     scores = np.zeros((len(indices), 4))
     scores[np.arange(len(indices)), (labels + (indices % 3 == 0)) % 4] = 2

@@ -1,1 +1,1 @@
-"""The rules as tests, for ``pytest --pyargs disteval.conformance.suite``."""
+"""The rules as tests for ``pytest --pyargs disteval.conformance.suite``."""

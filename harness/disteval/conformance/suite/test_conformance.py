@@ -1,4 +1,4 @@
-"""Every rule, over every backend, at every world size: one test each."""
+"""The tests: every rule for every backend at every world size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from disteval.conformance.runner import check_rule, select_rules
 
 @pytest.mark.parametrize("rule", select_rules(), ids=lambda rule: rule.number)
 def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest) -> None:
-    """Hold the backend under test to one rule of the contract."""
+    """Check the backend under test against one rule of the contract."""
     result = check_rule(
         rule,
         worlds.cls,
