@@ -20,7 +20,7 @@ from disteval.worlds import detect_outer_world
 INTERRUPTED = 130
 """The exit status after Ctrl-C, which is a shell's for SIGINT."""
 
-_LOGGER = logging.getLogger("harness")
+_LOGGER = logging.getLogger("disteval")
 _QUIET, _VERBOSE = "disteval.cli.quiet", "disteval.cli.verbose"
 
 
