@@ -35,6 +35,7 @@ def start_as_from_a_terminal(command: list[str], **options: Any) -> subprocess.P
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**options.pop("env", os.environ), "PYTHONPATH": os.pathsep.join(sys.path)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )

@@ -1,7 +1,7 @@
 """What ranks print, as log lines of their leader: ``[rank 1] …``, as it comes.
 
 It costs a thread, so it is done only where somebody has set the level of the logger
-``disteval.worlds.ranks``, or of ``harness`` above it, to INFO or below. The root's does not count:
+``disteval.worlds.ranks``, or of ``disteval`` above it, to INFO or below. The root's does not count:
 frameworks lower it. Ranks that are threads, or that somebody else has started, print for
 themselves.
 """

@@ -119,6 +119,7 @@ def test_what_failed_is_not_what_was_skipped(history: Path) -> None:
     assert [p.value for p in curves[IMPORT, ()].points] == [None, 0.125]
 
 
+@pytest.mark.report
 def test_the_page_has_every_value_and_says_what_is_missing(history: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = report(history, page)
@@ -202,6 +203,7 @@ def test_a_chart_takes_its_colours_from_the_page_and_has_ids_of_its_own() -> Non
     assert r"&lt;b&gt;\x00" in text
 
 
+@pytest.mark.report
 def test_whatever_asv_wrote_is_text(history: Path, tmp_path: Path) -> None:
     evil = '<script>alert("&")</script>'
     params = [[f"'{evil}'"]]
@@ -224,6 +226,7 @@ def test_a_benchmark_that_is_no_more_keeps_its_curve(history: Path) -> None:
     assert shown(curves[0].parameters) == "param1 threads, param2 64"
 
 
+@pytest.mark.report
 def test_no_folder(tmp_path: Path) -> None:
     done = report(tmp_path / "none", tmp_path / "page.html")
     assert done.exit_code == 2
@@ -231,6 +234,7 @@ def test_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.report
 def test_no_results(tmp_path: Path) -> None:
     done = report(tmp_path, tmp_path / "page.html")
     assert done.exit_code == 2
@@ -266,6 +270,7 @@ def test_fewer_values_than_parameters(history: Path) -> None:
         read_history(history)
 
 
+@pytest.mark.report
 def test_a_page_that_can_not_be_written(history: Path, tmp_path: Path) -> None:
     done = report(history, tmp_path / "none" / "page.html")
     assert done.exit_code == 2
