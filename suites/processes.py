@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from disteval.worlds.jobs import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
-from disteval.worlds.journal import read_position
-from disteval.worlds.rank import journal_path
+from disteval.worlds.collective_log import read_position
+from disteval.worlds.launchers import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
+from disteval.worlds.rank_files import collective_log_path
 
 T = TypeVar("T")
 
@@ -72,20 +72,17 @@ def run_plainly(
 
 def mpirun(world_size: int) -> tuple[str, ...]:
     """Return the words that start so many ranks of the command after them."""
-    [command] = MpirunLauncher().commands(Path(), world_size)
-    return tuple(command[: command.index(sys.executable)])
+    return tuple(MpirunLauncher().command(world_size))
 
 
 def torchrun(world_size: int) -> tuple[str, ...]:
     """Return the words that start so many ranks of the command after them."""
-    [command] = TorchrunLauncher().commands(Path(), world_size)
-    return tuple(command[: command.index("-c") - 1])
+    return tuple(TorchrunLauncher().command(world_size))
 
 
 def horovodrun(world_size: int) -> tuple[str, ...]:
     """Return the words that start so many ranks of the command after them."""
-    [command] = HorovodrunLauncher().commands(Path(), world_size)
-    return tuple(command[: command.index(sys.executable)])
+    return tuple(HorovodrunLauncher().command(world_size))
 
 
 def ranks_below(pid: int) -> dict[int, int]:
@@ -108,7 +105,7 @@ def collectives_left(pid: int, rank: int) -> int:
     """Read from its collective log how many collectives a rank process has left."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     assert len(words) > 3, f"rank {rank} has ended"
-    return read_position(journal_path(Path(words[3].decode()), rank)).left
+    return read_position(collective_log_path(Path(words[3].decode()), rank)).left
 
 
 def left_over(pids: Collection[int]) -> list[int]:

@@ -23,7 +23,7 @@ from disteval.metrics import Accuracy
 from disteval.worlds import World
 
 from suites.benchmarks.asv._ranks import CountingBackend, times_of
-from suites.benchmarks.objects import raw_of, without_journal
+from suites.benchmarks.objects import raw_of, without_log
 
 WORLD_SIZE = 2
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -58,7 +58,7 @@ def table(backend: str, rounds: int) -> Iterator[str]:
 
 def measure(backend: BaseDistBackend, rounds: int) -> list[tuple[str, int, list[float], int]]:
     """Yield a row for each library: name, samples of a rank, seconds of each round, bytes sent."""
-    counting, ours = CountingBackend(backend), without_journal(backend)
+    counting, ours = CountingBackend(backend), without_log(backend)
     rows = []
     for size in SIZES:
         accuracy = Accuracy(dist_backend=counting)

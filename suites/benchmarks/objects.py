@@ -111,15 +111,15 @@ def verify(gathered: Any, sent: Any) -> None:
             raise SystemExit("a contestant returned something else than was sent")
 
 
-def without_journal(backend: BaseDistBackend) -> BaseDistBackend:
-    """The backend itself, without the journal that worlds keep of its collectives."""
+def without_log(backend: BaseDistBackend) -> BaseDistBackend:
+    """The backend itself, without the log that worlds keep of its collectives."""
     found: BaseDistBackend = getattr(backend, "inner", backend)
     return found
 
 
 def objects_of(backend: BaseDistBackend) -> dict[str, Contestant]:
     """Return the object collective of the backend and those of its library."""
-    ours = without_journal(backend)
+    ours = without_log(backend)
     found: dict[str, Contestant] = {"disteval": ours.all_gather_object}
     name = type(ours).__name__
     if name == "MPI4PyDist":
@@ -146,7 +146,7 @@ def objects_of(backend: BaseDistBackend) -> dict[str, Contestant]:
 
 def raw_of(backend: BaseDistBackend) -> Contestant:
     """Return the library's collective of one buffer, which fills a new buffer."""
-    name = type(without_journal(backend)).__name__
+    name = type(without_log(backend)).__name__
     if name == "MPI4PyDist":
         from mpi4py import MPI
 

@@ -28,7 +28,7 @@ from disteval.contract import BaseDistBackend
 from disteval.worlds import World
 
 from suites.benchmarks.counting import time_it
-from suites.benchmarks.objects import without_journal
+from suites.benchmarks.objects import without_log
 
 WORLD_SIZES = (2, 3)
 BYTES = (64, 1 << 14, 1 << 18, 1 << 22, 1 << 24)
@@ -88,7 +88,7 @@ def measure(backend: str, rounds: int) -> list[Point]:
 
 
 def _gathers(backend: BaseDistBackend, rounds: int) -> list[list[float]]:
-    ours = without_journal(backend)
+    ours = without_log(backend)
     found = []
     for size in BYTES:
         mine = np.zeros(size, dtype=np.uint8)

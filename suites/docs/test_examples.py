@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from disteval.worlds.jobs import MpirunLauncher
+from disteval.worlds.launchers import MpirunLauncher
 
 from suites.requirements import backend_class, framework
 

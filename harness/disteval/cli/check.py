@@ -21,13 +21,9 @@ from disteval.report.files import check_json_path, write_run
 from disteval.report.model import SIGNS
 from disteval.report.page import check_page_path, write_page
 from disteval.worlds import (
-    Crew,
     OuterWorld,
     detect_outer_world,
     follow,
-    keep,
-    lead,
-    load_backend,
     release,
     share_cores,
     why_not_in,
@@ -36,6 +32,7 @@ from disteval.worlds import (
 if TYPE_CHECKING:
     from disteval.conformance.rules import Rule
     from disteval.conformance.runner import Report, Result
+    from disteval.conformance.world import JudgedWorld
 
 
 def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[int, ...] | None:
@@ -97,6 +94,7 @@ def check_command(
     """
     try:
         from disteval.conformance.runner import DEFAULT_WORLD_SIZES, check_backend, select_rules
+        from disteval.conformance.world import JudgedWorld
     except ModuleNotFoundError as error:
         _fail(LibraryMissingError(
             f"disteval check needs {error.name}: pip install 'disteval-harness[conformance]'"
@@ -124,13 +122,12 @@ def check_command(
             seed=seed,
             timeout=timeout,
         )
-        crew = None
+        led = None
         if outer is None:
-            with keep(launcher):
-                report = judge(world_size or DEFAULT_WORLD_SIZES)
+            report = judge(world_size or DEFAULT_WORLD_SIZES)
         else:
-            crew = lead(outer)
-            report = _judge_attached(judge, target, world_size, outer, crew)
+            led = JudgedWorld.lead(outer)
+            report = _judge_attached(judge, target, world_size, outer, led)
     except HarnessError as error:
         _fail(error)
     _show(Console(), report, {rule.number: rule for rule in chosen})
@@ -140,8 +137,8 @@ def check_command(
     except HarnessError as error:
         tell_error("check", str(error), error)
         code = 2
-    if crew is not None:
-        release(crew, code)
+    if led is not None:
+        release(led, code)
     sys.exit(code)
 
 
@@ -150,7 +147,7 @@ def _judge_attached(
     target: str,
     world_size: tuple[int, ...] | None,
     outer: OuterWorld,
-    crew: Crew,
+    led: JudgedWorld,
 ) -> Report:
     """Judge a backend on ranks that somebody else has started; there is one world size alone."""
     try:
@@ -160,14 +157,14 @@ def _judge_attached(
                 f"--world-size {','.join(map(str, world_size))}, but {outer.launcher} started "
                 f"{outer.world_size} ranks; leave the option out"
             )
-        load_backend(crew, target)
+        led.load(target)
         if reason := why_not_in(outer, target, get_backend_class(target)):
             raise UsageError(reason)
-        return judge((outer.world_size,), crew=crew)
+        return judge((outer.world_size,), led=led)
     except HarnessError as error:
         common = error.common if isinstance(error, WorldError) else None
         tell_error("check", str(common or error), error)
-        release(crew, 2)
+        release(led, 2)
         sys.exit(2)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -28,7 +27,6 @@ from disteval.worlds import (
     detect_outer_world,
     exit_now,
     follow,
-    lead,
     share_cores,
 )
 
@@ -210,15 +208,9 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Run the job in a world; the report of rank 0."""
     with (
-        nullcontext() if outer is None else lead(outer) as crew,
-        World(
-            job.backend,
-            world_size,
-            launcher=launcher,
-            timeout=timeout,
-            threads=threads,
-            crew=crew,
-        ) as world,
+        World(job.backend, world_size, launcher=launcher, timeout=timeout, threads=threads)
+        if outer is None
+        else World.lead(outer, timeout) as world,
         # On a terminal alone (disable=None): a log file is no place for a bar.
         tqdm(unit="img", disable=None if progress and not is_quiet() else True) as bar,
     ):
@@ -230,7 +222,11 @@ def _evaluate(
             bar.total = sum(totals.values())
             bar.update(sum(done.values()) - bar.n)
 
+        if outer is not None:
+            world.join(job.backend)
         reports = world.run(run_job, *[job] * world_size, on_progress=show)
+        if outer is not None:
+            world.leave()
     report: dict[str, Any] = reports[0]
     return report
 

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from disteval.errors import BackendUnavailableError
-from disteval.worlds.jobs import MpirunLauncher
+from disteval.worlds.launchers import MpirunLauncher
 
 DISTRIBUTION = "disteval-harness"
 

@@ -14,9 +14,9 @@ from disteval.conformance import on_ranks
 from disteval.conformance.drawing import each, one_each
 from disteval.conformance.fingerprint import see
 from disteval.conformance.objects import ARRAYS, LARGE, SIZES, SPECIAL, as_sent
-from disteval.conformance.rules import Bench, BrokenRuleError, rule
+from disteval.conformance.rules import Bench, BrokenRuleError, NotApplicableError, rule
 from disteval.conformance.sequences import listed
-from disteval.worlds.journal import identity_of
+from disteval.conformance.world import JudgedWorld, identity_of
 
 
 @rule("1.1", "identity")
@@ -47,8 +47,10 @@ def check_stable_identity(bench: Bench) -> None:
 @rule("1.3", "identity before joining")
 def check_identity_before(bench: Bench) -> None:
     """Before init_process a backend is rank 0 of 1, unless it is in its group already."""
+    if not isinstance(bench.world, JudgedWorld):
+        raise NotApplicableError("nobody asked the backend before it joined; use a JudgedWorld")
     after = bench.run(identity_of)
-    for rank, before in enumerate(bench.run(on_ranks.identity_before)):
+    for rank, before in enumerate(bench.world.before):
         if before not in ((False, 0, 1), after[rank]):
             raise BrokenRuleError(
                 f"before init_process rank {rank} says (in a group, rank, world size): {before}; "

@@ -18,7 +18,7 @@ from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
 from disteval.sharding import ShardPlan
-from disteval.worlds.journal import Identity, JournalledBackend
+from disteval.worlds.collective_log import LoggedBackend
 
 Step = tuple[str, Any, int, float]
 """``gather`` or ``broadcast``, this rank's object, the source, and by how many seconds to wait."""
@@ -51,11 +51,6 @@ class CannotBeUnpickled:
 
 def _refuse() -> None:
     raise LookupError("this object can't be unpickled")
-
-
-def identity_before(backend: JournalledBackend) -> Identity | str:
-    """Return the backend's identity before ``init_process``, or the exception that it raised."""
-    return backend.before
 
 
 def gather(backend: BaseDistBackend, obj: Any) -> list[Seen]:
@@ -133,7 +128,7 @@ def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Seen | list[Se
     return [[see(item) for item in result] if many else see(result) for many, result in kept]
 
 
-def use_several_objects(backend: JournalledBackend, src: int) -> list[Seen]:
+def use_several_objects(backend: LoggedBackend, src: int) -> list[Seen]:
     """Call collectives of three backend objects in turn; the third is created on the way.
 
     Returns:

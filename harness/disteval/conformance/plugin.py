@@ -15,25 +15,21 @@ exit code.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import fields
-from functools import partial
 from typing import Any, NoReturn
 
 import pytest
 
+from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.worlds import (
-    Crew,
     OuterWorld,
     World,
-    Worlds,
     detect_outer_world,
     follow,
-    lead,
-    load_backend,
     release,
     share_cores,
     why_not_in,
@@ -41,7 +37,7 @@ from disteval.worlds import (
 
 _DEFAULT_WORLD_SIZES = (1, 2, 3)
 Code = int | pytest.ExitCode | None
-_CREW = pytest.StashKey[Crew]()
+_LED = pytest.StashKey[JudgedWorld]()
 _OUTER = pytest.StashKey[OuterWorld]()
 
 
@@ -107,10 +103,10 @@ def pytest_cmdline_main_of_the_leader(config: pytest.Config) -> Generator[None, 
     if outer is None or outer.rank > 0:
         return (yield)
     try:
-        crew = lead(outer)
+        led = JudgedWorld.lead(outer)
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[_OUTER], config.stash[_CREW] = outer, crew
+    config.stash[_OUTER], config.stash[_LED] = outer, led
     code: Code = pytest.ExitCode.USAGE_ERROR
     try:
         asked = config.getoption("world_size")
@@ -121,7 +117,7 @@ def pytest_cmdline_main_of_the_leader(config: pytest.Config) -> Generator[None, 
             )
         code = yield
     finally:
-        release(crew, int(code or 0))
+        release(led, int(code or 0))
     return code
 
 
@@ -155,8 +151,8 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
     """The worlds of one backend at one size: the present one, and another when it was lost."""
     name, size = request.param
     config = request.config
-    crew, outer = config.stash.get(_CREW, None), config.stash.get(_OUTER, None)
-    cls = _class(config, name, crew)
+    led, outer = config.stash.get(_LED, None), config.stash.get(_OUTER, None)
+    cls = _class(config, name, led)
     if outer is not None and (reason := why_not_in(outer, name, cls)):
         not_run(config, name, reason)
     if outer is not None and size != outer.world_size:
@@ -165,8 +161,7 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
     if size > 1 and isinstance(multi, No):
         pytest.skip(f"{name} declares that it can't do world size {size}: {multi.reason}")
     timeout = config.getoption("world_timeout")
-    start = partial(World, name, size, timeout=timeout, crew=crew)
-    served = BackendWorlds(cls, start, can_be_lost=crew is None)
+    served = BackendWorlds(name, size, led=led, timeout=timeout)
     try:
         served.get()
     except WorldError as error:
@@ -174,27 +169,6 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
         raise
     yield served
     served.close()
-
-
-class BackendWorlds(Worlds):
-    """The worlds of one backend, with its class.
-
-    Args:
-        cls: The class.
-        start: Starts a world.
-        can_be_lost: Whether there can be others beside the present one.
-
-    Attributes:
-        cls: The class.
-        can_be_lost: Whether there can be others beside the present one.
-    """
-
-    def __init__(
-        self, cls: type[BaseDistBackend], start: Callable[..., World], can_be_lost: bool
-    ) -> None:
-        super().__init__(start)
-        self.cls = cls
-        self.can_be_lost = can_be_lost
 
 
 @pytest.fixture
@@ -208,10 +182,10 @@ def world(worlds: BackendWorlds, request: pytest.FixtureRequest) -> World:
     return worlds.get()
 
 
-def _class(config: pytest.Config, name: str, crew: Crew | None) -> type[BaseDistBackend]:
+def _class(config: pytest.Config, name: str, led: JudgedWorld | None) -> type[BaseDistBackend]:
     try:
-        if crew is not None:
-            load_backend(crew, name)
+        if led is not None:
+            led.load(name)
         return get_backend_class(name)
     except LibraryMissingError as error:
         not_run(config, name, str(error))

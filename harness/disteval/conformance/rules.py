@@ -10,7 +10,7 @@ from disteval.conformance.fingerprint import Seen
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.worlds import World
-from disteval.worlds.orders import Outcome
+from disteval.worlds.channel.outcome import Outcome
 
 T = TypeVar("T")
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -28,11 +27,12 @@ from disteval.conformance.rules import (
     NotApplicableError,
     Rule,
 )
+from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, No
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.report.files import SCHEMA_VERSION
-from disteval.worlds import Crew, World, Worlds
+from disteval.worlds import World, keep
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
 DEFAULT_TIMEOUT = 20.0
@@ -161,7 +161,7 @@ def check_backend(
     examples: int = 100,
     seed: int = 0,
     timeout: float = DEFAULT_TIMEOUT,
-    crew: Crew | None = None,
+    led: JudgedWorld | None = None,
 ) -> Report:
     """Hold a backend to every rule, in worlds of its own.
 
@@ -173,7 +173,7 @@ def check_backend(
         examples: Drawn examples a rule.
         seed: Where drawing starts; the same seed draws the same examples.
         timeout: Seconds that one example may take.
-        crew: Ranks that are there already, to be used instead of starting any.
+        led: Ranks that somebody else has started, to be used instead of starting any.
 
     Raises:
         HarnessError: The backend can't be imported, or a world of it could not be started.
@@ -188,26 +188,36 @@ def check_backend(
         declared = multi.reason if size > 1 and isinstance(multi, No) else ""
         # A backend whose own launcher starts it is taken at its word here, for rule 1.1 to judge.
         believe = launcher in (None, cls.launcher)
-        start = partial(
-            World, backend, size, launcher=launcher, timeout=timeout, crew=crew, believe=believe
+        worlds = BackendWorlds(
+            backend, size, led=led, launcher=launcher, believe=believe, timeout=timeout
         )
-        # Ranks that somebody else has started can be lost but once.
-        with Worlds(start, patience=1 if crew else 2) as worlds:
+        lost = 0
+        with keep(launcher), worlds:
             for rule in chosen:
                 if declared or given_up:
                     result = Result(rule.number, rule.name, rule.sentence, rule.level, size)
                     result.outcome = "unsupported" if declared else "error"
                     result.message = declared or given_up
                 else:
-                    fresh = None if crew else worlds.fresh
+                    fresh = worlds.fresh if worlds.can_be_lost else None
                     result = check_rule(
                         rule, cls, worlds.get(), examples=examples, seed=seed, fresh=fresh
                     )
-                    given_up = worlds.reason_to_give_up(size)
+                    lost = lost + 1 if worlds.is_lost else 0
+                    given_up = _reason_to_give_up(lost, size, worlds.can_be_lost)
                 if result.outcome == "failed":
                     result.replay = report.replay(result)
                 report.rules.append(result)
     return report
+
+
+def _reason_to_give_up(lost: int, size: int, others: bool) -> str:
+    """Return why no more rules are tried after that many lost worlds in a row; empty to go on."""
+    # Ranks that somebody else has started can be lost only once.
+    if lost < (2 if others else 1):
+        return ""
+    rules = f"{lost} rules in a row" if others else "one rule"
+    return f"not run: {rules} ended in a lost world or a timeout at world size {size}"
 
 
 def check_rule(

@@ -8,7 +8,7 @@ from typing import Any
 from disteval.conformance.fingerprint import Seen, see
 from disteval.conformance.rules import Bench, BrokenRuleError, NotApplicableError, rule
 from disteval.templates import TensorBaseDistBackend
-from disteval.worlds.journal import JournalledBackend
+from disteval.worlds.collective_log import LoggedBackend
 
 _SIZES = (0, 1, 257, 512, 1 << 16)
 
@@ -68,7 +68,7 @@ def _bytes_of(size: int) -> bytes:
     return (bytes(range(1, 256)) * (size // 255 + 1))[:size]
 
 
-def convert(backend: JournalledBackend, task: tuple[int, int]) -> tuple[tuple[int, ...], Seen]:
+def convert(backend: LoggedBackend, task: tuple[int, int]) -> tuple[tuple[int, ...], Seen]:
     """Return the shape of the tensor of some bytes, and the bytes that it gives back."""
     inner = _template(backend)
     size, padding = task
@@ -77,7 +77,7 @@ def convert(backend: JournalledBackend, task: tuple[int, int]) -> tuple[tuple[in
     return tuple(int(length) for length in tensor.shape), see(back)
 
 
-def move_tensors(backend: JournalledBackend, size: int) -> tuple[list[Seen], list[Seen]]:
+def move_tensors(backend: LoggedBackend, size: int) -> tuple[list[Seen], list[Seen]]:
     """Move tensors of one length with both tensor collectives, without the template around them."""
     inner = _template(backend)
 
@@ -92,7 +92,7 @@ def move_tensors(backend: JournalledBackend, size: int) -> tuple[list[Seen], lis
     return gathered, sent
 
 
-def _template(backend: JournalledBackend) -> TensorBaseDistBackend[Any]:
+def _template(backend: LoggedBackend) -> TensorBaseDistBackend[Any]:
     if not isinstance(backend.inner, TensorBaseDistBackend):
         raise TypeError(f"{type(backend.inner).__name__} is no TensorBaseDistBackend")
     return backend.inner

@@ -20,8 +20,7 @@ from disteval.estimator.progress import Display
 from disteval.estimator.records import Record
 from disteval.estimator.worker import Fit, Setup
 from disteval.metrics.base import BaseMetric
-from disteval.worlds import RayLauncher, World
-from disteval.worlds.crew import START_SECONDS
+from disteval.worlds import START_SECONDS, RayLauncher, World
 
 LAUNCHERS = ("local", "ray")
 DEVICES = ("cpu", "cuda")
@@ -50,7 +49,7 @@ class Estimator:
         gpus_per_worker: GPUs that each rank reserves from Ray; None stands for one with ``cuda``.
         max_failures: How often a `fit` may lose its workers and go on with fresh ones.
         address: ``auto`` or ``host:port`` of a Ray cluster; None starts one here, see
-            `disteval.worlds.ray_launcher.RayLauncher`.
+            `disteval.worlds.RayLauncher`.
         timeout: Seconds without a finished batch after which the workers have failed.
         seed: Decides the model's first weights and the order of training samples.
         progress: Whether `fit` shows a bar and prints a line for each record.

@@ -1,28 +1,23 @@
-"""Worlds of ranks: started or joined, run in lock step, and buried."""
+"""Worlds of ranks: they are started or joined, led in lock step, and ended."""
 
-from disteval.worlds.attach import exit_now, follow, lead, release, share_cores, why_not_in
-from disteval.worlds.crew import Crew
-from disteval.worlds.launchers import Launcher, keep
-from disteval.worlds.outer import OuterWorld, detect_outer_world
+from disteval.worlds.attach import exit_now, follow, release, share_cores, why_not_in
+from disteval.worlds.environment import OuterWorld, detect_outer_world
+from disteval.worlds.group import START_SECONDS
+from disteval.worlds.launchers import Launcher, RayLauncher, keep
 from disteval.worlds.rank import report_progress, send_note
-from disteval.worlds.ray_launcher import RayLauncher
-from disteval.worlds.world import World, check_world_size, load_backend
-from disteval.worlds.worlds import Worlds
+from disteval.worlds.world import World, check_world_size
 
 __all__ = [
-    "Crew",
+    "START_SECONDS",
     "Launcher",
     "OuterWorld",
     "RayLauncher",
     "World",
-    "Worlds",
     "check_world_size",
     "detect_outer_world",
     "exit_now",
     "follow",
     "keep",
-    "lead",
-    "load_backend",
     "release",
     "report_progress",
     "send_note",

@@ -1,4 +1,4 @@
-"""What each rank was doing when a world failed, told so that a person can act on it."""
+"""The post-mortem: what each rank was doing when a world failed, in words that a person can use."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from disteval.worlds import control
-from disteval.worlds.journal import Position, read_position
-from disteval.worlds.rank import STACK_SIGNAL, journal_path, output_path, stack_path
+from disteval.worlds.channel.messages import Hello
+from disteval.worlds.collective_log import Position, read_position
+from disteval.worlds.rank import STACK_SIGNAL
+from disteval.worlds.rank_files import collective_log_path, output_path, stack_path
 
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
-# Below these frames of a stack lies the harness, not what it was asked to run.
-_OWN_FRAME = re.compile(r"worlds.(rank|world)\.py\", line \d+ in (carry_out|_run_with_backend)$")
+# Below these frames of a stack lies this library, not the function that it was asked to run.
+_OWN_FRAME = re.compile(r"worlds.rank\.py\", line \d+ in (carry_out|run)$")
 # Threads that wait in every rank alike: for orders, for the end of Ray's node, for Ray's garbage.
 _IDLE_THREAD = re.compile(
-    r"(inbox\.py\", line \d+ in _watch|ray_node\.py\", .* in watch|gc_collect_manager\.py\", .*)$"
+    r"(inbox\.py\", line \d+ in _watch|ray.node\.py\", .* in watch|gc_collect_manager\.py\", .*)$"
 )
 _OUTPUT_LINES = 20
 _OUTPUT_BYTES = 1 << 16
 
 
 @dataclass
-class Fate:
-    """What became of one rank.
+class RankStatus:
+    """What is known of one rank of a world that failed.
 
     Attributes:
-        rank: Which one.
-        member: What it said of itself; None when it never reported.
+        rank: The number of the rank.
+        hello: Its first message; None when it never reported.
         raised: The text of its traceback, when its order raised.
         summary: The exception's type and its message's first line, when its order raised.
         returned: Whether its order returned.
-        lost: Whether its process ended or its channel closed.
+        lost: Whether its process ended or its connection closed.
         end: How its process ended, when it is lost.
-        unseen: Why nothing more is known of it; empty where it could be looked at.
+        unseen: Why nothing more is known of it; empty where its files could be read.
         stopped: Whether its process is stopped by a signal.
-        position: Where it is in the sequence of collectives.
-        stack: Its threads' stacks, innermost call first.
-        output: The end of what it printed.
+        position: Its position in the sequence of collectives.
+        stack: The stacks of its threads, innermost call first.
+        output: The end of its output.
     """
 
     rank: int
-    member: control.Hello | None = None
+    hello: Hello | None = None
     raised: str = ""
     summary: str = ""
     returned: bool = False
@@ -61,30 +62,30 @@ class Fate:
     output: str = ""
 
 
-def examine(directory: Path, fates: Sequence[Fate]) -> None:
-    """Read the journals, stacks and outputs; to be done before any process is ended."""
-    for fate in fates:
-        fate.position = read_position(journal_path(directory, fate.rank))
-        fate.output = _tail(output_path(directory, fate.rank))
-        fate.stopped = fate.member is not None and _is_stopped(fate.member.pid)
-    pending = [f for f in fates if f.member and not (f.lost or f.raised or f.returned)]
-    asked = [fate for fate in pending if _ask_for_stack(fate)]
+def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
+    """Read the collective logs, stacks and outputs of ranks, before any process is terminated."""
+    for status in ranks:
+        status.position = read_position(collective_log_path(directory, status.rank))
+        status.output = _tail(output_path(directory, status.rank))
+        status.stopped = status.hello is not None and _is_stopped(status.hello.pid)
+    pending = [s for s in ranks if s.hello and not (s.lost or s.raised or s.returned)]
+    asked = [status for status in pending if _ask_for_stack(status)]
     _await_stacks(directory, asked)
 
 
-def report(headline: str, fates: Sequence[Fate], launcher_log: str = "") -> str:
-    """Merge everything into one report: the headline, a line a rank, then the evidence."""
-    last = max(fates, key=lambda f: f.position.entered).position
-    lines = [headline, *(f"  rank {f.rank}: {_describe(f, last)}" for f in fates)]
-    lines += _evidence("traceback", {f.rank: f.raised for f in fates})
-    lines += _evidence("stack", {f.rank: f.stack for f in fates})
-    lines += _evidence("end of the output", {f.rank: f.output for f in fates})
+def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -> str:
+    """Return the post-mortem as text: the headline, a line for each rank, then the evidence."""
+    last = max(ranks, key=lambda s: s.position.entered).position
+    lines = [headline, *(f"  rank {s.rank}: {_describe(s, last)}" for s in ranks)]
+    lines += _evidence("traceback", {s.rank: s.raised for s in ranks})
+    lines += _evidence("stack", {s.rank: s.stack for s in ranks})
+    lines += _evidence("end of the output", {s.rank: s.output for s in ranks})
     lines += _section("end of the launcher's output", _last_lines(launcher_log))
     return "\n".join(lines)
 
 
 def exit_text(status: int | None) -> str:
-    """Say how a process ended."""
+    """Return the exit status of a process in words."""
     if status is None:
         return "its process ended"
     if status < 0:
@@ -92,21 +93,21 @@ def exit_text(status: int | None) -> str:
     return f"its process exited with status {status}"
 
 
-def _describe(fate: Fate, last: Position) -> str:
-    if fate.raised:
-        return f"raised {fate.summary}"
-    if fate.member is None:
+def _describe(status: RankStatus, last: Position) -> str:
+    if status.raised:
+        return f"raised {status.summary}"
+    if status.hello is None:
         return "never reported to the leader"
-    if fate.returned:
+    if status.returned:
         return "returned"
-    where = fate.unseen or _whereabouts(fate.position, last)
-    if fate.lost:
-        return f"{fate.end}; {where}"
-    return f"is stopped (SIGSTOP); {where}" if fate.stopped else where
+    where = status.unseen or _whereabouts(status.position, last)
+    if status.lost:
+        return f"{status.end}; {where}"
+    return f"is stopped (SIGSTOP); {where}" if status.stopped else where
 
 
 def _whereabouts(here: Position, last: Position) -> str:
-    """Where a rank is, beside the last collective that any rank has entered."""
+    """Compare a rank's position with the last collective that any rank has entered."""
     if here.entered < last.entered:
         return f"never entered {last.name} #{last.entered}"
     if here.inside:
@@ -122,44 +123,44 @@ def _is_stopped(pid: int) -> bool:
         return False
 
 
-def _ask_for_stack(fate: Fate) -> bool:
-    """Whether the rank's process will write its stack; a thread of this one is looked at here."""
-    if fate.member is None or fate.stopped:
+def _ask_for_stack(status: RankStatus) -> bool:
+    """Return whether the rank's process will write its stack; read a thread's stack right here."""
+    if status.hello is None or status.stopped:
         return False
-    if fate.member.pid == os.getpid():
-        frame = sys._current_frames().get(fate.member.thread)
+    if status.hello.pid == os.getpid():
+        frame = sys._current_frames().get(status.hello.thread)
         calls = traceback.extract_stack(frame)[::-1] if frame else []
         lines = [f'  File "{c.filename}", line {c.lineno} in {c.name}' for c in calls]
-        fate.stack = _trim("\n".join(["Current thread", *lines]))
+        status.stack = _trim("\n".join(["Current thread", *lines]))
         return False
     try:
-        os.kill(fate.member.pid, STACK_SIGNAL)
+        os.kill(status.hello.pid, STACK_SIGNAL)
     except ProcessLookupError:
         return False
     return True
 
 
-def _await_stacks(directory: Path, fates: Sequence[Fate]) -> None:
-    """Read the stacks of all ranks side by side: one that does not answer hides no other's."""
+def _await_stacks(directory: Path, ranks: Sequence[RankStatus]) -> None:
+    """Read the stacks of all ranks side by side, so that a deaf rank hides no other's."""
     before: dict[int, str] = {}
     deadline = time.monotonic() + _STACK_SECONDS
-    while fates and time.monotonic() < deadline:
+    while ranks and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        for fate in fates:
-            path = stack_path(directory, fate.rank)
+        for status in ranks:
+            path = stack_path(directory, status.rank)
             text = path.read_text(errors="replace") if path.exists() else ""
-            # Two equal readings: it is all there.
-            if text.endswith("\n") and text == before.get(fate.rank):
+            # Two equal readings: the stack is complete.
+            if text.endswith("\n") and text == before.get(status.rank):
                 threads = map(_trim, text.split("\n\n"))
-                fate.stack = "\n\n".join(filter(None, threads))
-            before[fate.rank] = text
-        fates = [fate for fate in fates if not fate.stack]
-    for fate in fates:
-        fate.stack = "(it did not answer: blocked outside of Python)"
+                status.stack = "\n\n".join(filter(None, threads))
+            before[status.rank] = text
+        ranks = [status for status in ranks if not status.stack]
+    for status in ranks:
+        status.stack = "(the rank wrote no stack: it is blocked outside of Python)"
 
 
 def _trim(thread: str) -> str:
-    """One thread's calls without the harness's own, which are the same in every rank."""
+    """Return one thread's calls without this library's own, which are the same in every rank."""
     header, *frames = thread.splitlines()
     if any(_IDLE_THREAD.search(frame) for frame in frames):
         return ""
@@ -170,7 +171,7 @@ def _trim(thread: str) -> str:
 
 
 def _tail(path: Path) -> str:
-    """The last lines of a file, however large it is; nothing where there is none."""
+    """Return the last lines of a file, however large it is; nothing if there is no such file."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
@@ -183,7 +184,7 @@ def _last_lines(text: str) -> str:
 
 
 def _evidence(what: str, texts: dict[int, str]) -> list[str]:
-    """A section for each different text, naming every rank that it is true of."""
+    """Return a section for each different text, with the ranks that share it in its title."""
     lines = []
     for text in dict.fromkeys(texts.values()):
         ranks = [str(rank) for rank, other in texts.items() if other == text]

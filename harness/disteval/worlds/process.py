@@ -1,4 +1,4 @@
-"""What a process that a launcher started does: become a rank, and serve."""
+"""The entry point of a process that a launcher started: it becomes a rank, and serves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from disteval.worlds.outer import detect_outer_world
-from disteval.worlds.rank import output_path, serve
+from disteval.worlds.environment import detect_outer_world
+from disteval.worlds.rank import serve
+from disteval.worlds.rank_files import output_path
 
 
 def _redirect_output(path: Path) -> None:
@@ -21,7 +22,7 @@ def _redirect_output(path: Path) -> None:
 
 
 def become_rank(directory: Path, rank: int) -> int:
-    """Let this process serve as one rank of a world, and nothing else.
+    """Let this process serve as one rank of a world until the leader dismisses it.
 
     Returns:
         The exit status.
@@ -38,7 +39,7 @@ def main() -> int:
         The exit status.
     """
     directory = Path(sys.argv[1])
-    # Under mpirun the command is the same for every rank, and mpirun tells each its number.
+    # Under mpirun every rank has the same command, and its number is in the environment.
     outer = detect_outer_world() if len(sys.argv) == 2 else None
     rank = int(sys.argv[2]) if outer is None else outer.rank
     return become_rank(directory, rank)

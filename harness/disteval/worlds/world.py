@@ -4,110 +4,181 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend, No, Rendezvous
-from disteval.errors import UsageError, WorldError, exit_code_of
+from disteval.errors import UsageError
 from disteval.registry import get_backend_class
-from disteval.worlds import jobs, ray_launcher, thread_launcher  # noqa: F401 - they register
-from disteval.worlds.crew import START_SECONDS, Crew
-from disteval.worlds.launchers import Launcher, get_launcher
-from disteval.worlds.orders import OnNote, OnProgress, Outcome
-from disteval.worlds.rank import Rank, find_free_port
+from disteval.worlds.channel.leader import OnNote, OnProgress
+from disteval.worlds.channel.outcome import Outcome
+from disteval.worlds.environment import OuterWorld
+from disteval.worlds.group import WorkerGroup
+from disteval.worlds.launchers import Launcher, OuterLauncher, get_launcher
+from disteval.worlds.rank import Rank
+
+BACKEND_SECONDS = 86_400.0
+"""Seconds that a backend may wait for another rank by default: a day."""
+
+W = TypeVar("W", bound="World")
 
 
-class World:
-    """Starts the ranks of a backend, runs functions on them, and buries them.
+class World(WorkerGroup):
+    """Starts or joins a worker group, has it join a backend's group, and runs functions on it.
 
-    The leader is the process that creates the world. Orders travel over a private channel, so they
-    get through whatever the backend does; every order has a deadline, and when one is missed or a
-    rank is lost the world is taken down and the error says what each rank was doing.
+    The leader is the process that creates the world. Orders travel over connections of their own,
+    so they arrive whatever the backend does. Every order has a deadline. When a rank misses it or
+    is lost, the world is closed and the error says what each rank was doing.
 
     Use it as a context manager, or call `close`.
 
     Args:
-        backend: A registered name, or a class that the ranks can import.
-        world_size: How many ranks, from 1 up.
-        launcher: How to start them: a name, or a launcher that serves no other world; None stands
-            for what the class names.
-        timeout: Seconds without a reply or a sign of progress after which an order has failed.
-        backend_timeout: Seconds that the backend itself may wait for another rank, as it is told
-            in `Rendezvous.timeout`. A day by default: the leader sees progress and the backend does
+        backend: A registered name, or a class that the ranks can import. None starts ranks that
+            are in no group until `join` is called.
+        world_size: The number of ranks, from 1 up.
+        launcher: How to start the ranks: a name, or a launcher that serves no other world; None
+            stands for the launcher that the backend's class names.
+        timeout: Seconds without a reply or a progress message after which an order has failed.
+        backend_timeout: Seconds that the backend itself may wait for another rank, given to it in
+            `Rendezvous.timeout`. A day by default: the leader sees progress and the backend does
             not, so one that gave up first would end worlds in which a rank is merely slow.
-        threads: Computing threads a rank; None shares the cores of this host among its ranks.
-        crew: Ranks that are there already and have left their last world, to be used instead of
-            starting processes; they stay when the world is closed.
-        believe: Take the backend's word for which rank is which, instead of refusing a world in
-            which it differs from the launcher's; a check of the backend looks at that itself.
+        threads: Computing threads of each rank; None shares the cores of this host among its ranks.
+
+    Attributes:
+        world_size: The number of ranks.
+        timeout: See above.
 
     Raises:
-        UsageError: ``world_size`` is below 1, or not what the backend or the crew can do; or the
-            launcher can't start the backend's ranks.
+        UsageError: ``world_size`` is below 1, or the backend can't do it; or the launcher can't
+            start the backend's ranks.
         WorldError: The ranks could not start or join in time; says what each was doing.
     """
 
     def __init__(
         self,
-        backend: str | type[BaseDistBackend],
+        backend: str | type[BaseDistBackend] | None,
         world_size: int,
         *,
         launcher: str | Launcher | None = None,
         timeout: float = 20.0,
-        backend_timeout: float = 86_400.0,
+        backend_timeout: float = BACKEND_SECONDS,
         threads: int | None = None,
-        crew: Crew | None = None,
-        believe: bool = False,
     ) -> None:
-        if crew is not None:
-            # Importing an MPI library joins the job, for which each rank waits for the others.
-            load_backend(crew, backend)
         cls = get_backend_class(backend) if isinstance(backend, str) else backend
-        check_world_size(cls, world_size)
-        if crew is not None and crew.world_size != world_size:
-            raise UsageError(
-                f"world size {world_size}, but this job has {crew.world_size} ranks, no more and "
-                f"no fewer"
-            )
-        self.world_size = world_size
-        self.timeout = timeout
-        self._borrowed = crew is not None
-        start = max(timeout, START_SECONDS)
-        if crew is None:
-            crew = _start_crew(cls, world_size, launcher or cls.launcher, threads, start)
-        self._crew = crew
+        if cls is not None:
+            check_world_size(cls, world_size)
+            launcher = launcher or cls.launcher
+        if launcher is None:
+            raise UsageError("ranks without a backend need a launcher; give its name")
+        if isinstance(launcher, str):
+            launcher = get_launcher(launcher)
+        if cls is not None:
+            launcher.accept(cls)
+        self._joined = False
+        self._rendezvous_count = 0
+        variables = launcher.thread_variables(world_size, threads)
+        super().__init__(launcher, world_size, variables, timeout)
         try:
-            if not self._borrowed:
-                load_backend(crew, cls, start)
-            meets = self._rendezvous(backend_timeout)
-            arguments = [(cls, world_size, meet, believe) for meet in meets]
-            crew.order("join the group", Rank.join, arguments, start)
+            if cls is not None:
+                self.join(cls, backend_timeout)
         except BaseException as error:
-            self._leave_after(error)
+            self._close_after(error)
             raise
 
-    def _rendezvous(self, backend_timeout: float) -> list[Rendezvous]:
-        """Return what each rank is told, in rank order."""
-        self._crew.exchange.clear()
-        hosts = self._crew.hosts
-        path = self._crew.fresh_directory("rendezvous") if hosts.shared else None
-        addresses = [(host,) for host in hosts.ranks]
-        # Only its own host can tell which port is free there.
-        port, *_ = self._crew.order("find a port", find_free_port, addresses, self.timeout)
+    @classmethod
+    def lead(cls: type[W], outer: OuterWorld, timeout: float = 20.0) -> W:
+        """Lead the worker group that this process is rank 0 of; the other ranks must `follow`.
+
+        Its ranks are in no backend's group until `join` is called.
+
+        Args:
+            outer: The worker group that a launcher put this process in.
+            timeout: As for `World`.
+
+        Raises:
+            WorldError: Not every rank reported in time.
+        """
+        return cls(None, outer.world_size, launcher=OuterLauncher(outer), timeout=timeout)
+
+    def load(self, backend: str | type[BaseDistBackend]) -> None:
+        """Have every rank import a backend, all at once: importing an MPI library waits for all.
+
+        Raises:
+            WorldError: A rank can't import it.
+        """
+        name = backend if isinstance(backend, str) else backend.__name__
+        function = partial(Rank.load, backend=backend, path=sys.path)
+        self._order(f"load {name}", function, timeout=self._start_seconds)
+
+    def join(
+        self, backend: str | type[BaseDistBackend], backend_timeout: float = BACKEND_SECONDS
+    ) -> None:
+        """Have every rank join a backend's group, after leaving the group that it is in.
+
+        Args:
+            backend: A registered name, or a class that the ranks can import.
+            backend_timeout: As for `World`.
+
+        Raises:
+            UsageError: The backend can't do this world size, or numbers the ranks otherwise than
+                their launcher does.
+            WorldError: A rank could not import or join it.
+        """
+        self.leave()
+        self.load(backend)
+        cls = get_backend_class(backend) if isinstance(backend, str) else backend
+        check_world_size(cls, self.world_size)
+        meetings = self._meetings(backend_timeout)
+        function = partial(Rank.join, cls=cls, world_size=self.world_size)
+        self._joined = True
+        try:
+            found = self._order("join the group", function, meetings, self._start_seconds)
+            self.check_ranks(cls, found)
+        except Exception:
+            if self.attached and self.is_open:
+                self.leave()
+            raise
+
+    def check_ranks(self, cls: type[BaseDistBackend], found: Sequence[tuple[int, int]]) -> None:
+        """Refuse a backend that numbers the ranks otherwise than their launcher does.
+
+        Args:
+            cls: The backend's class.
+            found: The rank and the world size that the backend reports, on each rank.
+
+        Raises:
+            UsageError: They are not the launcher's; says on which rank.
+        """
+        for rank, (own, size) in enumerate(found):
+            if (own, size) != (rank, self.world_size):
+                raise UsageError(
+                    f"{cls.__name__} says it is rank {own} of {size}, but it runs as rank {rank} "
+                    f"of {self.world_size}; its ranks must be started by its own launcher, "
+                    f"{cls.launcher!r}"
+                )
+
+    def _meetings(self, backend_timeout: float) -> list[Rendezvous]:
+        """Return the `Rendezvous` of each rank, in rank order."""
+        self._channel.exchange.clear()
+        addresses = self._hosts.ranks
+        path = None
+        if self._hosts.shared:
+            self._rendezvous_count += 1
+            path = self._directory / f"rendezvous-{self._rendezvous_count}"
+            path.mkdir(mode=0o700)
+        # Only rank 0's own host knows which port is free there.
+        port, *_ = self._order("find a port", Rank.find_free_port, addresses)
         return [
-            Rendezvous(path, hosts.ranks[0], port, backend_timeout, own_host=own_host)
-            for own_host in hosts.ranks
+            Rendezvous(path, addresses[0], port, backend_timeout, own_host=own_host)
+            for own_host in addresses
         ]
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the ranks are there and in step."""
-        return self._crew.is_open
-
-    @property
-    def own_processes(self) -> bool:
-        """Whether each rank is a process of its own that may be ended."""
-        return self._crew.own_processes
+    def leave(self) -> None:
+        """Have every rank leave the group that it has joined; without one this does nothing."""
+        if self._joined:
+            self._joined = False
+            self._order("leave the group", Rank.leave)
 
     def run(
         self,
@@ -120,116 +191,45 @@ class World:
         """Run ``function(backend, arg)`` on each rank.
 
         Args:
-            function: Called on every rank; pickled with cloudpickle.
-            *args: One argument a rank, in rank order; none calls ``function(backend)``.
+            function: Called on every rank; pickled with cloudpickle. The backend is None where the
+                ranks have joined no group.
+            *args: One argument a rank, in rank order; without arguments each rank calls
+                ``function(backend)``.
             timeout: Seconds without a reply or progress; None stands for the world's.
             on_progress: Called whenever a rank calls `disteval.worlds.report_progress`.
             on_note: Called whenever a rank calls `disteval.worlds.send_note`, with its value.
 
         Returns:
-            What each rank returned, in rank order.
+            The return value of each rank, in rank order.
 
         Raises:
             UsageError: The number of arguments is neither zero nor the world size.
             WorldError: A rank raised, was lost, or made no progress. After a mere exception on
-                ranks that all came back, the world can be used again; otherwise it is closed.
+                ranks that all replied, the world can be used again; otherwise it is closed.
         """
-        if not self.is_open:
-            raise WorldError("this world is closed; start another")
         name = getattr(function, "__name__", repr(function))
-        return self._crew.order(
-            f"run {name}",
-            _run_with_backend,
-            self._arguments(function, args),
-            timeout or self.timeout,
-            on_progress,
-            on_note,
-        )
+        on_rank = partial(Rank.run, function=function)
+        return self._order(f"run {name}", on_rank, args, timeout, on_progress, on_note)
 
     def attempt(
         self, function: Callable[..., Any], *args: Any, awaited: Sequence[int], seconds: float
     ) -> Outcome:
-        """Run ``function(backend, arg)`` on ranks not all of which will come back; ends the world.
+        """Run ``function(backend, arg)`` on ranks not all of which will reply; closes the world.
 
         Args:
             function: As for `run`.
             *args: As for `run`.
-            awaited: The ranks that are expected to come back.
+            awaited: The ranks that should reply.
             seconds: How long they may take.
 
         Returns:
-            What came of it within that time.
+            The replies within that time.
         """
-        arguments = self._arguments(function, args)
-        return self._crew.attempt(_run_with_backend, arguments, awaited, seconds)
-
-    def _arguments(
-        self, function: Callable[..., Any], args: tuple[Any, ...]
-    ) -> list[tuple[Any, ...]]:
-        if args and len(args) != self.world_size:
-            raise UsageError(f"{len(args)} arguments were given for {self.world_size} ranks")
-        return [(function, arg) for arg in args] if args else [(function,)] * self.world_size
-
-    def close(self, exit_code: int = 0) -> None:
-        """Let every rank leave its group, and end if this world started it; in bounded time.
-
-        Closing twice is fine.
-
-        Args:
-            exit_code: The status with which ranks of an outer launcher end.
-        """
-        if not self._borrowed:
-            self._crew.dismiss(exit_code)
-        elif self._crew.is_open:
-            nothing: list[tuple[Any, ...]] = [()] * self.world_size
-            self._crew.order("leave the group", Rank.leave, nothing, self.timeout)
-
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._leave_after(error)
-
-    def _leave_after(self, error: BaseException) -> None:
-        # Ranks that came back can leave politely; after Ctrl-C above all, nobody waits for that.
-        if self._borrowed or (isinstance(error, WorldError) and error.in_step):
-            self.close(exit_code_of(error))
-        else:
-            self._crew.bury()
-
-
-def _start_crew(
-    cls: type[BaseDistBackend],
-    world_size: int,
-    launcher: str | Launcher,
-    threads: int | None,
-    seconds: float,
-) -> Crew:
-    if isinstance(launcher, str):
-        launcher = get_launcher(launcher)
-    launcher.accept(cls)
-    environment = launcher.thread_variables(world_size, threads)
-    return Crew(launcher, world_size, environment, seconds)
-
-
-def load_backend(
-    crew: Crew, backend: str | type[BaseDistBackend], seconds: float = START_SECONDS
-) -> None:
-    """Have every rank import a backend, all at once.
-
-    Raises:
-        WorldError: One can't.
-    """
-    arguments = [(backend, sys.path)] * crew.world_size
-    name = backend if isinstance(backend, str) else backend.__name__
-    crew.order(f"load {name}", Rank.load, arguments, seconds)
+        return self._attempt(partial(Rank.run, function=function), args, awaited, seconds)
 
 
 def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:
-    """Refuse a world size that is none, or that the backend can't do.
+    """Refuse a world size that is no positive integer, or that the backend can't do.
 
     Raises:
         UsageError: Says which and why.
@@ -242,7 +242,3 @@ def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:
             f"{backend.__name__} can't run with world size {world_size}: {reason}; "
             f"use world size 1 or another backend"
         )
-
-
-def _run_with_backend(rank: Rank, function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(rank.backend, *arguments)

@@ -214,7 +214,7 @@ def _gather_in_small_rounds(backend: Any) -> Any:
 
 def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
     backend_class("mpi4py")
-    from disteval.worlds.jobs import MpirunLauncher
+    from disteval.worlds.launchers import MpirunLauncher
 
     script = tmp_path / "job.py"
     script.write_text(

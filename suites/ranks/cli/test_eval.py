@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from disteval.models import default_weights, save_weights
-from disteval.worlds.jobs import MpirunLauncher
+from disteval.worlds.launchers import MpirunLauncher
 
 from suites.processes import (
     collectives_left,

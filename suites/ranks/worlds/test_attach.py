@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.errors import WorldError
-from disteval.worlds import World, crew, detect_outer_world, follow, lead, rank, release
+from disteval.worlds import World, detect_outer_world, follow, group, rank, release
 
 from suites.mutants.sockets import Sockets
 
@@ -41,26 +41,26 @@ def lose_a_rank() -> int:
     assert outer is not None
     if outer.rank:
         return follow(outer)
-    led = lead(outer)
-    with World(Sockets, 2, crew=led) as world:
-        try:
-            world.run(kill_1)
-        except WorldError as error:
-            print(error)
-    release(led, 3)
+    world = World.lead(outer)
+    world.join(Sockets)
+    try:
+        world.run(kill_1)
+    except WorldError as error:
+        print(error)
+    release(world, 3)
     return 0
 
 
 def leave_stubbornly() -> int:
     """What a rank does whose job ends, but for the backend."""
-    crew._LEAVE_SECONDS = rank._LEAVE_SECONDS = 1.0  # type: ignore[attr-defined]
+    group._LEAVE_SECONDS = rank._LEAVE_SECONDS = 1.0  # type: ignore[attr-defined]
     outer = detect_outer_world()
     assert outer is not None
     if outer.rank:
         return follow(outer)
-    led = lead(outer)
-    World(Stubborn, 2, crew=led)
-    release(led, 0)
+    world = World.lead(outer)
+    world.join(Stubborn)
+    release(world, 0)
     return 0
 
 

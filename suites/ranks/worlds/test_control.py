@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from disteval import WorldError
-from disteval.worlds import World, control, launchers
+from disteval.worlds import World, launchers
+from disteval.worlds.channel import connection
 
 
 class Disturbed(launchers.LocalLauncher):
@@ -19,30 +20,30 @@ class Disturbed(launchers.LocalLauncher):
 
     def start(
         self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> dict[int, Connection]:
-        found = json.loads(control.read_address(directory))
+    ) -> list[Connection]:
+        found = json.loads(connection.read_address(directory))
         self.stranger = socket.create_connection((found["host"], found["port"]))
         return super().start(directory, world_size, environment)
 
 
 def test_a_stranger_who_says_nothing_keeps_no_rank_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "_HANDSHAKE_SECONDS", 0.5)
     launcher = Disturbed()
     with World("non_dist", 1, launcher=launcher) as world, launcher.stranger:
         assert world.run(lambda backend: backend.world_size) == [1]
 
 
 def test_a_leader_that_is_gone_already_is_told(tmp_path: Path) -> None:
-    control.open_listener(tmp_path, "127.0.0.1")[0].close()
+    connection.open_listener(tmp_path, "127.0.0.1")[0].close()
     reason = r"can't be reached at 127\.0\.0\.1:.* it has ended, or runs on another host"
     with pytest.raises(WorldError, match=reason):
-        control.connect(tmp_path, 5)
+        connection.connect(tmp_path, 5)
 
 
 def test_somebody_else_at_the_port_of_a_leader_that_is_gone_is_told_in_time(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         found = {"host": host, "port": port, "key": "00"}
-        control.leave_address(tmp_path, json.dumps(found))
+        connection.write_address(tmp_path, json.dumps(found))
         with pytest.raises(WorldError, match="can't be reached at"):
-            control.connect(tmp_path, 0.5)
+            connection.connect(tmp_path, 0.5)

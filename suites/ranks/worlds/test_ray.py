@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 import pytest
 from disteval import LibraryMissingError, UsageError, WorldError
 from disteval.worlds import RayLauncher, World, report_progress
-from disteval.worlds.ray_cluster import joined_ray
-from disteval.worlds.ray_room import share_of_cpu
+from disteval.worlds.launchers.ray import joined_ray, share_of_cpu
 from disteval_backends.non_dist import NonDist
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,7 +131,8 @@ def test_a_hung_rank_is_named_with_its_stack_and_buried(ray: Any, crime: Any) ->
 
 
 def test_a_second_world_fits_beside_the_first(ray: Any) -> None:
-    with World(SOCKETS, 2, launcher="ray") as one, World(SOCKETS, 2, launcher="ray") as two:
+    half, other = RayLauncher(cpus_per_worker=0.5), RayLauncher(cpus_per_worker=0.5)
+    with World(SOCKETS, 2, launcher=half) as one, World(SOCKETS, 2, launcher=other) as two:
         assert one.run(gather, 1, 2) == two.run(gather, 1, 2)
 
 

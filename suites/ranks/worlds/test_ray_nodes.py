@@ -12,7 +12,7 @@ import pytest
 from disteval import UsageError, WorldError
 from disteval.contract import Rendezvous
 from disteval.worlds import RayLauncher, World, report_progress
-from disteval.worlds.ray_cluster import joined_ray
+from disteval.worlds.launchers.ray import joined_ray
 
 from suites.processes import left_over, wait_for
 from suites.ray_nodes import RayNodes

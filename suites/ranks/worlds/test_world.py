@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from disteval import UsageError, WorldError
-from disteval.worlds import World, control, launchers, report_progress, send_note
+from disteval.worlds import World, launchers, report_progress, send_note
+from disteval.worlds.channel import messages
 
 from suites.processes import left_over, start_as_from_a_terminal
 from suites.requirements import backend_class
@@ -87,7 +88,7 @@ def tell_twice(backend: Any, rank: int) -> str:
 
 
 def tell_too_much(backend: Any) -> None:
-    send_note(bytes(control.MAX_NOTE_BYTES + 1))
+    send_note(bytes(messages.MAX_NOTE_BYTES + 1))
 
 
 def tell_pid(backend: Any) -> int:
@@ -273,7 +274,7 @@ def test_a_closed_world_says_so() -> None:
 def test_a_backend_that_its_launcher_did_not_start_is_not_believed() -> None:
     # Started as plain processes, every MPI rank is alone in a world of one.
     backend_class("mpi4py")
-    with pytest.raises(WorldError, match=r"MPI4PyDist says it is rank 0 of 1, but it runs as rank"):
+    with pytest.raises(UsageError, match=r"MPI4PyDist says it is rank 0 of 1, but it runs as rank"):
         World("mpi4py", 2, launcher="local")
 
 
@@ -335,7 +336,7 @@ def test_an_argument_that_cannot_travel_leaves_the_world_as_it_is() -> None:
 
 
 def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "MAX_MESSAGE_BYTES", 2 << 20)
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 2 << 20)
     with World("threads", 2) as world:
         with pytest.raises(WorldError, match="bytes are too many for one order or reply"):
             world.run(lambda backend: bytes(3 << 20))

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.plugin import BackendWorlds
 from disteval.conformance.rules import Rule
 from disteval.conformance.runner import check_rule, select_rules
+from disteval.conformance.world import BackendWorlds
 
 
 @pytest.mark.parametrize("rule", select_rules(), ids=lambda rule: rule.number)

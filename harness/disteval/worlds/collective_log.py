@@ -1,7 +1,7 @@
-"""Which collectives a rank has entered and left, readable by the leader even when the rank hangs.
+"""The collective log of a rank: how many collectives it has entered and left, and the last one.
 
-Each rank writes a few bytes of a shared file at every collective. Nothing is asked of the rank when
-they are read, so they tell the truth about one that is frozen or stuck in a library.
+Each rank writes a few bytes of a shared file at every collective. The leader reads the file without
+the rank's help, so it is right also about a rank that is frozen or stuck in a library.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from typing import Any
 
 from disteval.contract import BaseDistBackend
 
-Identity = tuple[bool, int, int]
-"""Whether a backend is in a group, its rank, and its world size."""
-
 _RECORD = struct.Struct("<QQ32s")  # entered, left, name of the last one entered
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a rank is in the sequence of collectives.
+    """The position of a rank in its sequence of collectives.
 
     Attributes:
         entered: Collectives entered so far.
         left: Collectives left so far.
-        name: The last one entered; empty when there was none.
+        name: The last collective entered; empty before the first.
     """
 
     entered: int
@@ -41,30 +38,23 @@ class Position:
 
 
 def read_position(path: Path) -> Position:
-    """Read what the rank of that journal wrote last; nothing entered when there is no journal."""
+    """Read the position from a rank's collective log; a rank without a log has entered nothing."""
     if not path.exists() or path.stat().st_size < _RECORD.size:
         return Position(0, 0, "")
     entered, left, name = _RECORD.unpack_from(path.read_bytes())
     return Position(entered, left, name.rstrip(b"\0").decode())
 
 
-def identity_of(backend: BaseDistBackend) -> Identity:
-    """Who a backend says that it is."""
-    return bool(backend.is_initialized), backend.rank, backend.world_size
-
-
-class JournalledBackend(BaseDistBackend):
-    """A backend that notes every collective before it enters it and after it has left it.
+class LoggedBackend(BaseDistBackend):
+    """A backend that records every collective before it enters it and after it has left it.
 
     Args:
         inner: The backend that does the work.
-        path: The journal's file; it is created.
-        before: Who the backend said it was before ``init_process``, or what it raised.
+        path: The file of the collective log; it is created.
     """
 
-    def __init__(self, inner: BaseDistBackend, path: Path, before: Identity | str) -> None:
+    def __init__(self, inner: BaseDistBackend, path: Path) -> None:
         self.inner = inner
-        self.before = before
         path.write_bytes(bytes(_RECORD.size))
         with path.open("r+b") as file:
             self._record = mmap.mmap(file.fileno(), _RECORD.size)
@@ -73,21 +63,21 @@ class JournalledBackend(BaseDistBackend):
 
     @property
     def is_initialized(self) -> bool:
-        """The inner backend's answer."""
+        """Whether the inner backend is in a group."""
         return self.inner.is_initialized
 
     @property
     def rank(self) -> int:
-        """The inner backend's answer."""
+        """The inner backend's rank."""
         return self.inner.rank
 
     @property
     def world_size(self) -> int:
-        """The inner backend's answer."""
+        """The inner backend's world size."""
         return self.inner.world_size
 
     def all_gather_object(self, obj: Any) -> list[Any]:
-        """The inner backend's, noted."""
+        """Record and call the inner backend's all-gather."""
         self._enter(b"all_gather_object")
         try:
             return self.inner.all_gather_object(obj)
@@ -95,7 +85,7 @@ class JournalledBackend(BaseDistBackend):
             self._leave()
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """The inner backend's, noted."""
+        """Record and call the inner backend's broadcast."""
         self._enter(b"broadcast_object")
         try:
             return self.inner.broadcast_object(obj, src)

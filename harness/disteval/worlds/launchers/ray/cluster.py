@@ -1,7 +1,7 @@
-"""The Ray cluster that this process is in: one that is there, or one started for a while.
+"""The Ray cluster that this process is in: an existing one, or one that is started for a while.
 
-Ray knows one cluster a process. Those who need it join and leave; with the last one goes what was
-started here. A cluster that the user has joined before is used and left as it is.
+A process can be in one Ray cluster. Its users join and leave it; when the last one leaves, a Ray
+that was started here ends. A cluster that the program has joined before is used and not left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from disteval.errors import LibraryMissingError, UsageError, WorldError
 from disteval.worlds.cores import available_cores
 from disteval.worlds.interrupts import interrupted_later
 
-_OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own channel, so Ray stores little
+_OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own connections, so Ray stores little
 _ANSWER_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 20.0
 
@@ -35,7 +35,7 @@ def import_ray() -> Any:
     """Import Ray.
 
     Raises:
-        LibraryMissingError: It is not there; says how to get it.
+        LibraryMissingError: Ray is not installed; says how to install it.
     """
     try:
         import ray
@@ -49,7 +49,7 @@ def import_ray() -> Any:
 
 @contextlib.contextmanager
 def joined_ray(address: str | None = None) -> Iterator[None]:
-    """Be in a Ray cluster, so that worlds that follow one another need not join it each.
+    """Stay in a Ray cluster, so that worlds that follow one another need not each join it.
 
     Args:
         address: As for `join`.
@@ -62,17 +62,17 @@ def joined_ray(address: str | None = None) -> Iterator[None]:
 
 
 def join(address: str | None = None) -> None:
-    """Join a cluster or start one; every call needs one of `leave`.
+    """Join a cluster or start one; every call needs a call of `leave`.
 
     Args:
-        address: ``auto`` or ``host:port`` of a cluster that is there. None stands for the
+        address: ``auto`` or ``host:port`` of an existing cluster. None stands for the
             environment variable ``RAY_ADDRESS``, and without it for a Ray of this machine alone,
             started now.
 
     Raises:
         LibraryMissingError: Ray is not installed.
-        UsageError: The address is not one of a node, or this process is in another cluster.
-        WorldError: There is no such cluster.
+        UsageError: The address is not that of a node, or this process is in another cluster.
+        WorldError: No cluster answers at the address.
     """
     global _leave, _users
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
@@ -92,7 +92,7 @@ def join(address: str | None = None) -> None:
 
 
 def leave() -> None:
-    """Leave the cluster; whoever is last ends what was started here."""
+    """Leave the cluster; the last user to leave ends a Ray that was started here."""
     global _users
     with _lock:
         _users -= 1
@@ -101,7 +101,7 @@ def leave() -> None:
 
 
 def started_here() -> bool:
-    """Whether the cluster was started by this module, and so can't grow."""
+    """Return whether this module started the cluster, which therefore can't grow."""
     return _started_here
 
 
@@ -127,7 +127,7 @@ def _check_same_cluster(ray: Any, address: str | None) -> None:
 
 
 def _begin(ray: Any, address: str) -> Callable[[], None]:
-    """Join or start a cluster; what ends that."""
+    """Join or start a cluster; return the function that leaves or ends it."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
     if address == "local":
         return _start(ray, quiet)
@@ -150,7 +150,7 @@ def _begin(ray: Any, address: str) -> Callable[[], None]:
 
 
 def _check_listens(address: str) -> None:
-    """Refuse an address where nobody is, for which Ray would wait many minutes."""
+    """Refuse an address where nobody listens, for which Ray would wait many minutes."""
     host, _, port = address.rpartition(":")
     if not host:  # auto
         return
@@ -163,7 +163,7 @@ def _check_listens(address: str) -> None:
 def _start(ray: Any, quiet: dict[str, Any]) -> Callable[[], None]:
     global _started_here
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # It would warn that what it starts lets nobody in without a token, which is as it should be.
+    # Ray would warn that its new cluster admits nobody without a token, which is as it should be.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     folder = tempfile.mkdtemp(prefix="disteval-ray-")
 
@@ -195,7 +195,7 @@ def _start(ray: Any, quiet: dict[str, Any]) -> Callable[[], None]:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of the cause: of a cluster that wants a token, say, nothing else tells."""
+    """Return the last line of the cause, which alone mentions a missing token, for example."""
     return str(error.__cause__ or error).strip().rpartition("\n")[2].rstrip(".")
 
 

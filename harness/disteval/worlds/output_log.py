@@ -1,9 +1,9 @@
-"""What ranks print, as log lines of their leader: ``[rank 1] …``, as it comes.
+"""The printed lines of ranks, as log lines of their leader: ``[rank 1] ...``.
 
-It costs a thread, so it is done only where somebody has set the level of the logger
-``disteval.worlds.ranks``, or of ``disteval`` above it, to INFO or below. The root's does not count:
-frameworks lower it. Ranks that are threads, or that somebody else has started, print for
-themselves.
+Reading them costs a thread, so it is done only where somebody has set the level of the logger
+``disteval.worlds.ranks``, or of ``disteval`` above it, to INFO or below. The root logger's level
+does not count, because frameworks lower it. Ranks that are threads, or that somebody else has
+started, print for themselves.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import logging
 import threading
 from pathlib import Path
 
-from disteval.worlds.rank import output_path
+from disteval.worlds.rank_files import output_path
 
 _LOGGER = logging.getLogger("disteval.worlds.ranks")
 _SECONDS = 0.1
 _MOST_BYTES = 1 << 20  # of one rank at one look, and in one line
 
 
-class Relay:
-    """Logs what the ranks of one crew print, until it is closed.
+class OutputLog:
+    """Logs the printed lines of all ranks of one world, until it is closed.
 
     Args:
-        directory: The crew's control directory.
-        world_size: How many ranks.
+        directory: The world's control directory.
+        world_size: The number of ranks.
     """
 
     def __init__(self, directory: Path, world_size: int) -> None:
@@ -36,7 +36,7 @@ class Relay:
             self._thread.start()
 
     def close(self) -> None:
-        """Log what is left; the files may be removed after that."""
+        """Log the lines that are left; the files may be removed afterwards."""
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()

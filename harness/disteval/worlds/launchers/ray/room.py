@@ -1,4 +1,4 @@
-"""Room for the ranks of a world on the nodes of a Ray cluster."""
+"""The placement group that holds the ranks of a world on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from disteval.errors import UsageError, WorldError
-from disteval.worlds import ray_cluster
+from disteval.worlds.launchers.ray import cluster as ray_cluster
 
 _STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 _FINEST = 1e-4  # Ray counts CPUs no finer
@@ -19,8 +19,8 @@ class Room:
     """A placement group with one bundle a rank.
 
     Args:
-        cpus: CPUs that each rank reserves; None stands for one, or less where the cluster has not
-            room for two such worlds.
+        cpus: CPUs that each rank reserves; None stands for one, or less where the cluster has fewer
+            CPUs than there are ranks.
         strategy: Ray's placement strategy.
         patience: Seconds that the cluster gets to make room.
 
@@ -42,19 +42,19 @@ class Room:
         self._group: Any = None
 
     def reserve(self, world_size: int, gpus: float) -> list[dict[str, Any]]:
-        """Wait until there is room for so many ranks with so many GPUs each.
+        """Wait until the cluster has room for that many ranks with that many GPUs each.
 
         Returns:
             The node of each rank, as Ray describes it.
 
         Raises:
-            WorldError: There is none in time; says what was asked and what the cluster has.
+            WorldError: The cluster has no room in time; says what was asked for and what it has.
         """
         ray = ray_cluster.import_ray()
         sizes = [_size(node) for node in _alive(ray)]
-        cpus = self.cpus or share_of_cpu([size["CPU"] for size in sizes], 2 * world_size)
+        cpus = self.cpus or share_of_cpu([size["CPU"] for size in sizes], world_size)
         self._bundle = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
-        # A cluster that was there may be about to grow; one that was started here is not.
+        # An existing cluster may be about to grow; one that was started here is not.
         if ray_cluster.started_here() and self._ranks_on(sizes[0]) < world_size:
             raise self._too_small(ray, world_size, "")
         self._group = ray.util.placement_group([self._bundle] * world_size, self._strategy)
@@ -67,7 +67,7 @@ class Room:
         return [nodes[placed[rank]] for rank in range(world_size)]
 
     def options(self, rank: int) -> dict[str, Any]:
-        """The options of the actor that takes a rank's room."""
+        """Return the options of the actor that is that rank."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return {
@@ -77,13 +77,13 @@ class Room:
         }
 
     def release(self) -> None:
-        """Give the room back; Ray ends the actors that still are in it."""
+        """Remove the placement group; Ray ends the actors that are still in it."""
         group, self._group = self._group, None
         if group is not None:
             ray_cluster.import_ray().util.remove_placement_group(group)
 
     def _ranks_on(self, size: dict[str, float]) -> int:
-        """How many ranks a node can hold that is all ours."""
+        """Return how many ranks fit on a node that nobody else uses."""
         if self._strategy == "STRICT_SPREAD":
             return int(all(size[kind] >= each for kind, each in self._bundle.items()))
         return min(int(size[kind] / each + _FINEST) for kind, each in self._bundle.items())
@@ -106,17 +106,22 @@ class Room:
 
 
 def share_of_cpu(nodes: Sequence[float], parts: int) -> float:
-    """Return the largest share of a CPU, up to one, of which a cluster holds so many parts.
+    """Return the largest share of a CPU, up to one, that a cluster can give to each of some ranks.
 
     Args:
-        nodes: CPUs of each node; a part lies on one node.
-        parts: How many; where no node has a CPU, the share is one.
+        nodes: CPUs of each node; a rank runs on one node.
+        parts: The number of ranks; where no node has a CPU, the share is one.
     """
     if sum(int(cpus) for cpus in nodes) >= parts or not any(nodes):
         return 1.0
     shares = {min(1.0, cpus / ranks) for cpus in nodes for ranks in range(1, parts + 1)} - {0.0}
     held = (s for s in shares if sum(int(cpus / s + _FINEST) for cpus in nodes) >= parts)
     return max(_FINEST, math.floor(max(held) / _FINEST) * _FINEST)
+
+
+def cluster_cpus() -> list[float]:
+    """Return the CPUs of each node of the cluster that this process is in."""
+    return [_size(node)["CPU"] for node in _alive(ray_cluster.import_ray())]
 
 
 def _count(number: float, what: str) -> str:

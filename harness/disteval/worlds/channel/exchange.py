@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 from disteval.errors import UsageError
-from disteval.worlds import control
+from disteval.worlds.channel.messages import Answer, Publication, Question
 
 MAX_VALUE_BYTES = 1 << 20
-"""The largest value; addresses and identifiers are meant, not data."""
+"""The largest value; values are addresses and identifiers, not data."""
 
 MAX_KEYS = 1_000
 """How many keys one rank may publish in one world."""
 
 
 class Exchange:
-    """What the ranks have published, and who waits for what; lives with the leader."""
+    """The values that ranks have published, and the ranks that wait for one; the leader has it."""
 
     def __init__(self) -> None:
         self._values: dict[str, str | bytes] = {}
         self._waiting: dict[str, list[int]] = {}
 
     def clear(self) -> None:
-        """Forget everything: another world begins."""
+        """Forget all keys, because the ranks are about to join another group."""
         self._values.clear()
         self._waiting.clear()
 
-    def take(
-        self, rank: int, message: control.Publication | control.Question
-    ) -> list[tuple[int, control.Answer]]:
-        """Take a rank's message; the answers that can be given now, and to whom."""
+    def take(self, rank: int, message: Publication | Question) -> list[tuple[int, Answer]]:
+        """Process a rank's message; return the answers that are known now, each with its rank."""
         key = message.key
-        if isinstance(message, control.Publication):
+        if isinstance(message, Publication):
             self._values[key] = message.value
             readers = self._waiting.pop(key, [])
         else:
             readers = [rank]
         if key in self._values:
-            return [(reader, control.Answer(key, self._values[key])) for reader in readers]
+            return [(reader, Answer(key, self._values[key])) for reader in readers]
         self._waiting.setdefault(key, []).extend(readers)
         return []
 
 
 def check_entry(key: str, value: str | bytes) -> None:
-    """Refuse a value that the leader would not keep, where it is published.
+    """Refuse a value that can't be published, on the rank that publishes it.
 
     Raises:
-        UsageError: It is too large, or neither text nor bytes.
+        UsageError: The value is too large, or neither text nor bytes.
     """
     if not isinstance(key, str) or not isinstance(value, (str, bytes)):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What the leader sends to a rank, as the rank takes it."""
+"""How a rank receives the messages of its leader."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from disteval.worlds import control
+from disteval.worlds.channel.messages import Dismissal, receive
 
-_UNTAKEN = 16
-"""Messages that a rank may leave untaken; a leader in lock step sends the next after the answer."""
+_MAX_WAITING = 16
+"""Messages that may wait for the rank; a leader sends the next order after the reply."""
 
 
 class Inbox:
-    """The inbox of a rank that shares its leader's process, and so can't outlive it.
+    """The inbox of a rank that is a thread of its leader's process.
 
     Args:
-        connection: The channel to the leader.
+        connection: The connection to the leader.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next message: None when none came in time, a dismissal when none can come.
+        """Return the next message: None when no message came in time, a dismissal when none can.
 
         Args:
             timeout: Seconds; None waits for as long as the leader is there.
@@ -35,23 +35,23 @@ class Inbox:
         try:
             if not self._connection.poll(timeout if timeout is None else max(timeout, 0)):
                 return None
-            return control.receive(self._connection)
+            return receive(self._connection)
         except (EOFError, OSError):
-            return control.Dismissal(1)
+            return Dismissal(1)
 
 
 class WatchedInbox(Inbox):
-    """The inbox of a rank whose process ends when the leader is gone, wherever it is stuck.
+    """The inbox of a rank whose process ends as soon as the leader is gone, even when it hangs.
 
     Args:
-        connection: The channel to the leader.
-        directory: The control directory, which a lost leader may have had no time to remove.
+        connection: The connection to the leader.
+        directory: The control directory, which a killed leader could not remove.
     """
 
     def __init__(self, connection: Connection, directory: Path) -> None:
         super().__init__(connection)
         self._directory = directory
-        self._messages: queue.Queue[Any] = queue.Queue(_UNTAKEN)
+        self._messages: queue.Queue[Any] = queue.Queue(_MAX_WAITING)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def get(self, timeout: float | None = None) -> Any:
@@ -62,13 +62,13 @@ class WatchedInbox(Inbox):
             return None
 
     def _watch(self) -> None:
-        """Take messages off the wire in a thread of its own, to notice a lost leader at once."""
+        """Receive messages in a thread of its own, to notice at once that the leader is gone."""
         try:
             while True:
-                message = control.receive(self._connection)
-                # Not put(): a thread that waits for room would not notice that the leader is gone.
+                message = receive(self._connection)
+                # put() would wait for room, and could not notice meanwhile that the leader is gone.
                 self._messages.put_nowait(message)
-                if isinstance(message, control.Dismissal):
+                if isinstance(message, Dismissal):
                     return
         except (EOFError, OSError, queue.Full):
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""How the processes of a world are started."""
+"""The interface of a launcher, the launchers by name, and launchers that start processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,27 +19,26 @@ from typing import ClassVar
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.worlds.cores import thread_variables
+from disteval.worlds.environment import outside_environment
 from disteval.worlds.interrupts import interrupted_later
-from disteval.worlds.outer import outside_environment
-from disteval.worlds.postmortem import Fate, examine, exit_text
+from disteval.worlds.postmortem import RankStatus, examine, exit_text
 
 LOOPBACK = "127.0.0.1"
 
 # A rank imports what its leader imports, from where the leader does: not from a folder that happens
 # to be the current one, as -m would.
-RANK_CODE = (
+_RANK_CODE = (
     "import sys; sys.path[:] = open(sys.argv[1] + '/sys.path').read().splitlines(); "
     "from disteval.worlds.process import main; sys.exit(main())"
 )
 
-_STATUS_SECONDS = 1.0
 _TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where a world lives.
+    """The hosts of a world.
 
     Attributes:
         leader: The address that the leader listens on.
@@ -53,12 +52,12 @@ class Hosts:
 
 
 class Launcher(ABC):
-    """Starts the ranks of one world, and buries them.
+    """Starts the ranks of one world, and terminates them.
 
     Attributes:
-        name: What `BaseDistBackend.launcher` calls it.
-        attached: Whether the processes are somebody else's, to be left alone.
-        own_processes: Whether each rank is a process, which can be ended without the others.
+        name: The name of the launcher, as in `BaseDistBackend.launcher`.
+        attached: Whether somebody else started the processes, so that they are never terminated.
+        own_processes: Whether each rank is a process that can be ended without the others.
     """
 
     name: ClassVar[str]
@@ -70,10 +69,10 @@ class Launcher(ABC):
         return Path(tempfile.mkdtemp(prefix="disteval-"))
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
-        """Learn whose ranks it is to start; called first, where the harness starts them.
+        """Check that this launcher can start the ranks of a backend; called before the others.
 
         Raises:
-            UsageError: It knows that it can't start that backend's.
+            UsageError: It can't.
         """
 
     def thread_variables(self, world_size: int, threads: int | None) -> dict[str, str]:
@@ -81,62 +80,63 @@ class Launcher(ABC):
         return thread_variables(world_size, threads)
 
     def prepare(self, world_size: int) -> Hosts:
-        """Find room for so many ranks; `bury` is called when this fails, too.
+        """Find room for the ranks; `terminate` is called also when this fails.
 
         Returns:
-            Where they will live; on this host, unless the user chose otherwise.
+            The hosts of the ranks: this one, unless the user chose otherwise.
         """
         return Hosts(LOOPBACK, [LOOPBACK] * world_size)
 
     @abstractmethod
     def start(
         self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> dict[int, Connection]:
-        """Make every rank run `disteval.worlds.process.main` with that control directory.
+    ) -> list[Connection]:
+        """Have every rank run `disteval.worlds.process.main` with that control directory.
 
         Args:
             directory: The world's control directory.
-            world_size: How many ranks.
+            world_size: The number of ranks.
             environment: Variables to set for the ranks.
 
         Returns:
-            A channel by rank to those that are threads of this process; the others will report.
+            The connections to the ranks that are threads of this process; the others connect by
+            themselves.
         """
 
     @abstractmethod
     def ended(self) -> dict[int, str]:
-        """How the processes that it started and that have ended did so, by their number."""
+        """Return the processes that have ended: their number, and how each ended in words."""
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:
-        """Wait until every process has ended by itself; False when time ran out."""
+        """Wait until every process has ended by itself; return False when time ran out."""
 
     @abstractmethod
-    def bury(self, pids: list[int]) -> None:
+    def terminate(self, pids: list[int]) -> None:
         """End every process in bounded time.
 
         Args:
-            pids: The ranks' own process ids, for launchers that start them at one remove.
+            pids: The process ids of the ranks, for launchers that start them indirectly.
         """
 
     def how_lost(self, rank: int) -> str:
-        """Say how a rank that is lost ended, as far as the launcher can know it."""
+        """Return how a lost rank ended in words, as far as the launcher knows."""
         return exit_text(None)
 
-    def examine(self, directory: Path, fates: Sequence[Fate]) -> None:
+    def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
         """See `disteval.worlds.postmortem.examine`."""
-        examine(directory, fates)
+        examine(directory, ranks)
 
-    def hear_out(self, seconds: float) -> None:
-        """Give a launcher that has something to say of a lost rank the time to say it."""
+    def wait_for_log(self, seconds: float) -> None:
+        """Wait until the launcher has logged why a rank was lost, if it does that."""
 
     def log(self) -> str:
-        """What the launcher said, and the processes before they were ranks."""
+        """Return the output of the launcher, and of the processes before they were ranks."""
         return ""
 
     @classmethod
     def kept(cls) -> AbstractContextManager[None]:
-        """Keep what worlds can share, such as a cluster, while one comes after another."""
+        """Keep resources that worlds can share, such as a cluster, from one world to the next."""
         return nullcontext()
 
 
@@ -144,10 +144,10 @@ _launchers: dict[str, type[Launcher]] = {}
 
 
 def register_launcher(launcher: type[Launcher]) -> type[Launcher]:
-    """Make a launcher known under its name; also usable as a decorator.
+    """Register a launcher under its name; also usable as a decorator.
 
     Raises:
-        UsageError: The name is taken by another class.
+        UsageError: Another class has the name.
     """
     if _launchers.get(launcher.name, launcher) is not launcher:
         raise UsageError(f"the launcher name {launcher.name!r} is taken; choose another")
@@ -159,16 +159,16 @@ def get_launcher(name: str) -> Launcher:
     """Create the launcher of that name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No launcher has that name.
     """
     return _find_launcher(name)()
 
 
 def keep(name: str | None) -> AbstractContextManager[None]:
-    """Keep what the worlds of one launcher can share; nothing where none is named.
+    """Keep resources that the worlds of one launcher can share; None keeps nothing.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: No launcher has that name.
     """
     return nullcontext() if name is None else _find_launcher(name).kept()
 
@@ -190,21 +190,21 @@ class ProcessLauncher(Launcher):
 
     @abstractmethod
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
-        """The command of each process to start."""
+        """Return the command of each process to start."""
 
     def environment(self) -> dict[str, str]:
-        """Variables that the commands themselves need."""
+        """Return variables that the commands themselves need."""
         return {}
 
     def start(
         self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> dict[int, Connection]:
-        """Start every process; what they print before they are ranks goes to a log."""
+    ) -> list[Connection]:
+        """Start every process; its output goes to a log until it is a rank."""
         self._log = directory / "launcher.log"
         (directory / "sys.path").write_text("\n".join(path or str(Path.cwd()) for path in sys.path))
         with self._log.open("wb") as log:
             for command in self.commands(directory, world_size):
-                # A session of its own: Ctrl-C reaches the leader alone, which then buries them.
+                # A session of its own: Ctrl-C reaches the leader alone, which then terminates it.
                 with interrupted_later():
                     process = subprocess.Popen(
                         command,
@@ -215,19 +215,19 @@ class ProcessLauncher(Launcher):
                         start_new_session=True,
                     )
                     self._processes.append(process)
-        return {}
+        return []
 
     def log(self) -> str:
-        """What the processes printed before they were ranks, and what their launcher said."""
+        """Return the output of the launcher, and of the processes before they were ranks."""
         return self._log.read_text(errors="replace") if self._log else ""
 
     def ended(self) -> dict[int, str]:
-        """How the commands that have ended did so, by their number."""
+        """Return the commands that have ended: their number, and how each ended in words."""
         found = ((i, process.poll()) for i, process in enumerate(self._processes))
         return {i: exit_text(status) for i, status in found if status is not None}
 
     def wait(self, seconds: float) -> bool:
-        """Wait until every process has ended by itself; False when time ran out."""
+        """Wait until every process has ended by itself; return False when time ran out."""
         deadline = time.monotonic() + seconds
         try:
             for process in self._processes:
@@ -236,8 +236,8 @@ class ProcessLauncher(Launcher):
             return False
         return True
 
-    def bury(self, pids: list[int]) -> None:
-        """Terminate every process group, then kill what is left."""
+    def terminate(self, pids: list[int]) -> None:
+        """Terminate every process group, then kill the processes that are left."""
         running = [process.pid for process in self._processes if process.poll() is None]
         for group in running:
             _signal(os.killpg, group, signal.SIGTERM)
@@ -250,29 +250,27 @@ class ProcessLauncher(Launcher):
         self.wait(_KILL_SECONDS)
 
 
-@register_launcher
-class LocalLauncher(ProcessLauncher):
-    """Every rank is a child process of the leader."""
+class CommandLauncher(ProcessLauncher):
+    """One command starts all ranks, ends the others when it has lost one, and logs why."""
 
-    name = "local"
+    @abstractmethod
+    def command(self, world_size: int) -> list[str]:
+        """Return the launcher's part of the command; the part that each rank runs follows it."""
 
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
-        """One command a rank."""
-        return [
-            [sys.executable, "-c", RANK_CODE, str(directory), str(rank)]
-            for rank in range(world_size)
-        ]
+        """Return one command; its ranks read their number from what the launcher sets for them."""
+        return [[*self.command(world_size), *rank_command(directory)]]
 
-    def how_lost(self, rank: int) -> str:
-        """Say how the rank's own process ended; its channel may close a moment before it."""
-        try:
-            return exit_text(self._processes[rank].wait(_STATUS_SECONDS))
-        except subprocess.TimeoutExpired:
-            return exit_text(None)
+    def wait_for_log(self, seconds: float) -> None:
+        """Wait for the command's end."""
+        self.wait(seconds)
+
+
+def rank_command(directory: Path) -> list[str]:
+    """Return the command of a process that becomes a rank; its number may follow."""
+    return [sys.executable, "-c", _RANK_CODE, str(directory)]
 
 
 def _signal(kill: Callable[[int, int], None], target: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         kill(target, number)
-    except ProcessLookupError:
-        return

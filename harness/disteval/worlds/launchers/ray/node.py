@@ -1,7 +1,7 @@
-"""What happens on the nodes of a Ray cluster: ranks, and those who look after them.
+"""The code that runs on the nodes of a Ray cluster: ranks, and the tasks that look after them.
 
-Ranks on the leader's own node use its control directory. Those on another node share one there,
-among what Ray keeps of that node's session.
+Ranks on the leader's own node use its control directory. Ranks on another node share a directory
+there, in the folder of Ray's session.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disteval.errors import WorldError
-from disteval.worlds import control
-from disteval.worlds.postmortem import Fate, examine
+from disteval.worlds.channel.connection import write_address
+from disteval.worlds.postmortem import RankStatus, examine
 from disteval.worlds.process import become_rank
 
 _LOOK_SECONDS = 0.25
@@ -27,13 +27,13 @@ _LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Leader:
-    """What a rank has to know of its leader.
+    """The description of the leader that each rank gets.
 
     Attributes:
         directory: The world's control directory, on the leader's node.
-        address: Where it listens, and its key.
+        address: The address that it listens on, and its key.
         folder: The folder that it runs in.
-        path: Where it imports from.
+        path: The folders that it imports from.
     """
 
     directory: Path
@@ -43,25 +43,25 @@ class Leader:
 
 
 class RankActor:
-    """A process of Ray that is one rank of a world.
+    """An actor whose process is one rank of a world.
 
     Args:
-        rank: Which rank it is.
+        rank: The number of the rank.
     """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
 
     def pid(self) -> int:
-        """The number of the process on its node."""
+        """Return the number of the process on its node."""
         return os.getpid()
 
     def serve(self, leader: Leader, nearby: bool) -> int:
-        """Follow the leader's orders until it dismisses this rank.
+        """Carry out the leader's orders until it dismisses this rank.
 
         Args:
-            leader: What there is to know of it.
-            nearby: Whether it runs on this node.
+            leader: The leader's description.
+            nearby: Whether the leader runs on this node.
 
         Returns:
             The exit status.
@@ -75,42 +75,39 @@ class RankActor:
         here = _create_directory_here(leader.directory.name)
         _end_with_node(here)
         try:
-            control.leave_address(here, leader.address)
+            write_address(here, leader.address)
             return become_rank(here, self._rank)
         finally:
             shutil.rmtree(here, ignore_errors=True)
 
 
-def examine_here(name: str, fates: Sequence[Fate]) -> Sequence[Fate]:
-    """Find out what the ranks of this node are doing.
+def examine_here(name: str, ranks: Sequence[RankStatus]) -> Sequence[RankStatus]:
+    """Return the statuses of ranks of this node, with what their files and processes show.
 
     Args:
-        name: What the world's directory is called here.
-        fates: What is known of them.
-
-    Returns:
-        What is known now.
+        name: The name of the world's directory on this node.
+        ranks: What is known of the ranks.
     """
-    examine(_directory_here(name), fates)
-    return fates
+    examine(_directory_here(name), ranks)
+    return ranks
 
 
 def clean_up_here(name: str, pids: Sequence[int]) -> None:
-    """Leave nothing of a world on this node: no process, no directory."""
+    """Kill the processes of a world on this node, and remove its directory."""
     for pid in pids:
         kill_rank(pid)
     shutil.rmtree(_directory_here(name), ignore_errors=True)
 
 
 def kill_rank(pid: int) -> None:
-    """Kill a rank of this node, if the process of that number still is one."""
+    """Kill a rank of this node, if the process with that number is still a rank."""
     with contextlib.suppress(ProcessLookupError):
         if is_rank(pid):
             os.kill(pid, signal.SIGKILL)
 
 
 def is_rank(pid: int) -> bool:
-    """Whether a process of this node is a rank; its number may be another's by now."""
+    """Return whether a process of this node is a rank; another may have its number by now."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::RankActor")
     except OSError:
@@ -118,10 +115,10 @@ def is_rank(pid: int) -> bool:
 
 
 def _end_with_node(directory: Path | None) -> None:
-    """Let this process end soon after the raylet that has started it; Ray may let it go on.
+    """End this process soon after the raylet that has started it, because Ray may not end it.
 
     Args:
-        directory: What to remove then; None where the leader does it.
+        directory: The directory to remove then; None where the leader removes it.
     """
     raylet = os.getppid()
 
@@ -136,7 +133,7 @@ def _end_with_node(directory: Path | None) -> None:
 
 
 def _create_directory_here(name: str) -> Path:
-    """Create what the ranks of this node share, private to this user; the first of them does."""
+    """Create the directory that the ranks of this node share, unless another rank has."""
     here = _directory_here(name)
     here.mkdir(mode=0o700, exist_ok=True)
     # Ray lets every user write to where it lies.

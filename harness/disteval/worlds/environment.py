@@ -1,4 +1,7 @@
-"""Whether this process already is a rank of somebody's ``mpirun``, ``torchrun``, ``horovodrun``."""
+"""The worker group that somebody's launcher put this process in, as its environment tells.
+
+The launchers are ``mpirun``, ``torchrun`` and ``horovodrun``.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ _MPI = (
 
 @dataclass(frozen=True)
 class OuterWorld:
-    """The world that an outer launcher has put this process in.
+    """The worker group that an outer launcher put this process in.
 
     Attributes:
         launcher: ``mpirun``, ``torchrun`` or ``horovodrun``.
-        rank: This process's rank, as the launcher counts.
-        world_size: How many processes it started.
-        ranks_on_host: How many of them on this host.
-        job: What is the same in all ranks of the job and no other.
+        rank: The rank of this process, as the launcher counts.
+        world_size: The number of processes that the launcher started.
+        ranks_on_host: The number of these processes on this host.
+        job: A text that all ranks of the job have and no other job's.
     """
 
     launcher: str
@@ -42,20 +45,20 @@ class OuterWorld:
     job: str
 
     def control_directory(self) -> Path:
-        """Where the job's ranks, all of one host, find their leader.
+        """Return where the job's ranks, all of one host, find their leader.
 
-        ``DISTEVAL_CONTROL_DIR`` names its parent where they do not share the folder for temporary
-        files.
+        The variable ``DISTEVAL_CONTROL_DIR`` names its parent where the ranks do not share the
+        folder for temporary files.
         """
         parent = Path(os.environ.get("DISTEVAL_CONTROL_DIR", tempfile.gettempdir()))
         digest = hashlib.sha256(f"{self.launcher} {self.job}".encode()).hexdigest()[:16]
         return parent / f"disteval-{os.getuid()}-{digest}"
 
     def create_control_directory(self) -> Path:
-        """Create it, private to this user; the leader does this, once.
+        """Create the control directory, private to this user; the leader calls this once.
 
         Raises:
-            WorldError: It exists, so somebody else may be using it.
+            WorldError: The directory exists, so another leader may be using it.
         """
         path = self.control_directory()
         try:
@@ -68,17 +71,15 @@ class OuterWorld:
 
 
 def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | None:
-    """Tell which world this process was started in, from the launcher's environment variables.
+    """Return the worker group that a launcher's variables describe; None without a launcher.
 
-    This decides who leads, nothing else: whether a backend has joined is asked of the backend.
+    This decides who leads, and nothing else: the backend says whether it has joined a group.
     """
     # First: horovodrun may itself have used mpirun.
     if "HOROVOD_RANK" in environ and "HOROVOD_SIZE" in environ:
         world_size = int(environ["HOROVOD_SIZE"])
         on_host = int(environ.get("HOROVOD_LOCAL_SIZE", world_size))
-        job = ":".join(
-            environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}", "") for name in ("ADDR", "PORT")
-        )
+        job = _joined(environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
         return OuterWorld("horovodrun", int(environ["HOROVOD_RANK"]), world_size, on_host, job)
     for launcher, rank, size, local_size in _MPI:
         if rank in environ and size in environ:
@@ -87,18 +88,16 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
             job = environ.get("PMIX_NAMESPACE") or _parent()
             return OuterWorld(launcher, int(environ[rank]), world_size, on_host, job)
     if "TORCHELASTIC_RUN_ID" in environ and "WORLD_SIZE" in environ:
-        job = ":".join(
-            environ.get(name, "")
-            for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-        )
         world_size = int(environ["WORLD_SIZE"])
         on_host = int(environ.get("LOCAL_WORLD_SIZE", world_size))
+        names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+        job = _joined(environ, *names)
         return OuterWorld("torchrun", int(environ["RANK"]), world_size, on_host, job)
     return None
 
 
 def outside_environment() -> dict[str, str]:
-    """Return the environment without what an outer launcher set for this rank alone.
+    """Return the environment without the variables that an outer launcher set for this rank alone.
 
     Processes that a rank starts are not ranks of that launcher's job.
     """
@@ -107,9 +106,13 @@ def outside_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(_VARIABLES)}
 
 
+def _joined(environ: Mapping[str, str], *names: str) -> str:
+    return ":".join(environ.get(name, "") for name in names)
+
+
 def _parent() -> str:
-    # MPICH's ranks of one host are children of one proxy; its start time tells it from a later
-    # process with the same number.
+    # MPICH's ranks of one host are children of one proxy; its start time distinguishes it from a
+    # later process with the same number.
     parent = os.getppid()
     stat = Path(f"/proc/{parent}/stat")
     started = stat.read_text().rpartition(")")[2].split()[19] if stat.exists() else ""

@@ -1,0 +1,165 @@
+"""The worlds in which a backend is held to the rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.registry import get_backend_class
+from disteval.worlds import Launcher, World
+from disteval.worlds.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
+from disteval.worlds.world import BACKEND_SECONDS
+
+Identity = tuple[bool, int, int]
+"""Whether a backend is in a group, its rank, and its world size."""
+
+
+class JudgedWorld(World):
+    """A world that asks the backend who it is before it joins, for rule 1.3 to judge.
+
+    Args:
+        backend: As for `World`.
+        world_size: As for `World`.
+        believe: Let a backend number the ranks otherwise than their launcher, for rule 1.1 to
+            judge; a plain `World` refuses it.
+        **options: As for `World`.
+
+    Attributes:
+        believe: See above.
+        before: The identity that the backend reported on each rank before it joined its group, or
+            the exception that it raised.
+    """
+
+    def __init__(
+        self,
+        backend: str | type[BaseDistBackend] | None,
+        world_size: int,
+        *,
+        believe: bool = False,
+        **options: Any,
+    ) -> None:
+        self.believe = believe
+        self.before: list[Identity | str] = []
+        super().__init__(backend, world_size, **options)
+
+    def join(
+        self, backend: str | type[BaseDistBackend], backend_timeout: float = BACKEND_SECONDS
+    ) -> None:
+        """See `World.join`."""
+        self.leave()
+        self.load(backend)
+        cls = get_backend_class(backend) if isinstance(backend, str) else backend
+        self.before = self.run(_identity_of_new, *[cls] * self.world_size)
+        super().join(cls, backend_timeout)
+
+    def check_ranks(self, cls: type[BaseDistBackend], found: Any) -> None:
+        """See `World.check_ranks`."""
+        if not self.believe:
+            super().check_ranks(cls, found)
+
+
+class BackendWorlds:
+    """The present world of one backend at one size, and another one after it was lost.
+
+    Args:
+        backend: A registered name, or a class that the ranks can import.
+        world_size: The number of ranks.
+        led: Ranks that somebody else has started, to be used instead of starting any.
+        launcher: How to start the ranks; None stands for the launcher that the class names.
+        believe: As for `JudgedWorld`.
+        timeout: As for `World`.
+
+    Attributes:
+        cls: The backend's class.
+        can_be_lost: Whether other worlds can be started beside the present one.
+
+    Raises:
+        UsageError: ``led`` has another number of ranks.
+    """
+
+    def __init__(
+        self,
+        backend: str | type[BaseDistBackend],
+        world_size: int,
+        *,
+        led: JudgedWorld | None = None,
+        launcher: str | None = None,
+        believe: bool = False,
+        timeout: float = 20.0,
+    ) -> None:
+        if led is not None:
+            led.believe, led.timeout = believe, timeout
+            if led.world_size != world_size:
+                raise UsageError(
+                    f"world size {world_size}, but this job has {led.world_size} ranks, no more "
+                    f"and no fewer"
+                )
+        self.cls = get_backend_class(backend) if isinstance(backend, str) else backend
+        self.can_be_lost = led is None
+        self._backend, self._world_size = backend, world_size
+        self._led, self._launcher = led, launcher
+        self._believe, self._timeout = believe, timeout
+        self._world: JudgedWorld | None = None
+
+    def get(self) -> JudgedWorld:
+        """Return the present world, or another one if that was lost; its ranks are in step."""
+        if self._world is None or not self._world.is_open:
+            if self._led is None:
+                self._world = self.fresh(BACKEND_SECONDS)
+            else:
+                self._led.join(self._backend)
+                self._world = self._led
+        return self._world
+
+    def fresh(self, backend_timeout: float) -> JudgedWorld:
+        """Start another world whose ranks may be lost, and whose backend waits that long."""
+        launcher = _launcher(self._launcher, self._world_size)
+        return JudgedWorld(
+            self._backend,
+            self._world_size,
+            launcher=launcher,
+            backend_timeout=backend_timeout,
+            timeout=self._timeout,
+            believe=self._believe,
+        )
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the present world was lost."""
+        return self._world is not None and not self._world.is_open
+
+    def close(self) -> None:
+        """End the present world; ranks that somebody else has started leave its group only."""
+        if self._world is None or not self._world.is_open:
+            return
+        if self._led is None:
+            self._world.close()
+        else:
+            self._world.leave()
+
+    def __enter__(self) -> BackendWorlds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _launcher(name: str | None, world_size: int) -> str | Launcher | None:
+    """Return the launcher of one world; on Ray, one that leaves room for a second world."""
+    if name != RayLauncher.name:
+        return name
+    with RayLauncher.kept():
+        return RayLauncher(cpus_per_worker=share_of_cpu(cluster_cpus(), 2 * world_size))
+
+
+def identity_of(backend: BaseDistBackend) -> Identity:
+    """Return the identity that a backend reports."""
+    return bool(backend.is_initialized), backend.rank, backend.world_size
+
+
+def _identity_of_new(_: None, cls: type[BaseDistBackend]) -> Identity | str:
+    try:
+        return identity_of(cls())
+    except Exception as error:  # rule 1.3 judges it; the world can start all the same
+        return f"{type(error).__name__}: {error}"

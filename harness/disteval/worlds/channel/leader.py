@@ -1,0 +1,190 @@
+"""The leader's end of the connections to all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from disteval.worlds.channel.connection import accept, bound_waits, open_listener
+from disteval.worlds.channel.exchange import Exchange
+from disteval.worlds.channel.messages import (
+    Dismissal,
+    Hello,
+    Note,
+    Order,
+    Progress,
+    Reply,
+    packed,
+    receive,
+    send,
+)
+from disteval.worlds.channel.outcome import Outcome
+
+OnProgress = Callable[[int, int, int], None]
+"""Called by the leader with a rank, the samples it has done, and the samples of its shard."""
+
+OnNote = Callable[[int, Any], None]
+"""Called by the leader with a rank, and the value of its note."""
+
+_POLL_SECONDS = 0.1
+# After the first failure the others get this long to reply, so that the report is complete.
+_GRACE_SECONDS = 1.0
+
+
+class Channel:
+    """The connections of a leader to its ranks, on which it sends orders and receives replies.
+
+    Args:
+        world_size: The number of ranks.
+
+    Attributes:
+        hellos: The first message of each rank that has reported.
+        exchange: The values that the ranks have published.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self.hellos: dict[int, Hello] = {}
+        self.exchange = Exchange()
+        self._world_size = world_size
+        self._connections: dict[int, Connection] = {}
+        # Linux's selector returns events in the order in which they happened, so it is known which
+        # rank was lost first.
+        self._selector = selectors.DefaultSelector()
+        self._limit = 0.0  # seconds of the waits within a message; setting them costs time
+        self._listener: socket.socket | None = None
+        self._key = b""
+
+    def listen(self, directory: Path, host: str) -> None:
+        """Listen on ``host``, and write the address into the world's control directory."""
+        self._listener, self._key = open_listener(directory, host)
+        self._listener.settimeout(_POLL_SECONDS)
+
+    def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
+        """Wait until every rank has reported, or until ``give_up()`` is true.
+
+        Args:
+            inside: Connections to the ranks that are threads of this process.
+            give_up: Called several times a second.
+
+        Returns:
+            Whether all ranks have reported.
+        """
+        for connection in inside:
+            self._add(receive(connection), connection)
+        assert self._listener is not None
+        while len(self._connections) < self._world_size and not give_up():
+            # Who fails here is a stranger, or a rank that died; the deadline decides in the end.
+            with contextlib.suppress(AuthenticationError, EOFError, OSError):
+                connection = accept(self._listener, self._key)
+                self._add(receive(connection), connection)
+        return len(self._connections) == self._world_size
+
+    def _add(self, hello: Hello, connection: Connection) -> None:
+        self.hellos[hello.rank] = hello
+        self._connections[hello.rank] = connection
+        self._selector.register(connection, selectors.EVENT_READ, hello.rank)
+
+    def pack(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Order]:
+        """Pickle the order of each rank; `carry_out` sends them.
+
+        Args:
+            function: Called on every rank with its `Rank`, and its argument.
+            args: One argument a rank in rank order, or no arguments.
+
+        Raises:
+            UsageError: An argument is too large.
+        """
+        code = packed(function)
+        if not args:
+            return [Order(code, packed(()))] * self._world_size
+        return [Order(code, packed((arg,))) for arg in args]
+
+    def carry_out(
+        self,
+        orders: Sequence[Order],
+        timeout: float,
+        on_progress: OnProgress | None = None,
+        on_note: OnNote | None = None,
+        awaited: Sequence[int] | None = None,
+    ) -> Outcome:
+        """Send each rank its order, and wait for the replies.
+
+        Args:
+            orders: One a rank, as `pack` returns them.
+            timeout: Seconds without a reply, a progress message or a note until the deadline.
+            on_progress: Called with each progress message.
+            on_note: Called with each note.
+            awaited: The ranks whose replies are waited for, where other ranks are meant to fail.
+                None waits for all, and only a moment longer once one has failed.
+        """
+        self._send(orders, timeout)
+        outcome = Outcome(self._world_size)
+        deadline = time.monotonic() + timeout
+        grace_given = awaited is not None
+        wanted = set(self._connections if awaited is None else awaited)
+        while wanted.intersection(outcome.late()) and (left := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left):
+                rank = key.data
+                try:
+                    message = receive(self._connections[rank])
+                except (EOFError, OSError) as error:
+                    self._selector.unregister(key.fileobj)
+                    if not isinstance(error, BlockingIOError):  # frozen within a message: it's late
+                        outcome.lost.append(rank)
+                    continue
+                if isinstance(message, Reply):
+                    outcome.replies[rank] = message
+                    continue
+                self._take(rank, message, on_progress, on_note)
+                if isinstance(message, (Progress, Note)) and not outcome.failed:
+                    deadline = time.monotonic() + timeout
+            if outcome.failed and not grace_given:
+                grace_given = True
+                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+        return outcome
+
+    def _send(self, orders: Sequence[Order], timeout: float) -> None:
+        for rank, connection in self._connections.items():
+            # A rank that is lost or frozen is noticed when its reply is received.
+            with contextlib.suppress(OSError):
+                if timeout != self._limit:
+                    bound_waits(connection, timeout)
+                send(connection, orders[rank])
+        self._limit = timeout
+
+    def _take(
+        self, rank: int, message: Any, on_progress: OnProgress | None, on_note: OnNote | None
+    ) -> None:
+        if isinstance(message, Progress):
+            if on_progress is not None:
+                on_progress(rank, message.done, message.total)
+        elif isinstance(message, Note):
+            if on_note is not None:
+                on_note(rank, cloudpickle.loads(message.value))
+        else:
+            for reader, answer in self.exchange.take(rank, message):
+                with contextlib.suppress(OSError):
+                    send(self._connections[reader], answer)
+
+    def dismiss(self, exit_code: int) -> None:
+        """Tell every rank that no more orders follow."""
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):  # a rank that is gone needs no dismissal
+                send(connection, Dismissal(exit_code))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._selector.close()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in self._connections.values():
+            connection.close()

@@ -1,0 +1,117 @@
+"""The messages that a leader and its ranks exchange, and how a value is pickled into one."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from disteval.errors import UsageError
+
+MAX_MESSAGE_BYTES = 1 << 30
+"""The largest order or reply; 1 GiB."""
+
+MAX_NOTE_BYTES = 1 << 20
+"""The largest note; a note describes an order's progress and does not carry data."""
+
+_ENVELOPE_BYTES = 1 << 20  # left for the function or the traceback beside the value
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a rank: its number, and the process and thread that it runs in."""
+
+    rank: int
+    pid: int
+    thread: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """Call a function with the rank and its arguments; both are pickled with cloudpickle."""
+
+    function: bytes
+    arguments: bytes
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The rank has done ``done`` of ``total`` samples of the present order."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A value that the rank sends before its order is done; pickled with cloudpickle."""
+
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The rank publishes the value of a key for the other ranks."""
+
+    key: str
+    value: str | bytes
+
+
+@dataclass(frozen=True)
+class Question:
+    """The rank waits for the value of a key."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The value of a key, for a rank that waits for it."""
+
+    key: str
+    value: str | bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The result of an order: a value, or an exception with its traceback and summary as text."""
+
+    value: bytes | None
+    error: bytes | None = None
+    trace: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True)
+class Dismissal:
+    """No more orders follow: the rank leaves its group and ends with this exit status."""
+
+    exit_code: int = 0
+
+
+def packed(value: Any) -> bytes:
+    """Pickle a value for an order or a reply, functions and classes of scripts included.
+
+    Raises:
+        UsageError: The pickled value is larger than a message may be.
+    """
+    data: bytes = cloudpickle.dumps(value)
+    if len(data) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+        raise UsageError(
+            f"{len(data)} bytes are too many for one order or reply; "
+            f"it holds up to {MAX_MESSAGE_BYTES}"
+        )
+    return data
+
+
+def send(connection: Connection, message: Any) -> None:
+    """Send one message."""
+    connection.send_bytes(pickle.dumps(message, protocol=5))
+
+
+def receive(connection: Connection) -> Any:
+    """Receive one message; raise EOFError or OSError when the other end is gone."""
+    return pickle.loads(connection.recv_bytes(MAX_MESSAGE_BYTES))

@@ -1,0 +1,60 @@
+"""The outcome of one order on every rank."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import cloudpickle
+
+from disteval.errors import HarnessError
+from disteval.worlds.channel.messages import Reply
+
+
+@dataclass
+class Outcome:
+    """The replies to one order, and the lost ranks in the order in which they were noticed."""
+
+    world_size: int
+    replies: dict[int, Reply] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank was lost or raised."""
+        return bool(self.lost) or any(reply.trace for reply in self.replies.values())
+
+    @property
+    def in_step(self) -> bool:
+        """Whether every rank replied, with a value or with an exception."""
+        return len(self.replies) == self.world_size and not self.lost
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank returned a value."""
+        return self.in_step and not self.failed
+
+    def values(self) -> list[Any]:
+        """Return the value of each rank, in rank order, once the outcome is `complete`."""
+        replies = [self.replies[rank].value for rank in range(self.world_size)]
+        return [cloudpickle.loads(value) for value in replies]
+
+    def late(self) -> list[int]:
+        """Return the ranks that neither replied nor were lost."""
+        return [r for r in range(self.world_size) if r not in self.replies and r not in self.lost]
+
+    def exceptions(self) -> dict[int, Exception]:
+        """Return the exceptions that ranks raised, as far as they could be pickled."""
+        return {
+            rank: _load_exception(reply.error)
+            for rank, reply in self.replies.items()
+            if reply.error is not None
+        }
+
+
+def _load_exception(data: bytes) -> Exception:
+    try:
+        return cast(Exception, pickle.loads(data))
+    except Exception as error:  # such a class can't be unpickled; its traceback is in the report
+        return HarnessError(f"an exception that can't be rebuilt here ({error})")

@@ -1,0 +1,40 @@
+"""Ranks that somebody else has started, with ``mpirun``, ``torchrun`` or ``horovodrun``."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import ClassVar
+
+from disteval.worlds.environment import OuterWorld
+from disteval.worlds.launchers.threads import ThreadsLauncher
+from disteval.worlds.postmortem import exit_text
+
+
+class OuterLauncher(ThreadsLauncher):
+    """Starts no process: this process leads, and a thread of it is rank 0.
+
+    Args:
+        outer: The worker group that this process leads.
+    """
+
+    name = "outer"
+    attached: ClassVar[bool] = True
+
+    def __init__(self, outer: OuterWorld) -> None:
+        super().__init__()
+        self._outer = outer
+
+    def directory(self) -> Path:
+        """Create the control directory where the other ranks look for it."""
+        return self._outer.create_control_directory()
+
+    def start(
+        self, directory: Path, world_size: int, environment: dict[str, str]
+    ) -> list[Connection]:
+        """Start the thread of rank 0; the other ranks connect by themselves."""
+        return super().start(directory, 1, environment)
+
+    def how_lost(self, rank: int) -> str:
+        """Return how a rank ended in words; of processes other than this one nothing is known."""
+        return super().how_lost(rank) if rank == 0 else exit_text(None)
