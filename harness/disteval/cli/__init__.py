@@ -1,4 +1,4 @@
-"""The ``disteval`` command; one module a sub-command."""
+"""The ``disteval`` command; each sub-command is one module."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def main() -> None:
     \b
     disteval eval --world-size 3                  evaluate on three ranks, each sample once
     disteval fit --world-size 2                   train on two ranks, and validate exactly
-    disteval check torch_cpu                      hold a backend to the contract
+    disteval check torch_cpu                      check a backend against the contract
     disteval doctor                               what works on this machine
 
     \b
     Exit status:
-      0    done, and what was judged is right
-      1    the verdict is "broken", or what was asked for failed
-      2    asked wrongly, something needed is not installed, or no verdict could be had
+      0    the command succeeded, and a checked backend is conformant
+      1    the command failed, or the verdict is "broken"
+      2    wrong usage, something needed is not installed, or there is no verdict
       130  interrupted by Ctrl-C
 
-    Every command takes --quiet and --verbose, also after its name. NO_COLOR=1 leaves out colours.
+    Every command takes --quiet and --verbose, also after its name. NO_COLOR=1 removes colours.
     """
 
 

@@ -1,4 +1,4 @@
-"""``python -m disteval.cli`` is ``disteval``."""
+"""``python -m disteval.cli`` runs ``disteval``."""
 
 from disteval.cli import main
 

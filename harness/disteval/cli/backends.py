@@ -1,4 +1,4 @@
-"""``disteval backends``: which backends there are, which can be used here, and what each can do."""
+"""``disteval backends``: the registered backends, and whether each can be used here."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rich.markup import escape
 from rich.table import Table
 
 from disteval.contract import BaseDistBackend, Capabilities, No
-from disteval.errors import LibraryMissingError
+from disteval.errors import LibraryMissingError, describe_error
 from disteval.registry import get_backend_class, list_all_backends
 
 
 @dataclass(frozen=True)
 class Support:
-    """What is known of one backend here.
+    """A backend's description and whether it can be used here.
 
     Attributes:
-        name: Its registered name.
-        available: Whether its module and library can be imported here.
-        why_not: Why it is not available.
-        library: The distribution that it speaks for.
-        version: The installed one.
-        devices: Where its objects travel.
-        launcher: How its ranks are started.
-        cannot: The reason of each capability that it declares a no.
+        name: The registered name.
+        available: Whether the backend's module and library can be imported.
+        why_not: The reason if the backend is not available.
+        library: The distribution of the communication library.
+        version: The installed version of that distribution.
+        devices: The devices between which objects are sent.
+        launcher: The name of the launcher that starts ranks.
+        cannot: Each capability that the backend lacks, and its reason.
     """
 
     name: str
@@ -42,15 +42,15 @@ class Support:
 
 
 def support_of(name: str) -> Support:
-    """Look at one backend; imports its library."""
+    """Import one backend and its library, and describe it."""
     try:
         cls = get_backend_class(name)
         cls()  # some need more than their library, such as a GPU
     except LibraryMissingError as error:
         return Support(name, available=False, why_not=str(error))
-    except Exception as error:  # a third party's class may fail in any way
-        told = f"backend {name!r} can't be used: {type(error).__name__}: {error}"
-        return Support(name, available=False, why_not=told)
+    except Exception as error:  # a third party's class may raise any exception
+        reason = f"backend {name!r} can't be used: {describe_error(error)}"
+        return Support(name, available=False, why_not=reason)
     declared = ((f.name, getattr(cls.capabilities, f.name)) for f in fields(Capabilities))
     cannot = tuple((field, no.reason) for field, no in declared if isinstance(no, No))
     return Support(
@@ -59,7 +59,7 @@ def support_of(name: str) -> Support:
 
 
 def markdown_row(support: Support) -> str:
-    """The backend's line of the table in docs/backends.md."""
+    """Return the backend's line of the table in docs/backends.md."""
     library = f"`{support.library}`" if support.library else "none"
     cannot = "<br>".join(f"`{name}`: {reason}" for name, reason in support.cannot) or "nothing"
     return f"| `{support.name}` | {library} | {support.devices} | {support.launcher} | {cannot} |"
@@ -68,7 +68,7 @@ def markdown_row(support: Support) -> str:
 @click.command("backends")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects instead of a table.")
 def backends_command(as_json: bool) -> None:
-    r"""List every backend: its library, whether it can be used here, and what it declares a no.
+    r"""List every backend, whether it can be used here, and the capabilities that it lacks.
 
     \b
     disteval backends
@@ -96,5 +96,5 @@ def backends_command(as_json: bool) -> None:
 def _version(cls: type[BaseDistBackend]) -> str:
     try:
         return metadata.version(cls.library) if cls.library else ""
-    except metadata.PackageNotFoundError:  # its library goes by another name here
+    except metadata.PackageNotFoundError:  # the library is installed under another name
         return ""

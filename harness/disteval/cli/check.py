@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.cli.completion import complete_backend
-from disteval.cli.terminal import tell_error
+from disteval.cli.terminal import print_error
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import check_json_path, write_run
@@ -135,7 +135,7 @@ def check_command(
     try:
         _write(report, json_path, html_path)
     except HarnessError as error:
-        tell_error("check", str(error), error)
+        print_error("check", str(error), error)
         code = 2
     if led is not None:
         release(led, code)
@@ -163,7 +163,7 @@ def _judge_attached(
         return judge((outer.world_size,), led=led)
     except HarnessError as error:
         common = error.common if isinstance(error, WorldError) else None
-        tell_error("check", str(common or error), error)
+        print_error("check", str(common or error), error)
         release(led, 2)
         sys.exit(2)
 
@@ -250,5 +250,5 @@ def _show_failure(console: Console, report: Report, rule: Rule, results: list[Re
 
 
 def _fail(error: HarnessError) -> NoReturn:
-    tell_error("check", str(error), error)
+    print_error("check", str(error), error)
     sys.exit(2)

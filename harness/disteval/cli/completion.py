@@ -1,4 +1,4 @@
-"""``disteval completion``: what a shell sources to complete ``disteval``."""
+"""``disteval completion``: a script with which a shell completes ``disteval``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from disteval.registry import list_all_backends
 
 VARIABLE = "_DISTEVAL_COMPLETE"
-"""What tells ``disteval`` that a shell asks it for completions; click derives it from the name."""
+"""The variable by which a shell asks for completions; click derives it from the name."""
 
 
 @click.command("completion")
@@ -31,5 +31,5 @@ def completion_command(shell: str) -> None:
 def complete_backend(
     _context: click.Context, _parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    """The registered backends that begin with what is typed; none is imported."""
+    """Return the registered backends that begin with the typed text, without importing them."""
     return [CompletionItem(name) for name in list_all_backends() if name.startswith(typed)]

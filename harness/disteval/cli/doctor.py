@@ -1,4 +1,4 @@
-"""``disteval doctor``: what works on this machine, and what would make the rest work."""
+"""``disteval doctor``: what works on this machine, and how to install the rest."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from disteval.registry import add_working_directory, list_all_backends
 from disteval.worlds.cores import available_cores
 
 REQUIRE = "DISTEVAL_REQUIRE"
-"""Names what has to be there, backends and modules, as it does for the test suites."""
+"""The variable that names required backends and modules, here as in the test suites."""
 
 _SIGNS = {True: "✓", False: "–"}
 
 
 @click.command("doctor")
 @click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=complete_backend)
-@click.option("--start/--no-start", default=True, help="Start two ranks of each backend.")
+@click.option("--start/--no-start", default=True, help="Start two ranks with each backend.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=90.0, show_default=True,
     help="Seconds that one backend may take.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one object instead of lines.")
 def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json: bool) -> None:
-    r"""Say what is installed, which MPI and GPU there are, and which backends work here.
+    r"""Show the installed packages, MPI and GPUs, and which backends work on this machine.
 
-    Each backend that can be imported starts two ranks, which exchange an object; what is missing
-    comes with the command that installs it. BACKEND, a registered name or module:Class, asks for
-    this one alone. Exits with 0, or with 1 where no ranks can be started at all, or what is named
-    here or in DISTEVAL_REQUIRE does not work.
+    Each backend that can be imported starts two ranks, which exchange an object; for each package
+    that is missing, the command that installs it is shown. With BACKEND, a registered name or
+    module:Class, only this backend is tried. Exits with 0; or with 1 if ranks can't be started at
+    all, or if a backend or module named here or in DISTEVAL_REQUIRE does not work.
 
     \b
     disteval doctor
@@ -68,14 +68,14 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
         click.echo(json.dumps(_report(findings, packages, trials, required, broken), indent=2))
     else:
         works = sum(trial.works for trial in trials)
-        click.echo(f"\n{works} of {len(trials)} backends {'work' if start else 'are there'}.")
+        click.echo(f"\n{works} of {len(trials)} backends {'work' if start else 'are installed'}.")
     if broken:
         click.echo(f"disteval doctor: required, but not working: {', '.join(broken)}", err=True)
         sys.exit(1)
 
 
 def _broken(required: list[str], findings: list[Finding], trials: list[Trial]) -> list[str]:
-    """What is needed and does not work."""
+    """Return the names of findings and backends that are required and do not work."""
     works = {trial.name: trial.works for trial in trials}
     missing = [name for name in required if not works.get(name, _is_module(name))]
     return [finding.name for finding in findings if finding.needed and not finding.works] + missing
@@ -114,9 +114,9 @@ def _show_trial(trial: Trial) -> None:
     ranks = f"{trial.ranks} rank{'s' * (trial.ranks > 1)}, launcher {trial.launcher}"
     took = f"{ranks}, in {trial.seconds:g} s" if trial.ranks else ""
     why_not = trial.why_not if is_verbose() else trial.why_not.partition("\n")[0]
-    told = "; ".join(filter(None, [library, took, why_not])) or "there"
+    details = "; ".join(filter(None, [library, took, why_not])) or "installed"
     sign = _SIGNS[trial.works] if trial.works or trial.absent else "✗"
-    click.echo(f"{sign} {trial.name}: {told}")
+    click.echo(f"{sign} {trial.name}: {details}")
     if trial.output:
         click.echo("  " + trial.output.replace("\n", "\n  "))
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from disteval.cli.completion import complete_backend
 from disteval.cli.job import FRAMEWORKS, EvalJob, run_job
-from disteval.cli.terminal import is_quiet, tell_error
+from disteval.cli.terminal import is_quiet, print_error
 from disteval.data.cifar10 import download_cifar10
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.registry import get_backend_class
@@ -46,38 +46,38 @@ def _parse_topk(_context: object, _option: object, value: str) -> tuple[int, ...
     type=click.Choice(list(FRAMEWORKS)),
     default="torch",
     show_default=True,
-    help="Computes the network.",
+    help="The framework that computes the network.",
 )
 @click.option(
     "--backend",
     default="torch_cpu",
     show_default=True,
     shell_complete=complete_backend,
-    help="Moves the results.",
+    help="The backend that carries the results.",
 )
 @click.option(
     "--world-size",
     type=int,
-    help=f"Ranks to start; {DEFAULT_WORLD_SIZE}, or what mpirun or torchrun started.",
+    help=f"The number of ranks.  [default: {DEFAULT_WORLD_SIZE}, or as mpirun or torchrun started]",
 )
 @click.option(
     "--launcher",
     metavar="NAME",
-    help="What starts the ranks, such as ray.  [default: what the backend names]",
+    help="The launcher of the ranks, such as ray.  [default: the backend's]",
 )
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Where the network runs.",
+    help="The device that computes the network.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Pictures a batch, on each rank.",
+    help="Pictures in a batch, on each rank.",
 )
 @click.option(
     "--data",
@@ -85,35 +85,35 @@ def _parse_topk(_context: object, _option: object, value: str) -> tuple[int, ...
     default="embedded",
     help="A folder with CIFAR-10, or 'embedded'.  [default: $CIFAR10_ROOT, else embedded]",
 )
-@click.option("--download", is_flag=True, help="Fetch CIFAR-10 into --data first.")
+@click.option("--download", is_flag=True, help="Download CIFAR-10 into --data first.")
 @click.option("--weights", type=click.Path(path_type=Path), help="A .safetensors or .pt file.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16"]),
     default="float32",
     show_default=True,
-    help="What the network computes in.",
+    help="The number format of the network.",
 )
-@click.option(
-    "--exact", is_flag=True, help="Compute batch normalisations, instead of folding them."
-)
+@click.option("--exact", is_flag=True, help="Compute batch normalisations instead of folding them.")
 @click.option(
     "--topk",
     callback=_parse_topk,
     default="1,3",
     show_default=True,
     metavar="K,K,…",
-    help="Which top-k accuracies.",
+    help="The k of each top-k accuracy.",
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the report to this file."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds without progress after which the ranks are ended.",
+    help="Seconds without progress after which the ranks are terminated.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Computing threads a rank.")
+@click.option("--threads", type=click.IntRange(min=1), help="Computing threads of each rank.")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def eval_command(
     framework: str,
@@ -136,7 +136,7 @@ def eval_command(
     r"""Evaluate ResNet-18 over CIFAR-10's test split, every sample counted exactly once.
 
     Starts the ranks itself, or joins them under mpirun or torchrun. Exits with 0, with 1 when the
-    evaluation failed, and with 2 when it was asked for wrongly.
+    evaluation failed, or with 2 for wrong usage.
 
     \b
     disteval eval --world-size 3
@@ -251,7 +251,7 @@ def _fail(error: HarnessError, outer: OuterWorld | None) -> NoReturn:
     code = exit_code_of(error)
     if outer is None or outer.rank == 0 or code == 1:
         shown = error.common if isinstance(error, WorldError) and error.common else error
-        tell_error("eval", str(shown), error)
+        print_error("eval", str(shown), error)
     if outer is not None and isinstance(error, WorldError) and not error.in_step:
         exit_now(code)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""The job that every rank of ``disteval eval`` runs."""
+"""The function that every rank of ``disteval eval`` runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAMEWORKS = {
     "jax": "disteval.models.resnet18_jax",
     "tensorflow": "disteval.models.resnet18_tensorflow",
 }
-"""The module of each framework's model; it gives ``make_predict``."""
+"""The module of each framework's model, which defines ``make_predict``."""
 
 _LIBRARIES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorflow", "keras")}
 
@@ -40,18 +40,18 @@ _REPORTED = (
 
 @dataclass(frozen=True)
 class EvalJob:
-    """What to evaluate, and how.
+    """The settings of an evaluation.
 
     Attributes:
         framework: A key of `FRAMEWORKS`.
         backend: The backend's name, for the report.
         device: ``cpu`` or ``cuda``.
-        batch_size: Pictures a batch.
+        batch_size: The number of pictures in a batch.
         data: A folder with CIFAR-10's test split; None stands for the embedded data set.
         weights: A weights file; None stands for the weights that ship.
         topk: Each k of the top-k accuracies.
-        exact: Whether batch normalisations are computed as they are, not folded.
-        dtype: What the network computes in, ``float32`` or ``bfloat16``.
+        exact: Whether batch normalisations are computed instead of folded.
+        dtype: The number format that the network computes in.
     """
 
     framework: str
@@ -65,26 +65,27 @@ class EvalJob:
     dtype: Literal["float32", "bfloat16"] = "float32"
 
     def check(self) -> None:
-        """Refuse what can be known to be wrong before a rank is started.
+        """Check the settings before a rank is started.
 
         Raises:
-            UsageError: A k is not between 1 and the number of classes, or given twice.
+            UsageError: A k is not between 1 and the number of classes, or is given twice.
         """
         for k in self.topk:
             if not 1 <= k <= NUM_CLASSES:
                 raise UsageError(
-                    f"top-{k} accuracy makes no sense over {NUM_CLASSES} classes; "
-                    f"k goes from 1 to {NUM_CLASSES}"
+                    f"--topk has {k}, but there are {NUM_CLASSES} classes; use 1 to {NUM_CLASSES}"
                 )
         if len(set(self.topk)) < len(self.topk):
-            raise UsageError(f"a k is given twice: {','.join(map(str, self.topk))}")
+            raise UsageError(
+                f"--topk {','.join(map(str, self.topk))} has a k twice; give each once"
+            )
 
 
 def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
-    """Evaluate this rank's shard, and return the report; every rank must call it.
+    """Evaluate this rank's shard; every rank must call it.
 
     Returns:
-        What ``--json`` writes; the same on every rank, but for the times.
+        The report that ``--json`` writes, which is the same on every rank except for the times.
     """
     dataset = _load_dataset(job.data)
     weights = default_weights() if job.weights is None else load_weights(job.weights)
@@ -129,13 +130,13 @@ def _model(framework: str) -> Any:
         if error.name not in _LIBRARIES[framework]:
             raise
         raise LibraryMissingError(
-            f"the framework {framework!r} is not installed: there is no {error.name}. "
+            f"the framework {framework!r} is not installed: the package {error.name} is missing. "
             f"Install it: pip install 'disteval-harness[{framework}]'"
         ) from error
 
 
 def _local_device(job: EvalJob, rank: int) -> str:
-    """The rank's own GPU, where it has to share the host's with others."""
+    """Return the rank's device; ranks on one host are distributed over its GPUs."""
     if job.device != "cuda":
         return job.device
     count = _count_gpus(job.framework)
@@ -156,7 +157,7 @@ def _count_gpus(framework: str) -> int:
 
         try:
             return len(jax.local_devices(backend="cuda"))
-        except RuntimeError:  # it has no such backend
+        except RuntimeError:  # JAX was installed without CUDA
             return 0
     import tensorflow
 

@@ -1,4 +1,4 @@
-"""What of this machine the harness depends on, and what is installed."""
+"""The properties of this machine and the installed packages that this library depends on."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*?)\s*(?:;.*\bextra == ['\"]([\w.-]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about this machine.
+    """One property of this machine.
 
     Attributes:
-        name: What was looked at.
-        works: Whether it is there and in order.
+        name: The property's name.
+        works: Whether it is present and works.
         detail: What was found, or what is missing.
-        needed: Whether no world of ranks can do without it.
+        needed: Whether every world of ranks needs it.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Package:
-    """One requirement of the harness.
+    """One package that this library requires.
 
     Attributes:
-        extra: The extra that brings it; empty for what is always installed.
-        name: The distribution.
-        allowed: Its allowed versions.
-        version: The installed one; empty for none.
+        extra: The extra that requires the package; empty if it is always required.
+        name: The distribution's name.
+        allowed: The allowed versions.
+        version: The installed version; empty if it is not installed.
     """
 
     extra: str
@@ -66,12 +66,12 @@ class Package:
 
 
 def look_at_machine() -> list[Finding]:
-    """Look at what worlds need of this machine, and at what some backends need."""
+    """Examine what all worlds and some backends need of this machine."""
     return [_loopback(), _temporary_folder(), _mpi(), _gpu()]
 
 
 def list_packages() -> list[Package]:
-    """List what the harness requires, with each extra, and the installed versions."""
+    """List the packages that this library and each extra require, and the installed versions."""
     found = []
     for line in metadata.requires(DISTRIBUTION) or []:
         if match := _REQUIREMENT.match(line):
@@ -81,7 +81,7 @@ def list_packages() -> list[Package]:
 
 
 def installed_version(distribution: str) -> str:
-    """Return the installed version of a distribution; empty for none."""
+    """Return the installed version of a distribution, or nothing if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -89,7 +89,7 @@ def installed_version(distribution: str) -> str:
 
 
 def _loopback() -> Finding:
-    """Leaders and ranks talk over it."""
+    """Examine the loopback interface, over which leaders and ranks communicate."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
@@ -103,7 +103,7 @@ def _loopback() -> Finding:
 
 
 def _temporary_folder() -> Finding:
-    """Each world has a private directory in it."""
+    """Examine the folder in which each world has a private directory."""
     try:
         with tempfile.TemporaryDirectory(prefix="disteval-doctor-") as folder:
             Path(folder, "file").write_text("")
@@ -113,7 +113,7 @@ def _temporary_folder() -> Finding:
 
 
 def _mpi() -> Finding:
-    """The mpirun that would be used, the library that mpi4py speaks, and whether they agree."""
+    """Examine whether mpirun and mpi4py belong to the same MPI library."""
     try:
         [command] = MpirunLauncher().commands(Path(), 1)
     except BackendUnavailableError as error:
@@ -124,7 +124,7 @@ def _mpi() -> Finding:
         missing = f"mpi4py is not installed: pip install '{DISTRIBUTION}[mpi]'"
         return Finding("MPI", False, f"{detail}; {missing}")
     library = _implementation(_printed([sys.executable, "-c", _LIBRARY_CODE]))
-    detail += f", and mpi4py speaks {library}"
+    detail += f", and mpi4py uses {library}"
     if mpirun.partition(" ")[0] != library.partition(" ")[0]:
         return Finding("MPI", False, f"{detail}: ranks would not find each other")
     return Finding("MPI", True, detail)
@@ -134,20 +134,26 @@ def _implementation(text: str) -> str:
     for name, pattern in _MPI.items():
         if match := re.search(pattern, text, re.DOTALL):
             return f"{name} {match[1]}"
-    return f"something else ({text.strip().splitlines()[0][:80]})" if text.strip() else "silent"
+    return (
+        f"something else ({text.strip().splitlines()[0][:80]})"
+        if text.strip()
+        else "an unknown MPI"
+    )
 
 
 def _gpu() -> Finding:
     command = shutil.which("nvidia-smi")
     if command is None:
-        return Finding("GPU", False, "there is no nvidia-smi, so no driver of an NVIDIA GPU")
+        return Finding(
+            "GPU", False, "nvidia-smi was not found, so there is no driver of an NVIDIA GPU"
+        )
     query = "--query-gpu=name,memory.total,driver_version"
     listed = _printed([command, query, "--format=csv,noheader"]).strip()
-    return Finding("GPU", bool(listed), "; ".join(listed.splitlines()) or "nvidia-smi lists none")
+    return Finding("GPU", bool(listed), "; ".join(listed.splitlines()) or "nvidia-smi lists no GPU")
 
 
 def _printed(command: Sequence[str]) -> str:
-    """What a command prints; nothing where it fails or takes too long."""
+    """Return the output of a command, or nothing if it fails or takes too long."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace",

@@ -1,6 +1,6 @@
-"""Whether a backend works here, found out in a process of its own, which ``disteval doctor`` owns.
+"""A trial of one backend in a separate process, for ``disteval doctor``.
 
-A library that is broken may crash, hang, or print what it likes; none of it reaches the doctor.
+A broken library may crash, hang or print any text; in a process of its own, this does no harm.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from disteval.cli.probe import main; main(sys.argv[2], sys.argv[3], sys.argv[4] == 'start')"
 )
-_BURY_SECONDS = 15.0  # a world that is interrupted buries its ranks in less
+_TERMINATE_SECONDS = 15.0  # an interrupted world terminates its ranks in less
 _MOST_BYTES = 1 << 16
 _OUTPUT_LINES = 10
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of trying one backend.
+    """The result of trying one backend.
 
     Attributes:
         name: The backend's name.
-        works: Whether its ranks exchanged an object, or, where none were to be started, whether it
-            can be imported.
-        absent: Whether something is not installed that it needs.
-        why_not: Why it does not work, and what would make it work.
-        library: The distribution that it speaks for.
-        version: The installed one.
-        launcher: How its ranks are started.
-        ranks: How many ranks exchanged an object.
-        seconds: How long it took to start them and exchange it.
-        output: The end of what was printed, where the process ended before it could tell.
+        works: Whether its ranks exchanged an object; or, if no ranks were to be started, whether
+            the backend can be imported.
+        absent: Whether a package that the backend needs is not installed.
+        why_not: The reason if the backend does not work, and how to make it work.
+        library: The distribution of the communication library.
+        version: The installed version of that distribution.
+        launcher: The name of the launcher that starts ranks.
+        ranks: The number of ranks that exchanged an object.
+        seconds: The time that it took to start the ranks and exchange an object.
+        output: The end of the output, if the process ended without a result.
     """
 
     name: str
@@ -63,12 +63,12 @@ class Trial:
 
 
 def try_backend(name: str, start: bool, seconds: float) -> Trial:
-    """Try a backend in a process that is ended after so many seconds.
+    """Try a backend in a process that is terminated after a number of seconds.
 
     Args:
         name: A registered name, or ``module:Class``.
-        start: Whether to start ranks; else it is only imported.
-        seconds: How long it may take.
+        start: Whether to start ranks, or only to import the backend.
+        seconds: The time limit.
     """
     with tempfile.TemporaryDirectory(prefix="disteval-doctor-") as folder:
         answer, output = Path(folder, "answer.json"), Path(folder, "output")
@@ -86,8 +86,8 @@ def try_backend(name: str, start: bool, seconds: float) -> Trial:
 
 
 def main(name: str, answer: str, start: bool) -> None:
-    """Try a backend here and now, and write the `Trial` to the file ``answer``."""
-    # How the doctor ends it; what runs in a shell's background begins with it ignored.
+    """Try a backend in this process, and write the `Trial` to the file ``answer``."""
+    # The doctor terminates this process by SIGINT, which shells ignore in background jobs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     trial = _try_here(name, start)
     draft = Path(answer).with_suffix(".draft")
@@ -106,7 +106,7 @@ def _try_here(name: str, start: bool) -> Trial:
     if not get_backend_class(name).capabilities.multi_rank:
         return _try_ranks(known, 1)
     trial = _try_ranks(known, 2)
-    # NCCL wants a GPU a rank, and there may be one.
+    # NCCL needs one GPU for each rank, and there may be only one.
     return _try_ranks(known, 1) if trial.absent else trial
 
 
@@ -121,7 +121,7 @@ def _try_ranks(known: Trial, size: int) -> Trial:
         return replace(known, works=False, absent=absent, why_not=str(common or error))
     seconds = round(time.monotonic() - begin, 2)
     if gathered != [list(range(size))] * size:
-        wrong = f"{size} ranks gathered their numbers and got {gathered}"
+        wrong = f"{size} ranks gathered their numbers and received {gathered}"
         return replace(known, works=False, why_not=wrong)
     return replace(known, ranks=size, seconds=seconds)
 
@@ -131,7 +131,7 @@ def _gather_ranks(backend: BaseDistBackend) -> list[object]:
 
 
 def _run(command: list[str], output: IO[bytes], seconds: float) -> str:
-    """Run a command that leads ranks, and say how it ended; it is ended on Ctrl-C too."""
+    """Run a command that leads ranks, and describe how it ended; Ctrl-C terminates it, too."""
     process: subprocess.Popen[bytes] | None = None
     try:
         with interrupted_later():
@@ -144,20 +144,20 @@ def _run(command: list[str], output: IO[bytes], seconds: float) -> str:
             )
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        return f"it had no answer within {seconds:g} s"
+        return f"there was no result within {seconds:g} s"
     finally:
         if process is not None:
-            _bury(process)
+            _terminate(process)
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return f"its process ended with {how} before it could tell"
+    return f"its process ended with {how} without a result"
 
 
-def _bury(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
-    process.send_signal(signal.SIGINT)  # it ends its own ranks
+    process.send_signal(signal.SIGINT)  # it terminates its ranks
     try:
-        process.wait(_BURY_SECONDS)
+        process.wait(_TERMINATE_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,4 +1,4 @@
-"""``disteval report``: what was judged and measured, as one page."""
+"""``disteval report``: checks, evaluations, training and benchmarks as one page."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ASV_RESULTS = Path(".asv/results")
 def report_command(runs: tuple[Path, ...], history: Path | None, html_path: Path) -> None:
     r"""Write one page of several checks, evaluations, training and benchmarks.
 
-    RUN.json is what --json of disteval check, eval or fit wrote. The page is one file that needs no
-    network. Exits with 0 when it was written, whatever the verdicts in it, and with 2
-    when there is nothing to show, or a file is none of these.
+    RUN.json is a report that disteval check, eval or fit wrote with --json. The page is one file
+    that needs no network. Exits with 0 when the page was written, with any verdicts in it; and with
+    2 when there is nothing to show, or a file is not such a report.
 
     \b
     disteval report torch.json mpi.json --html report.html

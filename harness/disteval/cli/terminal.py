@@ -1,4 +1,4 @@
-"""How much every sub-command says, and how each ends: one way for all of them."""
+"""The output options and the error handling that all sub-commands share."""
 
 from __future__ import annotations
 
@@ -18,66 +18,66 @@ from disteval.errors import HarnessError, WorldError, exit_code_of
 from disteval.worlds import detect_outer_world
 
 INTERRUPTED = 130
-"""The exit status after Ctrl-C, which is a shell's for SIGINT."""
+"""The exit status after Ctrl-C, the same as a shell's for SIGINT."""
 
 _LOGGER = logging.getLogger("disteval")
 _QUIET, _VERBOSE = "disteval.cli.quiet", "disteval.cli.verbose"
 
 
 class Commands(click.Group):
-    """A group whose commands share ``--quiet``, ``--verbose``, and one way to end in an error."""
+    """A group whose commands share ``--quiet``, ``--verbose`` and the handling of errors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._share_with(self)
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Add a command, which then takes the options of all commands too."""
+        """Add a command, and give it the shared options."""
         self._share_with(cmd)
         super().add_command(cmd, name)
 
     def _share_with(self, command: click.Command) -> None:
         command.params += _options()
-        # Docstrings are raw, and click's mark before lines that are not to be wrapped is one sign.
+        # Docstrings are raw strings, but click marks unwrapped lines by the one character \b.
         command.help = (command.help or "").replace("\\b", "\b")
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what it raises becomes a paragraph and an exit status."""
+        """Run the command; an exception becomes a paragraph and an exit status."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            tell_error(ctx.invoked_subcommand, "interrupted", error)
+            print_error(ctx.invoked_subcommand, "interrupted", error)
             ctx.exit(INTERRUPTED)
         except HarnessError as error:
             common = error.common if isinstance(error, WorldError) else None
-            tell_error(ctx.invoked_subcommand, str(common or error), error)
+            print_error(ctx.invoked_subcommand, str(common or error), error)
             ctx.exit(exit_code_of(error))
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise  # click knows what to do
+            raise  # click handles these
         except Exception as error:
             hint = "" if is_verbose() else " Add --verbose to see where it was raised."
-            told = f"unexpected {type(error).__name__}: {error}".rstrip(".")
-            tell_error(ctx.invoked_subcommand, f"{told}.{hint}", error)
+            reason = f"unexpected {type(error).__name__}: {error}".rstrip(".")
+            print_error(ctx.invoked_subcommand, f"{reason}.{hint}", error)
             ctx.exit(1)
 
 
 def is_quiet() -> bool:
-    """Whether the user asked for nothing but errors."""
+    """Return whether the user gave ``--quiet``."""
     return _asked(_QUIET)
 
 
 def is_verbose() -> bool:
-    """Whether the user asked for all that there is to say."""
+    """Return whether the user gave ``--verbose``."""
     return _asked(_VERBOSE)
 
 
-def tell_error(command: str | None, what: str, error: BaseException) -> None:
-    """Say on standard error how a command failed; with ``--verbose``, where it was raised.
+def print_error(command: str | None, what: str, error: BaseException) -> None:
+    """Print on standard error why a command failed; with ``--verbose``, also the traceback.
 
     Args:
         command: The sub-command's name.
         what: One paragraph.
-        error: What was raised.
+        error: The exception.
     """
     if is_verbose():
         click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
@@ -90,11 +90,11 @@ def _options() -> list[click.Parameter]:
     return [
         click.Option(
             ["-q", "--quiet"], is_flag=True, expose_value=False, callback=_set_quiet,
-            help="Print nothing but errors; the exit status tells.",
+            help="Print only errors; the exit status tells the result.",
         ),
         click.Option(
             ["-v", "--verbose"], is_flag=True, expose_value=False, callback=_set_verbose,
-            help="Print what ranks print too, and tracebacks.",
+            help="Print the output of ranks and tracebacks, too.",
         ),
     ]  # fmt: skip
 
@@ -135,7 +135,7 @@ def _log_on_stderr() -> Iterator[None]:
 
 
 class _AboveBars(logging.Handler):
-    """Writes each message on a line of its own, above a progress bar where there is one."""
+    """A log handler that writes each message on its own line, above any progress bar."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()

@@ -98,9 +98,9 @@ def test_ranks_are_started_and_exchange_an_object(doctor: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "why_not"),
     [
-        ("Wrong", "2 ranks gathered their numbers and got [[1, 0], [1, 0]]"),
-        ("Loud", "its process ended with SIGABRT before it could tell"),
-        ("Stuck", "it had no answer within 8 s"),
+        ("Wrong", "2 ranks gathered their numbers and received [[1, 0], [1, 0]]"),
+        ("Loud", "its process ended with SIGABRT without a result"),
+        ("Stuck", "there was no result within 8 s"),
         ("Missing", "importing mine:Missing failed with AttributeError"),
     ],
 )
