@@ -12,14 +12,15 @@ from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
 from disteval.worlds.channel.messages import Order
 from disteval.worlds.channel.outcome import Outcome
-from disteval.worlds.failure import failed_order, failed_start
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
+from disteval.worlds.postmortem import RankStatus, report
 
 START_SECONDS = 60.0
 """Seconds that ranks get at least to start and to join; imports alone can take many."""
 
 _LEAVE_SECONDS = 10.0
+_LOG_SECONDS = 5.0
 
 G = TypeVar("G", bound="WorkerGroup")
 
@@ -67,9 +68,10 @@ class WorkerGroup:
             return bool(self._launcher.ended()) or time.monotonic() > deadline
 
         if not self._channel.wait_for_ranks(inside, give_up):
-            raise failed_start(
-                self._launcher, self._directory, self.world_size, self._channel.hellos, seconds
-            )
+            why = "; ".join(f"process {i}: {how}" for i, how in self._launcher.ended().items())
+            headline = why or f"not every rank started within {seconds:g} s"
+            ranks = self._examine(Outcome(self.world_size))
+            raise WorldError(report(headline, ranks, self._launcher.log()))
 
     @property
     def _start_seconds(self) -> float:
@@ -123,9 +125,7 @@ class WorkerGroup:
             outcome = self._channel.carry_out(orders, timeout, on_progress, on_note)
             if outcome.complete:
                 return outcome.values()
-            raise failed_order(
-                self._launcher, self._directory, what, outcome, self._channel.hellos, timeout
-            )
+            raise self._failure(what, outcome, timeout)
         except BaseException as error:
             if not (isinstance(error, WorldError) and error.in_step):
                 self._abandon()
@@ -152,6 +152,35 @@ class WorkerGroup:
         if args and len(args) != self.world_size:
             raise UsageError(f"{len(args)} arguments were given for {self.world_size} ranks")
         return self._channel.pack(function, args)
+
+    def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
+        """Return the error of an order that not every rank has carried out."""
+        ranks = self._examine(outcome)
+        lost = []
+        if outcome.lost:
+            self._launcher.wait_for_log(_LOG_SECONDS)  # mpirun logs how the process ended
+            first = outcome.lost[0]
+            lost = [f"rank {first} was lost ({ranks[first].end})"]
+            if others := [str(rank) for rank in outcome.lost[1:]]:
+                # A launcher that loses one rank ends the others, so the first is to blame.
+                lost.append(f"and then rank{'s' * (len(others) > 1)} {', '.join(others)}")
+        raised = [f"rank {s.rank} raised {s.summary}" for s in ranks if s.raised]
+        late = [str(rank) for rank in outcome.late()]
+        silent = f"no progress for {timeout:g} s on rank{'s' * (len(late) > 1)} {', '.join(late)}"
+        headline = f"{'; '.join(lost or raised or [silent])}; the order was to {what}"
+        text = report(headline, ranks, self._launcher.log())
+        return WorldError(text, outcome.exceptions(), in_step=outcome.in_step)
+
+    def _examine(self, outcome: Outcome) -> list[RankStatus]:
+        """Return the status of each rank, with all that can be seen of it from outside."""
+        ranks = [RankStatus(r, self._channel.hellos.get(r)) for r in range(self.world_size)]
+        for rank, reply in outcome.replies.items():
+            ranks[rank].returned = not reply.trace
+            ranks[rank].raised, ranks[rank].summary = reply.trace, reply.summary
+        for rank in outcome.lost:
+            ranks[rank].lost, ranks[rank].end = True, self._launcher.how_lost(rank)
+        self._launcher.examine(self._directory, ranks)
+        return ranks
 
     def close(self, exit_code: int = 0) -> None:
         """Have every rank leave its group and end, in bounded time.

@@ -29,7 +29,6 @@ from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
-from disteval.worlds.channel.exchange import MAX_KEYS, check_entry
 from disteval.worlds.channel.inbox import Inbox, WatchedInbox
 from disteval.worlds.collective_log import LoggedBackend
 from disteval.worlds.rank_files import collective_log_path, stack_path
@@ -112,11 +111,22 @@ class Rank:
 
     def publish(self, key: str, value: str | bytes) -> None:
         """See `disteval.contract.Rendezvous.publish`."""
-        check_entry(key, value)
+        if not isinstance(key, str) or not isinstance(value, (str, bytes)):
+            raise UsageError(
+                f"a key is text and its value text or bytes, not {type(key).__name__} and "
+                f"{type(value).__name__}"
+            )
+        if len(value) > messages.MAX_VALUE_BYTES:
+            raise UsageError(
+                f"the value of {key!r} has length {len(value)}; up to {messages.MAX_VALUE_BYTES} "
+                f"can be published, for data there is rendezvous.path"
+            )
         self._published += 1
-        if self._published > MAX_KEYS:
-            raise UsageError(f"one rank can publish {MAX_KEYS} keys, and {key!r} is one more")
-        messages.send(self._connection, messages.Publication(key, value))
+        if self._published > messages.MAX_KEYS:
+            raise UsageError(
+                f"one rank can publish {messages.MAX_KEYS} keys, and {key!r} is one more"
+            )
+        messages.send(self._connection, messages.KeyValue(key, value))
 
     def lookup(self, key: str, timeout: float) -> str | bytes:
         """See `disteval.contract.Rendezvous.lookup`."""
@@ -129,7 +139,7 @@ class Rank:
             if isinstance(message, messages.Dismissal):
                 raise WorldError(f"the leader ended the world while {key!r} was waited for")
             # An answer to an earlier question may come after that question's timeout.
-            if isinstance(message, messages.Answer) and message.key == key:
+            if isinstance(message, messages.KeyValue) and message.key == key:
                 return message.value
 
     def report_progress(self, done: int, total: int) -> None:

@@ -160,7 +160,7 @@ class World(WorkerGroup):
 
     def _meetings(self, backend_timeout: float) -> list[Rendezvous]:
         """Return the `Rendezvous` of each rank, in rank order."""
-        self._channel.exchange.clear()
+        self._channel.forget_values()
         addresses = self._hosts.ranks
         path = None
         if self._hosts.shared:

@@ -64,17 +64,17 @@ def test_a_rank_that_does_not_answer_hides_no_other_rank() -> None:
 
 def print_much_and_hang(backend: Any) -> None:
     print("x" * (1 << 22))
-    print("last words")
+    print("final line")
     signal.pause()
 
 
 def test_of_much_output_the_end_is_shown() -> None:
     report = report_of(print_much_and_hang)
-    assert report.endswith("last words")
+    assert report.endswith("final line")
     assert len(report) < 1 << 18
 
 
-def tell_pid(backend: Any) -> int:
+def pid(backend: Any) -> int:
     return os.getpid()
 
 
@@ -84,7 +84,7 @@ def length(backend: Any, sent: bytes) -> int:
 
 def test_a_rank_that_is_frozen_before_a_large_order_is_named_in_time() -> None:
     with World(SOCKETS, 2, timeout=SHORT) as world:
-        os.kill(world.run(tell_pid)[1], signal.SIGSTOP)
+        os.kill(world.run(pid)[1], signal.SIGSTOP)
         with pytest.raises(WorldError, match="no progress for 2 s on rank 1") as caught:
             world.run(length, *[bytes(64 << 20)] * 2)
     assert "rank 1: is stopped (SIGSTOP)" in str(caught.value)

@@ -49,7 +49,7 @@ def temporary() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def tell(backend: Any) -> dict[str, Any]:
+def describe(backend: Any) -> dict[str, Any]:
     return {
         "rank": backend.rank,
         "pid": os.getpid(),
@@ -90,7 +90,7 @@ def raise_on_1(backend: Any, rank: int) -> Any:
 def test_ranks_are_actors_that_gather(ray: Any) -> None:
     backend_class("torch_cpu")
     with World("torch_cpu", 2, launcher="ray") as world:
-        told = world.run(tell)
+        told = world.run(describe)
         assert world.run(gather, "a", [1]) == [["a", [1]]] * 2
     assert [found["rank"] for found in told] == [0, 1]
     assert {found["folder"] for found in told} == {str(Path.cwd())}
@@ -100,7 +100,7 @@ def test_ranks_are_actors_that_gather(ray: Any) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_each_rank_gets_the_computing_threads_that_were_asked_for(ray: Any, threads: int) -> None:
     with World(SOCKETS, 2, launcher="ray", threads=threads) as world:
-        assert [found["threads"] for found in world.run(tell)] == [str(threads)] * 2
+        assert [found["threads"] for found in world.run(describe)] == [str(threads)] * 2
 
 
 def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
@@ -112,16 +112,16 @@ def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
 
 def test_a_killed_rank_is_named(ray: Any) -> None:
     with World(SOCKETS, 2, launcher="ray") as world:
-        pids = [found["pid"] for found in world.run(tell)]
+        pids = [found["pid"] for found in world.run(describe)]
         with pytest.raises(WorldError, match=r"^rank 1 was lost \(its process ended\)"):
             world.run(kill_1, 0, 1)
     assert left_over(pids) == []
 
 
 @pytest.mark.parametrize("crime", [hang_1, freeze_1])
-def test_a_hung_rank_is_named_with_its_stack_and_buried(ray: Any, crime: Any) -> None:
+def test_a_hung_rank_is_named_with_its_stack_and_terminated(ray: Any, crime: Any) -> None:
     with World(SOCKETS, 2, launcher="ray") as world:
-        pids = [found["pid"] for found in world.run(tell)]
+        pids = [found["pid"] for found in world.run(describe)]
         with pytest.raises(WorldError) as caught:
             world.run(crime, 0, 1, timeout=SHORT)
     report = str(caught.value)
@@ -149,9 +149,9 @@ def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any)
     with World("non_dist", 1, launcher=launcher) as first:
         with pytest.raises(UsageError, match="serves a world already"):
             World("non_dist", 1, launcher=launcher)
-        assert first.run(tell)[0]["rank"] == 0
+        assert first.run(describe)[0]["rank"] == 0
     with World("non_dist", 1, launcher=launcher) as world:
-        assert world.run(tell)[0]["rank"] == 0
+        assert world.run(describe)[0]["rank"] == 0
 
 
 def test_a_process_is_in_one_cluster_alone(ray: Any) -> None:
@@ -201,9 +201,9 @@ def test_the_share_of_a_cpu_is_the_largest_that_fits(nodes: list[int], parts: in
 
 SCRIPT = """
 from disteval.worlds import World
-from suites.ranks.worlds.test_ray import hang_1, tell
+from suites.ranks.worlds.test_ray import hang_1, describe
 with World("suites.mutants.sockets:Sockets", 2, launcher="ray") as world:
-    print(*(found["pid"] for found in world.run(tell)), flush=True)
+    print(*(found["pid"] for found in world.run(describe)), flush=True)
     world.run(hang_1, 0, 1, timeout=600)
 """
 
@@ -279,10 +279,10 @@ def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) 
     script = (
         "import ray\n"
         "from disteval.worlds import World\n"
-        "from suites.ranks.worlds.test_ray import tell\n"
+        "from suites.ranks.worlds.test_ray import describe\n"
         f"ray.init('local', num_cpus=1, include_dashboard=False, _temp_dir={str(temporary)!r})\n"
         "with World('non_dist', 1, launcher='ray') as world:\n"
-        "    assert world.run(tell)[0]['rank'] == 0\n"
+        "    assert world.run(describe)[0]['rank'] == 0\n"
         "print(ray.is_initialized(), ray.get(ray.remote(lambda: 'there').remote()))\n"
     )
     done = run_plainly([sys.executable, "-c", script], tmp_path, 100)

@@ -62,7 +62,7 @@ def open_to_all(backend: Any) -> int:
 
 def crime_at(backend: Any, culprit: int, crime: str) -> Any:
     if backend.rank == culprit:
-        print(f"last words of rank {culprit}")
+        print(f"final line of rank {culprit}")
         if crime == "hang":
             signal.pause()
         os.kill(os.getpid(), getattr(signal, crime))
@@ -111,7 +111,7 @@ def test_the_report_tells_of_a_rank_on_another_node(nodes: RayNodes, crime: Any)
         with pytest.raises(WorldError) as caught:
             world.run(crime, culprit, culprit, timeout=SHORT)
     report = str(caught.value)
-    assert f"last words of rank {culprit}" in report
+    assert f"final line of rank {culprit}" in report
     assert f"rank {1 - culprit}: " in report
     assert "all_gather_object #1" in report
     if crime is hang_at:

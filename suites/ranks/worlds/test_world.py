@@ -81,17 +81,17 @@ def work_slowly(backend: Any, rank: int) -> int:
     return rank
 
 
-def tell_twice(backend: Any, rank: int) -> str:
+def send_two_notes(backend: Any, rank: int) -> str:
     send_note({"rank": rank, "turn": 1})
     send_note({"rank": rank, "turn": 2})
     return "done"
 
 
-def tell_too_much(backend: Any) -> None:
+def send_too_much(backend: Any) -> None:
     send_note(bytes(messages.MAX_NOTE_BYTES + 1))
 
 
-def tell_pid(backend: Any) -> int:
+def pid(backend: Any) -> int:
     return os.getpid()
 
 
@@ -101,7 +101,7 @@ def unpicklable(backend: Any) -> Any:
 
 def test_values_come_back_in_rank_order_and_nobody_stays(backend: str) -> None:
     with World(backend, 3) as world:
-        pids = world.run(tell_pid)
+        pids = world.run(pid)
         for turn in range(20):
             values = world.run(gather, turn, "b", [turn])
             assert values == [(rank, [turn, "b", [turn]]) for rank in range(3)]
@@ -120,7 +120,7 @@ def test_a_world_of_one_needs_no_library() -> None:
         assert world.run(gather, "x") == [(0, ["x"])]
 
 
-def test_when_all_raise_all_are_told_of_and_the_world_goes_on(anywhere: str) -> None:
+def test_when_all_raise_all_are_named_and_the_world_goes_on(anywhere: str) -> None:
     with World(anywhere, 3) as world:
         with pytest.raises(WorldError) as caught:
             world.run(raise_everywhere, 0, 1, 2)
@@ -170,7 +170,7 @@ def test_a_lost_rank_is_named(backend: str, crime: Any, verdict: str) -> None:
 @pytest.mark.parametrize("crime", [hang_2, freeze_2])
 def test_a_hung_rank_is_named_with_its_stack(backend: str, crime: Any) -> None:
     with World(backend, 3) as world:
-        pids = world.run(tell_pid)
+        pids = world.run(pid)
         begin = time.monotonic()
         with pytest.raises(WorldError) as caught:
             world.run(crime, 0, 1, 2, timeout=SHORT)
@@ -186,7 +186,7 @@ def test_a_hung_rank_is_named_with_its_stack(backend: str, crime: Any) -> None:
     assert left_over(pids) == []
 
 
-def test_a_beat_resets_the_deadline(anywhere: str) -> None:
+def test_a_progress_message_resets_the_deadline(anywhere: str) -> None:
     progress: list[tuple[int, int, int]] = []
     with World(anywhere, 2) as world:
         values = world.run(
@@ -200,13 +200,16 @@ def test_a_beat_resets_the_deadline(anywhere: str) -> None:
     assert (1, 6, 6) in progress
 
 
-def test_what_ranks_tell_reaches_the_leader_in_order_before_they_return(anywhere: str) -> None:
+def test_notes_reach_the_leader_in_order_before_they_return(anywhere: str) -> None:
     notes: list[Any] = []
     with World(anywhere, 2) as world:
-        assert world.run(tell_twice, 0, 1, on_note=lambda *note: notes.append(note)) == ["done"] * 2
-        assert world.run(tell_twice, 0, 1) == ["done"] * 2
+        assert (
+            world.run(send_two_notes, 0, 1, on_note=lambda *note: notes.append(note))
+            == ["done"] * 2
+        )
+        assert world.run(send_two_notes, 0, 1) == ["done"] * 2
         with pytest.raises(WorldError, match=r"a note of .* bytes is too large; up to"):
-            world.run(tell_too_much)
+            world.run(send_too_much)
     for rank in range(2):
         turns = [{"rank": rank, "turn": turn} for turn in (1, 2)]
         assert [note for teller, note in notes if teller == rank] == turns
@@ -216,9 +219,9 @@ def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
     script = (
         "import sys\n"
         "from disteval.worlds import World\n"
-        "from suites.ranks.worlds.test_world import hang_2, tell_pid\n"
+        "from suites.ranks.worlds.test_world import hang_2, pid\n"
         f"world = World({anywhere!r}, 3)\n"
-        "print(*world.run(tell_pid), flush=True)\n"
+        "print(*world.run(pid), flush=True)\n"
         "world.run(hang_2, 0, 1, 2, timeout=600)\n"
     )
     leader = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -230,12 +233,12 @@ def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
     assert left_over(pids) == []
 
 
-def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
+def test_ctrl_c_terminates_every_rank(anywhere: str) -> None:
     script = (
         "from disteval.worlds import World\n"
-        "from suites.ranks.worlds.test_world import hang_2, tell_pid\n"
+        "from suites.ranks.worlds.test_world import hang_2, pid\n"
         f"with World({anywhere!r}, 3) as world:\n"
-        "    print(*world.run(tell_pid), flush=True)\n"
+        "    print(*world.run(pid), flush=True)\n"
         "    world.run(hang_2, 0, 1, 2, timeout=600)\n"
     )
     leader = start_as_from_a_terminal([sys.executable, "-c", script])
@@ -248,7 +251,7 @@ def test_ctrl_c_buries_every_rank(anywhere: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True])
-def test_a_world_size_that_is_none_is_refused(size: Any) -> None:
+def test_a_world_size_that_is_no_positive_integer_is_refused(size: Any) -> None:
     with pytest.raises(UsageError, match="world size must be a whole number from 1 up, not"):
         World("non_dist", size)
 
@@ -268,10 +271,10 @@ def test_a_closed_world_says_so() -> None:
     world.close()
     world.close()
     with pytest.raises(WorldError, match="closed"):
-        world.run(tell_pid)
+        world.run(pid)
 
 
-def test_a_backend_that_its_launcher_did_not_start_is_not_believed() -> None:
+def test_a_backend_that_its_launcher_did_not_start_is_refused() -> None:
     # Started as plain processes, every MPI rank is alone in a world of one.
     backend_class("mpi4py")
     with pytest.raises(UsageError, match=r"MPI4PyDist says it is rank 0 of 1, but it runs as rank"):
@@ -307,7 +310,7 @@ def wait_on_2(backend: Any, rank: int) -> Any:
 def test_another_launcher_starts_a_world(backend: str, launcher: str) -> None:
     backend_class(backend)
     with World(backend, 3, launcher=launcher) as world:
-        pids = world.run(tell_pid)
+        pids = world.run(pid)
         assert world.run(gather, 1, 2, 3) == [(rank, [1, 2, 3]) for rank in range(3)]
     assert left_over(pids) == []
 

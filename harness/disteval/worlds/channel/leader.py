@@ -15,13 +15,14 @@ from typing import Any
 import cloudpickle
 
 from disteval.worlds.channel.connection import accept, bound_waits, open_listener
-from disteval.worlds.channel.exchange import Exchange
 from disteval.worlds.channel.messages import (
     Dismissal,
     Hello,
+    KeyValue,
     Note,
     Order,
     Progress,
+    Question,
     Reply,
     packed,
     receive,
@@ -48,12 +49,12 @@ class Channel:
 
     Attributes:
         hellos: The first message of each rank that has reported.
-        exchange: The values that the ranks have published.
     """
 
     def __init__(self, world_size: int) -> None:
         self.hellos: dict[int, Hello] = {}
-        self.exchange = Exchange()
+        self._values: dict[str, KeyValue] = {}  # what ranks have published, by key
+        self._waiting: dict[str, list[int]] = {}  # the ranks that wait for a key
         self._world_size = world_size
         self._connections: dict[int, Connection] = {}
         # Linux's selector returns events in the order in which they happened, so it is known which
@@ -171,9 +172,25 @@ class Channel:
             if on_note is not None:
                 on_note(rank, cloudpickle.loads(message.value))
         else:
-            for reader, answer in self.exchange.take(rank, message):
-                with contextlib.suppress(OSError):
-                    send(self._connections[reader], answer)
+            self._exchange(rank, message)
+
+    def _exchange(self, rank: int, message: KeyValue | Question) -> None:
+        """Take a published value or a question, and answer the ranks whose key is known now."""
+        readers = [rank]
+        if isinstance(message, KeyValue):
+            self._values[message.key] = message
+            readers = self._waiting.pop(message.key, [])
+        if message.key not in self._values:
+            self._waiting.setdefault(message.key, []).append(rank)
+            return
+        for reader in readers:
+            with contextlib.suppress(OSError):  # a lost rank is noticed by its missing reply
+                send(self._connections[reader], self._values[message.key])
+
+    def forget_values(self) -> None:
+        """Forget all published values, because the ranks are about to join another group."""
+        self._values.clear()
+        self._waiting.clear()
 
     def dismiss(self, exit_code: int) -> None:
         """Tell every rank that no more orders follow."""

@@ -14,6 +14,12 @@ from disteval.errors import UsageError
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest order or reply; 1 GiB."""
 
+MAX_VALUE_BYTES = 1 << 20
+"""The largest value that a rank can publish; values are addresses and identifiers, not data."""
+
+MAX_KEYS = 1_000
+"""How many keys one rank may publish in one world."""
+
 MAX_NOTE_BYTES = 1 << 20
 """The largest note; a note describes an order's progress and does not carry data."""
 
@@ -53,14 +59,6 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Publication:
-    """The rank publishes the value of a key for the other ranks."""
-
-    key: str
-    value: str | bytes
-
-
-@dataclass(frozen=True)
 class Question:
     """The rank waits for the value of a key."""
 
@@ -68,8 +66,8 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The value of a key, for a rank that waits for it."""
+class KeyValue:
+    """The value of a key: from the rank that publishes it, and to each rank that waits for it."""
 
     key: str
     value: str | bytes

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from disteval.errors import UsageError, WorldError
-from disteval.worlds.launchers.ray import cluster as ray_cluster
+from disteval.worlds.launchers.ray import cluster
 
 _STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 _FINEST = 1e-4  # Ray counts CPUs no finer
@@ -50,12 +50,12 @@ class Room:
         Raises:
             WorldError: The cluster has no room in time; says what was asked for and what it has.
         """
-        ray = ray_cluster.import_ray()
+        ray = cluster.import_ray()
         sizes = [_size(node) for node in _alive(ray)]
         cpus = self.cpus or share_of_cpu([size["CPU"] for size in sizes], world_size)
         self._bundle = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
         # An existing cluster may be about to grow; one that was started here is not.
-        if ray_cluster.started_here() and self._ranks_on(sizes[0]) < world_size:
+        if cluster.started_here() and self._ranks_on(sizes[0]) < world_size:
             raise self._too_small(ray, world_size, "")
         self._group = ray.util.placement_group([self._bundle] * world_size, self._strategy)
         deadline = time.monotonic() + self._patience
@@ -80,7 +80,7 @@ class Room:
         """Remove the placement group; Ray ends the actors that are still in it."""
         group, self._group = self._group, None
         if group is not None:
-            ray_cluster.import_ray().util.remove_placement_group(group)
+            cluster.import_ray().util.remove_placement_group(group)
 
     def _ranks_on(self, size: dict[str, float]) -> int:
         """Return how many ranks fit on a node that nobody else uses."""
@@ -121,7 +121,7 @@ def share_of_cpu(nodes: Sequence[float], parts: int) -> float:
 
 def cluster_cpus() -> list[float]:
     """Return the CPUs of each node of the cluster that this process is in."""
-    return [_size(node)["CPU"] for node in _alive(ray_cluster.import_ray())]
+    return [_size(node)["CPU"] for node in _alive(cluster.import_ray())]
 
 
 def _count(number: float, what: str) -> str:
