@@ -65,15 +65,17 @@ class MPI4PyDist(BytesBaseDistBackend):
         return self._comm
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
-        alike = len(set(sizes)) == 1 and sizes[0] % _LEAST_ALIGNMENT == 0
-        aligned = sizes if alike else [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
-        starts = list(accumulate(aligned, initial=0))
+        size, count = sizes[0], len(sizes)
+        if sizes.count(size) == count and not size % _LEAST_ALIGNMENT and size * count <= _ROUND_BYTES:
+            # MPICH takes half of the time that it takes for Allgatherv.
+            memory = _memory(size * count)
+            self._comm.Allgather(mine, memory)
+            return [memory[start : start + size] for start in range(0, size * count, size)]
+        starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
         memory = _memory(starts.pop())
         gathered = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
         if len(memory) > _ROUND_BYTES:
             self._gather_in_rounds(memoryview(mine), gathered)
-        elif alike:  # MPICH takes half the time for it that it takes for the general one
-            self._comm.Allgather([mine, MPI.BYTE], [memory, MPI.BYTE])
         else:
             self._comm.Allgatherv([mine, MPI.BYTE], [memory, (sizes, starts), MPI.BYTE])
         return gathered

@@ -75,6 +75,9 @@ class BytesBaseDistBackend(BaseDistBackend):
         if world_size == 1:
             return [_copy_of(block, rest)]
         blocks = self._all_gather_bytes(block, [BLOCK_BYTES] * world_size)
+        objects = frames.decode_small(blocks, call)
+        if objects is not None:
+            return objects
         headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
         sizes = [header.rest for header in headers]
         rests = self._all_gather_bytes(rest, sizes) if any(sizes) else [b""] * world_size

@@ -18,7 +18,14 @@ from disteval.frames.layout import (
     Header,
     Parts,
 )
-from disteval.frames.serialising import decode, decode_parts, encode, read_header, split
+from disteval.frames.serialising import (
+    decode,
+    decode_parts,
+    decode_small,
+    encode,
+    read_header,
+    split,
+)
 
 __all__ = [
     "ALIGNMENT",
@@ -32,6 +39,7 @@ __all__ = [
     "configure",
     "decode",
     "decode_parts",
+    "decode_small",
     "encode",
     "max_object_bytes",
     "read_header",

@@ -35,6 +35,7 @@ INLINE_BYTES = BLOCK_BYTES - _BODY_AT
 
 _MAGIC = b"DEHF"
 _VERSION = 3
+_SMALL_PICKLE = (_VERSION, PICKLE, 0, BLOCK_BYTES, _MAGIC)
 ALIGNMENT = 64
 """Memory that holds arrays begins at a multiple of so many bytes."""
 
@@ -96,7 +97,7 @@ class Header(NamedTuple):
 
 def laid_out_size(body: bytes, memories: Sequence[memoryview]) -> int:
     """Return an upper bound of the bytes that a body and memories take in a frame."""
-    return len(body) + sum(len(memory) + 8 + ALIGNMENT for memory in memories)
+    return len(body) + sum(map(len, memories)) + len(memories) * (8 + ALIGNMENT)
 
 
 def assemble(kind: int, body: bytes, memories: Sequence[memoryview], call: Call) -> Parts:
@@ -117,22 +118,22 @@ def block(kind: int, count: int, call: Call, body: bytes, size: int) -> bytes:
     return (_MAGIC + checksum + checked + inline).ljust(BLOCK_BYTES, b"\0")
 
 
-def read_header(view: memoryview, rank: int, call: Call | None = None) -> Header:
+def read_header(block: Buffer, rank: int, call: Call | None = None) -> Header:
     """Read the header of a block; None as ``call`` accepts a frame of any collective.
 
     Raises:
         FrameError: The bytes are not a frame, its sizes are impossible, or it belongs to another
             collective.
     """
-    if len(view) < BLOCK_BYTES:
-        raise FrameError(f"rank {rank} sent {len(view)} bytes, less than a block of {BLOCK_BYTES}")
+    if len(block) < BLOCK_BYTES:
+        raise FrameError(f"rank {rank} sent {len(block)} bytes, less than a block of {BLOCK_BYTES}")
     magic, checksum, version, kind, count, operation, sequence, body, size = _HEADER.unpack_from(
-        view
+        block
     )
     if magic != _MAGIC or version != _VERSION or kind > FAILURE:
         raise FrameError(
             f"rank {rank} sent bytes that are not a frame of version {_VERSION}: they begin with "
-            f"{bytes(view[:8]).hex(' ')}; check that all ranks run the same version of disteval"
+            f"{bytes(block[:8]).hex(' ')}; check that all ranks run the same version of disteval"
         )
     if call is not None and (sequence, operation) != call:
         raise FrameError(
@@ -148,9 +149,28 @@ def read_header(view: memoryview, rank: int, call: Call | None = None) -> Header
     return Header(checksum, kind, count, body, size - BLOCK_BYTES)
 
 
+def small_body(block: Buffer, call: Call) -> Buffer | None:
+    """Return the body of a block that holds a whole pickle of this call, else None.
+
+    Nearly all frames are such blocks. Two of them take half of the time that `read_header` and
+    `take_apart` would take, which is a third of a small all-gather over MPI.
+    """
+    magic, checksum, version, kind, count, operation, sequence, size, frame = _HEADER.unpack_from(
+        block
+    )
+    if (
+        (version, kind, count, frame, magic) == _SMALL_PICKLE
+        and (sequence, operation) == call
+        and size <= INLINE_BYTES
+        and crc32(block[_CHECKED_AT : _BODY_AT + size]) == checksum
+    ):
+        return block[_BODY_AT : _BODY_AT + size]
+    return None
+
+
 def take_apart(
-    header: Header, block: memoryview, rest: memoryview, rank: int
-) -> tuple[memoryview, list[memoryview]]:
+    header: Header, block: Buffer, rest: Buffer, rank: int
+) -> tuple[Buffer, list[memoryview]]:
     """Return the body, and the memories as writable views of ``rest`` or copies of it.
 
     Raises:
@@ -162,13 +182,14 @@ def take_apart(
             f"but {BLOCK_BYTES + len(rest)} came"
         )
     inline = header.body <= INLINE_BYTES
-    body = block[_BODY_AT : _BODY_AT + header.body] if inline else rest[: header.body]
+    view = memoryview(rest)
+    body = block[_BODY_AT : _BODY_AT + header.body] if inline else view[: header.body]
     if header.checksum != crc32(body, crc32(block[_CHECKED_AT:_BODY_AT])):
         raise FrameError(f"rank {rank} sent a frame that came damaged: its checksum is wrong")
     if not header.memories:
         return body, []
     table = 8 * header.memories
-    memories = _memories(body[:table], rest, 0 if inline else header.body, rank)
+    memories = _memories(body[:table], view, 0 if inline else header.body, rank)
     return body[table:], memories
 
 
@@ -184,7 +205,7 @@ def _joined(pieces: Sequence[memoryview]) -> bytearray:
     return joined
 
 
-def _memories(table: memoryview, rest: memoryview, start: int, rank: int) -> list[memoryview]:
+def _memories(table: Buffer, rest: memoryview, start: int, rank: int) -> list[memoryview]:
     found = []
     for at in range(0, len(table), 8):
         size = int.from_bytes(table[at : at + 8], "little")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from disteval.errors import FrameError, RankError
@@ -74,8 +75,9 @@ def read_header(block: Buffer, rank: int, call: Call | None = None) -> Header:
         FrameError: The bytes are not a block, belong to another collective than ``call``, or
             announce an object over the cap.
     """
-    header = layout.read_header(memoryview(block), rank, call)
-    check_size(header.rest, rank)
+    header = layout.read_header(block, rank, call)
+    if header.rest:
+        check_size(header.rest, rank)
     return header
 
 
@@ -108,9 +110,21 @@ def decode_parts(header: Header, block: Buffer, rest: Buffer, rank: int) -> Any:
             writable.
         rank: The rank that sent the frame, for messages.
     """
-    body, memories = layout.take_apart(header, memoryview(block), memoryview(rest), rank)
+    body, memories = layout.take_apart(header, block, rest, rank)
     if header.kind == layout.FAILURE:
         raise RankError(rank, str(body, "utf-8", "replace"))
+    return _load(body, memories, rank)
+
+
+def decode_small(blocks: Sequence[Buffer], call: Call) -> list[Any] | None:
+    """Rebuild the objects of blocks from ranks 0, 1, …; None unless each block holds all of one."""
+    bodies = [layout.small_body(block, call) for block in blocks]
+    if None in bodies:
+        return None
+    return [_load(body, (), rank) for rank, body in enumerate(bodies)]
+
+
+def _load(body: Any, memories: Sequence[memoryview], rank: int) -> Any:
     try:
         return pickle.loads(body, buffers=memories)
     except Exception as error:
