@@ -66,7 +66,11 @@ class MPI4PyDist(BytesBaseDistBackend):
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         size, count = sizes[0], len(sizes)
-        if sizes.count(size) == count and not size % _LEAST_ALIGNMENT and size * count <= _ROUND_BYTES:
+        if (
+            sizes.count(size) == count
+            and not size % _LEAST_ALIGNMENT
+            and size * count <= _ROUND_BYTES
+        ):
             # MPICH takes half of the time that it takes for Allgatherv.
             memory = _memory(size * count)
             self._comm.Allgather(mine, memory)

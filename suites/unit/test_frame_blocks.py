@@ -70,3 +70,21 @@ def test_a_frame_takes_no_more_than_was_said(body: bytes, lengths: list[int]) ->
     said = layout.laid_out_size(body, memories)
     rest = layout.assemble(layout.PICKLE, body, memories, Call()).rest
     assert len(rest) <= said <= len(body) + sum(lengths) + 72 * len(lengths)
+
+
+def test_blocks_of_small_objects_are_decoded_together() -> None:
+    call = Call(5)
+    good = frames.encode({"loss": 0.5}, call)
+    assert frames.decode_small([good, memoryview(good)], call) == [{"loss": 0.5}] * 2
+    damaged = bytearray(good)
+    damaged[45] ^= 1
+    for other in (
+        damaged,
+        good[:-1],
+        frames.encode(1, Call(6)),
+        frames.encode(1, Call(5, 1)),
+        frames.encode("x" * 1000, call)[: frames.BLOCK_BYTES],
+        frames.encode(np.zeros(1000), call)[: frames.BLOCK_BYTES],
+        frames.encode(lambda: None, call),
+    ):
+        assert frames.decode_small([good, other], call) is None
