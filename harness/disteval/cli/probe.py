@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from disteval.cli.backends import support_of
+from disteval.cli.backends import Support, support_of
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import get_backend_class
@@ -33,30 +33,20 @@ _OUTPUT_LINES = 10
 
 
 @dataclass(frozen=True)
-class Trial:
-    """The result of trying one backend.
+class Trial(Support):
+    """The result of trying one backend, with its description.
 
     Attributes:
-        name: The backend's name.
         works: Whether its ranks exchanged an object; or, if no ranks were to be started, whether
             the backend can be imported.
         absent: Whether a package that the backend needs is not installed.
-        why_not: The reason if the backend does not work, and how to make it work.
-        library: The distribution of the communication library.
-        version: The installed version of that distribution.
-        launcher: The name of the launcher that starts ranks.
         ranks: The number of ranks that exchanged an object.
         seconds: The time that it took to start the ranks and exchange an object.
         output: The end of the output, if the process ended without a result.
     """
 
-    name: str
-    works: bool
+    works: bool = False
     absent: bool = False
-    why_not: str = ""
-    library: str = ""
-    version: str = ""
-    launcher: str = ""
     ranks: int = 0
     seconds: float = 0.0
     output: str = ""
@@ -80,9 +70,8 @@ def try_backend(name: str, start: bool, seconds: float) -> Trial:
         if answer.exists():
             return Trial(**json.loads(answer.read_text()))
         printed = output.read_bytes()[-_MOST_BYTES:].decode(errors="replace")
-        return Trial(
-            name, False, why_not=ended, output="\n".join(printed.splitlines()[-_OUTPUT_LINES:])
-        )
+        last = "\n".join(printed.splitlines()[-_OUTPUT_LINES:])
+        return Trial(name, available=False, why_not=ended, output=last)
 
 
 def main(name: str, answer: str, start: bool) -> None:
@@ -97,10 +86,7 @@ def main(name: str, answer: str, start: bool) -> None:
 
 def _try_here(name: str, start: bool) -> Trial:
     support = support_of(name)
-    known = Trial(
-        name, support.available, not support.available, support.why_not,
-        support.library, support.version, support.launcher,
-    )  # fmt: skip
+    known = Trial(**vars(support), works=support.available, absent=not support.available)
     if not support.available or not start:
         return known
     if not get_backend_class(name).capabilities.multi_rank:

@@ -18,10 +18,6 @@ from disteval.data.base import ArrayDataset
 
 SIDE = 32
 SIZES = {"train": 2_000, "test": 10_000}
-CLASSES = (
-    "disc", "ring", "square", "frame", "plus", "triangle",
-    "rows", "columns", "diagonals", "checkers",
-)  # fmt: skip
 
 _SEEDS = {"train": 1, "test": 2}
 _PARAMETERS = 16  # random bytes that determine a picture, apart from its noise
@@ -77,7 +73,7 @@ def _draw(
     dx = grid[None, None, :] - (8 + x % 16)
     dy = grid[None, :, None] - (8 + y % 16)
     figure = np.empty((len(labels), SIDE, SIDE), dtype=bool)
-    for label, rule in enumerate(_FIGURES):
+    for label, rule in enumerate(_FIGURES.values()):
         chosen = labels == label
         figure[chosen] = rule(dx[chosen], dy[chosen], radius[chosen], phase[chosen])
 
@@ -95,33 +91,9 @@ def _within(dx: _Grid, dy: _Grid, radius: _Grid) -> _Mask:
     return np.maximum(np.abs(dx), np.abs(dy)) <= radius
 
 
-def _distance(dx: _Grid, dy: _Grid) -> _Grid:
-    return dx * dx + dy * dy
-
-
-def _disc(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return _distance(dx, dy) <= radius * radius
-
-
-def _ring(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    distance, inner = _distance(dx, dy), radius - 3
+def _ring(dx: _Grid, dy: _Grid, radius: _Grid) -> _Mask:
+    distance, inner = dx * dx + dy * dy, radius - 3
     return (distance <= radius * radius) & (distance >= inner * inner)
-
-
-def _square(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return _within(dx, dy, radius)
-
-
-def _frame(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return _within(dx, dy, radius) & ~_within(dx, dy, radius - 3)
-
-
-def _plus(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return _within(dx, dy, radius) & (np.minimum(np.abs(dx), np.abs(dy)) <= 2)
-
-
-def _triangle(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return (np.abs(dy) <= radius) & (2 * np.abs(dx) <= dy + radius)
 
 
 def _stripes(along: _Grid, phase: _Grid) -> _Mask:
@@ -129,23 +101,19 @@ def _stripes(along: _Grid, phase: _Grid) -> _Mask:
     return stripe
 
 
-def _rows(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return _within(dx, dy, radius) & _stripes(dy, phase)
-
-
-def _columns(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return _within(dx, dy, radius) & _stripes(dx, phase)
-
-
-def _diagonals(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return _within(dx, dy, radius) & _stripes(dx + dy, phase)
-
-
-def _checkers(dx: _Grid, dy: _Grid, radius: _Grid, phase: _Grid) -> _Mask:
-    return _within(dx, dy, radius) & (_stripes(dx, phase) ^ _stripes(dy, phase))
-
-
-# In the order of CLASSES.
-_FIGURES: tuple[Callable[[_Grid, _Grid, _Grid, _Grid], _Mask], ...] = (
-    _disc, _ring, _square, _frame, _plus, _triangle, _rows, _columns, _diagonals, _checkers,
-)  # fmt: skip
+# The pixels of each class's figure, by their distance from its centre, its radius and its phase.
+_FIGURES: dict[str, Callable[[_Grid, _Grid, _Grid, _Grid], _Mask]] = {
+    "disc": lambda dx, dy, r, _: dx * dx + dy * dy <= r * r,
+    "ring": lambda dx, dy, r, _: _ring(dx, dy, r),
+    "square": lambda dx, dy, r, _: _within(dx, dy, r),
+    "frame": lambda dx, dy, r, _: _within(dx, dy, r) & ~_within(dx, dy, r - 3),
+    "plus": lambda dx, dy, r, _: _within(dx, dy, r) & (np.minimum(np.abs(dx), np.abs(dy)) <= 2),
+    "triangle": lambda dx, dy, r, _: (np.abs(dy) <= r) & (2 * np.abs(dx) <= dy + r),
+    "rows": lambda dx, dy, r, phase: _within(dx, dy, r) & _stripes(dy, phase),
+    "columns": lambda dx, dy, r, phase: _within(dx, dy, r) & _stripes(dx, phase),
+    "diagonals": lambda dx, dy, r, phase: _within(dx, dy, r) & _stripes(dx + dy, phase),
+    "checkers": lambda dx, dy, r, phase: (
+        _within(dx, dy, r) & (_stripes(dx, phase) ^ _stripes(dy, phase))
+    ),
+}
+CLASSES = tuple(_FIGURES)

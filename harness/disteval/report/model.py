@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -144,18 +144,16 @@ def _order(number: str) -> list[tuple[int, str]]:
 
 def failures(rows: Iterable[Row]) -> list[Cell]:
     """Return every failure, by check, rule and world size."""
-    found = [c for row in rows for c in row.cells if c.result and c.result["outcome"] == "failed"]
-    return sorted(found, key=lambda cell: cell.column.index)
+    return _cells(rows, lambda row, result: result["outcome"] == "failed")
 
 
 def faults(rows: Iterable[Row]) -> list[Cell]:
     """Return every result of losing a rank (rule 7), by check, rule and world size."""
-    found = [
-        cell
-        for row in rows
-        for cell in row.cells
-        if row.id.startswith("7.") and cell.result and cell.result["examples"]
-    ]
+    return _cells(rows, lambda row, result: row.id.startswith("7.") and result["examples"])
+
+
+def _cells(rows: Iterable[Row], chosen: Callable[[Row, Result], bool]) -> list[Cell]:
+    found = [c for row in rows for c in row.cells if c.result and chosen(row, c.result)]
     return sorted(found, key=lambda cell: cell.column.index)
 
 
