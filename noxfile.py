@@ -180,7 +180,7 @@ def coverage(session: nox.Session) -> None:
     Sessions that are named after ``--`` are run alone. Fails below what pyproject.toml says.
     """
     session.install(COVERAGE_TOOL)
-    folder = Path(session.create_tmp()).resolve() / "coverage"
+    folder = session.cache_dir.resolve() / "coverage"
     shutil.rmtree(folder, ignore_errors=True)  # what another tree has run
     folder.mkdir()
     session.env[COVERAGE] = str(folder / "data")
@@ -220,7 +220,8 @@ def bench(session: nox.Session) -> None:
 
 def _side_by_side(session: nox.Session, names: list[str]) -> None:
     """Run sessions two at a time, each one's output in one piece, and say what each took."""
-    report = Path(session.create_tmp()) / "sessions.json"
+    # Not in session.create_tmp(): it would be every session's TMPDIR, too long for sockets.
+    report = session.cache_dir.resolve() / "sessions.json"
     command = ["-m", "nox", "--parallel=2", "--allow-parallel", f"--report={report}", "-s", *names]
     # Ctrl-C reaches both at once; they need longer to end than nox gives a program.
     patience = {"interrupt_timeout": 30.0, "terminate_timeout": 10.0}
