@@ -14,16 +14,14 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
-from disteval.data import load_embedded
+from disteval.cli.fit_resnet18 import Classifier, create_runner, load
 from disteval.estimator import Estimator
-from disteval.estimator.cifar10 import Classifier, Pictures, create_runner, whole
 from disteval.worlds import World
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 BATCH_SIZE = 64
 LR = 0.01
@@ -33,7 +31,7 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world-size", type=int, default=2)
-    parser.add_argument("--batches", type=int, default=15, help="of each worker, in a turn")
+    parser.add_argument("--batches", type=int, default=15, help="of each rank, in a turn")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     samples = options.batches * options.world_size * BATCH_SIZE
@@ -84,7 +82,7 @@ def measure(
 
 def train_loader(config: Mapping[str, Any]) -> DataLoader:
     """Create the loader of one turn's pictures for the estimator."""
-    return DataLoader(_pictures(config["samples"]), BATCH_SIZE, shuffle=True, collate_fn=whole)
+    return DataLoader(_pictures(config["samples"]), BATCH_SIZE, shuffle=True)
 
 
 _bare: dict[str, Any] = {}
@@ -95,7 +93,7 @@ def prepare(backend: Any, samples: int) -> None:
     model = Classifier().to(memory_format=torch.channels_last)
     pictures = _pictures(samples)
     sampler = DistributedSampler(pictures, shuffle=True)
-    _bare["loader"] = DataLoader(pictures, BATCH_SIZE, sampler=sampler, collate_fn=whole)
+    _bare["loader"] = DataLoader(pictures, BATCH_SIZE, sampler=sampler)
     _bare["model"] = DistributedDataParallel(Step(model))
     _bare["optimizer"] = torch.optim.SGD(
         model.parameters(), lr=LR, momentum=0.9, nesterov=True, weight_decay=5e-4
@@ -126,9 +124,9 @@ class Step(torch.nn.Module):
         return self.model.train_step(batch, None)["loss"]
 
 
-def _pictures(samples: int) -> Pictures:
-    found = load_embedded("train")
-    return Pictures(replace(found, images=found.images[:samples], labels=found.labels[:samples]))
+def _pictures(samples: int) -> TensorDataset:
+    images, labels = load(None, "train").tensors
+    return TensorDataset(images[:samples], labels[:samples])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Training and evaluation with runners and hooks, on one process or on many workers."""
+"""Training and evaluation with runners and hooks, in one process or on many ranks."""
 
-from disteval.estimator.epoch_based import EpochBasedRunner
 from disteval.estimator.estimator import Estimator
-from disteval.estimator.iter_based import IterBasedRunner
+from disteval.estimator.units import EpochBasedRunner, IterBasedRunner
 
 __all__ = ["EpochBasedRunner", "Estimator", "IterBasedRunner"]

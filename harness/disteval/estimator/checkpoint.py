@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all, and read without running what is in them."""
+"""Checkpoint files, which are written whole or not at all, and read without running any code."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def load_weights(
     """Put weights into a model.
 
     Args:
-        model: It may be parallelised.
+        model: The model, which may be wrapped for several ranks.
         weights: Tensors by name, with or without ``module.``.
-        origin: Where they are from, for messages.
+        origin: The name of the file, for messages.
         strict: Whether names that are missing or unexpected are an error.
 
     Returns:
         The names that are missing or unexpected.
 
     Raises:
-        WeightsError: They do not fit; the model may have taken some.
+        WeightsError: The weights do not fit; the model is unchanged.
     """
     module: nn.Module = inner(model)
     own = module.state_dict()
@@ -74,14 +74,14 @@ def load_weights(
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name and rename it: whoever opens ``path`` finds all of it.
+    """Write a file under a temporary name and rename it, so that no reader finds a part of it.
 
     Args:
-        path: What is there is replaced. Its folder is made if it is missing.
+        path: The file, which is replaced if it exists. Its folder is made if it is missing.
         write: Writes the content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One name a target: what a killed process left is overwritten, not added to.
+    # The name is always the same, so that the next writer replaces what a killed one has left.
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file:
@@ -96,7 +96,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_on_rank_0(backend: BaseDistBackend, path: Path, write: Callable[[], None]) -> None:
-    """Have rank 0 write; every rank must call it, and goes on when the file is complete.
+    """Write a file on rank 0; every rank must call this, and continues when the file is complete.
 
     Raises:
         RankError: On every rank, when rank 0 could not write.
@@ -105,7 +105,7 @@ def write_on_rank_0(backend: BaseDistBackend, path: Path, write: Callable[[], No
     if backend.rank == 0:
         try:
             write()
-        except Exception as error:  # whatever it is, the other ranks wait for word of it
+        except Exception as error:  # the other ranks wait for the result, whatever it is
             failure, cause = f"{type(error).__name__}: {error}", error
     failure = backend.broadcast_object(failure, src=0)
     if failure is not None:
@@ -116,7 +116,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any], *, link: bool = True)
     """Write a checkpoint atomically, then point `LATEST` in its folder to it.
 
     Raises:
-        UsageError: ``state`` holds something that could not be read back safely; names it.
+        UsageError: ``state`` holds an object that could not be read back safely; names it.
     """
     check_plain(state, "checkpoint")
     content = {"format": FORMAT, **state}
@@ -142,13 +142,13 @@ def write_safetensors(
 def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     """Read a checkpoint, a file with a state dict, or a ``.safetensors`` file.
 
-    Nothing in the file is run, and every byte of a checkpoint is held against its checksum.
+    No code in the file is run, and every byte of a checkpoint is compared with its checksum.
 
     Returns:
-        The content; weights alone come under ``state_dict``.
+        The content; weights alone are returned under ``state_dict``.
 
     Raises:
-        WeightsError: It is missing, too large or damaged, or holds no weights.
+        WeightsError: The file is missing, too large or damaged, or holds no weights.
     """
     path = Path(path)
     name = f"checkpoint {path}"
@@ -174,7 +174,7 @@ def checkpoints(folder: str | Path) -> list[Path]:
     """Return a folder's complete checkpoints, in the order in which they were written.
 
     Args:
-        folder: It need not exist. Links and temporary files in it are left out.
+        folder: The folder, which need not exist. Links and temporary files are left out.
     """
     found = [
         path
@@ -185,15 +185,15 @@ def checkpoints(folder: str | Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """Return the complete checkpoint that was written last; None where there is none."""
+    """Return the complete checkpoint that was written last; None if there is no checkpoint."""
     return next(reversed(checkpoints(folder)), None)
 
 
 def check_plain(value: Any, name: str) -> None:
-    """Refuse what ``torch.load(weights_only=True)`` would not read back.
+    """Refuse objects that ``torch.load(weights_only=True)`` would not read back.
 
     Raises:
-        UsageError: Names it, as ``name['key'][0]``.
+        UsageError: Names the object's place, as ``name['key'][0]``.
     """
     if isinstance(value, Mapping) and type(value).__module__ in ("builtins", "collections"):
         for key, entry in value.items():
@@ -214,7 +214,7 @@ def check_plain(value: Any, name: str) -> None:
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether a file is a checkpoint whose end is there: what a zip archive needs to be one."""
+    """Return whether a file is a checkpoint with its end, where a zip archive has its index."""
     try:
         with zipfile.ZipFile(path) as archive:
             [content] = [n for n in archive.namelist() if n.endswith("/data.pkl")]
@@ -224,7 +224,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder outlive a power failure."""
+    """Make the names in a folder survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

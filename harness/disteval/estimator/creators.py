@@ -1,4 +1,4 @@
-"""A user's creators: checked by the estimator, called on the workers."""
+"""A user's creators, which the estimator checks and the ranks call."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import cloudpickle
 from disteval.errors import HarnessError, UsageError
 
 Creator = Callable[[dict[str, Any]], Any]
-"""Makes a runner or a loader of the estimator's ``config``."""
+"""A function that makes a runner or a loader from the estimator's ``config``."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A creator, and what it is called.
+    """A creator with its name.
 
     Args:
-        name: For messages.
-        creator: What the user gave.
-        key: The same for the same creator, as long as the estimator lives.
+        name: The creator's name in messages.
+        creator: The user's function.
+        key: A number that the same creator keeps as long as the estimator lives.
 
     Raises:
-        UsageError: It can't be called, or can't be sent to workers.
+        UsageError: The creator can't be called, or can't be sent to ranks.
     """
 
     name: str
@@ -36,23 +36,23 @@ class Source:
             raise UsageError(f"{self.name} must be a function of a config, not {self.creator!r}")
         try:
             cloudpickle.dumps(self.creator)
-        except Exception as error:  # whatever it holds decides what is raised
+        except Exception as error:  # pickling runs code of the objects that the creator holds
             raise UsageError(
-                f"{self.name} can't be sent to workers ({type(error).__name__}: {error}); have it "
+                f"{self.name} can't be sent to ranks ({type(error).__name__}: {error}); have it "
                 f"create what it needs when it is called, from the config"
             ) from error
 
     def call(self, config: dict[str, Any]) -> Any:
-        """Return what it makes of a copy of the config.
+        """Return the creator's result for a copy of the config.
 
         Raises:
-            UsageError: It raised, or returned None.
+            UsageError: The creator raised, or returned None.
         """
         try:
             made = self.creator(dict(config))
         except HarnessError:
             raise
-        except Exception as error:  # whatever it is, it is the creator's
+        except Exception as error:  # the creator is the user's code
             raise UsageError(f"{self.name} raised {type(error).__name__}: {error}") from error
         if made is None:
             raise UsageError(f"{self.name} returned None; does it lack a return statement?")
@@ -60,7 +60,7 @@ class Source:
 
 
 class LoaderSources:
-    """Names creators of loaders, and knows again those that it was given before."""
+    """The creators of loaders that an estimator was given, each with a name and a key."""
 
     def __init__(self) -> None:
         self._known: list[Creator] = []
@@ -69,7 +69,7 @@ class LoaderSources:
         """Return a source for each creator.
 
         Raises:
-            UsageError: They are no list, or one of them can't be called, or not be sent.
+            UsageError: The argument is not a list, or a creator can't be called or sent.
         """
         if not isinstance(creators, Sequence):
             raise UsageError(f"loader creators are given as a list, not as {creators!r}")

@@ -1,4 +1,4 @@
-"""Training steps whose gradients are averaged over the ranks."""
+"""Models whose gradients are averaged over the ranks, and whose buffers are shared by them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+from disteval.registry import get_dist_backend
 
 
 class Distributed(nn.Module):  # type: ignore[misc]
     """A model whose `train_step` averages gradients over the process group; see `distribute`.
 
-    Its weights have the names that DistributedDataParallel gives them, ``module.`` and the model's.
+    The names of its weights begin with ``module.``, as those of DistributedDataParallel do.
 
     Attributes:
         module: The model itself.
@@ -25,7 +26,7 @@ class Distributed(nn.Module):  # type: ignore[misc]
     def __init__(self, model: nn.Module, **options: Any) -> None:
         super().__init__()
         self.module = model
-        # In a tuple it is no submodule of ours, which would give every weight a second name.
+        # A tuple hides it from torch; as a submodule it would give every weight a second name.
         self._parallel = (DistributedDataParallel(_TrainStep(model), **options),)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +47,7 @@ class Distributed(nn.Module):  # type: ignore[misc]
         return self._parallel[0](data, optimizer, **kwargs)
 
     def val_step(self, data: Any, optimizer: Any, **kwargs: Any) -> Any:
-        """Run the model's ``val_step``, without a word to other ranks."""
+        """Run the model's ``val_step``, without communicating with other ranks."""
         return self.module.val_step(data, optimizer, **kwargs)
 
     def no_sync(self) -> Any:
@@ -55,7 +56,7 @@ class Distributed(nn.Module):  # type: ignore[misc]
 
 
 class _TrainStep(nn.Module):  # type: ignore[misc]
-    """Has DistributedDataParallel see a whole training step as one forward pass."""
+    """A training step as the forward pass of a module, for DistributedDataParallel."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -68,17 +69,17 @@ class _TrainStep(nn.Module):  # type: ignore[misc]
 def distribute(model: nn.Module, **options: Any) -> nn.Module:
     """Wrap a model that has ``train_step`` so that training averages gradients over the ranks.
 
-    DistributedDataParallel averages what its own ``forward`` computed, and a ``train_step`` of the
-    module in it goes past that. Here the step itself is what it wraps.
+    DistributedDataParallel averages the gradients of its own ``forward``. A ``train_step`` of the
+    module that it wraps would go past that, so here the step itself is wrapped as a forward pass.
 
     Args:
         model: It has ``train_step(data, optimizer)`` and, to be validated, ``val_step``. It gets
             rank 0's weights.
-        **options: Of ``torch.nn.parallel.DistributedDataParallel``, such as ``device_ids``.
+        **options: Options of DistributedDataParallel, such as ``device_ids``.
 
     Returns:
-        A module with ``train_step``, ``val_step`` and ``module``; the model itself where
-        torch.distributed is not initialised, as on one rank there is nothing to average.
+        A module with ``train_step``, ``val_step`` and ``module``. Where torch.distributed is not
+        initialised, and there is nothing to average, the model itself.
 
     Raises:
         UsageError: The model has no ``train_step``.
@@ -94,7 +95,7 @@ def distribute(model: nn.Module, **options: Any) -> nn.Module:
 
 
 def inner(model: Any) -> Any:
-    """Return the model itself, out of what parallelises it."""
+    """Return the model itself, without the wrapper that runs it on several ranks or devices."""
     wrappers = (Distributed, DistributedDataParallel, DataParallel)
     return model.module if isinstance(model, wrappers) else model
 
@@ -105,26 +106,34 @@ def goes_past_reducer(model: Any) -> bool:
 
 
 def averages_gradients(model: Any) -> bool:
-    """Whether a model, or a part of it, is wrapped by what averages gradients over the ranks."""
+    """Whether a model or a part of it is wrapped, so that gradients are averaged over the ranks."""
     wrappers = (Distributed, DistributedDataParallel)
     return isinstance(model, nn.Module) and any(isinstance(m, wrappers) for m in model.modules())
 
 
 def share_buffers(model: Any, backend: BaseDistBackend) -> None:
-    """Give every rank rank 0's buffers, such as the statistics of batch norms.
+    """Give every rank rank 0's buffers, such as the statistics of batch normalisations.
 
-    A training step leaves other ones on each rank; with them ranks would evaluate different models.
+    Training leaves different ones on each rank, with which ranks would evaluate different models.
     """
     buffers: dict[str, torch.Tensor] = dict(inner(model).named_buffers())
     if backend.world_size == 1 or not buffers:
         return
-    # As bytes: NumPy lacks some of torch's dtypes.
+    # Buffers are sent as bytes, because NumPy lacks some of torch's dtypes.
     sent = {name: _bytes_of(b).numpy() for name, b in buffers.items()} if backend.rank == 0 else {}
     received = backend.broadcast_object(sent, src=0)
     with torch.no_grad():
         for name, buffer in buffers.items():
             values = torch.from_numpy(np.array(received[name])).view(buffer.dtype)
             buffer.copy_(values.reshape(buffer.shape))
+
+
+def fitting_backend() -> BaseDistBackend:
+    """Return the backend for torch.distributed's default group, or for one process without it."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return get_dist_backend("non_dist")
+    on_cpu = "cpu" in str(torch.distributed.get_backend_config())
+    return get_dist_backend("torch_cpu" if on_cpu else "torch_cuda")
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The estimator: a runner trained, evaluated and asked for predictions on several workers."""
+"""The estimator, which trains, evaluates and predicts on several ranks."""
 
 from __future__ import annotations
 
@@ -11,35 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from disteval.arguments import check_count
+from disteval.arguments import check_choice, check_count
 from disteval.errors import UsageError, WeightsError, WorldError
-from disteval.estimator import worker
+from disteval.estimator import rank
 from disteval.estimator.checkpoint import read_checkpoint, write_atomically
 from disteval.estimator.creators import Creator, LoaderSources, Source
 from disteval.estimator.progress import Display
 from disteval.estimator.records import Record
-from disteval.estimator.worker import Fit, Setup
 from disteval.metrics.base import BaseMetric
 from disteval.worlds import START_SECONDS, RayLauncher, World
 
-LAUNCHERS = ("local", "ray")
-DEVICES = ("cpu", "cuda")
 _log = logging.getLogger("disteval.estimator")
 
 
 class Estimator:
-    """Trains and evaluates what ``runner_creator`` returns, on several workers.
+    """Trains and evaluates the runner that ``runner_creator`` returns, on several ranks.
 
-    Workers are processes: on this machine, or actors of a Ray cluster. They start at once, and keep
-    the runner, its model and its loaders until `shutdown`; use it as a context manager. Creators
-    are pickled with cloudpickle and called on every worker, in an initialised process group of
-    torch.distributed; each gets a copy of ``config``.
+    Ranks are processes of this machine, or actors of a Ray cluster. They start at once, and keep
+    the runner, its model and its loaders until `shutdown`; use an estimator as a context manager.
+    Creators are pickled with cloudpickle and called on every rank with a copy of ``config``, when
+    the process group of torch.distributed is initialised.
 
     Args:
         runner_creator: Called as ``runner_creator(config)``; returns an `EpochBasedRunner` or an
-            `IterBasedRunner`. On several workers its model is wrapped here, unless it or a part of
-            it is: by `distribute`, or without steps of its own by DistributedDataParallel.
-        config: What creators are given.
+            `IterBasedRunner`. On several ranks its model is wrapped by `distribute`, or by
+            DistributedDataParallel if it has no steps, unless it or a part of it is wrapped.
+        config: The argument of creators.
         launcher: Where ranks run: ``local`` for processes of this machine, or ``ray``.
         world_size: The number of ranks.
         device: ``cpu``, or ``cuda`` to move each rank's model to a GPU of its own and to average
@@ -47,16 +44,16 @@ class Estimator:
         cpus_per_worker: CPUs that each rank reserves from Ray, and its computing threads; None
             shares the host's cores.
         gpus_per_worker: GPUs that each rank reserves from Ray; None stands for one with ``cuda``.
-        max_failures: How often a `fit` may lose its workers and go on with fresh ones.
-        address: ``auto`` or ``host:port`` of a Ray cluster; None starts one here, see
+        max_failures: How often a `fit` may lose ranks and continue with fresh ones.
+        address: ``auto`` or ``host:port`` of a Ray cluster; None starts Ray on this machine, see
             `disteval.worlds.RayLauncher`.
-        timeout: Seconds without a finished batch after which the workers have failed.
+        timeout: Seconds without a finished batch after which the ranks have failed.
         seed: Decides the model's first weights and the order of training samples.
         progress: Whether `fit` shows a bar and prints a line for each record.
 
     Raises:
-        UsageError: An argument can't work, or the runner's creator raised or returned no runner.
-        WorldError: The workers could not start; says what each was doing.
+        UsageError: An argument can't work, or ``runner_creator`` raised or returned no runner.
+        WorldError: The ranks could not start; says what each was doing.
     """
 
     def __init__(
@@ -76,19 +73,16 @@ class Estimator:
         progress: bool = True,
     ) -> None:
         runner = Source("runner_creator", runner_creator)
-        if launcher not in LAUNCHERS:
-            raise UsageError(f"launcher {launcher!r} is not known; use 'local' or 'ray'")
-        if device not in DEVICES:
-            raise UsageError(f"device {device!r} is not known; use 'cpu' or 'cuda'")
+        check_choice("launcher", launcher, ("local", "ray"))
+        check_choice("device", device, ("cpu", "cuda"))
         if launcher == "local" and address is not None:
             raise UsageError(
                 f"address={address!r} is the address of a Ray cluster; use it with launcher='ray'"
             )
         self.world_size = world_size
         self.max_failures = check_count("max_failures", max_failures, least=0)
-        self._setup = Setup(runner, dict(config or {}), seed, device == "cuda")
+        self._setup = rank.Setup(runner, dict(config or {}), seed, device)
         self._launcher = launcher
-        self._device = device
         self._cpus = cpus_per_worker
         self._gpus = gpus_per_worker
         self._address = address
@@ -104,26 +98,26 @@ class Estimator:
         workflow: Sequence[tuple[str, int]],
         max_epochs: int | None = None,
     ) -> list[Record]:
-        """Train, by a workflow such as ``[('train', 1), ('val', 1)]``.
+        """Train by a workflow such as ``[('train', 1), ('val', 1)]``.
 
-        Called again it goes on: weights, optimizer, epoch and iteration are as they were left.
+        A second call continues with the weights, optimizer, epoch and iteration of the first.
 
         Args:
             data_loaders: For each entry of the workflow, a creator of its loader: called as
                 ``creator(config)``, it returns a torch ``DataLoader`` over the whole data set,
-                whose ``batch_size`` is that of each worker; see
-                `disteval.estimator.loaders.with_sampler` for what becomes of it.
-            workflow: See `EpochBasedRunner.run`.
-            max_epochs: When training ends, counted from the first `fit` on; None leaves it to the
-                runner.
+                whose ``batch_size`` is that of each rank. `disteval.estimator.loaders.with_sampler`
+                says how each rank gets its share.
+            workflow: See `BaseRunner.run`.
+            max_epochs: The epoch at which training ends, counted from the first `fit`; None leaves
+                it to the runner.
 
         Returns:
             One record for each epoch and phase, see `disteval.estimator.records`.
 
         Raises:
             UsageError: An argument can't work, or a creator raised or returned no loader.
-            WorldError: A worker raised, was lost or made no progress, once more than
-                ``max_failures``; with the guilty worker's traceback.
+            WorldError: A rank raised, was lost or made no progress, once more than
+                ``max_failures``; with the traceback of the rank that failed.
         """
         sources = self._loaders.of(data_loaders)
         if not isinstance(workflow, Sequence) or len(sources) != len(workflow):
@@ -131,7 +125,7 @@ class Estimator:
                 f"data_loaders has {len(sources)} creators; it needs one for each entry of the "
                 f"workflow {workflow}"
             )
-        order = Fit(sources, list(workflow), max_epochs, secrets.token_hex(8))
+        order = rank.Fit(sources, list(workflow), max_epochs, secrets.token_hex(8))
         beginning = self._state() if self.max_failures else b""
         records: list[Record] = []
         failures = 0
@@ -141,7 +135,7 @@ class Estimator:
                 if lost is not None:
                     self._go_back(order.token, beginning, records, lost)
                 with Display(self._progress, records.append) as display:
-                    self._order(worker.fit, replace(order, records=len(records)), display=display)
+                    self._order(rank.fit, replace(order, records=len(records)), display=display)
                 return records
             except WorldError as error:
                 failures += 1
@@ -156,35 +150,35 @@ class Estimator:
 
         Args:
             data_loader_creator: As for `fit`.
-            metrics: Metrics by name, which get ``add(scores, labels)`` of what the model's
-                ``val_step`` returns; None stands for accuracy.
+            metrics: Metrics by name, which get ``add(scores, labels)`` with the scores and labels
+                that the model's ``val_step`` returns; None stands for accuracy.
 
         Returns:
-            The record of the evaluation: see `disteval.estimator.records`. A metric's result stands
-            under the metric's name; one with several values, under the name, ``_`` and the key.
+            The record of the evaluation: see `disteval.estimator.records`. A metric's result has
+            the metric's name; one with several values has the name, ``_`` and the key.
 
         Raises:
             UsageError: A creator or the model's steps can't be used.
-            CoverageError: The model's steps told of more or fewer samples than there are.
+            CoverageError: The model's steps counted more or fewer samples than there are.
             WorldError: As for `fit`.
         """
         [source] = self._loaders.of([data_loader_creator])
         with Display(self._progress) as display:
-            found = self._order(worker.evaluate, (source, metrics), display=display)
+            found = self._order(rank.evaluate, (source, metrics), display=display)
         record: Record = found[0]
         return record
 
     def predict(self, data_loader_creator: Creator) -> Any:
         """Compute the model's output for every sample of the loader's data set.
 
-        The output is what the model's ``predict_step(data)`` returns, with an entry for each sample
-        of the batch; without that method, the ``scores`` of its ``val_step``.
+        The output is the result of the model's ``predict_step(data)``, with an entry for each
+        sample of the batch; without that method, the ``scores`` of its ``val_step``.
 
         Args:
             data_loader_creator: As for `fit`.
 
         Returns:
-            An array whose row i belongs to sample i; a list, where the model returns no tensors.
+            An array whose row i belongs to sample i; a list where the model returns no tensors.
 
         Raises:
             UsageError: A creator or the model's steps can't be used.
@@ -192,7 +186,7 @@ class Estimator:
         """
         [source] = self._loaders.of([data_loader_creator])
         with Display(self._progress) as display:
-            shares = self._order(worker.predict, source, display=display)
+            shares = self._order(rank.predict, source, display=display)
         shares = [(places, rows) for places, rows in shares if len(places)]
         order = np.argsort(np.concatenate([places for places, _ in shares]))
         if all(isinstance(rows, np.ndarray) for _, rows in shares):
@@ -201,10 +195,10 @@ class Estimator:
         return [flat[at] for at in order]
 
     def save(self, path: str | Path) -> None:
-        """Write all that training goes on from to one file, on this machine, whole or not at all.
+        """Write the whole state of training to one file on this machine, atomically.
 
-        That is weights, optimizer, epoch, iteration, hooks, sampler and random generators. Up to
-        1 GiB; a larger state is for a checkpoint hook, which writes where the workers are.
+        It holds weights, optimizer, epoch, iteration, hooks, sampler and random generators, up to
+        1 GiB; a larger state needs a checkpoint hook, which writes on the ranks' own machines.
         """
         data = self._state()
         write_atomically(Path(path), lambda file: file.write(data))
@@ -226,14 +220,14 @@ class Estimator:
         data = Path(path).read_bytes()
         if self._world is None or not self._world.is_open:
             self._start()
-        self._order(worker.load, data)
+        self._order(rank.load, data)
 
     def get_model(self) -> Any:
         """Return a copy of the trained model, on the CPU and ready to evaluate."""
-        return self._order(worker.get_model)[0]
+        return self._order(rank.get_model)[0]
 
     def shutdown(self) -> None:
-        """End the workers; a second time does nothing."""
+        """End the ranks; a second call does nothing."""
         if self._world is not None:
             self._world.close()
 
@@ -251,14 +245,14 @@ class Estimator:
             )
         threads = None if self._cpus is None else max(1, int(self._cpus))
         self._world = World(
-            "torch_cuda" if self._device == "cuda" else "torch_cpu",
+            "torch_cuda" if self._setup.device == "cuda" else "torch_cpu",
             self.world_size,
             launcher=launcher,
             timeout=self._timeout,
             threads=threads,
         )
         try:
-            self._order(worker.prepare, self._setup, seconds=START_SECONDS)
+            self._order(rank.prepare, self._setup, seconds=START_SECONDS)
         except BaseException:
             self._world.close()
             raise
@@ -270,11 +264,11 @@ class Estimator:
         display: Display | None = None,
         seconds: float = 0.0,
     ) -> list[Any]:
-        """Have every worker run a function; what all of them refuse alike is raised as it is."""
+        """Run a function on every rank; an error that all ranks raise alike is raised as it is."""
         if self._world is None or not self._world.is_open:
             raise WorldError(
-                "the workers of this estimator have ended, and with them what they trained since "
-                "it was saved last; load() a checkpoint, or make another estimator"
+                "the ranks of this estimator have ended, and what they trained since the last "
+                "save is lost; load() a checkpoint, or make another estimator"
             )
         try:
             return self._world.run(
@@ -290,17 +284,17 @@ class Estimator:
             raise
 
     def _state(self) -> bytes:
-        data: bytes = self._order(worker.save)[0]
+        data: bytes = self._order(rank.save)[0]
         return data
 
     def _go_back(
         self, token: str, beginning: bytes, records: list[Record], error: WorldError
     ) -> None:
-        """Start fresh workers where a fit can go on, and forget the records of what is redone."""
+        """Start fresh ranks at the last checkpoint, and drop records that will be made again."""
         if self._world is not None:
             self._world.close()
         self._start()
-        kept, name = self._order(worker.restore, (token, beginning))[0]
+        kept, name = self._order(rank.restore, (token, beginning))[0]
         del records[kept:]
         _log.warning(
             "%s; going on from %s",

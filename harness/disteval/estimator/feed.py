@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch.utils.data
+from torch.utils.data import DistributedSampler
 
 from disteval.errors import UsageError
 from disteval.estimator import rng
 
 
 class Feed:
-    """The batches of one loader; knows where in a pass it is, and can go on there.
+    """The batches of one loader, which remembers its place in a pass and can continue from there.
 
-    A pass that is resumed in its middle is begun with the generators as they were at its start, its
-    first batches are drawn and dropped, and the generators are put back: so it goes on with the
-    very samples that would have come.
+    To continue in the middle of a pass, the pass is begun with the random number generators as they
+    were at its start, its first batches are drawn and dropped, and the generators are put back. So
+    the samples that follow are those that would have followed.
 
     Args:
-        loader: Any sized iterable of batches.
+        loader: Any iterable of batches with a length.
         epoch: The number of the first pass.
+
+    Attributes:
+        done: The batches of the current pass that were handed out.
     """
 
     def __init__(self, loader: Any, epoch: int = 0) -> None:
@@ -33,7 +36,7 @@ class Feed:
 
     @property
     def running(self) -> bool:
-        """Whether a pass has begun."""
+        """Whether a pass has begun and was not ended."""
         return self._iterator is not None
 
     @property
@@ -42,7 +45,7 @@ class Feed:
         return self._exhausted or 0 < len(self.loader) <= self.done
 
     def begin(self) -> None:
-        """Begin a pass, or go on with the one that was resumed."""
+        """Begin a pass, or continue the one that was resumed."""
         now = rng.capture()
         if self._start is not None:
             rng.restore(self._start)
@@ -53,39 +56,39 @@ class Feed:
         if self.done:
             rng.restore(now)
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the rest of the pass."""
+    def batches(self, *, to_the_end: bool) -> Iterator[Any]:
+        """Yield the rest of the pass.
+
+        Args:
+            to_the_end: Whether to go on until the loader ends, whatever its length says.
+
+        Raises:
+            UsageError: The loader ended before its length, and ``to_the_end`` is false.
+        """
         assert self._iterator is not None
-        for batch in self._iterator:
+        while to_the_end or not self.complete:
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                if to_the_end:
+                    break
+                raise UsageError(
+                    f"the loader has length {len(self.loader)} but ended after {self.done} "
+                    f"batches; give one whose length is right"
+                ) from None
             self.done += 1
             yield batch
         self._exhausted = True
 
-    def next(self) -> Any:
-        """Return the next batch of the pass.
-
-        Raises:
-            UsageError: There is none, though the loader's length says so.
-        """
-        assert self._iterator is not None
-        try:
-            batch = next(self._iterator)
-        except StopIteration:
-            raise UsageError(
-                f"the loader has length {len(self.loader)} but ended after {self.done} batches"
-            ) from None
-        self.done += 1
-        return batch
-
     def end(self) -> None:
-        """Let the next pass follow."""
+        """End the pass; `begin` starts the next."""
         self.epoch += 1
         self.done = 0
         self._iterator = self._start = None
         self._exhausted = False
 
     def position(self) -> dict[str, int]:
-        """Return the place in the loader, for `go_to`."""
+        """Return the place in the loader, which is the same on every rank, for `go_to`."""
         ended = self.complete
         return {
             "epoch": self.epoch + ended,
@@ -94,15 +97,15 @@ class Feed:
         }
 
     def start_of_pass(self) -> rng.RngState | None:
-        """Return the generators' state at the start of a pass that is in its middle."""
+        """Return this rank's generators at the start of a pass; None outside of a pass."""
         return None if self.complete or not self.done else self._start
 
     def go_to(self, position: Mapping[str, int], start: Mapping[str, Any] | None) -> None:
-        """Go to a place; to the start of its pass, where the middle can't be found again.
+        """Go to a place in a pass, or to the start of that pass if the place can't be found.
 
         Args:
-            position: What `position` returned.
-            start: This rank's `start_of_pass`; None where the world size is another.
+            position: The result of `position`.
+            start: This rank's result of `start_of_pass`; None if the world size has changed.
         """
         self.epoch = position["epoch"]
         if start is not None and position["length"] == len(self.loader):
@@ -111,7 +114,10 @@ class Feed:
 
 
 def sampler_with_epoch(loader: Any) -> Any | None:
-    """Return what shuffles a loader by epoch: its sampler, batch sampler, or the latter's."""
+    """Return the object that shuffles a loader by epoch; None if nothing has ``set_epoch``.
+
+    It is the loader's ``sampler``, its ``batch_sampler``, or the latter's ``sampler``.
+    """
     batch_sampler = getattr(loader, "batch_sampler", None)
     found = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", 0))
     for sampler in found:
@@ -120,12 +126,21 @@ def sampler_with_epoch(loader: Any) -> Any | None:
     return None
 
 
-def surplus(loader: Any) -> int:
-    """Return how many samples more than there are a ``DistributedSampler`` deals to all ranks.
+def check_exact(loader: Any) -> None:
+    """Refuse a validation loader whose sampler gives equally many samples to each rank.
 
-    It repeats some so that all have equally many, or leaves some out, and the number is negative.
+    Raises:
+        UsageError: A ``DistributedSampler`` repeats samples for that, or leaves some out.
     """
     sampler = sampler_with_epoch(loader)
-    if not isinstance(sampler, torch.utils.data.DistributedSampler):
-        return 0
-    return int(sampler.total_size - len(sampler.dataset))
+    if not isinstance(sampler, DistributedSampler):
+        return
+    surplus = int(sampler.total_size - len(sampler.dataset))
+    if surplus:
+        what = (
+            f"counts {surplus} samples twice" if surplus > 0 else f"leaves out {-surplus} samples"
+        )
+        raise UsageError(
+            f"the validation loader's DistributedSampler {what}; to count each sample once, give "
+            f"sampler=ShardPlan(size, world_size, rank, pad=False).indices"
+        )

@@ -1,4 +1,4 @@
-"""A user's loader, dealt to the workers: for training shuffled, for validation exactly once."""
+"""A user's loader, split over the ranks: shuffled for training, exactly once for validation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PlanSampler(Sampler):  # type: ignore[misc]
     """Draws one rank's samples in the order of its plan, the same in every epoch.
 
     Attributes:
-        plan: Which samples these are.
+        plan: The plan of the rank's samples.
     """
 
     def __init__(self, plan: ShardPlan) -> None:
@@ -49,18 +49,19 @@ def with_sampler(
     left out. For validation every sample is drawn once over all ranks, in the data set's order,
     whatever ``shuffle`` and ``drop_last`` say, and a ``DistributedSampler`` is replaced.
 
-    What chooses samples in its own way stays as it is for training on one rank, or if it has
-    ``num_replicas`` and ``rank`` that are those of this rank; otherwise it is refused.
+    Another sampler, batch sampler or iterable data set stays as it is for training on one rank, or
+    if its ``num_replicas`` and ``rank`` are those of this rank; otherwise it is refused.
 
     Args:
-        loader: What the user's creator returned. Its ``batch_size`` is that of each rank.
-        rank: Whose share.
-        world_size: How many ranks share the data set.
-        training: Whether to train on it, or to validate.
-        seed: With the epoch, decides the order of a shuffled training loader.
+        loader: The user's loader. Its ``batch_size`` is that of each rank.
+        rank: The rank whose share is returned.
+        world_size: The number of ranks that share the data set.
+        training: Whether the loader is for training, or else for validation.
+        seed: Decides, with the epoch, the order of a shuffled training loader.
 
     Raises:
-        UsageError: It is no ``DataLoader``, or can't be dealt without a guess; says what would do.
+        UsageError: The argument is not a ``DataLoader``, or can't be split without a guess; says
+            which loader can.
     """
     if not isinstance(loader, DataLoader):
         raise UsageError(f"a torch DataLoader is needed, not {type(loader).__name__}")
@@ -88,33 +89,33 @@ def with_sampler(
 
 
 def deal(loader: Any, backend: BaseDistBackend, training: bool, seed: int) -> DataLoader:
-    """Return this rank's share of a user's loader, see `with_sampler`; there must be one.
+    """Return this rank's share of a user's loader, see `with_sampler`; it must not be empty.
 
     Raises:
-        UsageError: It can't be dealt, has no samples, or no batch to train on.
+        UsageError: The loader can't be split, has no samples, or no batch to train on.
     """
     dealt = with_sampler(loader, backend.rank, backend.world_size, training, seed)
     if hasattr(dealt.dataset, "__len__") and not len(dealt.dataset):
         raise UsageError("the data set is empty; give one with samples")
     if training and len(dealt) == 0:
         raise UsageError(
-            f"each of {backend.world_size} workers gets {len(dealt.sampler)} samples, and with "
+            f"each of {backend.world_size} ranks gets {len(dealt.sampler)} samples, and with "
             f"drop_last no batch of {dealt.batch_size}; make batches smaller"
         )
     return dealt
 
 
 def places_of(loader: DataLoader) -> list[int] | None:
-    """Return the place in the data set of each sample that a dealt validation loader draws.
+    """Return the place in the data set of each sample that a rank's validation loader draws.
 
-    None where nobody can know: of an iterable data set.
+    An iterable data set has no places; None is returned for it.
     """
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     return sampler.plan.indices.tolist() if isinstance(sampler, PlanSampler) else None
 
 
 def _chooser(loader: DataLoader) -> Any:
-    """Return what decides which samples a loader draws."""
+    """Return the object that decides which samples a loader draws."""
     if isinstance(loader.dataset, IterableDataset):
         return loader.dataset
     if loader.batch_sampler is None:
@@ -124,7 +125,7 @@ def _chooser(loader: DataLoader) -> Any:
 
 
 def _draws_otherwise(sampler: Any) -> bool:
-    """Whether a sampler does not draw each sample of its data set once."""
+    """Return whether a random sampler does not draw each sample of its data set once."""
     if isinstance(sampler, RandomSampler):
         return bool(sampler.replacement or sampler.num_samples != len(sampler.data_source))
     return False
@@ -148,14 +149,14 @@ def _refusal(chooser: Any, world_size: int, training: bool) -> str:
             f"data set once: leave it out, or give a torch.utils.data.Subset of the data"
         )
     return (
-        f"the loader chooses its samples by {name}{how}, which can't be dealt to {world_size} "
-        f"workers without changing what it means; give {remedy}, or let it have num_replicas and "
+        f"the loader chooses its samples by {name}{how}, which can't be split over {world_size} "
+        f"ranks without changing what it means; give {remedy}, or let it have num_replicas and "
         f"rank and choose for that rank alone"
     )
 
 
 def _choosing(loader: DataLoader, sampler: Sampler, drop_last: bool) -> DataLoader:
-    """Copy a loader, its class and every option included, to draw what ``sampler`` says."""
+    """Copy a loader, with its class and every option, so that ``sampler`` chooses its samples."""
     clone = copy.copy(loader)
     fields: dict[str, Any] = {"sampler": sampler, "_iterator": None}
     if loader.batch_sampler is not None:
@@ -163,6 +164,6 @@ def _choosing(loader: DataLoader, sampler: Sampler, drop_last: bool) -> DataLoad
         fields["batch_sampler"] = BatchSampler(sampler, size, drop_last)
         if loader.batch_size is not None:
             fields["drop_last"] = drop_last
-    # DataLoader refuses to have these set, lest iterators that it already has go by others.
+    # DataLoader refuses to set these attributes, because of iterators that it may have.
     clone.__dict__.update(fields)
     return clone

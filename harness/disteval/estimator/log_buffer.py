@@ -1,4 +1,4 @@
-"""What steps and hooks report: running averages for a log line, and exact sums of a phase."""
+"""The variables that steps and hooks report, as averages for log lines and sums for records."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LogBuffer:
     """The variables of the current phase on this rank.
 
     Attributes:
-        val_history: Each variable's values since `clear`, one an update.
+        val_history: Each variable's values since `clear`, one for each update.
         n_history: Their weights, such as the samples of a batch.
-        output: What `average` found last.
+        output: The result of the last `average`.
         ready: Whether `output` is new.
     """
 
@@ -57,7 +57,7 @@ class LogBuffer:
             record: Whether they belong in the phase's record, or in log lines alone.
 
         Raises:
-            UsageError: A value is no number. Nothing was added.
+            UsageError: A value is not a number. Nothing was added.
         """
         found = {name: number(name, value) for name, value in variables.items()}
         for name, value in found.items():
@@ -76,7 +76,7 @@ class LogBuffer:
         self.ready = True
 
     def sums(self) -> dict[str, WeightedSum]:
-        """Sum each variable that belongs in the record, over the whole phase."""
+        """Return the sum over the phase of each variable that belongs in the record."""
         return {
             name: _sum(values, self.n_history[name])
             for name, values in self.val_history.items()
@@ -85,10 +85,10 @@ class LogBuffer:
 
 
 def number(name: str, value: Any) -> float:
-    """Return what a step reported under ``name`` as a float.
+    """Return the value that a step reported under ``name`` as a float.
 
     Raises:
-        UsageError: It is no number and no tensor with one element.
+        UsageError: The value is neither a number nor a tensor with one element.
     """
     try:
         if isinstance(value, str):
@@ -101,13 +101,13 @@ def number(name: str, value: Any) -> float:
 
 
 def averages(ranks: Sequence[Mapping[str, WeightedSum]]) -> dict[str, float]:
-    """Average variables over all ranks' batches, weighted, and rounded once.
+    """Return the weighted means over all ranks' batches, each rounded once.
 
     Args:
         ranks: Each rank's `LogBuffer.sums`; a rank may lack a variable.
 
     Returns:
-        The float64 nearest to each weighted mean, which no split over ranks or order changes.
+        The float64 nearest to each mean, whatever the order and the split over ranks.
     """
     found: dict[str, float] = {}
     for name in dict.fromkeys(name for sums in ranks for name in sums):
@@ -120,7 +120,7 @@ def averages(ranks: Sequence[Mapping[str, WeightedSum]]) -> dict[str, float]:
 
 
 def _sum(values: Sequence[float], weights: Sequence[int]) -> WeightedSum:
-    # A phase's batches have few sizes, so few sums and few products of large integers.
+    # A phase's batches have few sizes, so there are few products of large integers.
     total = np.zeros(4, dtype=object)
     by_weight = np.asarray(weights)
     for weight in sorted(set(weights)):

@@ -1,4 +1,4 @@
-"""What the estimator shows of a training: a bar for the phase that runs, a line for each record."""
+"""The display of a training: a bar for the current phase, and a line for each record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Display:
         self._total: dict[int, int] = {}
 
     def on_progress(self, rank: int, done: int, total: int) -> None:
-        """A rank has done so many batches of its phase."""
+        """Take the number of batches of its phase that a rank has done."""
         if done < self._done.get(rank, 0) or total != self._total.get(rank):
             self._done.pop(rank, None)
         self._done[rank], self._total[rank] = done, total
@@ -41,7 +41,7 @@ class Display:
         self._bar.update(sum(self._done.values()) - self._bar.n)
 
     def on_note(self, _rank: int, record: dict[str, Any]) -> None:
-        """A phase has ended, of which a rank tells the record."""
+        """Take the record of a phase that has ended."""
         self._on_record(record)
         if self._shown:
             self._bar.clear()
@@ -58,7 +58,7 @@ class Display:
 
 
 def line_of(record: dict[str, Any]) -> str:
-    """Put a record into one line."""
+    """Return a record as one line of text."""
     parts = [f"epoch {record['epoch']:<3}", f"{record['mode']:<5}"]
     for name, value in record.items():
         if name == "images_per_second":

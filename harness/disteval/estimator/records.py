@@ -1,13 +1,13 @@
-"""A phase's record: what it did and found over all ranks, the same on each.
+"""The record of a phase: what was done and found on all ranks together, the same on each.
 
 ========================  =====================================================================
 ``epoch``, ``iter``       passes and iterations that were trained when the phase had ended
 ``mode``                  ``train`` or ``val``
-``num_samples``           samples over all ranks
+``num_samples``           samples on all ranks
 ``loss``, each log_var    mean over all ranks' batches, weighted by samples, rounded once
 ``lr``                    train: the first parameter group's learning rate at the last iteration
-``images_per_second``     samples over seconds
-``seconds``               of the slowest rank
+``images_per_second``     samples divided by seconds
+``seconds``               the time that the slowest rank took
 ``accuracy``              val, where the step returns scores and labels: ``correct / evaluated``
 ``correct``               samples whose label has the best score, an integer
 ``evaluated``             samples with a score, an integer
@@ -16,30 +16,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from disteval.estimator.context import Context
 from disteval.estimator.log_buffer import LogBuffer, averages
-
-if TYPE_CHECKING:
-    from disteval.estimator.phases import Phases
 
 Record = dict[str, Any]
 
 
 def gather_record(
-    runner: Phases,
-    mode: str,
-    buffer: LogBuffer,
-    samples: int,
-    seconds: float,
-    scored: int = 0,
+    context: Context, mode: str, buffer: LogBuffer, samples: int, seconds: float, scored: int = 0
 ) -> tuple[Record, list[int]]:
-    """Make a phase's record, with one collective; every rank must call it.
+    """Make the record of a phase with one collective; every rank must call this.
 
     Args:
-        runner: Its backend, epoch and iteration are used.
+        context: The runner, whose backend, epoch and iteration are used.
         mode: ``train`` or ``val``.
-        buffer: What the phase's steps reported on this rank.
+        buffer: The variables that the phase's steps reported on this rank.
         samples: This rank's samples.
         seconds: This rank's time.
         scored: This rank's samples with a score.
@@ -48,13 +41,13 @@ def gather_record(
         The record, and every rank's ``scored``.
     """
     mine = (samples, seconds, scored, {k: tuple(v) for k, v in buffer.sums().items()})
-    ranks = runner.backend.all_gather_object(mine)
+    ranks = context.backend.all_gather_object(mine)
     total, slowest = sum(rank[0] for rank in ranks), max(rank[1] for rank in ranks)
-    epoch, iteration = runner.trained()
+    epoch, iteration = context.trained()
     record: Record = {"epoch": epoch, "iter": iteration, "mode": mode, "num_samples": total}
     record |= averages([rank[3] for rank in ranks])
-    if mode == "train" and runner.optimizer is not None:
-        record["lr"] = runner.first_lr()
+    if mode == "train" and context.optimizer is not None:
+        record["lr"] = context.first_lr()
     record["images_per_second"] = total / slowest if slowest else 0.0
     record["seconds"] = slowest
     return record, [rank[2] for rank in ranks]

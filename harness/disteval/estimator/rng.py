@@ -1,4 +1,4 @@
-"""The state of the random number generators that a training draws from, in plain containers."""
+"""The state of the random number generators that a training uses, in plain containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 RngState = dict[str, Any]
-"""Tensors, lists and numbers alone, so that ``torch.load(weights_only=True)`` reads it."""
+"""Tensors, lists and numbers, which ``torch.load(weights_only=True)`` reads."""
 
 
 def capture() -> RngState:
@@ -29,7 +29,7 @@ def capture() -> RngState:
 
 
 def restore(state: Mapping[str, Any]) -> None:
-    """Set the generators to what `capture` returned; a GPU's only where both have one."""
+    """Set the generators to the result of `capture`; a GPU's only if there was and is a GPU."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal.tolist()), gauss))
     keys, position, has_gauss, cached = state["numpy"]
@@ -51,7 +51,7 @@ def derive(seed: int, iteration: int, rank: int) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Leave the generators as they were, whatever is drawn inside."""
+    """Put the generators back at the end, whatever is drawn inside."""
     state = capture()
     try:
         yield

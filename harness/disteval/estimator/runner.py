@@ -1,79 +1,50 @@
-"""What runs a workflow: phases of training and validation, one record each, from any place on."""
+"""The runners, which train and validate by a workflow and call hooks at the stages of a run."""
 
 from __future__ import annotations
 
-import logging
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from disteval.contract import BaseDistBackend
+from disteval.arguments import check_count
 from disteval.errors import UsageError
-from disteval.estimator import rng
-from disteval.estimator import state as states
-from disteval.estimator.checkpoint import (
-    load_weights,
-    read_checkpoint,
-    write_checkpoint,
-    write_on_rank_0,
-)
+from disteval.estimator import rng, steps
+from disteval.estimator.context import Context
+from disteval.estimator.course import Flow
 from disteval.estimator.distributed import averages_gradients
-from disteval.estimator.phases import Phases
-from disteval.estimator.records import Record
-from disteval.estimator.workflow import Flow, Workflow, agree
+from disteval.estimator.feed import Feed
+from disteval.estimator.hooks.build import Config, training_hooks
+from disteval.estimator.hooks.hook import Hook, priority_of
+from disteval.estimator.records import Record, gather_record
+from disteval.estimator.validation import validate
+from disteval.estimator.workflow import Workflow, agree
 
 
-class BaseRunner(Phases):
+class Phase(NamedTuple):
+    """A part of a turn of the workflow, of which there is one record.
+
+    Attributes:
+        mode: ``train`` or ``val``.
+        loader: This rank's batches.
+        limit: The number of iterations; None for a whole pass over the loader.
+    """
+
+    mode: str
+    loader: Any
+    limit: int | None
+
+
+class BaseRunner(Context, ABC):
     """Runs phases of training and validation, and calls hooks at their stages.
 
     The interface follows MMCV 1.x's runners. Averages in records are exact over all batches and
-    ranks, validation never changes what training draws, and a state is complete: training that goes
-    on from one does what it would have done, to the bit where the hardware does.
-
-    Args:
-        model: Has ``train_step(data, optimizer)`` and ``val_step(data, optimizer)``, which return a
-            dict with ``loss`` (a tensor; for training), ``log_vars`` (numbers by name) and
-            ``num_samples``; and for accuracy ``scores`` (B, classes) and ``labels`` (B,). On
-            several ranks wrap it with `disteval.estimator.distributed.distribute`.
-        batch_processor: The older way: called as ``batch_processor(model, data, train_mode=…)``
-            instead of the model's steps; returns the same. On several ranks wrap a model that it
-            calls with DistributedDataParallel.
-        optimizer: A torch optimizer, or several by name.
-        work_dir: Where hooks write.
-        logger: Where log lines go.
-        meta: Facts for checkpoints, in plain containers; ``seed`` seeds the generators when
-            training goes on at another world size.
-        max_iters: Where training ends, for an `IterBasedRunner`.
-        max_epochs: Where training ends; see `run`.
-        backend: Moves what ranks tell each other; None stands for the one that fits
-            torch.distributed's process group, or for one process where there is none.
-
-    Raises:
-        UsageError: Both ``max_iters`` and ``max_epochs`` were given.
+    ranks, and validation never changes what training draws. The arguments and attributes are those
+    of `disteval.estimator.context.Context`.
     """
 
     limited_by: ClassVar[str]
-    """What ends training: ``max_epochs`` or ``max_iters``."""
-
-    def __init__(
-        self,
-        model: Any,
-        batch_processor: Callable[..., Any] | None = None,
-        optimizer: Any = None,
-        work_dir: str | Path | None = None,
-        logger: logging.Logger | None = None,
-        meta: Mapping[str, Any] | None = None,
-        max_iters: int | None = None,
-        max_epochs: int | None = None,
-        *,
-        backend: BaseDistBackend | None = None,
-    ) -> None:
-        super().__init__(model, batch_processor, optimizer, work_dir, logger, meta, backend)
-        if max_iters is not None and max_epochs is not None:
-            raise UsageError("give one of max_iters and max_epochs, not both")
-        self.max_epochs = max_epochs
-        self.max_iters = max_iters
+    """The attribute that says where training ends: ``max_epochs`` or ``max_iters``."""
 
     def run(
         self, data_loaders: Sequence[Any], workflow: Workflow, max_epochs: int | None = None
@@ -81,10 +52,10 @@ class BaseRunner(Phases):
         """Run a workflow, turn after turn, until training has come to its end.
 
         The end is a total: a runner at epoch 2 with ``max_epochs`` 5 trains 3 more epochs, and one
-        that is at its end already trains none and returns no records. The turn in which training
-        ends is finished, so validation that follows is not left out. A workflow of ``val`` alone is
-        run for one turn. Run again, it goes on from ``epoch`` and ``iter``; resumed from a
-        checkpoint with the same workflow, it goes on within the turn, and finishes it.
+        that is at its end trains none and returns no records. The turn in which training ends is
+        finished, with its validation. A workflow of ``val`` alone is run for one turn. A second
+        call continues from ``epoch`` and ``iter``. After `resume` with the same workflow, a run
+        continues within the turn and finishes it.
 
         Args:
             data_loaders: For each entry of the workflow, this rank's batches: any iterable with a
@@ -94,159 +65,197 @@ class BaseRunner(Phases):
             max_epochs: The end from now on, in epochs; None leaves it as it is.
 
         Returns:
-            The records of this run, one a phase.
+            The records of this run, one for each phase.
 
         Raises:
             UsageError: On every rank, before anything begins, when the arguments can't work.
         """
-        self._flows, end = agree(self, data_loaders, workflow, max_epochs)
-        self._feeds = []
-        trained = [self._feed(flow.loader) for flow in self._flows if flow.mode == "train"]
-        pending = self._next
-        self._go_to(pending if trained else None)
+        flows, end = agree(self, data_loaders, workflow, lambda it: self._end(it, max_epochs))
+        trains = self.course.begin(flows, self.epoch)
+        phases = [phase for flow in flows for phase in self._phases_of(flow)]
         if end is not None:
-            self._set_end(end)
+            self._set_end(end, phases)
         first = len(self.records)
         self.call_hook("before_run")
-        if trained:
+        if trains:
             self._warn_if_not_averaged()
-            self._take_generators()
-        while self._phase or not trained or self._is_due():
-            self._run_turn()
-            self._phase = self._done = 0
-            if not trained:
+            if self._generators is not None:
+                rng.restore(self._generators)
+            self._generators = None
+        # A turn that was resumed in its middle is finished, also if training is at its end.
+        while self.course.phase or not trains or self._is_due():
+            for at in range(self.course.phase, len(phases)):
+                self.course.phase = at
+                mode, loader, limit = phases[at]
+                if mode == "val":
+                    self._validate(loader, limit)
+                elif self._is_due() and (limit is None or self.course.done < limit):
+                    self._train(loader, limit)
+                self.course.done = 0
+            self.course.phase = 0
+            if not trains:
                 break
         self.call_hook("after_run")
-        self._next = self.place() if trained else pending
+        if trains:
+            self.course.pending = self.course.place()
         return self.records[first:]
 
     @abstractmethod
     def train(self, data_loader: Any, **kwargs: Any) -> None:
         """Train on a loader, and publish the record."""
 
-    def save_checkpoint(
-        self,
-        out_dir: str | Path,
-        filename_tmpl: str | None = None,
-        save_optimizer: bool = True,
-        meta: Mapping[str, Any] | None = None,
-        create_symlink: bool = True,
-    ) -> Path:
-        """Write the state to a file; every rank must call it, and rank 0 writes.
-
-        The file appears whole or not at all, and every rank goes on when it is there.
+    def val(self, data_loader: Any, **kwargs: Any) -> None:
+        """Validate over a whole loader, and publish the record.
 
         Args:
-            out_dir: The folder, which is made if it is missing.
-            filename_tmpl: ``{}`` stands for the number of epochs or iterations that are complete;
-                None for ``epoch_{}.pt`` or ``iter_{}.pt``.
-            save_optimizer: Whether to keep the optimizers' state.
-            meta: Facts that are kept beside the runner's.
-            create_symlink: Whether the link ``latest.pt`` shall lead to it.
-
-        Returns:
-            The file.
-
-        Raises:
-            RankError: On every rank, when it could not be written.
+            data_loader: This rank's batches.
+            **kwargs: Arguments of each ``val_step``.
         """
-        epoch, iteration = self.trained()
-        template = filename_tmpl or ("epoch_{}.pt" if self.by_epoch else "iter_{}.pt")
-        path = Path(out_dir) / template.format(epoch if self.by_epoch else iteration)
-        state = states.collect(self, optimizer=save_optimizer, meta=meta)
-        write_on_rank_0(
-            self.backend, path, lambda: write_checkpoint(path, state, link=create_symlink)
-        )
-        return path
+        self._validate(data_loader, None, **kwargs)
 
-    def load_checkpoint(
-        self, filename: str | Path, map_location: Any = "cpu", strict: bool = False
-    ) -> dict[str, Any]:
-        """Take the weights of a file, and nothing else of it.
+    def _train(self, loader: Any, count: int | None, **kwargs: Any) -> None:
+        """Train for a number of iterations, or else to the end of a pass; publish the record."""
+        self._begin_phase("train", loader)
+        feed = self.course.feed(loader, self.epoch)
+        if not self.by_epoch:
+            self.epoch = feed.epoch
+        samples, begin, ended = 0, time.perf_counter(), False
+        while not ended:
+            if not feed.running:
+                self.call_hook("before_train_epoch")
+                feed.begin()
+            for batch in feed.batches(to_the_end=count is None):
+                samples += self._train_batch(feed, batch, **kwargs)
+                self.course.done += count is not None
+                if self.on_progress is not None:
+                    done = (feed.done, len(loader)) if count is None else (self.course.done, count)
+                    self.on_progress(*done)
+                if count is not None and (self.course.done >= count or not self._is_due()):
+                    ended = True
+                    break
+            if ended or count is None:
+                ended, seconds = True, time.perf_counter() - begin
+                self.publish(gather_record(self, "train", self.log_buffer, samples, seconds)[0])
+            if feed.complete:
+                self.call_hook("after_train_epoch")
+                feed.end()
+                self.epoch += 1
+
+    def _train_batch(self, feed: Feed, batch: Any, **kwargs: Any) -> int:
+        self.data_batch = batch
+        self.inner_iter = feed.done - 1
+        self.call_hook("before_train_iter")
+        self.outputs = steps.train_step(self, batch, **kwargs)
+        samples = steps.report(self.outputs, self.log_buffer)
+        self.course.in_step = True
+        try:
+            self.call_hook("after_train_iter")
+        finally:
+            self.course.in_step = False
+        self.iter += 1
+        return samples
+
+    def _validate(self, loader: Any, limit: int | None, **kwargs: Any) -> None:
+        self._begin_phase("val", loader)
+        self.publish(validate(self, loader, limit=limit, stages=True, **kwargs))
+        self.call_hook("after_val_epoch")
+
+    def _begin_phase(self, mode: str, loader: Any) -> None:
+        self.mode = mode
+        self.data_loader = loader
+        self.log_buffer.clear()
+        if mode == "train":
+            self.model.train()
+            self.course.pending = self._generators = None
+
+    def register_hook(self, hook: Hook, priority: str | int = "NORMAL") -> None:
+        """Attach a hook, after those of the same priority.
 
         Args:
-            filename: A checkpoint, a file with a state dict, or a ``.safetensors`` file.
-            map_location: See ``torch.load``.
-            strict: Whether names that are missing or unexpected are an error; a warning otherwise.
-
-        Returns:
-            What the file holds.
+            hook: An instance of a subclass of `Hook`.
+            priority: A name of `disteval.estimator.hooks.PRIORITIES`, or an integer from 0 to 100;
+                hooks are called in rising order.
 
         Raises:
-            WeightsError: It is missing or damaged, or does not fit the model.
+            UsageError: The object is not a hook, or the priority is not known.
         """
-        found = read_checkpoint(filename, map_location)
-        wrong = load_weights(self.model, found["state_dict"], str(filename), strict=strict)
-        if wrong:
-            self.logger.warning("%s: missing or unexpected: %s", filename, ", ".join(wrong))
-        return found
+        if not isinstance(hook, Hook):
+            raise UsageError(f"{hook!r} is not a hook; subclass disteval.estimator.hooks.Hook")
+        hook.priority = priority_of(priority)
+        at = sum(other.priority <= hook.priority for other in self.hooks)
+        self.hooks.insert(at, hook)
 
-    def resume(
+    def register_training_hooks(
         self,
-        checkpoint: str | Path | Mapping[str, Any],
-        resume_optimizer: bool = True,
-        map_location: Any = "cpu",
+        lr_config: Config,
+        optimizer_config: Config = None,
+        checkpoint_config: Config = None,
+        log_config: Config = None,
+        momentum_config: Hook | None = None,
+        timer_config: Config = {"type": "IterTimerHook"},  # noqa: B006 - it is only read
+        custom_hooks_config: list[Any] | Mapping[str, Any] | Hook | None = None,
     ) -> None:
-        """Take the whole state of a checkpoint, so that `run` goes on from there.
+        """Attach the usual hooks, each at its usual priority, and one that has samplers shuffle.
 
-        Training resumed with as many ranks does what training not interrupted would have done: the
-        shuffling and whatever is drawn included, also in the middle of an epoch. With another
-        number of ranks there is no state of each rank's generators; they are seeded from
-        ``meta['seed']`` (else the sampler's seed, else 0), the iteration and the rank, and an epoch
-        that was interrupted in its middle is begun anew. The record of a phase that was resumed in
-        its middle covers what was run since.
+        Each is given as a dict of its arguments, as a `Hook`, or as None to leave it out.
+        Checkpoints come after hooks of priority ``NORMAL``, so that they hold the state of these,
+        and loggers come last.
 
         Args:
-            checkpoint: A file of `save_checkpoint`, or what `state_dict` returned.
-            resume_optimizer: Whether to take the optimizers' state.
-            map_location: See ``torch.load``.
+            lr_config: ``dict(policy='step', step=[2])``; policies are ``fixed``, ``step``,
+                ``cosine`` and ``poly``. ``VERY_HIGH``.
+            optimizer_config: ``dict(grad_clip=dict(max_norm=1.0))``, or ``{}``; without it there is
+                no backward pass, unless the model's step runs one. ``ABOVE_NORMAL``.
+            checkpoint_config: ``dict(interval=1, max_keep_ckpts=3)``. ``BELOW_NORMAL``.
+            log_config: ``dict(interval=10, hooks=[dict(type='TextLoggerHook')])``. ``VERY_LOW``.
+            momentum_config: A hook. ``HIGH``.
+            timer_config: ``LOW``.
+            custom_hooks_config: A hook, a dict with ``type``, or a list of these; a dict may give a
+                ``priority``, which is ``NORMAL`` otherwise.
 
         Raises:
-            WeightsError: It is missing or damaged, lacks something, or does not fit.
+            UsageError: An entry of a dict is not known. No hook was attached.
         """
-        if isinstance(checkpoint, Mapping):
-            state, origin = checkpoint, "the state"
-        else:
-            state, origin = read_checkpoint(checkpoint, map_location), str(checkpoint)
-        self._next = states.put_back(self, state, origin, resume_optimizer)
-        states.set_generators(self, state)
-        # Whoever makes the loaders may draw from them before the next run begins.
-        self._generators = rng.capture()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state in plain containers and tensors; every rank must call it.
-
-        It holds ``state_dict`` (the weights, without ``module.``), ``optimizer``, ``epoch``,
-        ``iter``, ``hooks``, ``rng`` (of every rank), ``sampler_seed``, ``position`` and ``meta``.
-        """
-        return states.collect(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what `state_dict` returned; see `resume`."""
-        self.resume(state)
+        for hook, priority in training_hooks(
+            self.by_epoch, lr_config, optimizer_config, checkpoint_config, log_config,
+            momentum_config, timer_config, custom_hooks_config,
+        ):  # fmt: skip
+            self.register_hook(hook, priority)
 
     def _warn_if_not_averaged(self) -> None:
         if self.rank == 0 and self.world_size > 1 and not averages_gradients(self.model):
             self.logger.warning(
-                "nothing in %s averages gradients over the %d ranks, so each trains a model of its "
-                "own, unless a hook or the optimizer averages them; once torch.distributed is "
-                "initialised, wrap it with disteval.estimator.distributed.distribute",
+                "nothing in %s averages gradients over the %d ranks, so each rank trains a model "
+                "of its own, unless a hook or the optimizer averages them; once torch.distributed "
+                "is initialised, wrap it with disteval.estimator.distributed.distribute",
                 type(self.model).__name__,
                 self.world_size,
             )
 
-    @abstractmethod
-    def end_of(self, flows: Sequence[Flow], max_epochs: int | None) -> int | None:
-        """Return where a run is to end, in the runner's unit; None if nobody said."""
+    def _end(self, flows: Sequence[Flow], max_epochs: int | None) -> int | None:
+        if max_epochs is not None:
+            check_count("max_epochs", max_epochs)
+        end = self._end_of(flows, max_epochs)
+        if end is not None:
+            return check_count(self.limited_by, end)
+        if any(flow.mode == "train" for flow in flows):
+            raise UsageError(
+                f"a workflow that trains needs an end: give {type(self).__name__} {self.limited_by}"
+            )
+        return None
 
     @abstractmethod
-    def _set_end(self, end: int) -> None:
+    def _phases_of(self, flow: Flow) -> list[Phase]:
+        """Return the phases of one turn that an entry of the workflow stands for."""
+
+    @abstractmethod
+    def _end_of(self, flows: Sequence[Flow], max_epochs: int | None) -> int | None:
+        """Return the runner's `limited_by` for this run; None if it is not known."""
+
+    @abstractmethod
+    def _set_end(self, end: int, phases: Sequence[Phase]) -> None:
         """Set `max_epochs` and `max_iters` as hooks are to see them."""
 
     @abstractmethod
     def _is_due(self) -> bool:
-        """Whether training has not come to its end."""
-
-    @abstractmethod
-    def _run_turn(self) -> None:
-        """Run a turn of the workflow, from where it is."""
+        """Return whether training has not come to its end."""

@@ -1,11 +1,12 @@
-"""One step of a model, and what it must return."""
+"""One step of a model, and the checks of what it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from disteval.errors import UsageError
+from disteval.estimator.context import Context
 from disteval.estimator.distributed import goes_past_reducer, inner
 from disteval.estimator.log_buffer import LogBuffer, number
 
@@ -15,17 +16,16 @@ _NEEDED = {
 }
 
 
-def why_not(
-    model: Any, batch_processor: Callable[..., Any] | None, modes: set[str], world_size: int
-) -> str | None:
-    """Return why a model can't run in these modes; None where it can."""
-    if batch_processor is not None:
+def why_not(context: Context, modes: set[str]) -> str | None:
+    """Return why a runner's model can't run in these modes; None where it can."""
+    model = context.model
+    if context.batch_processor is not None:
         return None
     name = type(inner(model)).__name__
     for mode in sorted(modes):
         if not callable(getattr(inner(model), f"{mode}_step", None)):
             return f"{name} has no {mode}_step(data, optimizer); add one, or give a batch_processor"
-    if "train" in modes and world_size > 1 and goes_past_reducer(model):
+    if "train" in modes and context.world_size > 1 and goes_past_reducer(model):
         return (
             f"{name}.train_step would go past DistributedDataParallel, so gradients would not be "
             f"averaged; wrap the model with disteval.estimator.distributed.distribute instead"
@@ -33,47 +33,45 @@ def why_not(
     return None
 
 
-def train_step(
-    model: Any, batch_processor: Callable[..., Any] | None, data: Any, optimizer: Any, **kwargs: Any
-) -> dict[str, Any]:
-    """Run a training step.
+def train_step(context: Context, data: Any, **kwargs: Any) -> dict[str, Any]:
+    """Run a training step of a runner's model.
 
     Returns:
-        ``loss``, a tensor; ``log_vars``; ``num_samples``; and whatever else the step returned.
+        ``loss``, a tensor; ``log_vars``; ``num_samples``; and all else that the step returned.
 
     Raises:
-        UsageError: Something is missing from what the step returned.
+        UsageError: Something is missing from the step's result.
     """
-    if batch_processor is not None:
-        outputs = batch_processor(model, data, train_mode=True, **kwargs)
+    model = context.model
+    if context.batch_processor is not None:
+        outputs = context.batch_processor(model, data, train_mode=True, **kwargs)
         return _checked(outputs, "batch_processor", loss=True)
-    # Of what parallelises the model, so that it may average the gradients; of the model otherwise.
+    # A wrapper that has a step of its own averages the gradients.
     owner = model if hasattr(model, "train_step") else inner(model)
-    outputs = owner.train_step(data, optimizer, **kwargs)
+    outputs = owner.train_step(data, context.optimizer, **kwargs)
     return _checked(outputs, f"{type(inner(model)).__name__}.train_step", loss=True)
 
 
-def val_step(
-    model: Any, batch_processor: Callable[..., Any] | None, data: Any, optimizer: Any, **kwargs: Any
-) -> dict[str, Any]:
+def val_step(context: Context, data: Any, **kwargs: Any) -> dict[str, Any]:
     """Run a validation step on the model itself, in which no rank waits for another.
 
     Returns:
-        ``log_vars``; ``num_samples``; ``scores`` and ``labels`` where there are both; and whatever
-        else the step returned.
+        ``log_vars``; ``num_samples``; ``scores`` and ``labels`` where there are both; and all else
+        that the step returned.
 
     Raises:
-        UsageError: Something is missing from what the step returned.
+        UsageError: Something is missing from the step's result.
     """
-    if batch_processor is not None:
-        outputs = batch_processor(inner(model), data, train_mode=False, **kwargs)
+    model = inner(context.model)
+    if context.batch_processor is not None:
+        outputs = context.batch_processor(model, data, train_mode=False, **kwargs)
         return _checked(outputs, "batch_processor", loss=False)
-    outputs = inner(model).val_step(data, optimizer, **kwargs)
-    return _checked(outputs, f"{type(inner(model)).__name__}.val_step", loss=False)
+    outputs = model.val_step(data, context.optimizer, **kwargs)
+    return _checked(outputs, f"{type(model).__name__}.val_step", loss=False)
 
 
 def report(outputs: Mapping[str, Any], buffer: LogBuffer) -> int:
-    """Add a step's variables, and its loss, to a buffer; return its number of samples."""
+    """Add a step's variables and its loss to a buffer, and return its number of samples."""
     samples = int(outputs["num_samples"])
     variables = dict(outputs["log_vars"])
     if outputs.get("loss") is not None:

@@ -1,4 +1,4 @@
-"""A pass over validation data on every rank, and the exact result over all of them."""
+"""A pass over validation data on every rank, and the exact result over all ranks."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.estimator import rng, steps
+from disteval.estimator.context import Context
 from disteval.estimator.distributed import inner, share_buffers
 from disteval.estimator.log_buffer import LogBuffer
 from disteval.estimator.records import Record, gather_record
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup
 
-if TYPE_CHECKING:
-    from disteval.estimator.phases import Phases
-
 
 def validate(
-    runner: Phases,
+    context: Context,
     loader: Any,
     metrics: Mapping[str, BaseMetric] | None = None,
     *,
@@ -31,19 +29,19 @@ def validate(
     stages: bool = False,
     **kwargs: Any,
 ) -> Record:
-    """Evaluate the runner's model; every rank must call it, each with its share of the data.
+    """Evaluate the runner's model; every rank must call this, each with its share of the data.
 
-    All ranks evaluate rank 0's buffers. Shares may differ in size or be empty: no rank waits for
-    another before the end. Training goes on as if nothing had happened: the model's mode and the
-    random number generators are put back.
+    All ranks evaluate with rank 0's buffers. Shares may differ in size or be empty: no rank waits
+    for another before the end. Training is not affected: the model's mode and the random number
+    generators are put back.
 
     Args:
-        runner: Its model, hooks and backend are used.
+        context: The runner.
         loader: This rank's batches.
         metrics: Metrics by name; each gets ``add(scores, labels)``. None stands for accuracy.
-        limit: Batches at most; None for all.
-        stages: Whether hooks are called and the runner's log buffer is used, as in a phase.
-        **kwargs: For each ``val_step``.
+        limit: The largest number of batches; None for all.
+        stages: Whether this is a phase of a run, which calls hooks and uses the log buffer.
+        **kwargs: Arguments of each ``val_step``.
 
     Returns:
         The record: see `disteval.estimator.records`.
@@ -51,34 +49,31 @@ def validate(
     Raises:
         UsageError: On every rank, when there are no samples at all.
     """
-    call = runner.call_hook if stages else _nothing
-    buffer = runner.log_buffer if stages else LogBuffer()
+    buffer = context.log_buffer if stages else LogBuffer()
     chosen = {"accuracy": Accuracy(counts=True)} if metrics is None else metrics
-    group = MetricGroup(chosen, runner.backend)
+    group = MetricGroup(chosen, context.backend)
     group.reset()
     samples = scored = 0
     total = len(loader) if limit is None else min(limit, len(loader))
-    with evaluating(runner.model, runner.backend):
-        call("before_val_epoch")
+    with evaluating(context.model, context.backend):
+        _call(context, "before_val_epoch", stages)
         begin = time.perf_counter()
         for done, data in enumerate(itertools.islice(loader, limit)):
             if stages:
-                runner.data_batch, runner.inner_iter = data, done
-            call("before_val_iter")
-            outputs = steps.val_step(
-                runner.model, runner.batch_processor, data, runner.optimizer, **kwargs
-            )
+                context.data_batch, context.inner_iter = data, done
+            _call(context, "before_val_iter", stages)
+            outputs = steps.val_step(context, data, **kwargs)
             samples += steps.report(outputs, buffer)
             if "scores" in outputs:
                 group.add(outputs["scores"], outputs["labels"])
                 scored += len(outputs["labels"])
             if stages:
-                runner.outputs = outputs
-            call("after_val_iter")
-            if stages and runner.on_progress is not None:
-                runner.on_progress(done + 1, total)
+                context.outputs = outputs
+            _call(context, "after_val_iter", stages)
+            if context.on_progress is not None:
+                context.on_progress(done + 1, total)
     seconds = time.perf_counter() - begin
-    record, counts = gather_record(runner, "val", buffer, samples, seconds, scored)
+    record, counts = gather_record(context, "val", buffer, samples, seconds, scored)
     if not record["num_samples"]:
         raise UsageError("no rank has a validation sample; give a loader that is not empty")
     if sum(counts):
@@ -88,10 +83,10 @@ def validate(
 
 @contextmanager
 def evaluating(model: Any, backend: BaseDistBackend) -> Iterator[None]:
-    """Have every rank's model ready to evaluate, and alike; then put back what training uses.
+    """Prepare every rank's model to evaluate alike, and afterwards restore what training uses.
 
     Inside, gradients are off and modules are in evaluation mode with rank 0's buffers. Afterwards
-    modules are in the mode in which they were, and the random number generators too.
+    the modes of modules and the random number generators are as they were.
     """
     module = inner(model)
     modes = [(each, each.training) for each in module.modules()]
@@ -105,12 +100,13 @@ def evaluating(model: Any, backend: BaseDistBackend) -> Iterator[None]:
             each.training = training
 
 
-def _nothing(_stage: str) -> None:
-    pass
+def _call(context: Context, stage: str, stages: bool) -> None:
+    if stages:
+        context.call_hook(stage)
 
 
 def _flat(results: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
-    """Name each result by its metric; of those with several, also by the result's own name."""
+    """Name each result by its metric, and results of several values by the metric and the key."""
     if plain:
         found = results["accuracy"]
         return {"accuracy": found["top1"], "correct": found["correct_top1"]}

@@ -216,5 +216,5 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"checkpoint\['meta'\]\['when'\]\[0\] is of type float64"):
         runner.save_checkpoint(tmp_path)
     assert checkpoints(tmp_path) == []
-    with pytest.raises(UsageError, match="is no hook"):
+    with pytest.raises(UsageError, match="is not a hook"):
         runner.register_hook(object())

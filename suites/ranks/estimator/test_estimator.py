@@ -263,16 +263,16 @@ BAD_RUNNERS = {
     "returns nothing": (nothing, "runner_creator returned None"),
     "returns something else": (numbers, "runner_creator returned a list; it must return"),
     "is none": (7, "runner_creator must be a function of a config, not 7"),
-    "can't travel": (holds_a_lock(), "runner_creator can't be sent to workers"),
+    "can't travel": (holds_a_lock(), "runner_creator can't be sent to ranks"),
 }
 BAD_LOADERS = {
     "raises": (fails, r"loader creator 0 \(fails\) raised ZeroDivisionError: the creator's own"),
     "returns nothing": (nothing, r"loader creator 0 \(nothing\) returned None"),
     "returns something else": (numbers, r"\(numbers\): a torch DataLoader is needed, not list"),
     "is empty": (empty, r"\(empty\): the data set is empty"),
-    "has no batch": (dropped, r"\(dropped\): each of 2 workers gets 4 samples, and with drop_last"),
+    "has no batch": (dropped, r"\(dropped\): each of 2 ranks gets 4 samples, and with drop_last"),
     "is none": (None, "loader creator 0 .* must be a function of a config, not None"),
-    "can't travel": (holds_a_lock(), "loader creator 0 .* can't be sent to workers"),
+    "can't travel": (holds_a_lock(), "loader creator 0 .* can't be sent to ranks"),
 }
 
 
@@ -338,7 +338,7 @@ def test_no_process_stays_and_a_saved_state_revives_an_estimator(tmp_path: Path)
     estimator.shutdown()
     estimator.shutdown()
     assert wait_for(lambda: not any(is_running(pid) for pid in pids))
-    with pytest.raises(WorldError, match=r"the workers of this estimator have ended.*load\(\)"):
+    with pytest.raises(WorldError, match=r"the ranks of this estimator have ended.*load\(\)"):
         estimator.fit(CREATORS, WORKFLOW)
     with estimator:
         estimator.load(tmp_path / "state.pt")

@@ -1,13 +1,12 @@
-"""Hooks; what they attach to is `hook.Hook`."""
+"""Hooks, which act at the stages of a run; their base is `hook.Hook`."""
 
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
 from disteval.estimator.hooks.logger import LoggerHook, TensorboardLoggerHook, TextLoggerHook
+from disteval.estimator.hooks.loop import DistSamplerSeedHook, IterTimerHook
 from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, LrHook, PolyLrHook, StepLrHook
 from disteval.estimator.hooks.optimizer import OptimizerHook
-from disteval.estimator.hooks.sampler_seed import DistSamplerSeedHook
-from disteval.estimator.hooks.timer import IterTimerHook
 
 __all__ = [
     "PRIORITIES",

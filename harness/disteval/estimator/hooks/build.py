@@ -1,4 +1,4 @@
-"""Hooks from what a configuration says: a dict, a hook, or nothing."""
+"""Hooks made from a configuration: a dict, a hook, or None."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from disteval.arguments import did_you_mean
 from disteval.errors import UsageError
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
-from disteval.estimator.hooks.hook import Hook
+from disteval.estimator.hooks.hook import Hook, priority_of
 from disteval.estimator.hooks.logger import TensorboardLoggerHook, TextLoggerHook
+from disteval.estimator.hooks.loop import DistSamplerSeedHook, IterTimerHook
 from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, LrHook, PolyLrHook, StepLrHook
 from disteval.estimator.hooks.optimizer import OptimizerHook
-from disteval.estimator.hooks.sampler_seed import DistSamplerSeedHook
-from disteval.estimator.hooks.timer import IterTimerHook
 
 HOOKS: dict[str, type[Hook]] = {
     hook.__name__: hook
@@ -43,17 +42,57 @@ POLICIES: dict[str, type[LrHook]] = {
 Config = Mapping[str, Any] | Hook | None
 
 
-def build(config: Config, kind: type[Hook] | None = None, **defaults: Any) -> Hook | None:
-    """Make a hook.
+def training_hooks(
+    by_epoch: bool,
+    lr: Config,
+    optimizer: Config,
+    checkpoint: Config,
+    log: Config,
+    momentum: Hook | None,
+    timer: Config,
+    custom: list[Any] | Mapping[str, Any] | Hook | None,
+) -> list[tuple[Hook, str | int]]:
+    """Make the usual hooks of a training; see `BaseRunner.register_training_hooks`.
 
     Args:
-        config: A hook is returned as it is, and None as None. A dict holds the arguments of
-            ``kind``, or of its ``type``: a name of `HOOKS` or a subclass of `Hook`.
-        kind: The hook that a dict without ``type`` is for.
-        **defaults: Arguments that the dict may override.
+        by_epoch: Whether hooks count epochs, or else iterations, unless their dicts say it.
+        lr: The configuration of the learning rate.
+        optimizer: The arguments of an `OptimizerHook`.
+        checkpoint: The arguments of a `CheckpointHook`.
+        log: The configuration of the loggers.
+        momentum: A hook.
+        timer: The configuration of the timer.
+        custom: The user's hooks.
+
+    Returns:
+        Hooks with their priorities, in the order in which they are registered.
 
     Raises:
-        UsageError: The type or an argument is not known, or an argument can't be.
+        UsageError: An entry is not known, or can't be used.
+    """
+    if momentum is not None and not isinstance(momentum, Hook):
+        raise UsageError(f"momentum_config must be a Hook or None, not {momentum!r}")
+    found: list[tuple[Hook | None, str | int]] = [
+        (_build_lr(lr, by_epoch=by_epoch), "VERY_HIGH"),
+        (momentum, "HIGH"),
+        (_build(optimizer, OptimizerHook), "ABOVE_NORMAL"),
+        (_build(checkpoint, CheckpointHook, by_epoch=by_epoch), "BELOW_NORMAL"),
+        (_build(timer, IterTimerHook), "LOW"),
+        (DistSamplerSeedHook(), "NORMAL"),
+    ]
+    found += [(hook, "VERY_LOW") for hook in _build_loggers(log)]
+    customs = custom or []
+    for config in customs if isinstance(customs, list) else [customs]:
+        settings = dict(config) if isinstance(config, Mapping) else {}
+        priority = settings.pop("priority", "NORMAL")
+        found.append((_build(settings or config), priority_of(priority)))
+    return [(hook, priority) for hook, priority in found if hook is not None]
+
+
+def _build(config: Config, kind: type[Hook] | None = None, **defaults: Any) -> Hook | None:
+    """Make a hook from a dict of its arguments and, unless ``kind`` is given, its ``type``.
+
+    The type is a name of `HOOKS` or a subclass of `Hook`. A hook is returned as it is.
     """
     if config is None or isinstance(config, Hook):
         return config
@@ -71,21 +110,17 @@ def build(config: Config, kind: type[Hook] | None = None, **defaults: Any) -> Ho
     return _made(named, defaults | arguments)
 
 
-def build_lr(config: Config, **defaults: Any) -> Hook | None:
-    """Make the hook of a learning rate schedule, a dict with ``policy``; see `build`."""
+def _build_lr(config: Config, **defaults: Any) -> Hook | None:
+    """Make the hook of a learning rate schedule from a dict with ``policy``."""
     if not isinstance(config, Mapping) or "type" in config:
-        return build(config)
+        return _build(config)
     arguments = {str(key): value for key, value in config.items()}
     policy = arguments.pop("policy", None)
     return _made(_known(policy, POLICIES, "learning rate policy"), defaults | arguments)
 
 
-def build_loggers(config: Mapping[str, Any] | Hook | None) -> list[Hook]:
-    """Make the loggers of ``dict(interval=10, hooks=[dict(type='TextLoggerHook'), …])``.
-
-    Raises:
-        UsageError: A key or a type is not known.
-    """
+def _build_loggers(config: Config) -> list[Hook]:
+    """Make the loggers of ``dict(interval=10, hooks=[dict(type='TextLoggerHook'), ...])``."""
     if config is None or isinstance(config, Hook):
         return [] if config is None else [config]
     unknown = [key for key in config if key not in ("interval", "hooks")]
@@ -93,7 +128,7 @@ def build_loggers(config: Mapping[str, Any] | Hook | None) -> list[Hook]:
     if unknown or not isinstance(hooks, Sequence):
         raise UsageError(f"log_config knows interval and hooks, a list; not {dict(config)!r}")
     interval = {"interval": config["interval"]} if "interval" in config else {}
-    return [hook for entry in hooks if (hook := build(entry, **interval)) is not None]
+    return [hook for entry in hooks if (hook := _build(entry, **interval)) is not None]
 
 
 def _known(name: Any, known: Mapping[str, Any], what: str) -> Any:
@@ -104,26 +139,13 @@ def _known(name: Any, known: Mapping[str, Any], what: str) -> Any:
 
 
 def _made(kind: type[Hook], arguments: Mapping[str, Any]) -> Hook:
-    known = _parameters(kind)
+    parameters = inspect.signature(kind).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     for key in arguments:
-        if known is not None and key not in known:
-            raise UsageError(
-                f"{kind.__name__} does not know {key!r}; it knows {', '.join(known) or 'nothing'}"
-            )
+        if key not in parameters and not takes_any:
+            names = ", ".join(parameters) or "no arguments"
+            raise UsageError(f"{kind.__name__} does not know {key!r}; it knows {names}")
     try:
         return kind(**arguments)
     except TypeError as error:
         raise UsageError(f"{kind.__name__} can't be made of {dict(arguments)}: {error}") from error
-
-
-def _parameters(kind: type[Hook]) -> list[str] | None:
-    """The names that a hook takes, those that its bases take by ``**options`` too; None for any."""
-    found: list[str] = []
-    for base in kind.__mro__:
-        if "__init__" not in vars(base) or base is object:
-            continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
-        found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return list(dict.fromkeys(found))
-    return list(dict.fromkeys(found)) if not found else None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from disteval.arguments import check_count
 from disteval.errors import UsageError
@@ -15,18 +16,17 @@ from disteval.estimator.checkpoint import (
     write_on_rank_0,
     write_safetensors,
 )
-from disteval.estimator.feed import surplus
+from disteval.estimator.context import Context
+from disteval.estimator.feed import check_exact
 from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.validation import validate
 from disteval.metrics import BaseMetric
-
-if TYPE_CHECKING:
-    from disteval.estimator.runner import BaseRunner
 
 _LESS = ("loss", "error", "entropy")
 _GREATER = ("accuracy", "top", "precision", "auroc", "correct", "acc")
 
 
+@dataclass(eq=False)
 class EvalHook(Hook):
     """Evaluates every few epochs or iterations, exactly, and publishes the record.
 
@@ -34,55 +34,50 @@ class EvalHook(Hook):
     weights so far are kept in ``best.safetensors`` under the model's own names, written atomically.
 
     Args:
-        dataloader: This rank's share of the data, which its ``val_step`` gives scores and labels
-            of; shares may differ in size, and none may repeat another's samples.
-        interval: Epochs or iterations between two.
-        by_epoch: Which of them.
+        dataloader: This rank's share of the data, for whose batches ``val_step`` returns scores and
+            labels; shares may differ in size, and must not repeat each other's samples.
+        interval: The epochs or iterations between two evaluations.
+        by_epoch: Whether ``interval`` counts epochs, or else iterations.
         metrics: Metrics by name, from `disteval.metrics`; None stands for accuracy. A metric whose
             result has several entries is recorded as ``{name}_{entry}``.
-        save_best: The entry of the record that says which weights are best; None keeps none.
-        rule: ``greater`` or ``less`` is better; None tells from the entry's name.
-        out_dir: Where the best weights go; None for the runner's ``work_dir``.
+        save_best: The entry of the record that decides which weights are best; None keeps none.
+        rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
+        out_dir: The folder for the best weights; None for the runner's ``work_dir``.
 
     Raises:
-        UsageError: An argument can't be.
+        UsageError: An argument can't work.
 
     Attributes:
         best: The best value so far.
     """
 
-    def __init__(
-        self,
-        dataloader: Any,
-        interval: int = 1,
-        by_epoch: bool = True,
-        metrics: Mapping[str, BaseMetric] | None = None,
-        save_best: str | None = None,
-        rule: str | None = None,
-        out_dir: str | Path | None = None,
-    ) -> None:
-        self.dataloader = dataloader
-        self.interval = check_count("EvalHook: interval", interval)
-        self.by_epoch = by_epoch
-        self.metrics = metrics
-        self.save_best = save_best
-        self.rule = None if save_best is None else _rule(save_best, rule)
-        self.out_dir = None if out_dir is None else Path(out_dir)
-        self.best: float | None = None
+    dataloader: Any
+    interval: int = 1
+    by_epoch: bool = True
+    metrics: Mapping[str, BaseMetric] | None = None
+    save_best: str | None = None
+    rule: str | None = None
+    out_dir: str | Path | None = None
+    best: float | None = field(default=None, init=False)
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def __post_init__(self) -> None:
+        check_count("EvalHook: interval", self.interval)
+        if self.save_best is not None:
+            self.rule = _rule(self.save_best, self.rule)
+
+    def before_run(self, runner: Context) -> None:
         """Find out where to write, and refuse a loader that counts samples twice."""
         self.out_dir = self.out_dir or runner.work_dir
         if self.save_best is not None and self.out_dir is None:
             raise UsageError("EvalHook can't save the best weights: give out_dir, or a work_dir")
         check_exact(self.dataloader)
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Context) -> None:
         """Evaluate, if it is due."""
         if self.by_epoch and self.every_n_epochs(runner, self.interval):
             self._evaluate(runner)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Context) -> None:
         """Evaluate, if it is due."""
         if not self.by_epoch and self.every_n_iters(runner, self.interval):
             self._evaluate(runner)
@@ -95,7 +90,7 @@ class EvalHook(Hook):
         """Take the best value so far."""
         self.best = state["best"]
 
-    def _evaluate(self, runner: BaseRunner) -> None:
+    def _evaluate(self, runner: Context) -> None:
         record = validate(runner, self.dataloader, self.metrics)
         runner.publish(record)
         if self.save_best is None:
@@ -110,30 +105,16 @@ class EvalHook(Hook):
             return
         self.best = value
         assert self.out_dir is not None
-        path = self.out_dir / BEST_WEIGHTS
-        told = {key: str(record[key]) for key in ("epoch", "iter", "correct", "evaluated")
-                if key in record} | {self.save_best: repr(record[self.save_best])}  # fmt: skip
+        path = Path(self.out_dir) / BEST_WEIGHTS
+        names = ("epoch", "iter", "correct", "evaluated")
+        facts = {key: str(record[key]) for key in names if key in record}
+        facts[self.save_best] = repr(record[self.save_best])
         write_on_rank_0(
-            runner.backend, path, lambda: write_safetensors(path, weights_of(runner.model), told)
+            runner.backend, path, lambda: write_safetensors(path, weights_of(runner.model), facts)
         )
 
     def _is_better(self, value: float, best: float) -> bool:
         return value > best if self.rule == "greater" else value < best
-
-
-def check_exact(loader: Any) -> None:
-    """Refuse a validation loader whose sampler deals equally many samples to each rank.
-
-    Raises:
-        UsageError: It counts samples twice for that, or leaves some out.
-    """
-    more = surplus(loader)
-    if more:
-        what = f"counts {more} samples twice" if more > 0 else f"leaves out {-more} samples"
-        raise UsageError(
-            f"the validation loader's DistributedSampler {what}; for each once, use "
-            f"sampler=ShardPlan(size, world_size, rank, pad=False).indices"
-        )
 
 
 def _rule(name: str, rule: str | None) -> str:

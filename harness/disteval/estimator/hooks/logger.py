@@ -1,18 +1,16 @@
-"""Hooks that tell what a training does: log lines, a JSON log, TensorBoard."""
+"""Hooks that report on a training: log lines, a JSON log, TensorBoard."""
 
 from __future__ import annotations
 
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from disteval.arguments import check_count
 from disteval.errors import LibraryMissingError, UsageError
+from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
-
-if TYPE_CHECKING:
-    from disteval.estimator.runner import BaseRunner
 
 JSON_LOG = "log.jsonl"
 
@@ -27,41 +25,41 @@ class LoggerHook(Hook):
     def __init__(self, interval: int = 10) -> None:
         self.interval = check_count(f"{type(self).__name__}: interval", interval)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Context) -> None:
         """Log the averages of the last iterations, which are this rank's own."""
         if runner.rank == 0 and self.every_n_inner_iters(runner, self.interval):
             runner.log_buffer.average(self.interval)
             self.log_iter(runner, runner.log_buffer.output)
 
-    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+    def after_record(self, runner: Context, record: dict[str, Any]) -> None:
         """Log a record."""
         if runner.rank == 0:
             self.log_record(runner, record)
 
-    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
+    def log_iter(self, runner: Context, averages: dict[str, float]) -> None:
         """Log averages of the last ``interval`` iterations of rank 0."""
 
-    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+    def log_record(self, runner: Context, record: dict[str, Any]) -> None:
         """Log a phase's record."""
 
 
 class TextLoggerHook(LoggerHook):
-    """Log lines by the runner's logger, and each record as a line of ``work_dir/log.jsonl``.
+    """Writes log lines by the runner's logger, and records to ``work_dir/log.jsonl``, one a line.
 
-    A number that JSON lacks, NaN or an infinity, is null there.
+    NaN and infinities, which JSON lacks, are written as null.
 
     Args:
         interval: See `LoggerHook`.
     """
 
-    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
+    def log_iter(self, runner: Context, averages: dict[str, float]) -> None:
         """Log one line."""
         runner.logger.info(
             "epoch %d [%d/%d] %s", runner.epoch + 1, runner.inner_iter + 1,
             len(runner.data_loader), _text({"lr": runner.first_lr()} | averages),
         )  # fmt: skip
 
-    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+    def log_record(self, runner: Context, record: dict[str, Any]) -> None:
         """Log one line, and write one."""
         runner.logger.info("%s", _text(record))
         if runner.work_dir is not None:
@@ -72,10 +70,10 @@ class TextLoggerHook(LoggerHook):
 
 
 class TensorboardLoggerHook(LoggerHook):
-    """Scalars for TensorBoard: ``iter/…`` from rank 0's log lines, ``train/…`` and ``val/…``.
+    """Writes scalars for TensorBoard: ``iter/…`` from log lines, ``train/…`` and ``val/…``.
 
     Args:
-        log_dir: Where to; None for ``tensorboard`` in the runner's ``work_dir``.
+        log_dir: The folder; None for ``tensorboard`` in the runner's ``work_dir``.
         interval: See `LoggerHook`.
 
     Raises:
@@ -95,31 +93,31 @@ class TensorboardLoggerHook(LoggerHook):
         self._open = SummaryWriter
         self._writer: Any = None
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Context) -> None:
         """Open the log."""
         if self.log_dir is None:
             if runner.work_dir is None:
-                raise UsageError("TensorboardLoggerHook has nowhere to write: give log_dir")
+                raise UsageError("TensorboardLoggerHook has no folder: give log_dir, or a work_dir")
             self.log_dir = runner.work_dir / "tensorboard"
         if runner.rank == 0:
             self._writer = self._open(str(self.log_dir))
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Context) -> None:
         """Close the log."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
-    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
+    def log_iter(self, runner: Context, averages: dict[str, float]) -> None:
         """Add the averages."""
         self._add(runner, "iter", averages, runner.iter + 1)
 
-    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+    def log_record(self, runner: Context, record: dict[str, Any]) -> None:
         """Add the record's numbers."""
-        told = {k: v for k, v in record.items() if k not in ("epoch", "iter", "mode")}
-        self._add(runner, record["mode"], told, record["iter"])
+        values = {k: v for k, v in record.items() if k not in ("epoch", "iter", "mode")}
+        self._add(runner, record["mode"], values, record["iter"])
 
-    def _add(self, runner: BaseRunner, group: str, values: dict[str, Any], step: int) -> None:
+    def _add(self, runner: Context, group: str, values: dict[str, Any], step: int) -> None:
         for name, value in values.items():
             if self._writer is not None and isinstance(value, (int, float)):
                 self._writer.add_scalar(f"{group}/{name}", value, step)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from disteval.arguments import check_choice
+from disteval.arguments import check_choice, is_count
 from disteval.errors import UsageError
+from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
-
-if TYPE_CHECKING:
-    from disteval.estimator.runner import BaseRunner
 
 WARMUPS = ("constant", "linear", "exp")
 
 
+@dataclass(eq=False, kw_only=True)
 class LrHook(Hook):
     """Sets each parameter group's learning rate before each epoch or iteration.
 
@@ -23,59 +23,54 @@ class LrHook(Hook):
     keeps as ``initial_lr``, and from the runner's epoch or iteration. A subclass gives `get_lr`.
 
     Args:
-        by_epoch: Whether the schedule counts epochs or iterations.
+        by_epoch: Whether the schedule counts epochs, or else iterations.
         warmup: How the rate rises at first: ``constant`` at the ratio, ``linear`` from it, or
-            ``exp``; None for not at all.
-        warmup_iters: Iterations that it takes, or epochs where ``warmup_by_epoch``.
-        warmup_ratio: Above 0, up to 1: what the schedule's rate is multiplied by at the start.
-        warmup_by_epoch: What ``warmup_iters`` counts.
+            ``exp``; None for no warm-up.
+        warmup_iters: The length of the warm-up in iterations, or epochs with ``warmup_by_epoch``.
+        warmup_ratio: Above 0, up to 1: the factor of the schedule's rate at the start.
+        warmup_by_epoch: Whether ``warmup_iters`` counts epochs.
 
     Raises:
-        UsageError: ``warmup`` is not known, or its figures can't be.
+        UsageError: ``warmup`` is not known, or its figures are out of range.
     """
 
-    def __init__(
-        self,
-        by_epoch: bool = True,
-        warmup: str | None = None,
-        warmup_iters: int = 0,
-        warmup_ratio: float = 0.1,
-        warmup_by_epoch: bool = False,
-    ) -> None:
-        if warmup is not None:
-            check_choice("warmup", warmup, WARMUPS)
-            if warmup_iters < 1 or not 0 < warmup_ratio <= 1:
-                raise UsageError(
-                    f"warmup needs warmup_iters from 1 up and warmup_ratio above 0 up to 1, not "
-                    f"{warmup_iters} and {warmup_ratio}"
-                )
-        self.by_epoch = by_epoch
-        self.warmup = warmup
-        self.warmup_iters = warmup_iters
-        self.warmup_ratio = warmup_ratio
-        self.warmup_by_epoch = warmup_by_epoch
+    by_epoch: bool = True
+    warmup: str | None = None
+    warmup_iters: int = 0
+    warmup_ratio: float = 0.1
+    warmup_by_epoch: bool = False
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
-        """Return the rate for now, given a group's first rate."""
+    def __post_init__(self) -> None:
+        if self.warmup is None:
+            return
+        check_choice("warmup", self.warmup, WARMUPS)
+        if self.warmup_iters < 1 or not 0 < self.warmup_ratio <= 1:
+            raise UsageError(
+                f"warmup needs warmup_iters from 1 up and warmup_ratio above 0 up to 1, not "
+                f"{self.warmup_iters} and {self.warmup_ratio}"
+            )
+
+    def get_lr(self, runner: Context, base_lr: float) -> float:
+        """Return the current rate, given a group's first rate."""
         raise NotImplementedError
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Context) -> None:
         """Keep every group's first rate."""
         if not runner.optimizers():
             raise UsageError(f"{type(self).__name__} needs a runner with an optimizer")
         for group in _groups(runner):
             group.setdefault("initial_lr", group["lr"])
 
-    def before_train_epoch(self, runner: BaseRunner) -> None:
+    def before_train_epoch(self, runner: Context) -> None:
         """Set the rates of an epoch."""
         self._set(runner)
 
-    def before_train_iter(self, runner: BaseRunner) -> None:
+    def before_train_iter(self, runner: Context) -> None:
         """Set the rates of an iteration."""
         if not self.by_epoch or self.warmup is not None:
             self._set(runner)
 
-    def progress(self, runner: BaseRunner) -> tuple[int, int]:
+    def progress(self, runner: Context) -> tuple[int, int]:
         """Return how far training has come and how far it goes, in epochs or iterations.
 
         Raises:
@@ -93,7 +88,7 @@ class LrHook(Hook):
             )
         return min(done, end), end
 
-    def _set(self, runner: BaseRunner) -> None:
+    def _set(self, runner: Context) -> None:
         factor = self._warmup_factor(runner.epoch if self.warmup_by_epoch else runner.iter)
         for group in _groups(runner):
             group["lr"] = factor * self.get_lr(runner, group["initial_lr"])
@@ -110,42 +105,37 @@ class LrHook(Hook):
 
 
 class FixedLrHook(LrHook):
-    """The first rate throughout, but for a warm-up."""
+    """Keeps the first rate throughout, except for a warm-up."""
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Context, base_lr: float) -> float:
         """Return the first rate."""
         return base_lr
 
 
+@dataclass(eq=False)
 class StepLrHook(LrHook):
-    """Multiplies the rate by ``gamma`` at each step.
+    """Multiplies the rate by ``gamma`` at each step; see `LrHook` for the other arguments.
 
     Args:
-        step: An interval, or the epochs (iterations) at which a step is due.
+        step: An interval, or the epochs (iterations) of the steps.
         gamma: The factor.
         min_lr: The rate does not fall below it.
-        **options: See `LrHook`.
 
     Raises:
-        UsageError: ``step`` is neither.
+        UsageError: ``step`` is neither an interval nor a list of them.
     """
 
-    def __init__(
-        self,
-        step: int | Sequence[int],
-        gamma: float = 0.1,
-        min_lr: float = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        steps = [step] if isinstance(step, int) else list(step)
-        if not steps or not all(isinstance(s, int) and s > 0 for s in steps):
-            raise UsageError(f"step must be an integer from 1 up, or several, not {step!r}")
-        self.step = step
-        self.gamma = gamma
-        self.min_lr = min_lr
+    step: int | Sequence[int]
+    gamma: float = 0.1
+    min_lr: float = 0.0
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps = [self.step] if isinstance(self.step, int) else list(self.step)
+        if not steps or not all(is_count(step) for step in steps):
+            raise UsageError(f"step must be a whole number from 1 up, or several, not {self.step}")
+
+    def get_lr(self, runner: Context, base_lr: float) -> float:
         """Return the rate after the steps that are past."""
         done = runner.epoch if self.by_epoch else runner.iter
         if isinstance(self.step, int):
@@ -155,48 +145,42 @@ class StepLrHook(LrHook):
         return max(base_lr * self.gamma**past, self.min_lr)
 
 
+@dataclass(eq=False)
 class CosineLrHook(LrHook):
-    """Falls along half a cosine, from the first rate to the last.
+    """Lowers the rate along half a cosine; see `LrHook` for the other arguments.
 
     Args:
         min_lr: The last rate.
         min_lr_ratio: The last rate as a part of the first, instead of ``min_lr``.
-        **options: See `LrHook`.
     """
 
-    def __init__(
-        self, min_lr: float = 0.0, min_lr_ratio: float | None = None, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self.min_lr = min_lr
-        self.min_lr_ratio = min_lr_ratio
+    min_lr: float = 0.0
+    min_lr_ratio: float | None = None
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Context, base_lr: float) -> float:
         """Return the rate on the cosine."""
         done, end = self.progress(runner)
         last = self.min_lr if self.min_lr_ratio is None else base_lr * self.min_lr_ratio
         return last + (base_lr - last) * (1 + math.cos(math.pi * done / end)) / 2
 
 
+@dataclass(eq=False)
 class PolyLrHook(LrHook):
-    """Falls as a power of what is left.
+    """Lowers the rate as a power of the part that is left; see `LrHook` for the other arguments.
 
     Args:
-        power: 1 is a straight line.
+        power: The power; 1 is a straight line.
         min_lr: The last rate.
-        **options: See `LrHook`.
     """
 
-    def __init__(self, power: float = 1.0, min_lr: float = 0.0, **options: Any) -> None:
-        super().__init__(**options)
-        self.power = power
-        self.min_lr = min_lr
+    power: float = 1.0
+    min_lr: float = 0.0
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Context, base_lr: float) -> float:
         """Return the rate on the curve."""
         done, end = self.progress(runner)
         return float((base_lr - self.min_lr) * (1 - done / end) ** self.power + self.min_lr)
 
 
-def _groups(runner: BaseRunner) -> list[dict[str, Any]]:
+def _groups(runner: Context) -> list[dict[str, Any]]:
     return [group for each in runner.optimizers().values() for group in each.param_groups]

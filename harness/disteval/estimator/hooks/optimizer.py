@@ -1,45 +1,48 @@
-"""The hook that goes backward and steps the optimizer."""
+"""The hook that runs the backward pass and steps the optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from disteval.errors import UsageError
+from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
-
-if TYPE_CHECKING:
-    from disteval.estimator.runner import BaseRunner
 
 _CLIP = ("max_norm", "norm_type", "error_if_nonfinite", "foreach")
 
 
+@dataclass(eq=False)
 class OptimizerHook(Hook):
-    """After each training step: clears gradients, goes backward from the loss, and steps.
+    """Clears gradients after each training step, runs the backward pass of the loss, and steps.
 
     Args:
         grad_clip: Arguments of ``torch.nn.utils.clip_grad_norm_``, such as ``max_norm``; the norm
             before clipping is reported as ``grad_norm``. None clips nothing.
-        detect_anomalous_params: Whether to log the names of parameters that got no gradient, as
-            often as others lack one.
+        detect_anomalous_params: Whether to log the names of parameters that got no gradient,
+            whenever these change.
 
     Raises:
         UsageError: ``grad_clip`` has a key that is not known, or lacks ``max_norm``.
     """
 
-    def __init__(
-        self,
-        grad_clip: Mapping[str, Any] | None = None,
-        detect_anomalous_params: bool = False,
-    ) -> None:
-        self.grad_clip = None if grad_clip is None else _checked(grad_clip)
-        self.detect_anomalous_params = detect_anomalous_params
-        self._named: list[str] = []
+    grad_clip: Mapping[str, Any] | None = None
+    detect_anomalous_params: bool = False
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
-        """Go backward and step."""
+    def __post_init__(self) -> None:
+        self._named: list[str] = []
+        if self.grad_clip is None:
+            return
+        unknown = [key for key in self.grad_clip if key not in _CLIP]
+        if unknown or "max_norm" not in self.grad_clip:
+            wrong = f"does not know {unknown[0]!r}" if unknown else "lacks 'max_norm'"
+            raise UsageError(f"grad_clip {wrong}; known are {', '.join(_CLIP)}")
+
+    def after_train_iter(self, runner: Context) -> None:
+        """Run the backward pass, and step."""
         optimizers = runner.optimizers()
         if not optimizers:
             raise UsageError("OptimizerHook has nothing to step: give the runner an optimizer")
@@ -55,7 +58,7 @@ class OptimizerHook(Hook):
         for optimizer in optimizers.values():
             optimizer.step()
 
-    def _detect(self, runner: BaseRunner) -> None:
+    def _detect(self, runner: Context) -> None:
         found = [
             name
             for name, parameter in runner.model.named_parameters()
@@ -66,11 +69,3 @@ class OptimizerHook(Hook):
                 "no gradient came to %s: the loss does not depend on them", ", ".join(found)
             )
         self._named = found
-
-
-def _checked(grad_clip: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = [key for key in grad_clip if key not in _CLIP]
-    if unknown or "max_norm" not in grad_clip:
-        wrong = f"does not know {unknown[0]!r}" if unknown else "lacks 'max_norm'"
-        raise UsageError(f"grad_clip {wrong}; known are {', '.join(_CLIP)}")
-    return dict(grad_clip)
