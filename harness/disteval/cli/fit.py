@@ -55,7 +55,7 @@ from disteval.worlds import detect_outer_world
     show_default=True,
     help="Where checkpoints and the best weights go.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --work-dir.")
+@click.option("--resume", is_flag=True, help="Continue from the last checkpoint in --work-dir.")
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -131,8 +131,8 @@ def fit_command(
     last = checkpoint.latest_checkpoint(work_dir)
     if last is not None and not resume:
         raise UsageError(
-            f"--work-dir {work_dir} has checkpoints of an earlier training; go on from them with "
-            f"--resume, or give another folder"
+            f"--work-dir {work_dir} has checkpoints of an earlier training; continue from them "
+            f"with --resume, or give another folder"
         )
     work_dir.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
@@ -156,7 +156,7 @@ def fit_command(
     ) as training:
         if last is not None:
             training.load(last)
-            click.echo(f"going on from {last}")
+            click.echo(f"continuing from {last}")
         # A hook of the runner validates after each epoch.
         records = training.fit([resnet18.train_loader], [("train", 1)], epochs)
     best = resnet18.read_best(work_dir)
@@ -204,7 +204,7 @@ def _import_estimator() -> list[Any]:
 
 def _show(best: dict[str, Any] | None, records: list[Any], weights: Path, epochs: int) -> None:
     if not any(record["mode"] == "train" for record in records):
-        click.echo(f"{epochs} epochs are trained already; give more --epochs to go on")
+        click.echo(f"{epochs} epochs are trained already; give more --epochs to continue")
     if best is not None:
         click.echo(
             f"best: epoch {best['epoch']}, accuracy {best['correct'] / best['evaluated']:.4f} "

@@ -81,7 +81,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         write: Writes the content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The name is always the same, so that the next writer replaces what a killed one has left.
+    # The name is always the same, so that the next writer replaces the file of a killed one.
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file:
@@ -165,9 +165,8 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     weights = state_dict_of(content)
     if not weights:
         raise WeightsError(f"{name} holds no weights; write one with save_checkpoint")
-    return (
-        {**content, "state_dict": weights} if "state_dict" in content else {"state_dict": weights}
-    )
+    others = content if "state_dict" in content else {}
+    return {**others, "state_dict": weights}
 
 
 def checkpoints(folder: str | Path) -> list[Path]:

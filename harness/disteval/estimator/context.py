@@ -229,7 +229,7 @@ class Context:
 
         It holds ``state_dict`` (the weights, without ``module.``), ``optimizer``, ``epoch``,
         ``iter``, ``hooks``, ``rng`` (of every rank), ``sampler_seed``, ``position`` and ``meta``.
-        All but ``rng`` is this rank's, and rank 0's is what a checkpoint keeps.
+        All but ``rng`` is of this rank, and a checkpoint keeps the state of rank 0.
         """
         epoch, iteration = self.trained()
         position = dict(self.course.place())

@@ -39,7 +39,7 @@ class Source:
         except Exception as error:  # pickling runs code of the objects that the creator holds
             raise UsageError(
                 f"{self.name} can't be sent to ranks ({type(error).__name__}: {error}); have it "
-                f"create what it needs when it is called, from the config"
+                f"create its objects from the config, when it is called"
             ) from error
 
     def call(self, config: dict[str, Any]) -> Any:

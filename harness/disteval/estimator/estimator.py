@@ -204,9 +204,9 @@ class Estimator:
         write_atomically(Path(path), lambda file: file.write(data))
 
     def load(self, path: str | Path) -> None:
-        """Go on from what `save` or a checkpoint hook wrote, on any number of workers.
+        """Take the state that `save` or a checkpoint hook wrote, at any world size.
 
-        Where workers were lost, fresh ones are started.
+        Fresh ranks are started if ranks were lost.
 
         Raises:
             WeightsError: The file is missing or damaged, holds weights alone, or does not fit the
@@ -214,8 +214,8 @@ class Estimator:
         """
         if "rng" not in read_checkpoint(path):
             raise WeightsError(
-                f"{path} holds weights alone, so training can't go on from it; give what save() or "
-                f"a checkpoint hook wrote, or have runner_creator load the weights"
+                f"{path} holds weights alone, so training can't be resumed from it; give a file of "
+                f"save() or of a checkpoint hook, or load the weights in runner_creator"
             )
         data = Path(path).read_bytes()
         if self._world is None or not self._world.is_open:
@@ -267,8 +267,8 @@ class Estimator:
         """Run a function on every rank; an error that all ranks raise alike is raised as it is."""
         if self._world is None or not self._world.is_open:
             raise WorldError(
-                "the ranks of this estimator have ended, and what they trained since the last "
-                "save is lost; load() a checkpoint, or make another estimator"
+                "the ranks of this estimator have ended, and their training since the last save "
+                "is lost; load() a checkpoint, or make another estimator"
             )
         try:
             return self._world.run(
@@ -297,7 +297,7 @@ class Estimator:
         kept, name = self._order(rank.restore, (token, beginning))[0]
         del records[kept:]
         _log.warning(
-            "%s; going on from %s",
+            "%s; continuing from %s",
             str(error).partition("\n")[0],
             name or "the beginning of this fit, which had written no checkpoint yet",
         )

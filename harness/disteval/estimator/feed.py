@@ -60,7 +60,7 @@ class Feed:
         """Yield the rest of the pass.
 
         Args:
-            to_the_end: Whether to go on until the loader ends, whatever its length says.
+            to_the_end: Whether to continue until the loader ends, even past its length.
 
         Raises:
             UsageError: The loader ended before its length, and ``to_the_end`` is false.

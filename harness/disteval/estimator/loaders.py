@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import (
@@ -12,30 +11,12 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
-    Sampler,
     SequentialSampler,
 )
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.sharding import ShardPlan
-
-
-class PlanSampler(Sampler):  # type: ignore[misc]
-    """Draws one rank's samples in the order of its plan, the same in every epoch.
-
-    Attributes:
-        plan: The plan of the rank's samples.
-    """
-
-    def __init__(self, plan: ShardPlan) -> None:
-        self.plan = plan
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.plan.indices.tolist())
-
-    def __len__(self) -> int:
-        return len(self.plan)
 
 
 def with_sampler(
@@ -46,8 +27,8 @@ def with_sampler(
     For training, ``shuffle=True`` becomes a ``DistributedSampler`` that shuffles and has
     ``set_epoch``; a loader that does not shuffle keeps its order. The ranks get equally many
     samples, so up to ``world_size - 1`` of them are drawn twice an epoch, or, with ``drop_last``,
-    left out. For validation every sample is drawn once over all ranks, in the data set's order,
-    whatever ``shuffle`` and ``drop_last`` say, and a ``DistributedSampler`` is replaced.
+    left out. For validation every sample is drawn once over all ranks, in the data set's order; the
+    loader's ``shuffle`` and ``drop_last`` are ignored, and a ``DistributedSampler`` is replaced.
 
     Another sampler, batch sampler or iterable data set stays as it is for training on one rank, or
     if its ``num_replicas`` and ``rank`` are those of this rank; otherwise it is refused.
@@ -69,12 +50,12 @@ def with_sampler(
     replaced = [RandomSampler, SequentialSampler, *([] if training else [DistributedSampler])]
     if type(chooser) not in replaced or _draws_otherwise(chooser):
         stays = training or isinstance(chooser, IterableDataset)
-        if stays and (world_size == 1 or _deals_itself(chooser, rank, world_size)):
+        if stays and (world_size == 1 or _splits_itself(chooser, rank, world_size)):
             return loader
         raise UsageError(_refusal(chooser, world_size, training))
     if not training:
-        plan = ShardPlan(len(loader.dataset), world_size, rank)
-        return _choosing(loader, PlanSampler(plan), drop_last=False)
+        places = ShardPlan(len(loader.dataset), world_size, rank).indices.tolist()
+        return _choosing(loader, places, drop_last=False)
     batches = loader.batch_sampler
     drop_last = loader.drop_last if batches is None else batches.drop_last
     sampler = DistributedSampler(
@@ -88,21 +69,21 @@ def with_sampler(
     return _choosing(loader, sampler, drop_last)
 
 
-def deal(loader: Any, backend: BaseDistBackend, training: bool, seed: int) -> DataLoader:
+def split(loader: Any, backend: BaseDistBackend, training: bool, seed: int) -> DataLoader:
     """Return this rank's share of a user's loader, see `with_sampler`; it must not be empty.
 
     Raises:
         UsageError: The loader can't be split, has no samples, or no batch to train on.
     """
-    dealt = with_sampler(loader, backend.rank, backend.world_size, training, seed)
-    if hasattr(dealt.dataset, "__len__") and not len(dealt.dataset):
+    share = with_sampler(loader, backend.rank, backend.world_size, training, seed)
+    if hasattr(share.dataset, "__len__") and not len(share.dataset):
         raise UsageError("the data set is empty; give one with samples")
-    if training and len(dealt) == 0:
+    if training and len(share) == 0:
         raise UsageError(
-            f"each of {backend.world_size} ranks gets {len(dealt.sampler)} samples, and with "
-            f"drop_last no batch of {dealt.batch_size}; make batches smaller"
+            f"each of {backend.world_size} ranks gets {len(share.sampler)} samples, and with "
+            f"drop_last no batch of {share.batch_size}; make batches smaller"
         )
-    return dealt
+    return share
 
 
 def places_of(loader: DataLoader) -> list[int] | None:
@@ -111,7 +92,7 @@ def places_of(loader: DataLoader) -> list[int] | None:
     An iterable data set has no places; None is returned for it.
     """
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    return sampler.plan.indices.tolist() if isinstance(sampler, PlanSampler) else None
+    return sampler if isinstance(sampler, list) else None
 
 
 def _chooser(loader: DataLoader) -> Any:
@@ -131,9 +112,9 @@ def _draws_otherwise(sampler: Any) -> bool:
     return False
 
 
-def _deals_itself(chooser: Any, rank: int, world_size: int) -> bool:
-    dealt = (getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None))
-    return dealt == (rank, world_size)
+def _splits_itself(chooser: Any, rank: int, world_size: int) -> bool:
+    own = (getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None))
+    return own == (rank, world_size)
 
 
 def _refusal(chooser: Any, world_size: int, training: bool) -> str:
@@ -155,7 +136,7 @@ def _refusal(chooser: Any, world_size: int, training: bool) -> str:
     )
 
 
-def _choosing(loader: DataLoader, sampler: Sampler, drop_last: bool) -> DataLoader:
+def _choosing(loader: DataLoader, sampler: Any, drop_last: bool) -> DataLoader:
     """Copy a loader, with its class and every option, so that ``sampler`` chooses its samples."""
     clone = copy.copy(loader)
     fields: dict[str, Any] = {"sampler": sampler, "_iterator": None}

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from disteval.errors import UsageError
 from disteval.metrics.exact import exact_mean, exact_sum
 
-
-class WeightedSum(NamedTuple):
-    """A variable's part of an average, summed without rounding.
-
-    Attributes:
-        parts: `disteval.metrics.exact.exact_sum` of value times weight, as a list of integers.
-        weight: The sum of the weights.
-    """
-
-    parts: list[int]
-    weight: int
+WeightedSum = tuple[list[int], int]
+"""`disteval.metrics.exact.exact_sum` of value times weight, as a list; and the sum of weights."""
 
 
 class LogBuffer:
@@ -107,14 +98,14 @@ def averages(ranks: Sequence[Mapping[str, WeightedSum]]) -> dict[str, float]:
         ranks: Each rank's `LogBuffer.sums`; a rank may lack a variable.
 
     Returns:
-        The float64 nearest to each mean, whatever the order and the split over ranks.
+        The float64 nearest to each mean, the same for any order and any split over ranks.
     """
     found: dict[str, float] = {}
     for name in dict.fromkeys(name for sums in ranks for name in sums):
-        parts = [WeightedSum(*sums[name]) for sums in ranks if name in sums]
-        weight = sum(part.weight for part in parts)
+        parts = [sums[name] for sums in ranks if name in sums]
+        weight = sum(part[1] for part in parts)
         if weight:
-            total = sum(np.array(part.parts, dtype=object) for part in parts)
+            total = sum(np.array(part[0], dtype=object) for part in parts)
             found[name] = exact_mean(np.asarray(total), weight)
     return found
 
@@ -125,4 +116,4 @@ def _sum(values: Sequence[float], weights: Sequence[int]) -> WeightedSum:
     by_weight = np.asarray(weights)
     for weight in sorted(set(weights)):
         total = total + exact_sum(np.asarray(values)[by_weight == weight]) * weight
-    return WeightedSum([int(part) for part in total], sum(weights))
+    return [int(part) for part in total], sum(weights)

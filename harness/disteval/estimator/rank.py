@@ -30,7 +30,7 @@ from disteval.estimator.checkpoint import (
 from disteval.estimator.creators import Source
 from disteval.estimator.distributed import averages_gradients, distribute, inner
 from disteval.estimator.hooks import CheckpointHook, EvalHook
-from disteval.estimator.loaders import deal, places_of
+from disteval.estimator.loaders import places_of, split
 from disteval.estimator.records import Record
 from disteval.estimator.runner import BaseRunner
 from disteval.estimator.validation import evaluating, validate
@@ -59,7 +59,7 @@ class Fit:
         sources: The creator of the loader for each entry of the workflow.
         workflow: The workflow.
         max_epochs: The epoch at which training ends, if it is given.
-        token: Is written into checkpoints, to tell those of this fit from others in their folder.
+        token: A mark in checkpoints, which distinguishes this fit's from others in their folder.
         records: The number of records that ranks which were lost have sent.
     """
 
@@ -90,7 +90,7 @@ class _Kept:
         if key not in self.loaders:
             made = source.call(self.setup.config)
             try:
-                self.loaders[key] = deal(made, backend, training, self.setup.seed)
+                self.loaders[key] = split(made, backend, training, self.setup.seed)
             except UsageError as error:
                 raise UsageError(f"{source.name}: {error}") from error
         return self.loaders[key]
@@ -130,7 +130,7 @@ def prepare(backend: BaseDistBackend, setup: Setup) -> None:
     runner.meta.setdefault("seed", setup.seed)
     for hook in runner.hooks:
         if isinstance(hook, EvalHook) and isinstance(hook.dataloader, DataLoader):
-            hook.dataloader = deal(hook.dataloader, backend, False, setup.seed)
+            hook.dataloader = split(hook.dataloader, backend, False, setup.seed)
     _current = _Kept(setup, runner)
     rng.derive(setup.seed, 0, 1 + backend.rank)
 

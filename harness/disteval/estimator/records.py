@@ -40,8 +40,7 @@ def gather_record(
     Returns:
         The record, and every rank's ``scored``.
     """
-    mine = (samples, seconds, scored, {k: tuple(v) for k, v in buffer.sums().items()})
-    ranks = context.backend.all_gather_object(mine)
+    ranks = context.backend.all_gather_object((samples, seconds, scored, buffer.sums()))
     total, slowest = sum(rank[0] for rank in ranks), max(rank[1] for rank in ranks)
     epoch, iteration = context.trained()
     record: Record = {"epoch": epoch, "iter": iteration, "mode": mode, "num_samples": total}

@@ -51,7 +51,7 @@ def derive(seed: int, iteration: int, rank: int) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Put the generators back at the end, whatever is drawn inside."""
+    """Put the generators back at the end of the block."""
     state = capture()
     try:
         yield

@@ -36,7 +36,7 @@ def resume_model(
     if set(optimizers) - set(states):
         raise WeightsError(
             f"{origin} lacks the state of an optimizer: it has {list(states)}, and the runner "
-            f"{list(optimizers)}; resume_optimizer=False goes on with a fresh one"
+            f"{list(optimizers)}; resume_optimizer=False continues with a fresh one"
         )
     load_weights(model, state["state_dict"], origin, strict=True)
     for name, each in optimizers.items():

@@ -1,4 +1,4 @@
-"""One step of a model, and the checks of what it returns."""
+"""One step of a model, and the checks of its result."""
 
 from __future__ import annotations
 

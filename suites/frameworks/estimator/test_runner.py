@@ -19,7 +19,7 @@ torch = framework("torch")
 data = torch.utils.data
 
 from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
-from disteval.estimator.hooks import Hook  # noqa: E402
+from disteval.estimator.hooks import EvalHook, Hook  # noqa: E402
 
 from suites.frameworks.estimator.tiny import Tiny, samples  # noqa: E402
 
@@ -192,6 +192,29 @@ def test_an_iter_based_validation_counts_no_sample_twice() -> None:
 def test_an_iter_based_run_ends_after_epochs_too() -> None:
     runner = make(IterBasedRunner)
     assert shape(runner.run([loader(20)], [("train", 4)], max_epochs=2))[-1][1:3] == (2, 6)
+
+
+def test_the_record_of_a_phase_comes_before_what_hooks_do_at_the_end_of_its_epoch() -> None:
+    runner = make(IterBasedRunner, max_iters=6)
+    runner.register_hook(EvalHook(loader(9)))
+    assert shape(runner.run([loader(20)], [("train", 3)])) == [
+        ("train", 1, 3, 20), ("val", 1, 3, 9), ("train", 2, 6, 20), ("val", 2, 6, 9),
+    ]  # fmt: skip
+
+
+def test_a_hook_can_end_training_early_and_its_evaluation_reports_progress() -> None:
+    class Stop(Hook):
+        def after_train_iter(self, runner: Any) -> None:
+            runner.max_iters = 2
+
+    runner, progress = make(IterBasedRunner, max_iters=9), []
+    runner.register_hook(Stop())
+    runner.register_hook(EvalHook(loader(20), interval=2, by_epoch=False))
+    runner.on_progress = lambda done, total: progress.append((done, total))
+    records = runner.run([loader(40)], [("train", 4)])
+    assert [(r["mode"], r["iter"]) for r in records] == [("val", 2), ("train", 2)]
+    # A long evaluation by a hook must not look like a rank that hangs.
+    assert progress == [(1, 4), (1, 3), (2, 3), (3, 3), (2, 4)]
 
 
 def test_a_training_loader_that_is_begun_again_is_shuffled_anew() -> None:

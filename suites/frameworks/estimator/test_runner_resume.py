@@ -194,7 +194,7 @@ def test_weights_alone_do_not_resume(tmp_path: Path) -> None:
 def test_an_optimizer_that_was_not_saved_is_missed(tmp_path: Path) -> None:
     runner = make(EpochBasedRunner, tmp_path)
     path = runner.save_checkpoint(tmp_path, save_optimizer=False)
-    with pytest.raises(WeightsError, match="resume_optimizer=False goes on with a fresh one"):
+    with pytest.raises(WeightsError, match="resume_optimizer=False continues with a fresh one"):
         runner.resume(path)
     runner.resume(path, resume_optimizer=False)
 

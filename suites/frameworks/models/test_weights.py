@@ -153,6 +153,17 @@ def test_a_torch_file_with_any_byte_wrong_is_read_or_refused(tmp_path: Path) -> 
             load_weights(path)
 
 
+def test_a_torch_file_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
+    torch = framework("torch")
+    path = tmp_path / "w.pt"
+    torch.save({"a": torch.ones(1000)}, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"\x00\x00\x80\x3f" * 100) + 40] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"w.pt can't be read: it is damaged.*CRC"):
+        load_weights(path)
+
+
 def test_a_torch_file_that_inflates_beyond_the_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,7 @@ def test_a_lost_worker_costs_nothing_beyond_the_last_checkpoint(
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
     tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
     name = "epoch_3.pt" if crime == "killed in validation" else "epoch_2.pt"
-    assert f"going on from {name}" in caplog.text
+    assert f"continuing from {name}" in caplog.text
 
 
 def test_without_checkpoints_a_fit_begins_again_and_says_so(
@@ -78,7 +78,7 @@ def test_without_checkpoints_a_fit_begins_again_and_says_so(
     config = config_of(tmp_path, CRIMES["killed in training"], checkpoints=None)
     records = fit(config, tmp_path / "end.pt", max_failures=1)
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
-    assert "going on from the beginning of this fit" in caplog.text
+    assert "continuing from the beginning of this fit" in caplog.text
 
 
 def test_checkpoints_of_any_name_are_gone_on_from(
@@ -89,7 +89,7 @@ def test_checkpoints_of_any_name_are_gone_on_from(
         config_of(tmp_path, crime, checkpoints=named), tmp_path / "end.pt", max_failures=1
     )
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
-    assert "going on from after_2.pth" in caplog.text
+    assert "continuing from after_2.pth" in caplog.text
 
 
 def test_checkpoints_of_an_earlier_training_are_not_taken_for_this_one(

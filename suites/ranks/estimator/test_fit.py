@@ -104,7 +104,7 @@ def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
     arguments = ["fit", f"--data={folder}", f"--work-dir={work_dir}", "--epochs=3"]
     refused = disteval(*arguments)
     assert refused.returncode == 2
-    assert "checkpoints of an earlier training; go on from them with --resume" in refused.stderr
+    assert "checkpoints of an earlier training; continue from them with --resume" in refused.stderr
     done = disteval(*arguments, "--resume", "--world-size=1", f"--json={tmp_path / 'report.json'}")
     assert done.returncode == 0, done.stderr
     records = json.loads((tmp_path / "report.json").read_text())["records"]

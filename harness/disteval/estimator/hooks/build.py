@@ -52,23 +52,12 @@ def training_hooks(
     timer: Config,
     custom: list[Any] | Mapping[str, Any] | Hook | None,
 ) -> list[tuple[Hook, str | int]]:
-    """Make the usual hooks of a training; see `BaseRunner.register_training_hooks`.
+    """Make the hooks that ``register_training_hooks`` of a runner attaches, with their priorities.
 
-    Args:
-        by_epoch: Whether hooks count epochs, or else iterations, unless their dicts say it.
-        lr: The configuration of the learning rate.
-        optimizer: The arguments of an `OptimizerHook`.
-        checkpoint: The arguments of a `CheckpointHook`.
-        log: The configuration of the loggers.
-        momentum: A hook.
-        timer: The configuration of the timer.
-        custom: The user's hooks.
-
-    Returns:
-        Hooks with their priorities, in the order in which they are registered.
+    Hooks count epochs if ``by_epoch``, or else iterations, unless their configurations say it.
 
     Raises:
-        UsageError: An entry is not known, or can't be used.
+        UsageError: An entry of a configuration is not known, or can't be used.
     """
     if momentum is not None and not isinstance(momentum, Hook):
         raise UsageError(f"momentum_config must be a Hook or None, not {momentum!r}")

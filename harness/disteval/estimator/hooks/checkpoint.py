@@ -23,7 +23,7 @@ class CheckpointHook(Hook):
         interval: The epochs or iterations between two checkpoints.
         by_epoch: Whether ``interval`` counts epochs, or else iterations.
         max_keep_ckpts: How many to keep, from 1 up; -1 for all. Files of other names stay.
-        save_last: Whether the last epoch (iteration) of a run is saved whatever the interval.
+        save_last: Whether the last epoch (iteration) of a run is always saved.
         save_optimizer: Whether to include the optimizer's state, without which training that is
             resumed differs from training that was not interrupted.
         out_dir: The folder; None for the runner's ``work_dir``.

@@ -40,7 +40,8 @@ class EvalHook(Hook):
         by_epoch: Whether ``interval`` counts epochs, or else iterations.
         metrics: Metrics by name, from `disteval.metrics`; None stands for accuracy. A metric whose
             result has several entries is recorded as ``{name}_{entry}``.
-        save_best: The entry of the record that decides which weights are best; None keeps none.
+        save_best: The entry of the record that decides which weights are best. With None no
+            weights are kept.
         rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
         out_dir: The folder for the best weights; None for the runner's ``work_dir``.
 

@@ -26,10 +26,10 @@ PRIORITIES = {
 class Hook:
     """Acts at stages of a run; a subclass overrides the stages that it needs.
 
-    Every stage gets the runner, of which `disteval.estimator.context.Context` lists what hooks may
-    use. The stages of training and validation call `before_epoch`, `after_epoch`, `before_iter` and
-    `after_iter` unless they are overridden. During the stages of an iteration or an epoch,
-    ``runner.iter`` and ``runner.epoch`` do not count it yet.
+    Every stage gets the runner; `disteval.estimator.context.Context` has the attributes and methods
+    that a hook may use. The stages of training and validation call `before_epoch`, `after_epoch`,
+    `before_iter` and `after_iter` unless they are overridden. During the stages of an iteration or
+    an epoch, ``runner.iter`` and ``runner.epoch`` do not count it yet.
 
     Attributes:
         priority: The hook's place in the order, which the runner sets.

@@ -76,11 +76,9 @@ class LrHook(Hook):
         Raises:
             UsageError: The runner does not know how far it goes.
         """
-        done, end, unit = (
-            (runner.epoch, runner.max_epochs, "epochs")
-            if self.by_epoch
-            else (runner.iter, runner.max_iters, "iters")
-        )
+        done, end, unit = runner.iter, runner.max_iters, "iters"
+        if self.by_epoch:
+            done, end, unit = runner.epoch, runner.max_epochs, "epochs"
         if not end:
             raise UsageError(
                 f"{type(self).__name__} by {unit} needs the runner's max_{unit}; "
