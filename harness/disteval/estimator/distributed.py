@@ -101,12 +101,12 @@ def inner(model: Any) -> Any:
 
 
 def goes_past_reducer(model: Any) -> bool:
-    """Whether a ``train_step`` of the model would leave its gradients as they are on each rank."""
+    """Return whether a ``train_step`` of the model would not average gradients over the ranks."""
     return isinstance(model, DistributedDataParallel) and not hasattr(type(model), "train_step")
 
 
 def averages_gradients(model: Any) -> bool:
-    """Whether a model or a part of it is wrapped, so that gradients are averaged over the ranks."""
+    """Return whether a model or a part of it is wrapped so that gradients are averaged."""
     wrappers = (Distributed, DistributedDataParallel)
     return isinstance(model, nn.Module) and any(isinstance(m, wrappers) for m in model.modules())
 

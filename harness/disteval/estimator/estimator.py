@@ -126,7 +126,7 @@ class Estimator:
                 f"workflow {workflow}"
             )
         order = rank.Fit(sources, list(workflow), max_epochs, secrets.token_hex(8))
-        beginning = self._state() if self.max_failures else b""
+        beginning = self._order(rank.save)[0] if self.max_failures else b""
         records: list[Record] = []
         failures = 0
         lost: WorldError | None = None
@@ -200,7 +200,7 @@ class Estimator:
         It holds weights, optimizer, epoch, iteration, hooks, sampler and random generators, up to
         1 GiB; a larger state needs a checkpoint hook, which writes on the ranks' own machines.
         """
-        data = self._state()
+        data = self._order(rank.save)[0]
         write_atomically(Path(path), lambda file: file.write(data))
 
     def load(self, path: str | Path) -> None:
@@ -282,10 +282,6 @@ class Estimator:
             if error.common is not None:
                 raise error.common from error
             raise
-
-    def _state(self) -> bytes:
-        data: bytes = self._order(rank.save)[0]
-        return data
 
     def _go_back(
         self, token: str, beginning: bytes, records: list[Record], error: WorldError

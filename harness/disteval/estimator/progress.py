@@ -18,7 +18,7 @@ _PLAIN = {"epoch", "iter", "mode", "num_samples", "seconds", "correct", "evaluat
 
 
 class Display:
-    """Shows beats and records; on a terminal alone the bar, for a log file is no place for one.
+    """Shows records and, on a terminal, a progress bar, which would only clutter a log file.
 
     Args:
         shown: Whether to show anything.

@@ -42,7 +42,7 @@ def restore(state: Mapping[str, Any]) -> None:
 
 
 def derive(seed: int, iteration: int, rank: int) -> None:
-    """Seed the generators from a seed, an iteration and a rank, where there is no state of them."""
+    """Seed the generators from a seed, an iteration and a rank."""
     words = np.random.SeedSequence([abs(seed), iteration, rank]).generate_state(3)
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))

@@ -60,7 +60,7 @@ class TextLoggerHook(LoggerHook):
         )  # fmt: skip
 
     def log_record(self, runner: Context, record: dict[str, Any]) -> None:
-        """Log one line, and write one."""
+        """Log one line, and write a line of JSON."""
         runner.logger.info("%s", _text(record))
         if runner.work_dir is not None:
             runner.work_dir.mkdir(parents=True, exist_ok=True)
