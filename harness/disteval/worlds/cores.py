@@ -1,4 +1,4 @@
-"""How many computing threads a rank gets.
+"""The number of computing threads of each rank.
 
 Ranks that each take every core of a host slow one another down many times over.
 """
@@ -18,7 +18,7 @@ _VARIABLES = (
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

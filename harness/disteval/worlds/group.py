@@ -26,7 +26,7 @@ G = TypeVar("G", bound="WorkerGroup")
 
 
 class WorkerGroup:
-    """Ranks in lock step with their leader, whatever they do: the part of a `World` below backends.
+    """Ranks in lock step with their leader: the part of a `World` that knows no backend.
 
     Args:
         launcher: How to start the ranks; it serves this group alone.

@@ -1,4 +1,4 @@
-"""Ctrl-C, where it must not come between starting something and knowing of it."""
+"""Delaying Ctrl-C while a process is started, so that the process is known and can be ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Let Ctrl-C wait until the block is done: what it began is whole then, and can be ended.
+    """Delay Ctrl-C until the end of the block, after which the started process can be ended.
 
     Only the main thread is ever interrupted, so elsewhere this does nothing.
     """

@@ -266,6 +266,16 @@ def test_the_number_of_arguments_must_be_the_world_size() -> None:
         world.run(gather, 1, 2)
 
 
+def test_ranks_leave_one_group_and_join_another(anywhere: str) -> None:
+    with World(anywhere, 2) as world:
+        pids = world.run(pid)
+        world.leave()
+        assert world.run(lambda backend: backend) == [None, None]
+        world.join(anywhere)
+        assert world.run(gather, "a", "b")[1] == (1, ["a", "b"])
+        assert world.run(pid) == pids
+
+
 def test_a_closed_world_says_so() -> None:
     world = World("non_dist", 1)
     world.close()

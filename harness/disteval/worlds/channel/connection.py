@@ -1,4 +1,4 @@
-"""How a rank and its leader find and trust each other.
+"""The connection between a rank and its leader, and the proof that each can trust the other.
 
 The connection never uses the backend under test: orders and replies must arrive when that backend
 hangs. Both ends prove that they know the world's key (an HMAC challenge of

@@ -1,4 +1,4 @@
-"""How a rank receives the messages of its leader."""
+"""The inbox in which a rank receives the messages of its leader."""
 
 from __future__ import annotations
 
