@@ -52,7 +52,7 @@ def check_tensor_collectives(bench: Bench) -> None:
 
 def _need_template(bench: Bench) -> None:
     if not issubclass(bench.cls, TensorBaseDistBackend):
-        raise NotApplicableError("it is no subclass of TensorBaseDistBackend")
+        raise NotApplicableError("it is not a subclass of TensorBaseDistBackend")
 
 
 def _converted(bench: Bench, padding: int) -> Iterator[tuple[int, tuple[tuple[int, ...], Seen]]]:
