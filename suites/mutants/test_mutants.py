@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.runner import Report, check_backend, select_rules
+from disteval.conformance.results import Report
+from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import BaseDistBackend, Capabilities, No
 
 from suites.mutants.broken import MUTANTS

@@ -30,8 +30,8 @@ from disteval.worlds import (
 )
 
 if TYPE_CHECKING:
+    from disteval.conformance.results import Report, Result
     from disteval.conformance.rules import Rule
-    from disteval.conformance.runner import Report, Result
     from disteval.conformance.world import JudgedWorld
 
 

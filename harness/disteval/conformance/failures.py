@@ -27,7 +27,7 @@ def check_unloadable(bench: Bench) -> None:
     _check_error(bench, "unpickled")
 
 
-@rule("6.3", "payloads over the cap")
+@rule("6.3", "payloads over the cap", process_wide=True)
 def check_over_the_cap(bench: Bench) -> None:
     """An object over the cap is an error on every rank, or whole on every rank."""
     world = bench.world_size

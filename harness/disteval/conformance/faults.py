@@ -23,25 +23,25 @@ _NEVER_SECONDS = 60.0
 _ERROR_LENGTH = 200
 
 
-@rule("7.1", "a rank exits", capability="detects_lost_ranks")
+@rule("7.1", "a rank exits", capability="detects_lost_ranks", loses_ranks=True)
 def check_exit(bench: Bench) -> None:
     """When a rank exits, a collective is an error on all others within the bound."""
     _check_fault(bench, "exits")
 
 
-@rule("7.2", "a rank is killed", capability="detects_lost_ranks")
+@rule("7.2", "a rank is killed", capability="detects_lost_ranks", loses_ranks=True)
 def check_kill(bench: Bench) -> None:
     """When a rank is killed, a collective is an error on all others within the bound."""
     _check_fault(bench, "is killed")
 
 
-@rule("7.3", "a rank is frozen", capability="bounded_waits")
+@rule("7.3", "a rank is frozen", capability="bounded_waits", loses_ranks=True)
 def check_freeze(bench: Bench) -> None:
     """When a rank is stopped, a collective is an error on all others within the bound."""
     _check_fault(bench, "is frozen")
 
 
-@rule("7.4", "a rank never calls", capability="bounded_waits")
+@rule("7.4", "a rank never calls", capability="bounded_waits", loses_ranks=True)
 def check_absence(bench: Bench) -> None:
     """When a rank never calls a collective, it is an error on all others within the bound."""
     _check_fault(bench, "never calls")

@@ -106,18 +106,20 @@ def raises(call: Callable[..., Any], *args: Any) -> bool:
 _kept: WeakKeyDictionary[BaseDistBackend, list[Any]] = WeakKeyDictionary()
 
 
-def forget(backend: BaseDistBackend) -> None:
-    """Begin a new sequence: drop the results that were kept."""
-    _kept[backend] = []
-
-
-def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Seen | list[Seen]]:
+def sequence(backend: BaseDistBackend, task: tuple[bool, list[Step]]) -> list[Seen | list[Seen]]:
     """Carry out collectives one after another, some late, without meeting the leader in between.
 
+    Args:
+        backend: The backend under test.
+        task: Whether a new sequence begins, which forgets the results of the last, and the steps.
+
     Returns:
-        All results since `forget`, as they look now: nothing of a later call may be in them.
+        All results of the sequence so far, as they look now: later calls may not have changed them.
     """
-    kept = _kept.setdefault(backend, [])
+    begins, steps = task
+    if begins:
+        _kept[backend] = []
+    kept = _kept[backend]
     for kind, obj, src, delay in steps:
         if delay:
             time.sleep(delay)

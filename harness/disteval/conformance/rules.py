@@ -183,6 +183,8 @@ class Rule:
             where it must.
         tries: How often in a row it has to fail to be broken; more than once where what is measured
             varies by itself.
+        process_wide: Whether it measures or sets something that all threads of a process share.
+        loses_ranks: Whether it ends the world in which it is tried.
     """
 
     number: str
@@ -191,6 +193,8 @@ class Rule:
     check: Callable[[Bench], None]
     capability: str | None = None
     tries: int = 1
+    process_wide: bool = False
+    loses_ranks: bool = False
 
     @property
     def level(self) -> str:
@@ -205,13 +209,19 @@ RULES: list[Rule] = []
 
 
 def rule(
-    number: str, name: str, *, capability: str | None = None, tries: int = 1
+    number: str, name: str, **attributes: Any
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
-    """Make a check one of `RULES`."""
+    """Make a check one of `RULES`.
+
+    Args:
+        number: See `Rule`.
+        name: See `Rule`.
+        **attributes: Other attributes of `Rule`.
+    """
 
     def register(check: Callable[[Bench], None]) -> Callable[[Bench], None]:
         sentence = (check.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
-        RULES.append(Rule(number, name, sentence, check, capability, tries))
+        RULES.append(Rule(number, name, sentence, check, **attributes))
         return check
 
     return register

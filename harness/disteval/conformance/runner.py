@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
-from importlib import metadata
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from disteval.conformance import (  # noqa: F401 - they register the rules
@@ -19,6 +17,9 @@ from disteval.conformance import (  # noqa: F401 - they register the rules
     sequences,
     template,
 )
+from disteval.conformance.faults import WAIT_SECONDS
+from disteval.conformance.forked import ForkServers
+from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
 from disteval.conformance.rules import (
     RULES,
     Bench,
@@ -27,114 +28,16 @@ from disteval.conformance.rules import (
     NotApplicableError,
     Rule,
 )
+from disteval.conformance.schedule import Job, plan, run_side_by_side, to_repeat
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, No
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
-from disteval.report.files import SCHEMA_VERSION
 from disteval.worlds import World, keep
+from disteval.worlds.launchers import get_launcher
+from disteval.worlds.launchers.local import LocalLauncher
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
-DEFAULT_TIMEOUT = 20.0
-
-
-@dataclass
-class Result:
-    """What came of one rule at one world size.
-
-    Attributes:
-        id: The rule's number.
-        name: The rule's name.
-        sentence: What a backend has to do.
-        level: ``required``, ``optional`` or ``stochastic``.
-        world_size: The number of ranks.
-        outcome: ``passed``, ``failed``, ``unsupported`` (declared, or it does not apply; with the
-            reason) or ``error`` (it could not be judged).
-        examples: How many examples were tried.
-        seconds: How long it took.
-        message: What was wrong, or why it was not judged.
-        counterexample: The smallest failing example found.
-        observed: What the ranks saw, where a passed rule says more than that it passed.
-        replay: The command that tries just this again, of a rule that failed.
-    """
-
-    id: str
-    name: str
-    sentence: str
-    level: str
-    world_size: int
-    outcome: str = "passed"
-    examples: int = 0
-    seconds: float = 0.0
-    message: str = ""
-    counterexample: str = ""
-    observed: str = ""
-    replay: str = ""
-
-
-@dataclass
-class Report:
-    """What came of a whole check.
-
-    Attributes:
-        target: The backend, as it was named.
-        seed: Where drawing started.
-        examples: Drawn examples a rule.
-        timeout: Seconds that one example might take.
-        launcher: How ranks were started, where that was asked for.
-        rules: Every result, by world size and rule.
-        created: When it began, in ISO 8601, UTC.
-    """
-
-    target: str
-    seed: int
-    examples: int
-    timeout: float = DEFAULT_TIMEOUT
-    launcher: str | None = None
-    rules: list[Result] = field(default_factory=list)
-    created: str = field(default_factory=lambda: f"{datetime.now(timezone.utc):%FT%TZ}")
-
-    @property
-    def verdict(self) -> str:
-        """``broken``, ``conformant``, or ``incomplete`` if a rule was not judged or none passed."""
-        outcomes = {result.outcome for result in self.rules}
-        if "failed" in outcomes:
-            return "broken"
-        return "conformant" if "passed" in outcomes and "error" not in outcomes else "incomplete"
-
-    @property
-    def required_run(self) -> int:
-        """How many rules that admit no declaration were judged, over all world sizes."""
-        judged = ("passed", "failed")
-        return sum(r.level != "optional" and r.outcome in judged for r in self.rules)
-
-    def replay(self, result: Result) -> str:
-        """The command that tries one rule at one world size again."""
-        words = ["disteval", "check", self.target, "--rules", result.id]
-        words += ["--world-size", str(result.world_size), "--seed", str(self.seed)]
-        words += ["--examples", str(self.examples)]
-        if self.timeout != DEFAULT_TIMEOUT:
-            words += ["--timeout", f"{self.timeout:g}"]
-        if self.launcher is not None:
-            words += ["--launcher", self.launcher]
-        return shlex.join(words)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain values, as ``report.schema.json`` describes them."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "check",
-            "version": metadata.version("disteval-harness"),
-            "created": self.created,
-            "target": self.target,
-            "verdict": self.verdict,
-            "required_run": self.required_run,
-            "seed": self.seed,
-            "examples": self.examples,
-            "timeout": self.timeout,
-            "launcher": self.launcher,
-            "rules": [asdict(result) for result in self.rules],
-        }
 
 
 def select_rules(patterns: Sequence[str] = ()) -> list[Rule]:
@@ -162,18 +65,20 @@ def check_backend(
     seed: int = 0,
     timeout: float = DEFAULT_TIMEOUT,
     led: JudgedWorld | None = None,
+    on_result: Callable[[Result], None] | None = None,
 ) -> Report:
-    """Hold a backend to every rule, in worlds of its own.
+    """Hold a backend to every rule, in worlds that this call starts.
 
     Args:
         backend: A registered name, ``module:Class``, or a class that the ranks can import.
-        world_sizes: How many ranks, one world after another.
-        rules: Which rules; None stands for all.
-        launcher: How to start the ranks; None stands for what the class names.
-        examples: Drawn examples a rule.
-        seed: Where drawing starts; the same seed draws the same examples.
+        world_sizes: The numbers of ranks to try.
+        rules: The rules to try; None stands for all.
+        launcher: How to start the ranks; None stands for the launcher that the class names.
+        examples: Drawn examples for each rule and world size.
+        seed: The seed of drawing; the same seed draws the same examples.
         timeout: Seconds that one example may take.
         led: Ranks that somebody else has started, to be used instead of starting any.
+        on_result: Called with each result as soon as it is there, in any thread.
 
     Raises:
         HarnessError: The backend can't be imported, or a world of it could not be started.
@@ -181,34 +86,98 @@ def check_backend(
     cls = get_backend_class(backend) if isinstance(backend, str) else backend
     name = backend if isinstance(backend, str) else cls.__name__
     report = Report(name, seed, examples, timeout, launcher)
-    chosen = select_rules() if rules is None else rules
-    given_up = ""
-    for size in world_sizes:
-        multi = cls.capabilities.multi_rank
-        declared = multi.reason if size > 1 and isinstance(multi, No) else ""
-        # A backend whose own launcher starts it is taken at its word here, for rule 1.1 to judge.
-        believe = launcher in (None, cls.launcher)
-        worlds = BackendWorlds(
-            backend, size, led=led, launcher=launcher, believe=believe, timeout=timeout
-        )
-        lost = 0
-        with keep(launcher), worlds:
-            for rule in chosen:
-                if declared or given_up:
-                    result = Result(rule.number, rule.name, rule.sentence, rule.level, size)
-                    result.outcome = "unsupported" if declared else "error"
-                    result.message = declared or given_up
-                else:
-                    fresh = worlds.fresh if worlds.can_be_lost else None
-                    result = check_rule(
-                        rule, cls, worlds.get(), examples=examples, seed=seed, fresh=fresh
-                    )
-                    lost = lost + 1 if worlds.is_lost else 0
-                    given_up = _reason_to_give_up(lost, size, worlds.can_be_lost)
-                if result.outcome == "failed":
-                    result.replay = report.replay(result)
-                report.rules.append(result)
+    chosen = select_rules() if rules is None else list(rules)
+    sizes = list(world_sizes)
+    # The ranks of a backend's own launcher may claim a wrong rank, which rule 1.1 then reports.
+    believe = launcher in (None, cls.launcher)
+    start = partial(
+        BackendWorlds, backend, led=led, launcher=launcher, believe=believe, timeout=timeout
+    )
+    found = None if led else get_launcher(launcher or cls.launcher)
+    phases = plan(chosen, sizes, found)
+    ranks = sum(job.size for lanes in phases for lane in lanes for job in lane.jobs)
+    forks = type(found) is LocalLauncher and ranks >= _RANKS_WORTH_A_SERVER
+    with keep(launcher), ForkServers() if forks else nullcontext() as servers:
+        check = _Check(report, cls, partial(start, servers=servers), on_result)
+        for lanes in phases:
+            run_side_by_side(lanes, check.run, check.stop)
+        failed = {key for key, result in check.results.items() if result.outcome == "failed"}
+        run_side_by_side([to_repeat(phases, failed)], check.run, check.stop)
+    report.rules = [check.results[size, rule.number] for size in sizes for rule in chosen]
     return report
+
+
+class _Check:
+    """One check of one backend, whose jobs may run in several threads.
+
+    Args:
+        report: What is checked, and with which settings.
+        cls: The backend's class.
+        start: Creates the worlds of one size.
+        on_result: Called with each result.
+    """
+
+    def __init__(
+        self,
+        report: Report,
+        cls: type[BaseDistBackend],
+        start: Callable[..., BackendWorlds],
+        on_result: Callable[[Result], None] | None,
+    ) -> None:
+        self.results: dict[tuple[int, str], Result] = {}
+        self._report = report
+        self._cls = cls
+        self._start = start
+        self._on_result = on_result
+        self._worlds: list[World] = []
+        self._given_up = ""
+        self._stopped = False
+
+    def run(self, job: Job) -> None:
+        """Hold the backend to the rules of one job, at its world size."""
+        multi = self._cls.capabilities.multi_rank
+        declared = multi.reason if job.size > 1 and isinstance(multi, No) else ""
+        lost = 0
+        with self._start(job.size, started=self._add_world) as worlds:
+            for rule in job.rules:
+                if declared or self._given_up:
+                    outcome = "unsupported" if declared else "error"
+                    result = Result.of(rule, job.size, outcome, declared or self._given_up)
+                else:
+                    result = self._judge(rule, job, worlds)
+                    lost = lost + 1 if worlds.is_lost else 0
+                    reason = _reason_to_give_up(lost, job.size, worlds.can_be_lost)
+                    self._given_up = self._given_up or reason
+                if result.outcome == "failed":
+                    result.replay = self._report.replay(result)
+                self.results[job.size, rule.number] = result
+                if self._on_result is not None:
+                    self._on_result(result)
+
+    def _judge(self, rule: Rule, job: Job, worlds: BackendWorlds) -> Result:
+        examples, seed = self._report.examples, self._report.seed
+        if not job.loses_ranks:
+            fresh = worlds.fresh if worlds.can_be_lost else None
+            world = worlds.get()
+            return check_rule(rule, self._cls, world, examples=examples, seed=seed, fresh=fresh)
+        try:
+            world = worlds.fresh(WAIT_SECONDS)
+        except WorldError as error:
+            return Result.of(rule, job.size, "error", str(error))
+        with world:
+            return check_rule(rule, self._cls, world, seed=seed, fresh=lambda _: world)
+
+    def _add_world(self, world: World) -> None:
+        self._worlds.append(world)
+        if self._stopped:
+            self.stop()
+
+    def stop(self) -> None:
+        """Terminate the ranks of every world that this check has started."""
+        self._stopped = True
+        for world in self._worlds:
+            if not world.attached:
+                world.terminate()
 
 
 def _reason_to_give_up(lost: int, size: int, others: bool) -> str:
@@ -240,7 +209,7 @@ def check_rule(
         fresh: Starts another such world, whose backend waits for so many seconds, in which ranks
             can be lost; None where there is none.
     """
-    result = Result(rule.number, rule.name, rule.sentence, rule.level, world.world_size)
+    result = Result.of(rule, world.world_size)
     bench = Bench(world, cls, examples, seed, fresh)
     begin = time.monotonic()
     try:

@@ -82,7 +82,7 @@ def check_late_ranks(bench: Bench) -> None:
             sequence.carry_out(seconds)
 
 
-@rule("5.3", "no leaks", tries=3)
+@rule("5.3", "no leaks", tries=3, process_wide=True)
 def check_leaks(bench: Bench) -> None:
     """Hundreds of calls leave no file descriptor, no thread and no memory behind."""
     before = bench.run(on_ranks.resources, [_WARM_UP_CALLS] * bench.world_size)
@@ -118,7 +118,7 @@ class Sequence:
     """The collectives that ranks call next, and a list of the results that all of them must give.
 
     Args:
-        bench: The ranks; they forget the results of an earlier sequence.
+        bench: The ranks; they forget the results of an earlier sequence when this one begins.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -126,7 +126,7 @@ class Sequence:
         self._described: list[str] = []
         self._expected: list[Any] = []
         self._pending: list[list[on_ranks.Step]] = [[] for _ in range(bench.world_size)]
-        bench.run(on_ranks.forget)
+        self._begins = True
 
     def gather(self, sent: list[Any], late: Collection[int] = (), delay: float = 0.0) -> None:
         """Let every rank gather; entry r of ``sent`` is rank r's object."""
@@ -149,7 +149,7 @@ class Sequence:
             steps.append((kind, sent[rank], src, delay if rank in late else 0.0))
 
     def carry_out(self, delay: float = 0.0) -> None:
-        """Have the ranks do what is pending, and compare all results so far with the list.
+        """Have the ranks call the collectives added, and compare all results so far with the list.
 
         Args:
             delay: Seconds that the ranks may take beyond the bound of one example.
@@ -157,7 +157,10 @@ class Sequence:
         Raises:
             BrokenRuleError: A result differs.
         """
-        tasks, self._pending = self._pending, [[] for _ in self._pending]
+        if not self._pending[0]:
+            return
+        tasks = [(self._begins, steps) for steps in self._pending]
+        self._begins, self._pending = False, [[] for _ in self._pending]
         expected = [self._expected] * self._bench.world_size
         example = "; ".join(self._described)
         self._bench.expect(on_ranks.sequence, tasks, expected, example, delay)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from disteval.conformance.forked import ForkServers
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.registry import get_backend_class
@@ -69,6 +71,8 @@ class BackendWorlds:
         launcher: How to start the ranks; None stands for the launcher that the class names.
         believe: As for `JudgedWorld`.
         timeout: As for `World`.
+        servers: Processes that fork off the ranks; None starts them as the launcher does.
+        started: Called with each world that was started.
 
     Attributes:
         cls: The backend's class.
@@ -87,6 +91,8 @@ class BackendWorlds:
         launcher: str | None = None,
         believe: bool = False,
         timeout: float = 20.0,
+        servers: ForkServers | None = None,
+        started: Callable[[World], None] = lambda _: None,
     ) -> None:
         if led is not None:
             led.believe, led.timeout = believe, timeout
@@ -100,6 +106,7 @@ class BackendWorlds:
         self._backend, self._world_size = backend, world_size
         self._led, self._launcher = led, launcher
         self._believe, self._timeout = believe, timeout
+        self._servers, self._started = servers, started
         self._world: JudgedWorld | None = None
 
     def get(self) -> JudgedWorld:
@@ -115,7 +122,9 @@ class BackendWorlds:
     def fresh(self, backend_timeout: float) -> JudgedWorld:
         """Start another world whose ranks may be lost, and whose backend waits that long."""
         launcher = _launcher(self._launcher, self._world_size)
-        return JudgedWorld(
+        if self._servers is not None:
+            launcher = self._servers.launcher()
+        world = JudgedWorld(
             self._backend,
             self._world_size,
             launcher=launcher,
@@ -123,6 +132,8 @@ class BackendWorlds:
             timeout=self._timeout,
             believe=self._believe,
         )
+        self._started(world)
+        return world
 
     @property
     def is_lost(self) -> bool:

@@ -1,0 +1,216 @@
+"""Ranks that are forked off processes which have imported the costly libraries already.
+
+A check starts about thirty ranks. Where each has to import torch, that takes most of its time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from disteval.worlds.cores import thread_variables
+from disteval.worlds.environment import outside_environment
+from disteval.worlds.launchers.local import LocalLauncher
+from disteval.worlds.process import become_rank
+
+# Neighbouring ranks come from different servers: they share no hash seed and no state that an
+# import has left, just as ranks that a user starts.
+_SERVERS = 2
+_POLL_SECONDS = 0.01
+
+# Importing these starts no thread, so that the process may be forked afterwards.
+_LIBRARIES = ("torch", "torch.distributed")
+
+_SERVER_CODE = (
+    "import sys; sys.path[:] = sys.argv[2].splitlines(); "
+    "from disteval.conformance.forked import serve; serve(int(sys.argv[1]), sys.argv[3:])"
+)
+
+
+class ForkServers:
+    """Processes that fork off ranks on demand; use it as a context manager."""
+
+    def __init__(self) -> None:
+        libraries = [name for name in _LIBRARIES if name in sys.modules]
+        self._servers = [_Server(libraries) for _ in range(_SERVERS)]
+
+    def launcher(self) -> LocalLauncher:
+        """Return a launcher for one world, of ranks that are forked where that is safe."""
+        if all(server.safe for server in self._servers):
+            return _ForkLauncher(self._servers)
+        return LocalLauncher()
+
+    def __enter__(self) -> ForkServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.close()
+
+
+class _ForkLauncher(LocalLauncher):
+    """Every rank is a child of a server, in a session of its own."""
+
+    def __init__(self, servers: list[_Server]) -> None:
+        super().__init__()
+        self._servers = servers
+
+    def start(
+        self, directory: Path, world_size: int, environment: dict[str, str]
+    ) -> list[Connection]:
+        """Have the servers fork a process for each rank."""
+        self._log = directory / "launcher.log"
+        self._log.touch()
+        for rank in range(world_size):
+            server = self._servers[rank % len(self._servers)]
+            process: Any = server.fork((directory, rank, outside_environment() | environment))
+            self._processes.append(process)
+        return []
+
+
+class _Server:
+    """The leader's end of one server."""
+
+    def __init__(self, libraries: list[str]) -> None:
+        self._connection, theirs = Pipe()
+        self._lock = threading.Lock()
+        self._statuses: dict[int, int] = {}
+        self._safe: bool | None = None
+        path = "\n".join(entry or str(Path.cwd()) for entry in sys.path)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _SERVER_CODE, str(theirs.fileno()), path, *libraries],
+                env=outside_environment() | thread_variables(1, 1),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    @property
+    def safe(self) -> bool:
+        """Whether the server is there and has one thread; waits until it has imported."""
+        with self._lock:
+            if self._safe is None:
+                try:
+                    self._safe = bool(self._connection.recv())
+                except (EOFError, OSError):
+                    self._safe = False
+            return self._safe
+
+    def fork(self, what: tuple[Path, int, dict[str, str]]) -> _Forked:
+        """Fork a process that becomes a rank."""
+        with self._lock:
+            self._connection.send(what)
+            while (pid := self._take()) is None:
+                pass
+            return _Forked(self, pid)
+
+    def status(self, pid: int) -> int | None:
+        """Return the exit status of a process that the server has forked; None while it runs."""
+        with self._lock, contextlib.suppress(EOFError, OSError):
+            while pid not in self._statuses and self._connection.poll():
+                self._take()
+        return self._statuses.get(pid)
+
+    def _take(self) -> int | None:
+        """Take one message: the id of a new process, or the status of one that has ended."""
+        pid, status = self._connection.recv()
+        if status is None:
+            return int(pid)
+        self._statuses[pid] = os.waitstatus_to_exitcode(status)
+        return None
+
+    def close(self) -> None:
+        """End the server; ranks that are left end when they notice that the leader is gone."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class _Forked:
+    """A process that a server has forked, with the methods of `subprocess.Popen` that are used."""
+
+    def __init__(self, server: _Server, pid: int) -> None:
+        self._server = server
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """See `subprocess.Popen.poll`."""
+        return self._server.status(self.pid)
+
+    def wait(self, timeout: float) -> int:
+        """See `subprocess.Popen.wait`."""
+        deadline = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a forked rank", timeout)
+            time.sleep(_POLL_SECONDS)
+        return status
+
+
+def serve(descriptor: int, libraries: list[str]) -> None:
+    """Import libraries, then fork ranks until the leader closes the connection."""
+    for name in libraries:
+        importlib.import_module(name)
+    connection = Connection(descriptor)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    connection.send(len(list(Path("/proc/self/task").iterdir())) == 1)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            ready = wait([connection, reader])
+            if reader in ready:
+                os.read(reader, 4096)
+                _report_ended(connection)
+            if connection in ready:
+                directory, rank, environment = connection.recv()
+                if (pid := os.fork()) == 0:
+                    os._exit(_become(connection, directory, rank, environment))
+                connection.send((pid, None))
+
+
+def _report_ended(connection: Connection) -> None:
+    with contextlib.suppress(ChildProcessError):  # there are no children left
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            connection.send(ended)
+
+
+def _become(connection: Connection, directory: Path, rank: int, environment: dict[str, str]) -> int:
+    """Be a rank, as if the process had just been started; return its exit status."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        connection.close()
+        with (directory / "launcher.log").open("ab") as log:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+        os.environ.clear()
+        os.environ.update(environment)
+        np.random.seed()
+        return become_rank(directory, rank)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()

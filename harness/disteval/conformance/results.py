@@ -1,0 +1,122 @@
+"""The results of a check: one for each rule and world size, and the report of all of them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import Any
+
+from disteval.conformance.rules import Rule
+from disteval.report.files import SCHEMA_VERSION
+
+DEFAULT_TIMEOUT = 20.0
+
+
+@dataclass
+class Result:
+    """What came of one rule at one world size.
+
+    Attributes:
+        id: The rule's number.
+        name: The rule's name.
+        sentence: What a backend has to do.
+        level: ``required``, ``optional`` or ``stochastic``.
+        world_size: The number of ranks.
+        outcome: ``passed``, ``failed``, ``unsupported`` (declared, or it does not apply; with the
+            reason) or ``error`` (it could not be judged).
+        examples: How many examples were tried.
+        seconds: How long it took.
+        message: What was wrong, or why it was not judged.
+        counterexample: The smallest failing example found.
+        observed: What the ranks saw, where a passed rule says more than that it passed.
+        replay: The command that tries just this again, of a rule that failed.
+    """
+
+    id: str
+    name: str
+    sentence: str
+    level: str
+    world_size: int
+    outcome: str = "passed"
+    examples: int = 0
+    seconds: float = 0.0
+    message: str = ""
+    counterexample: str = ""
+    observed: str = ""
+    replay: str = ""
+
+    @classmethod
+    def of(
+        cls, rule: Rule, world_size: int, outcome: str = "passed", message: str = ""
+    ) -> Result:
+        """Return a result of that rule."""
+        result = cls(rule.number, rule.name, rule.sentence, rule.level, world_size)
+        result.outcome, result.message = outcome, message
+        return result
+
+
+@dataclass
+class Report:
+    """What came of a whole check.
+
+    Attributes:
+        target: The backend, as it was named.
+        seed: Where drawing started.
+        examples: Drawn examples a rule.
+        timeout: Seconds that one example might take.
+        launcher: How ranks were started, where that was asked for.
+        rules: Every result, by world size and rule.
+        created: When it began, in ISO 8601, UTC.
+    """
+
+    target: str
+    seed: int
+    examples: int
+    timeout: float = DEFAULT_TIMEOUT
+    launcher: str | None = None
+    rules: list[Result] = field(default_factory=list)
+    created: str = field(default_factory=lambda: f"{datetime.now(timezone.utc):%FT%TZ}")
+
+    @property
+    def verdict(self) -> str:
+        """``broken``, ``conformant``, or ``incomplete`` if a rule was not judged or none passed."""
+        outcomes = {result.outcome for result in self.rules}
+        if "failed" in outcomes:
+            return "broken"
+        return "conformant" if "passed" in outcomes and "error" not in outcomes else "incomplete"
+
+    @property
+    def required_run(self) -> int:
+        """How many rules that admit no declaration were judged, over all world sizes."""
+        judged = ("passed", "failed")
+        return sum(r.level != "optional" and r.outcome in judged for r in self.rules)
+
+    def replay(self, result: Result) -> str:
+        """The command that tries one rule at one world size again."""
+        words = ["disteval", "check", self.target, "--rules", result.id]
+        words += ["--world-size", str(result.world_size), "--seed", str(self.seed)]
+        words += ["--examples", str(self.examples)]
+        if self.timeout != DEFAULT_TIMEOUT:
+            words += ["--timeout", f"{self.timeout:g}"]
+        if self.launcher is not None:
+            words += ["--launcher", self.launcher]
+        return shlex.join(words)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values, as ``report.schema.json`` describes them."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "check",
+            "version": metadata.version("disteval-harness"),
+            "created": self.created,
+            "target": self.target,
+            "verdict": self.verdict,
+            "required_run": self.required_run,
+            "seed": self.seed,
+            "examples": self.examples,
+            "timeout": self.timeout,
+            "launcher": self.launcher,
+            "rules": [asdict(result) for result in self.rules],
+        }
