@@ -48,9 +48,7 @@ class Result:
     replay: str = ""
 
     @classmethod
-    def of(
-        cls, rule: Rule, world_size: int, outcome: str = "passed", message: str = ""
-    ) -> Result:
+    def of(cls, rule: Rule, world_size: int, outcome: str = "passed", message: str = "") -> Result:
         """Return a result of that rule."""
         result = cls(rule.number, rule.name, rule.sentence, rule.level, world_size)
         result.outcome, result.message = outcome, message

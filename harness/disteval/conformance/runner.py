@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 from disteval.conformance import (  # noqa: F401 - they register the rules
     checks,
@@ -38,6 +37,8 @@ from disteval.worlds.launchers import get_launcher
 from disteval.worlds.launchers.local import LocalLauncher
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
+
+_RANKS_WORTH_A_SERVER = 8  # with fewer, two servers cost more than the imports that they save
 
 
 def select_rules(patterns: Sequence[str] = ()) -> list[Rule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -14,6 +15,7 @@ from disteval.worlds.launchers.base import ProcessLauncher
 from disteval.worlds.launchers.threads import ThreadsLauncher
 
 _WORLDS_AT_ONCE = 2
+_STOP_SECONDS = 10.0
 _LOST_WORLDS_AT_ONCE = 4  # their ranks mostly wait
 
 
@@ -132,4 +134,8 @@ def run_side_by_side(
                 raise error
     except BaseException:
         stop()
+        # A job that is starting a world ends it as soon as it is there.
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
         raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from typing import Any
 
 import pytest
@@ -9,8 +12,10 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import RankError, frames
+from disteval.conformance.forked import ForkServers
 from disteval.conformance.runner import check_backend, check_rule, select_rules
 from disteval.contract import Rendezvous
+from disteval.errors import WorldError
 from disteval.worlds import World
 
 from suites.mutants.sockets import Sockets
@@ -54,3 +59,50 @@ def test_a_world_to_be_lost_that_cannot_start_costs_no_other_rule_its_verdict() 
     assert [result.outcome for result in report.rules] == ["passed", "error", "passed"]
     assert "TimeoutError: 3 s are too few" in report.rules[1].message
     assert report.verdict == "incomplete"
+
+
+def test_worlds_that_lose_ranks_run_side_by_side() -> None:
+    begin = time.monotonic()
+    report = check_backend(Sockets, (2, 3), rules=select_rules(["7.*"]))
+    seconds = time.monotonic() - begin
+    assert [result.outcome for result in report.rules] == ["passed"] * 8
+    assert sum(result.seconds for result in report.rules) > 1.5 * seconds
+
+
+class CannotJoinThree(Sockets):
+    """Joins groups of one and two."""
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        if world_size == 3:
+            raise LookupError("three are too many")
+        super().init_process(rank, world_size, rendezvous)
+
+
+def test_a_world_that_cannot_start_leaves_no_verdict() -> None:
+    with pytest.raises(WorldError, match="three are too many"):
+        check_backend(CannotJoinThree, (1, 2, 3), rules=select_rules(["1.1", "5.1"]), examples=2)
+
+
+def test_no_rule_tried_is_not_a_conformant_backend() -> None:
+    report = check_backend(Sockets, (1,), rules=select_rules(["7.*", "9.*"]))
+    assert {result.outcome for result in report.rules} == {"unsupported"}
+    assert report.verdict == "incomplete"
+
+
+def string_hash(backend: Any) -> int:
+    return hash("the same string")
+
+
+def end_rank_1(backend: Any) -> None:
+    if backend.rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    backend.all_gather_object(None)
+
+
+def test_forked_ranks_are_as_different_as_those_that_users_start() -> None:
+    with ForkServers() as servers, World(Sockets, 2, launcher=servers.launcher()) as world:
+        first, second = world.run(string_hash)
+        assert first != second
+        with pytest.raises(WorldError, match=r"rank 1 was lost \(killed by SIGTERM\)"):
+            world.run(end_rank_1)
