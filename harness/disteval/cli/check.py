@@ -212,10 +212,9 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         if failed:
             _show_failure(console, report, rule, failed)
     total = sum(result.examples for result in report.rules)
-    seconds = sum(result.seconds for result in report.rules)
     console.print(
         f"\n{escape(report.target)} is [bold]{report.verdict}[/bold]: "
-        f"{total} examples in {seconds:.0f} s"
+        f"{total} examples in {report.seconds:.0f} s"
     )
 
 

@@ -65,6 +65,7 @@ class Report:
         examples: Drawn examples a rule.
         timeout: Seconds that one example might take.
         launcher: How ranks were started, where that was asked for.
+        seconds: How long the check took; shorter than its rules together, which run side by side.
         rules: Every result, by world size and rule.
         created: When it began, in ISO 8601, UTC.
     """
@@ -74,6 +75,7 @@ class Report:
     examples: int
     timeout: float = DEFAULT_TIMEOUT
     launcher: str | None = None
+    seconds: float = 0.0
     rules: list[Result] = field(default_factory=list)
     created: str = field(default_factory=lambda: f"{datetime.now(timezone.utc):%FT%TZ}")
 

@@ -84,6 +84,7 @@ def check_backend(
     Raises:
         HarnessError: The backend can't be imported, or a world of it could not be started.
     """
+    begin = time.monotonic()
     cls = get_backend_class(backend) if isinstance(backend, str) else backend
     name = backend if isinstance(backend, str) else cls.__name__
     report = Report(name, seed, examples, timeout, launcher)
@@ -105,6 +106,7 @@ def check_backend(
         failed = {key for key, result in check.results.items() if result.outcome == "failed"}
         run_side_by_side([to_repeat(phases, failed)], check.run, check.stop)
     report.rules = [check.results[size, rule.number] for size in sizes for rule in chosen]
+    report.seconds = time.monotonic() - begin
     return report
 
 
