@@ -1,8 +1,9 @@
-"""``disteval check``: prove a backend right, or show the smallest example that it gets wrong."""
+"""``disteval check`` proves that a backend is right, or shows the smallest example that fails."""
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,11 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.cli.completion import complete_backend
-from disteval.cli.terminal import print_error
+from disteval.cli.terminal import is_quiet, print_error
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import check_json_path, write_run
-from disteval.report.model import SIGNS
+from disteval.report.model import SIGNS, make_columns, reasons
 from disteval.report.page import check_page_path, write_page
 from disteval.worlds import (
     OuterWorld,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from disteval.conformance.results import Report, Result
     from disteval.conformance.rules import Rule
     from disteval.conformance.world import JudgedWorld
+
+
+_MESSAGE_LENGTH = 160
 
 
 def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[int, ...] | None:
@@ -51,24 +55,28 @@ def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[
 @click.argument("target", required=False, shell_complete=complete_backend)
 @click.option(
     "--world-size", callback=_parse_sizes, metavar="1,2,3",
-    help="World sizes.  [default: 1,2,3,5, or what mpirun or torchrun started]",
+    help="World sizes.  [default: 1,2,3,5, or the world size of mpirun or torchrun]",
 )  # fmt: skip
 @click.option(
     "--launcher", metavar="NAME",
-    help="What starts the ranks, such as ray.  [default: what the class names]",
+    help="How to start the ranks, such as ray.  [default: the launcher that the class names]",
 )  # fmt: skip
 @click.option(
     "--examples", type=click.IntRange(min=1), default=100, show_default=True,
-    help="Drawn examples a rule and world size.",
+    help="The number of drawn examples for each rule and world size.",
 )  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="What draws the examples.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The seed of drawing.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
     help="Seconds that one example may take.",
 )  # fmt: skip
-@click.option("--rules", default="", metavar="2.*,3.1", help="Only these rules.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
-@click.option("--html", "html_path", type=click.Path(path_type=Path), help="And here, as a page.")
+@click.option("--rules", default="", metavar="2.*,3.1", help="Check only these rules.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the report to this file."
+)
+@click.option(
+    "--html", "html_path", type=click.Path(path_type=Path), help="Write a page to this file."
+)
 @click.option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
 def check_command(
     target: str | None,
@@ -82,11 +90,12 @@ def check_command(
     html_path: Path | None,
     list_rules: bool,
 ) -> None:
-    r"""Hold the backend TARGET to every rule of the contract.
+    r"""Check the backend TARGET against every rule of the contract.
 
-    TARGET is a registered name, or module:Class importable from the working directory. Starts the
-    ranks itself, or joins them under mpirun or torchrun. Exits with 0 when the backend is
-    conformant, 1 when it is broken, and 2 when it could not be judged.
+    TARGET is a registered name, or a module:Class that can be imported from the working directory.
+    The command starts the ranks, or joins them under mpirun or torchrun. It prints the first
+    failure of each rule at once, and a table of all rules at the end. The exit status is 0 if the
+    backend is conformant, 1 if it is broken, and 2 if it could not be judged.
 
     \b
     disteval check torch_cpu
@@ -105,7 +114,7 @@ def check_command(
             _list_rules(chosen)
             return
         if target is None:
-            raise UsageError("name a backend to check, or give --list")
+            raise UsageError("no backend is named; name one, or give --list")
         check_json_path(json_path)
         if html_path is not None:
             check_page_path(html_path)
@@ -121,6 +130,7 @@ def check_command(
             examples=examples,
             seed=seed,
             timeout=timeout,
+            on_result=None if is_quiet() else _print_first_failures(chosen),
         )
         led = None
         if outer is None:
@@ -149,7 +159,7 @@ def _judge_attached(
     outer: OuterWorld,
     led: JudgedWorld,
 ) -> Report:
-    """Judge a backend on ranks that somebody else has started; there is one world size alone."""
+    """Judge a backend on ranks that a launcher has started, at their world size only."""
     try:
         share_cores(outer)
         if world_size not in (None, (outer.world_size,)):
@@ -166,6 +176,26 @@ def _judge_attached(
         print_error("check", str(common or error), error)
         release(led, 2)
         sys.exit(2)
+
+
+def _print_first_failures(rules: list[Rule]) -> Callable[[Result], None]:
+    """Return a function that prints on standard error the first failure of each rule.
+
+    Several threads may call it.
+    """
+    losing = {rule.number for rule in rules if rule.loses_ranks}
+    first: dict[str, Result] = {}
+
+    def print_failure(result: Result) -> None:
+        if result.outcome != "failed" or first.setdefault(result.id, result) is not result:
+            return
+        # Ranks that were lost beside the ranks of other rules may only have been too slow.
+        note = " (it may be tried again alone)" if result.id in losing else ""
+        message = textwrap.shorten(result.message, _MESSAGE_LENGTH, placeholder=" …")
+        line = f"rule {result.id}, {result.name}, fails at world size {result.world_size}{note}"
+        click.echo(f"{line}: {message}", err=True)
+
+    return print_failure
 
 
 def _write(report: Report, json_path: Path | None, html_path: Path | None) -> None:
@@ -205,8 +235,9 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
             f"{examples / seconds:.0f}" if examples else "",
         )
     console.print(table)
-    for outcome in ("unsupported", "error"):
-        _show_reasons(console, report, outcome)
+    for reason in reasons(make_columns([("", report.to_json())])):
+        text = f"{'; '.join(reason.where)}: {escape(reason.text)}"
+        console.print(f"{SIGNS[reason.outcome].glyph} {text}", soft_wrap=True)
     for number, rule in rules.items():
         failed = [r for r in report.rules if (r.id, r.outcome) == (number, "failed")]
         if failed:
@@ -218,23 +249,8 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
     )
 
 
-def _show_reasons(console: Console, report: Report, outcome: str) -> None:
-    """Why rules were not held against this backend: each reason once."""
-    reasons: dict[str, dict[int, list[str]]] = {}
-    for result in report.rules:
-        if result.outcome == outcome:
-            sizes = reasons.setdefault(result.message, {})
-            sizes.setdefault(result.world_size, []).append(result.id)
-    for reason, sizes in reasons.items():
-        where: dict[str, list[str]] = {}
-        for size, ids in sizes.items():
-            where.setdefault(", ".join(ids), []).append(f"W={size}")
-        told = "; ".join(f"{ids} at {', '.join(names)}" for ids, names in where.items())
-        console.print(f"{SIGNS[outcome].glyph} {told}: {escape(reason)}", soft_wrap=True)
-
-
 def _show_failure(console: Console, report: Report, rule: Rule, results: list[Result]) -> None:
-    """The failure at the smallest world size, and at which others there is one."""
+    """Print the failure at the smallest world size, and the other world sizes that failed."""
     first, *others = results
     lines = [f"\n[bold]rule {first.id}, world size {first.world_size}: broken[/bold]"]
     lines.append(escape(rule.sentence))

@@ -15,12 +15,13 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.conformance.runner import select_rules
 
-from suites.processes import mpirun, run_plainly
+from suites.processes import mpirun, run_plainly, start_as_from_a_terminal
 from suites.requirements import backend_class, framework
 
 RULES = select_rules()
 
 MINE = """
+import time
 from disteval.worlds import detect_outer_world
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -31,6 +32,11 @@ class Swapped(ThreadsDist):
     def all_gather_object(self, obj):
         gathered = super().all_gather_object(obj)
         return gathered[::-1]
+
+class SwappedAndSlow(Swapped):
+    def broadcast_object(self, obj, src=0):
+        time.sleep(1)
+        return super().broadcast_object(obj, src)
 
 class Reversed(ThreadsDist):
     @property
@@ -111,6 +117,23 @@ def test_a_broken_backend_gets_the_smallest_example_and_a_line_that_replays_it(
     assert found[0] in check(*replay.split()[2:]).stdout
 
 
+def test_the_first_failure_of_each_rule_is_printed_while_the_check_goes_on(
+    check: Any, tmp_path: Path
+) -> None:
+    arguments = ("mine:SwappedAndSlow", "--world-size=2,3", "--examples=5")
+    command = [sys.executable, "-m", "disteval.cli", "check", *arguments, "--rules=2.1,3.3"]
+    with start_as_from_a_terminal(command, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        found = process.stderr.readline()
+        assert process.poll() is None  # rule 3.3 takes two seconds from then on
+        output, errors = process.communicate(timeout=120)
+    assert re.match(r"rule 2.1, all-gather order, fails at world size [23]: rank 0 got", found)
+    assert errors == ""  # the failure at the other world size is in the table only
+    assert "mine:SwappedAndSlow is broken" in output
+    quiet = check(*arguments, "--rules=2.1", "--quiet")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (1, "", "")
+
+
 def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any) -> None:
     done = check("mine:Stuck", "--world-size=2,3", "--timeout=1", "--examples=5")
     assert done.returncode == 1
@@ -129,7 +152,7 @@ def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any)
         (("threads", "--rules=77.*"), "no rule matches '77.*'; the known ones are: 1.1, 1.2"),
         (("threads", "--world-size=0"), "'0' is not a list of world sizes"),
         (("threads", "--launcher=ssh"), "no launcher 'ssh'"),
-        ((), "name a backend to check"),
+        ((), "no backend is named; name one, or give --list"),
     ],
 )
 def test_what_cannot_be_judged_exits_with_2(
