@@ -1,4 +1,4 @@
-"""Unusual backends that are correct: a suite that calls one of them broken is wrong itself."""
+"""Unusual backends that are correct: a rule that calls one of them broken is wrong."""
 
 from __future__ import annotations
 
@@ -24,13 +24,8 @@ def correct(cls: Any) -> Any:
 
 
 @correct
-class Reference(ThreadsDist):
-    """The reference itself."""
-
-
-@correct
 class Slow(ThreadsDist):
-    """Takes its time."""
+    """Sleeps before each exchange, longer on higher ranks."""
 
     def _exchange(self, frame: Any) -> Any:
         time.sleep(0.0005 * (self.rank + 1))
@@ -39,7 +34,7 @@ class Slow(ThreadsDist):
 
 @correct
 class TinyChunks(ThreadsDist):
-    """Moves a frame in eight pieces."""
+    """Sends a frame in eight pieces."""
 
     def _exchange(self, frame: Any) -> Any:
         step = max(1, -(-len(frame) // 8))
@@ -50,7 +45,7 @@ class TinyChunks(ThreadsDist):
 
 @correct
 class Compressed(ThreadsDist):
-    """Moves compressed frames."""
+    """Sends compressed frames."""
 
     def _exchange(self, frame: Any) -> Any:
         return [zlib.decompress(f) for f in super()._exchange(zlib.compress(frame, 1))]
@@ -58,7 +53,7 @@ class Compressed(ThreadsDist):
 
 @correct
 class BroadcastsByGathering(ThreadsDist):
-    """Gathers the bytes of all ranks, of which only those of src are used."""
+    """Broadcasts by gathering the bytes of all ranks and returning those of src."""
 
     def _broadcast_bytes(self, mine: Any, sizes: Any, src: int) -> Any:
         return self._all_gather_bytes(mine, sizes)[src]
@@ -66,7 +61,7 @@ class BroadcastsByGathering(ThreadsDist):
 
 @correct
 class GathersByBroadcasting(ThreadsDist):
-    """One broadcast a rank; an error is kept until all of them are done."""
+    """Gathers by one broadcast from each rank, and raises an error after all of them."""
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         gathered, errors = [], []
@@ -82,7 +77,7 @@ class GathersByBroadcasting(ThreadsDist):
 
 @correct
 class ListOfItsOwnMaking(ThreadsDist):
-    """Builds its result in an unusual order."""
+    """Fills the list of results in reverse order."""
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         gathered = super().all_gather_object(obj)
@@ -94,7 +89,7 @@ class ListOfItsOwnMaking(ThreadsDist):
 
 @correct
 class OwnErrors(ThreadsDist):
-    """Raises exceptions of its own kind."""
+    """Raises an exception of another class for a wrong src."""
 
     def _check_src(self, src: int) -> None:
         if not 0 <= src < self.world_size:
@@ -103,7 +98,7 @@ class OwnErrors(ThreadsDist):
 
 @correct
 class TensorTemplate(TensorBaseDistBackend[Any], ThreadsDist):
-    """The tensor template over NumPy arrays, with padding that holds rubbish."""
+    """A backend of the tensor template over NumPy arrays, with padding that is not zero."""
 
     def _to_tensor(self, data: Any, size: int) -> Any:
         padding = np.full(size - len(data), 0xAB, np.uint8)
@@ -124,10 +119,10 @@ class TensorTemplate(TensorBaseDistBackend[Any], ThreadsDist):
 
 @correct
 class DeclaresWhatItCannot(ThreadsDist):
-    """Says that an error stays on its rank, and it does."""
+    """Declares that an error stays on its rank, which is true."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        propagates_errors=No("objects are serialised before anybody is told")
+        propagates_errors=No("objects are serialised before ranks communicate")
     )
 
     def all_gather_object(self, obj: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A correct backend over TCP: rank 0 binds a port of the system's choice, and publishes it."""
+"""A correct backend over TCP, whose rank 0 publishes the port that the system chose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIZE = struct.Struct("<Q")
 
 
 class Sockets(BytesBaseDistBackend):
-    """Every rank sends its bytes to rank 0, which sends the bytes of all ranks to every rank."""
+    """A backend in which rank 0 receives the bytes of all ranks and sends them to every rank."""
 
     _rank: ClassVar[int] = 0
     _world_size: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""The kill table: every mutant, the rule that caught it, and by what."""
+"""The table of mutants: the rule that found each mutant broken, and the example."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     rows = [row for r in reports for name, row in r.user_properties if name == "mutant"]
     if not rows:
         return
-    terminalreporter.section("mutants and what killed them")
+    terminalreporter.section("mutants and the examples that killed them")
     for name, rule, size, seen in rows:
         line = f"{name:36} {rule:4} W={size}  {seen}".replace("\n", " ")
         terminalreporter.write_line(line[: terminalreporter._tw.fullwidth])

@@ -1,6 +1,6 @@
-"""One check a rule. The first line of each docstring is the rule.
+"""The checks of rules 1, 2, 3 and 8; the first line of each docstring is the rule.
 
-A check takes a `Bench` and raises `BrokenRuleError`; anybody can call it on a world of their own.
+A check takes a `Bench` and raises `BrokenRuleError`. You can also call it on a `World` of your own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def check_stable_identity(bench: Bench) -> None:
 def check_identity_before(bench: Bench) -> None:
     """Before init_process a backend is rank 0 of 1, unless it is in its group already."""
     if not isinstance(bench.world, JudgedWorld):
-        raise NotApplicableError("nobody asked the backend before it joined; use a JudgedWorld")
+        raise NotApplicableError(
+            "the identity before joining is not known in a plain World; use a JudgedWorld"
+        )
     after = bench.run(identity_of)
     for rank, before in enumerate(bench.world.before):
         if before not in ((False, 0, 1), after[rank]):
@@ -77,7 +79,7 @@ def check_all_gather_kinds(bench: Bench) -> None:
     kinds = [*SPECIAL, *ARRAYS]
     for first in range(len(kinds)):
         sent = [kinds[(first + rank) % len(kinds)] for rank in range(world)]
-        # What the leader sends a rank is what that rank sends: views arrive as copies.
+        # The leader sends each rank its object first, so that a view arrives as a copy.
         expected = [[see(as_sent(obj)) for obj in sent]] * world
         bench.expect(on_ranks.gather, sent, expected, f"ranks send {listed(sent)}")
 
@@ -136,17 +138,17 @@ def check_broadcast_ignores_others(bench: Bench) -> None:
             on_ranks.broadcast_beside_junk,
             [src] * world,
             [see("sent")] * world,
-            f"src {src}; the others pass what can't be pickled, or is larger",
+            f"src {src}; the others pass an object that can't be pickled, or a larger one",
         )
 
 
 @rule("3.4", "src out of range")
 def check_broadcast_src(bench: Bench) -> None:
-    """A src that is no rank is an error on every rank, and the next collective works."""
+    """A src that is not a rank is an error on every rank, and the next collective works."""
     world = bench.world_size
     for src in (-1, world, world + 7):
         expected = [(True, see(list(range(world))))] * world
-        example = f"src {src} in a world of {world}: did it raise, and what came after?"
+        example = f"src {src} at world size {world}: whether it raised, and the next result"
         bench.expect(on_ranks.broadcast_from_nowhere, [src] * world, expected, example)
 
 
@@ -162,7 +164,7 @@ def check_broadcast_large(bench: Bench) -> None:
 
 @rule("8.1", "exactly once")
 def check_counting(bench: Bench) -> None:
-    """Metrics over this backend count every sample once: as one process does, to the last bit."""
+    """Metrics over this backend count every sample once, and equal those of one process exactly."""
     world = bench.world_size
 
     def check(task: tuple[int, str, bool, int]) -> None:

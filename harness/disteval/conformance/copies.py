@@ -1,4 +1,4 @@
-"""Rule 4: results are copies that belong to the rank that received them."""
+"""The checks of rule 4: results are copies that belong to the rank that received them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LATE_SECONDS = 0.01
 
 @rule("4.1", "independence")
 def check_independence(bench: Bench) -> None:
-    """What comes back is a copy: changing it changes neither the input nor another result."""
+    """A result is a copy: changing it changes neither the input nor another result."""
     world = bench.world_size
     for src in range(world):
         for kind in _KINDS:
@@ -41,7 +41,7 @@ def check_independence(bench: Bench) -> None:
 
 @rule("4.2", "inputs are free again")
 def check_inputs(bench: Bench) -> None:
-    """What a rank does to its input after a collective changes no result on any rank."""
+    """A rank may change its input after a collective without changing a result on any rank."""
     world = bench.world_size
     for src in range(world):
         late = (src + 1) % world
@@ -56,7 +56,7 @@ def check_inputs(bench: Bench) -> None:
 
 
 def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> list[Seen]:
-    """Change every result of four collectives, each in its own way, and look at all of them.
+    """Change every result of four collectives in a different way, and describe all of them.
 
     Args:
         backend: The backend under test.
@@ -71,7 +71,7 @@ def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> lis
     results += [*backend.all_gather_object(mine), backend.broadcast_object(mine, src)]
     for index, result in enumerate(results):
         _change(result, mark_of(backend.rank, index))
-    # Ranks may be threads: a result that two of them share has the marks of both from now on.
+    # Ranks may be threads: a result that two ranks share has the marks of both after this call.
     backend.all_gather_object(None)
     return [see(mine), *(see(result) for result in results)]
 
@@ -84,7 +84,7 @@ def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[
         task: The kind of object, the source of the broadcast, and the rank that comes late.
 
     Returns:
-        What a broadcast and an all-gather gave, after all ranks have changed their inputs.
+        The results of a broadcast and an all-gather, after all ranks have changed their inputs.
     """
     kind, src, late = task
     results: list[Any] = []
@@ -116,7 +116,7 @@ def mark_of(rank: int, index: int) -> int:
 
 
 def _change(obj: Any, mark: int) -> None:
-    """Change every part of an object that `changeable` made, so that the mark can be read off."""
+    """Change every part of an object of `changeable`, so that the mark can be seen in it."""
     if not isinstance(obj, dict):
         obj += mark
         return

@@ -30,7 +30,7 @@ _leaves = (
 
 
 def objects() -> st.SearchStrategy[Any]:
-    """Return a strategy of objects of every kind, small ones first, and of containers of them."""
+    """Return a strategy of objects of every kind and of containers of them."""
     return st.recursive(
         _leaves,
         lambda inner: (
@@ -43,7 +43,7 @@ def objects() -> st.SearchStrategy[Any]:
 
 
 def one_each(world_size: int) -> st.SearchStrategy[list[Any]]:
-    """Return a strategy of lists of one object for each rank, each of its own kind and size."""
+    """Return a strategy of lists that have one object of any kind for each rank."""
     return st.lists(objects(), min_size=world_size, max_size=world_size)
 
 
@@ -111,8 +111,8 @@ def _smallest(run: Callable[[], None], failures: list[BrokenRuleError]) -> None:
     try:
         run()
     except Flaky:
-        # The same example failed and then did not: what this backend does depends on the calls
-        # before it, and every example is another call.
+        # An example failed once and passed once: the result depends on the calls before, and every
+        # example adds calls.
         first = min(failures, key=lambda failure: len(failure.counterexample))
-        what = f"{first.what}\nnot at every try: it depends on the calls before"
+        what = f"{first.what}\nthis example fails only after some other calls"
         raise BrokenRuleError(what, first.counterexample) from None

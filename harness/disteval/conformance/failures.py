@@ -1,4 +1,4 @@
-"""Rule 6: objects that can't be sent, can't be rebuilt or are too large."""
+"""The checks of rule 6: objects that can't be sent, can't be rebuilt or are too large."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_unpicklable(bench: Bench) -> None:
     _check_error(bench, "pickled")
 
 
-@rule("6.2", "what can't be rebuilt is an error")
+@rule("6.2", "objects that can't be rebuilt")
 def check_unloadable(bench: Bench) -> None:
     """An object that can't be rebuilt is an error where it arrives; the next collective works."""
     _check_error(bench, "unpickled")
@@ -38,7 +38,9 @@ def check_over_the_cap(bench: Bench) -> None:
             for collective in _COLLECTIVES:
                 _check_cap(bench, guilty, collective)
     finally:
-        frames.configure(max_object_bytes=cap)  # ranks that are threads share it with the leader
+        frames.configure(
+            max_object_bytes=cap
+        )  # ranks that are threads share the cap with the leader
         if bench.world.is_open:
             bench.run(limit, [cap] * world)
 
@@ -48,9 +50,9 @@ def _check_cap(bench: Bench, guilty: int, collective: str) -> None:
     found = bench.run(send_over_the_cap, [(guilty, collective, 2 * _SMALL_CAP)] * world)
     outcomes = [outcome for outcome, _ in found]
     if outcomes not in (["error"] * world, ["whole"] * world):
-        what = f"what the ranks received: {', '.join(outcomes)}"
+        what = f"the ranks received: {', '.join(outcomes)}"
     elif any(after.digest != see(list(range(world))).digest for _, after in found):
-        what = f"the next collective gives {', '.join(after.text for _, after in found)}"
+        what = f"the next collective returns {', '.join(after.text for _, after in found)}"
     else:
         return
     example = f"rank {guilty} {collective} {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
@@ -63,14 +65,14 @@ def _check_error(bench: Bench, deed: str) -> None:
         for collective in _COLLECTIVES:
             expected = [(True, see(list(range(world))))] * world
             example = (
-                f"rank {guilty} {collective} what can't be {deed}: did each rank raise, and what "
-                f"did the next collective give?"
+                f"rank {guilty} {collective} an object that can't be {deed}: whether each rank "
+                f"raised, and the result of the next collective"
             )
             bench.expect(send_impossible, [(guilty, collective, deed)] * world, expected, example)
 
 
 def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> tuple[bool, Seen]:
-    """Return whether an object that one rank can't hand over raised, and what came next."""
+    """Return whether an object that one rank can't send raised an error, and the next result."""
     guilty, collective, deed = task
     obj = _IMPOSSIBLE[deed]() if backend.rank == guilty else backend.rank
     raised = raises(_call, backend, collective, obj, guilty)
@@ -78,12 +80,12 @@ def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> tup
 
 
 def limit(backend: BaseDistBackend, cap: int) -> None:
-    """Set the largest payload that frames may have."""
+    """Set the largest number of bytes that an object may have in a frame."""
     frames.configure(max_object_bytes=cap)
 
 
 def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> tuple[str, Seen]:
-    """Return what became of one rank's object of so many bytes, and what came next."""
+    """Return the result of sending an object of so many bytes, and the next result."""
     guilty, collective, size = task
     mine = payload(size) if backend.rank == guilty else b""
     try:
@@ -95,7 +97,7 @@ def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> t
 
 
 def _call(backend: BaseDistBackend, collective: str, obj: Any, src: int) -> Any:
-    """Return rank ``src``'s object, gathered or broadcast."""
+    """Gather or broadcast, and return rank ``src``'s object."""
     if collective == "broadcasts":
         return backend.broadcast_object(obj, src)
     return backend.all_gather_object(obj)[src]

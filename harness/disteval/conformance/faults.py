@@ -1,4 +1,4 @@
-"""Rule 7: what the survivors see when a rank is lost."""
+"""The checks of rule 7: the other ranks get an error when a rank is lost."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import cloudpickle
 from disteval.conformance.rules import Bench, BrokenRuleError, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
 
-# Starting ranks to lose them costs seconds; beyond three ranks it shows nothing new.
+# Starting ranks to lose them takes seconds, and more than three ranks show nothing new.
 WORLD_SIZES = (2, 3)
 WAIT_SECONDS = 3.0
-"""What the backend is told in `Rendezvous.timeout`."""
+"""The seconds that the backend gets as `Rendezvous.timeout`."""
 
 _NEVER_SECONDS = 60.0
 _ERROR_LENGTH = 200
@@ -51,12 +51,12 @@ def _check_fault(bench: Bench, deed: str) -> None:
     world = bench.world_size
     if world not in WORLD_SIZES:
         sizes = " and ".join(map(str, WORLD_SIZES))
-        raise NotApplicableError(f"ranks are lost at world sizes {sizes} alone")
+        raise NotApplicableError(f"ranks are lost only at world sizes {sizes}")
     if not bench.can_lose:
-        raise NotApplicableError("losing ranks would end this job, which can't start others")
+        raise NotApplicableError("losing ranks would end this job, which can't start other ranks")
     if deed != "never calls" and not bench.world.own_processes:
-        raise NotApplicableError("not every rank is a process of its own, which could be lost")
-    guilty = world % 2  # rank 0 at one size, another at the other
+        raise NotApplicableError("not every rank is a separate process, which could be lost")
+    guilty = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
     others = [rank for rank in range(world) if rank != guilty]
     bound = WAIT_SECONDS + bench.cls.capabilities.grace
     outcome = bench.lose(lose_a_rank, (guilty, deed), others, WAIT_SECONDS, bound)
@@ -64,9 +64,11 @@ def _check_fault(bench: Bench, deed: str) -> None:
     for rank in others:
         reply = outcome.replies.get(rank)
         if rank in outcome.lost:
-            wrong.append(f"rank {rank} ended too, instead of raising")
+            wrong.append(f"rank {rank} ended as well; it should have raised an error")
         elif reply is None:
-            wrong.append(f"rank {rank} still waits after {bound:g} s, instead of raising")
+            wrong.append(
+                f"rank {rank} still waits after {bound:g} s; it should have raised an error"
+            )
         elif reply.value is None:
             wrong.append(f"rank {rank} could not report what it saw:\n{reply.trace}")
         else:
@@ -74,7 +76,9 @@ def _check_fault(bench: Bench, deed: str) -> None:
             if error:
                 bench.observed.append(f"rank {rank} raised {error} after {seconds:.1f} s")
             else:
-                wrong.append(f"rank {rank} returned from the collective, instead of raising")
+                wrong.append(
+                    f"rank {rank} returned from the collective; it should have raised an error"
+                )
     if wrong:
         example = f"rank {guilty} of {world} {deed} before the second collective"
         raise BrokenRuleError("\n".join(wrong), example)
@@ -84,7 +88,7 @@ def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, f
     """Let one rank fail, and call a collective on the others.
 
     Returns:
-        What it raised there, shortened, or nothing; and how many seconds it took.
+        The error that the collective raised, shortened, or an empty text; and the seconds it took.
     """
     guilty, deed = task
     if backend.rank == guilty:
@@ -106,4 +110,4 @@ def _fail(deed: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if deed == "is frozen":
         os.kill(os.getpid(), signal.SIGSTOP)
-    threading.Event().wait(_NEVER_SECONDS)  # the world has ended before that
+    threading.Event().wait(_NEVER_SECONDS)  # the check terminates the world before that

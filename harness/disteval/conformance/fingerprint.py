@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Nobody can tell whether two equal ones of these are one and the same.
+# Whether two equal objects of these types are the same object makes no difference to users.
 _IMMUTABLE = (tuple, frozenset, range, np.generic, datetime.date, datetime.timedelta)
 
 _SHORT = reprlib.Repr()
@@ -71,7 +71,7 @@ def _feed(digest: Any, obj: Any, known: dict[int, tuple[int, Any]]) -> None:
         put("again", str(known[id(obj)][0]).encode())
     else:
         if not isinstance(obj, _IMMUTABLE):
-            # The object is kept too: while it lives, no other has its id.
+            # The object is kept too, because no other object can have its id while it exists.
             known[id(obj)] = len(known), obj
         _feed_compound(digest, obj, known, put)
 

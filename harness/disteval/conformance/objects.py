@@ -1,4 +1,4 @@
-"""The objects that a backend has to carry."""
+"""The objects that every backend must be able to send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from disteval.conformance.on_ranks import Sample
 
 SIZES = (0, 1, 255, 256, 257, 4_096, 65_535, 65_536, 65_537, 1 << 20)
-"""Payload sizes in bytes around which length fields and buffers break."""
+"""Payload sizes in bytes at which length fields and buffers often fail."""
 
 LARGE = 64 << 20
 """One large payload, 64 MiB."""
@@ -49,7 +49,7 @@ SPECIAL: tuple[Any, ...] = (
 
 
 def as_sent(obj: Any) -> Any:
-    """Return what a rank holds once the leader has sent it: a view becomes an array of its own."""
+    """Return the object that a rank gets from the leader, in which a view has become a copy."""
     if isinstance(obj, np.ndarray) and not (obj.flags.c_contiguous or obj.flags.f_contiguous):
         return np.ascontiguousarray(obj)
     return obj

@@ -21,7 +21,7 @@ from disteval.sharding import ShardPlan
 from disteval.worlds.collective_log import LoggedBackend
 
 Step = tuple[str, Any, int, float]
-"""``gather`` or ``broadcast``, this rank's object, the source, and by how many seconds to wait."""
+"""``gather`` or ``broadcast``, this rank's object, the source, and the seconds to wait before."""
 
 
 class Sample:
@@ -43,7 +43,7 @@ class CannotBePickled:
 
 
 class CannotBeUnpickled:
-    """An object that every rank can send and none can receive."""
+    """An object that every rank can send and no rank can receive."""
 
     def __reduce__(self) -> Any:
         return _refuse, ()
@@ -62,7 +62,7 @@ def gather(backend: BaseDistBackend, obj: Any) -> list[Seen]:
 
 
 def gather_bytes(backend: BaseDistBackend, size: int) -> list[Seen]:
-    """All-gather ``size`` zero bytes that end in one."""
+    """Return the result of an all-gather of a `payload` of that size."""
     return gather(backend, payload(size))
 
 
@@ -98,7 +98,7 @@ def raises(call: Callable[..., Any], *args: Any) -> bool:
     """Return whether a call raises an exception, of any kind."""
     try:
         call(*args)
-    except Exception:  # the contract asks for an error, and not for a certain kind
+    except Exception:  # the contract asks for an error of any class
         return True
     return False
 
@@ -107,14 +107,14 @@ _kept: WeakKeyDictionary[BaseDistBackend, list[Any]] = WeakKeyDictionary()
 
 
 def sequence(backend: BaseDistBackend, task: tuple[bool, list[Step]]) -> list[Seen | list[Seen]]:
-    """Carry out collectives one after another, some late, without meeting the leader in between.
+    """Call collectives one after another, some late, without an answer to the leader in between.
 
     Args:
         backend: The backend under test.
-        task: Whether a new sequence begins, which forgets the results of the last, and the steps.
+        task: Whether a new sequence begins, which deletes earlier results, and the steps.
 
     Returns:
-        All results of the sequence so far, as they look now: later calls may not have changed them.
+        All results of the sequence so far; later calls must not have changed them.
     """
     begins, steps = task
     if begins:
@@ -131,10 +131,10 @@ def sequence(backend: BaseDistBackend, task: tuple[bool, list[Step]]) -> list[Se
 
 
 def use_several_objects(backend: LoggedBackend, src: int) -> list[Seen]:
-    """Call collectives of three backend objects in turn; the third is created on the way.
+    """Call collectives of three backend objects in turn; the third is created in between.
 
     Returns:
-        What each call gave, and last the rank and world size of each object.
+        The result of each call, and at the end the rank and world size of each object.
     """
     objects: list[BaseDistBackend] = [backend, type(backend.inner)()]
     results: list[Any] = []
@@ -186,7 +186,7 @@ class _Indices(BaseMetric):
 
 
 def count_samples(backend: BaseDistBackend, task: tuple[int, str, bool, int]) -> Seen:
-    """Count a data set's samples through this backend, shard by shard and batch by batch."""
+    """Count the samples of a data set with metrics over this backend, batch by batch."""
     size, mode, pad, batch_size = task
     collect = "unzip" if mode == "strided" else "cat"
     plan = ShardPlan(size, backend.world_size, backend.rank, mode, pad)  # type: ignore[arg-type]

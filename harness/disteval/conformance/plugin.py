@@ -1,4 +1,4 @@
-"""A pytest plugin: worlds of ranks as fixtures, started here or joined under ``mpirun``.
+"""A pytest plugin whose fixtures are worlds of ranks, started here or joined under ``mpirun``.
 
 Load it with ``pytest -p disteval.conformance.plugin``, or with ``pytest_plugins`` in a conftest::
 
@@ -7,9 +7,9 @@ Load it with ``pytest -p disteval.conformance.plugin``, or with ``pytest_plugins
         assert world.run(my_sum, *range(world.world_size)) == …
 
 A test that uses ``world`` runs once for each backend of ``--backend`` and each size of
-``--world-size``. Under ``mpirun -np 3 pytest`` or ``torchrun --nproc-per-node 3 -m pytest`` nothing
-is started: rank 0 runs the tests and takes part, the other ranks serve it, and all end with one
-exit code.
+``--world-size``. Under ``mpirun -np 3 pytest`` or ``torchrun --nproc-per-node 3 -m pytest`` the
+plugin starts no ranks: rank 0 runs the tests and takes part, the other ranks follow its orders, and
+all ranks end with the same exit status.
 """
 
 from __future__ import annotations
@@ -46,17 +46,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("disteval", "worlds of ranks")
     group.addoption(
         "--backend", "--disteval-backend", action="append", default=[], metavar="NAME",
-        help="Run on this backend alone: a registered name, or module:Class; may be repeated. "
-        "It has to be there. [default: every backend that is there]",
+        help="Run only on this backend: a registered name, or module:Class; may be repeated. "
+        "Fails if it is not available. [default: every backend that is available]",
     )  # fmt: skip
     group.addoption(
         "--world-size", type=_sizes, metavar="1,2,3",
-        help="World sizes. [default: 1,2,3, or what mpirun or torchrun started]",
+        help="World sizes. [default: 1,2,3, or the world size of mpirun or torchrun]",
     )  # fmt: skip
     group.addoption("--world-timeout", type=float, default=20.0, metavar="SECONDS",
         help="Seconds without a reply or progress after which a world has failed. [default: 20]",
     )  # fmt: skip
-    group.addoption("--examples", type=int, default=25, help="Drawn examples a rule. [default: 25]")
+    group.addoption("--examples", type=int, default=25, metavar="N",
+        help="The number of drawn examples for each rule. [default: 25]",
+    )  # fmt: skip
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -67,19 +69,19 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and find out whether this process is a rank already."""
+    """Register the markers, and let ranks import from the working directory."""
     config.addinivalue_line(
         "markers", "world_sizes(*sizes): run at these world sizes instead of --world-size's"
     )
     config.addinivalue_line(
-        "markers", "needs(capability): skip on backends that declare that they lack it"
+        "markers", "needs(capability): skip on backends that declare that they don't have it"
     )
     add_working_directory()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """On every rank of an outer world but the first: run no tests, serve the rank that does."""
+    """Run no tests on a rank other than 0 of an outer world, but follow the orders of rank 0."""
     outer = detect_outer_world()
     if outer is None:
         return None
@@ -98,7 +100,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(specname="pytest_cmdline_main", wrapper=True)
 def pytest_cmdline_main_of_the_leader(config: pytest.Config) -> Generator[None, Code, Code]:
-    """On the first rank of an outer world: run the tests, then tell the others how they ended."""
+    """Run the tests on rank 0 of an outer world, and send the exit status to the other ranks."""
     outer = detect_outer_world()
     if outer is None or outer.rank > 0:
         return (yield)
@@ -122,7 +124,7 @@ def pytest_cmdline_main_of_the_leader(config: pytest.Config) -> Generator[None, 
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say which world was joined."""
+    """Return a line that says which outer world was joined."""
     outer = config.stash.get(_OUTER, None)
     if outer is None:
         return None
@@ -130,7 +132,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run whatever uses a world on every backend, at every world size."""
+    """Run each test that uses a world on every backend, at every world size."""
     if "worlds" not in metafunc.fixturenames:
         return
     config = metafunc.config
@@ -148,7 +150,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
-    """The worlds of one backend at one size: the present one, and another when it was lost."""
+    """The worlds of one backend at one size: the present one, or a new one if that was lost."""
     name, size = request.param
     config = request.config
     led, outer = config.stash.get(_LED, None), config.stash.get(_OUTER, None)
@@ -173,7 +175,7 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
 
 @pytest.fixture
 def world(worlds: BackendWorlds, request: pytest.FixtureRequest) -> World:
-    """A world in step: the one of the test before, or a fresh one where that was lost."""
+    """Return the world of the previous test, or a new world if that one was lost."""
     for marker in request.node.iter_markers("needs"):
         [capability] = marker.args
         declared = getattr(worlds.cls.capabilities, capability)
@@ -195,15 +197,15 @@ def _class(config: pytest.Config, name: str, led: JudgedWorld | None) -> type[Ba
 
 
 def _give_up_if_unavailable(config: pytest.Config, name: str, error: WorldError) -> None:
-    """End the test where every rank says that the backend can't be used on this machine."""
+    """End the test if every rank says that the backend can't be used on this machine."""
     if isinstance(error.common, LibraryMissingError):
         not_run(config, name, str(error.common))
 
 
 def not_run(config: pytest.Config, name: str, reason: str) -> NoReturn:
-    """Skip what needs a backend that is not there; fail it where that is required.
+    """Skip a test whose backend is not available, or fail it if the backend is required.
 
-    It is where ``--backend`` or the environment variable ``DISTEVAL_REQUIRE`` names it.
+    ``--backend`` and the environment variable ``DISTEVAL_REQUIRE`` name required backends.
     """
     if name in config.getoption("backend"):
         pytest.fail(f"--backend names {name}, but {reason}", pytrace=False)
@@ -213,12 +215,12 @@ def not_run(config: pytest.Config, name: str, reason: str) -> NoReturn:
 
 
 def required() -> list[str]:
-    """Return what ``DISTEVAL_REQUIRE`` names."""
+    """Return the names in ``DISTEVAL_REQUIRE``."""
     return os.environ.get("DISTEVAL_REQUIRE", "").split(",")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
-    """Fail early on a marker that names no capability."""
+    """Raise an error, before any test runs, if a marker names an unknown capability."""
     known = [field.name for field in fields(Capabilities)]
     for item in items:
         for marker in item.iter_markers("needs"):

@@ -16,7 +16,7 @@ DEFAULT_TIMEOUT = 20.0
 
 @dataclass
 class Result:
-    """What came of one rule at one world size.
+    """The result of one rule at one world size.
 
     Attributes:
         id: The rule's number.
@@ -24,14 +24,14 @@ class Result:
         sentence: What a backend has to do.
         level: ``required``, ``optional`` or ``stochastic``.
         world_size: The number of ranks.
-        outcome: ``passed``, ``failed``, ``unsupported`` (declared, or it does not apply; with the
-            reason) or ``error`` (it could not be judged).
-        examples: How many examples were tried.
-        seconds: How long it took.
-        message: What was wrong, or why it was not judged.
+        outcome: ``passed``, ``failed``, ``unsupported`` (the class declares so, or the rule does
+            not apply) or ``error`` (the rule could not be judged).
+        examples: The number of examples that were tried.
+        seconds: The time that the rule took.
+        message: The failure, or the reason why the rule was not judged.
         counterexample: The smallest failing example found.
-        observed: What the ranks saw, where a passed rule says more than that it passed.
-        replay: The command that tries just this again, of a rule that failed.
+        observed: What the ranks did, for rules that report more than that they passed.
+        replay: The command that repeats this rule at this world size, if it failed.
     """
 
     id: str
@@ -57,17 +57,18 @@ class Result:
 
 @dataclass
 class Report:
-    """What came of a whole check.
+    """The report of a check of a backend.
 
     Attributes:
         target: The backend, as it was named.
-        seed: Where drawing started.
-        examples: Drawn examples a rule.
-        timeout: Seconds that one example might take.
-        launcher: How ranks were started, where that was asked for.
-        seconds: How long the check took; shorter than its rules together, which run side by side.
-        rules: Every result, by world size and rule.
-        created: When it began, in ISO 8601, UTC.
+        seed: The seed of drawing.
+        examples: The number of drawn examples for each rule and world size.
+        timeout: The seconds that one example may take.
+        launcher: The launcher that was asked for, or None.
+        seconds: The time of the whole check. The times of its rules add up to more than that,
+            because they run side by side.
+        rules: All results, by world size and rule.
+        created: The time at which the check began, in ISO 8601, UTC.
     """
 
     target: str
@@ -81,7 +82,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """``broken``, ``conformant``, or ``incomplete`` if a rule was not judged or none passed."""
+        """``conformant``, ``broken``, or ``incomplete``: a rule has an error, or no rule passed."""
         outcomes = {result.outcome for result in self.rules}
         if "failed" in outcomes:
             return "broken"
@@ -89,12 +90,12 @@ class Report:
 
     @property
     def required_run(self) -> int:
-        """How many rules that admit no declaration were judged, over all world sizes."""
+        """The number of rules without a capability that were judged, over all world sizes."""
         judged = ("passed", "failed")
         return sum(r.level != "optional" and r.outcome in judged for r in self.rules)
 
     def replay(self, result: Result) -> str:
-        """The command that tries one rule at one world size again."""
+        """Return the command that repeats one rule at one world size."""
         words = ["disteval", "check", self.target, "--rules", result.id]
         words += ["--world-size", str(result.world_size), "--seed", str(self.seed)]
         words += ["--examples", str(self.examples)]
@@ -105,7 +106,7 @@ class Report:
         return shlex.join(words)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values, as ``report.schema.json`` describes them."""
+        """Return the report as plain values, as ``report.schema.json`` describes them."""
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "check",

@@ -1,4 +1,4 @@
-"""The numbered rules of the contract, and what a check of one has to work with."""
+"""The numbered rules of the contract, and the `Bench` that a check of a rule gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BrokenRuleError(HarnessError):
     """A backend broke a rule.
 
     Args:
-        what: What every rank did, against what it should have done.
+        what: The results of the ranks and the expected ones.
         counterexample: The smallest example found.
     """
 
@@ -33,7 +33,7 @@ class BrokenRuleError(HarnessError):
 
 
 class LostWorld(BaseException):
-    """Ends Hypothesis at once: there is no world left in which to look for a smaller example."""
+    """An exception that ends Hypothesis, because no world is left to look for a smaller example."""
 
     def __init__(self, error: WorldError, counterexample: str) -> None:
         self.error = error
@@ -41,23 +41,23 @@ class LostWorld(BaseException):
 
 
 class NotApplicableError(HarnessError):
-    """A rule has nothing to say about this backend, or can't be tried on these ranks."""
+    """The rule does not apply to this backend, or can't be tried on these ranks."""
 
 
 class Bench:
-    """A world of the backend under test, and how much of it to try.
+    """The ranks of the backend under test, and the number of examples to try.
 
     Args:
-        world: Its ranks.
+        world: The world of these ranks.
         cls: The backend's class.
-        examples: Drawn examples a rule.
-        random_seed: Where drawing starts.
-        fresh: Starts another world of the same kind, whose backend waits for so many seconds; None
-            where no other can be had.
+        examples: The number of drawn examples for each rule.
+        random_seed: The seed of drawing.
+        fresh: A function that starts another such world, whose backend waits for the given number
+            of seconds; None if no other world can be started.
 
     Attributes:
-        ran: Examples tried so far.
-        observed: Lines that a check leaves of what ranks saw, also where it passes.
+        ran: The number of examples tried so far.
+        observed: Lines in which a check describes what the ranks did, also if it passes.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Bench:
 
     @property
     def can_lose(self) -> bool:
-        """Whether there can be worlds of which ranks may be lost."""
+        """Whether worlds can be started whose ranks the check may kill."""
         return self._fresh is not None
 
     def lose(
@@ -89,26 +89,26 @@ class Bench:
         wait: float,
         seconds: float,
     ) -> Outcome:
-        """Run on every rank of a world of its own, from which not all ranks will come back.
+        """Run a function on every rank of a separate world, of which some ranks will be lost.
 
-        All of them have been through one collective before.
+        All ranks call one collective before the function.
 
         Args:
-            function: What every rank is to do.
-            task: Its argument, the same on every rank.
-            awaited: The ranks that are to come back.
-            wait: Seconds that the backend itself waits, `Rendezvous.timeout`.
-            seconds: How long the awaited ranks may take.
+            function: The function that every rank runs.
+            task: The function's argument, the same on every rank.
+            awaited: The ranks that must return.
+            wait: The seconds that the backend waits, `Rendezvous.timeout`.
+            seconds: The seconds within which the awaited ranks must return.
 
         Raises:
-            UsageError: There can be no such world, see `can_lose`.
-            BrokenRuleError: That one collective failed.
+            UsageError: No separate world can be started, see `can_lose`.
+            BrokenRuleError: The collective before the function failed.
         """
         if self._fresh is None:
-            raise UsageError("no world can be started beside the present one")
+            raise UsageError("no second world can be started; see Bench.can_lose")
         self.ran += 1
         world = self._fresh(wait)
-        # An order of its own: one rank may have its result before another has.
+        # This is a separate run, because one rank may have its result before another has.
         try:
             world.run(gather_once)
         except WorldError as error:
@@ -128,16 +128,17 @@ class Bench:
         example: str = "",
         delay: float = 0.0,
     ) -> list[T]:
-        """Run on every rank; an exception on any rank breaks the rule.
+        """Run a function on every rank; an exception on any rank breaks the rule.
 
         Args:
-            function: What every rank does.
+            function: The function that every rank runs.
             args: One argument for each rank.
-            example: What the ranks do, for people.
-            delay: Seconds by which ranks are late on purpose, beyond the world's own bound.
+            example: A description of the example for people.
+            delay: The seconds by which ranks are late on purpose; the timeout is that much longer.
 
         Raises:
-            BrokenRuleError: A rank raised, and the world can go on.
+            BrokenRuleError: A rank raised an exception, and the world can go on.
+            LostWorld: The ranks can't go on, for example because one hangs.
         """
         self.ran += 1
         try:
@@ -155,10 +156,10 @@ class Bench:
         example: str,
         delay: float = 0.0,
     ) -> None:
-        """Run on every rank, see `run`, and compare what each returned with what it should.
+        """Run a function on every rank, see `run`, and compare each result with the expected one.
 
         Raises:
-            BrokenRuleError: Some rank's answer is another.
+            BrokenRuleError: The result of a rank differs, or `run` raised the error.
         """
         found = self.run(function, args, example, delay)
         wrong = [rank for rank in range(self.world_size) if found[rank] != expected[rank]]
@@ -172,19 +173,20 @@ class Bench:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
+    """A rule of the contract.
 
     Attributes:
-        number: Such as ``2.1``.
-        name: A few words.
-        sentence: What a backend has to do; the first line of the check's docstring.
-        check: Raises `BrokenRuleError` when the bench's backend does not.
-        capability: The field of `Capabilities` by which a backend may declare that it can't; None
-            where it must.
-        tries: How often in a row it has to fail to be broken; more than once where what is measured
+        number: The number, such as ``2.1``.
+        name: The name, a few words.
+        sentence: What a backend has to do; the first paragraph of the check's docstring.
+        check: The function that raises `BrokenRuleError` if the backend breaks the rule.
+        capability: The field of `Capabilities` in which a backend may declare that it can't keep
+            the rule; None if every backend must keep it.
+        tries: How many times in a row the check has to fail; more than once if the measurement
             varies by itself.
-        process_wide: Whether it measures or sets something that all threads of a process share.
-        loses_ranks: Whether it ends the world in which it is tried.
+        process_wide: Whether the check measures or sets something that all threads of a process
+            share.
+        loses_ranks: Whether the check ends the world in which it is tried.
     """
 
     number: str
@@ -198,20 +200,20 @@ class Rule:
 
     @property
     def level(self) -> str:
-        """``required``, ``optional`` where a "no" may be declared, or ``stochastic``."""
+        """``required``, ``optional`` if a "no" may be declared, or ``stochastic``."""
         if self.capability:
             return "optional"
         return "stochastic" if self.tries > 1 else "required"
 
 
 RULES: list[Rule] = []
-"""Every rule, in order."""
+"""All rules, in the order in which modules register them."""
 
 
 def rule(
     number: str, name: str, **attributes: Any
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
-    """Make a check one of `RULES`.
+    """Return a decorator that adds a check to `RULES`.
 
     Args:
         number: See `Rule`.
@@ -236,5 +238,5 @@ def _text(value: Any) -> str:
 
 
 def gather_once(backend: BaseDistBackend) -> list[int]:
-    """One all-gather."""
+    """Call one all-gather, and return its result."""
     return backend.all_gather_object(backend.rank)

@@ -1,4 +1,4 @@
-"""Rule 5: many collectives in a row, which are held against a list of what was sent."""
+"""The checks of rule 5: many collectives in a row give the results that the checks expect."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from disteval.conformance.fingerprint import describe, see
 from disteval.conformance.rules import Bench, BrokenRuleError, rule
 
 LATE_SECONDS = (0.01, 0.1, 1.0)
-"""How late ranks come to a collective, in rule 5.2."""
+"""The seconds by which ranks are late at a collective in rule 5.2."""
 
 _SLIGHTLY_LATE_SECONDS = 0.002
 _WARM_UP_CALLS = 20
 _CALLS = 100
-# What an interpreter's own caches may add over a few hundred calls.
+# The caches of an interpreter may grow by so many bytes over a few hundred calls.
 _SPARE_BYTES = 8 << 20
 
 
@@ -64,7 +64,7 @@ def check_sequences(bench: Bench) -> None:
 
 @rule("5.2", "late ranks")
 def check_late_ranks(bench: Bench) -> None:
-    """Ranks that arrive 10 ms, 100 ms or 1 s late at a collective change nothing."""
+    """Ranks that arrive 10 ms, 100 ms or 1 s late at a collective change no result."""
     world = bench.world_size
     last = world - 1
     sent = [("late", rank) for rank in range(world)]
@@ -88,7 +88,7 @@ def check_leaks(bench: Bench) -> None:
     before = bench.run(on_ranks.resources, [_WARM_UP_CALLS] * bench.world_size)
     after = bench.run(on_ranks.resources, [_CALLS] * bench.world_size)
     for rank, (was, now) in enumerate(zip(before, after, strict=True)):
-        # A few may come and go with a library's own threads; one a call may not.
+        # A library's own threads may add a few, but no call may leave one behind.
         if now[0] > was[0] + 5 or now[1] > was[1] + 5 or now[2] > was[2] + _SPARE_BYTES:
             raise BrokenRuleError(
                 f"rank {rank} went from {was} to {now} (file descriptors, threads, bytes) "
@@ -115,10 +115,10 @@ def check_several_objects(bench: Bench) -> None:
 
 
 class Sequence:
-    """The collectives that ranks call next, and a list of the results that all of them must give.
+    """The collectives that ranks call next, and the results that all of them must return.
 
     Args:
-        bench: The ranks; they forget the results of an earlier sequence when this one begins.
+        bench: The ranks, which delete the results of an earlier sequence when this one begins.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -129,7 +129,7 @@ class Sequence:
         self._begins = True
 
     def gather(self, sent: list[Any], late: Collection[int] = (), delay: float = 0.0) -> None:
-        """Let every rank gather; entry r of ``sent`` is rank r's object."""
+        """Add an all-gather; entry r of ``sent`` is rank r's object."""
         self._described.append(f"gather {listed(sent)}{_lateness(late, delay)}")
         self._expected.append([see(obj) for obj in sent])
         self._add("gather", sent, 0, late, delay)
@@ -137,7 +137,7 @@ class Sequence:
     def broadcast(
         self, sent: list[Any], src: int, late: Collection[int] = (), delay: float = 0.0
     ) -> None:
-        """Let every rank broadcast from ``src``; entry r of ``sent`` is what rank r passes."""
+        """Add a broadcast from ``src``; entry r of ``sent`` is the argument of rank r."""
         self._described.append(f"broadcast {listed(sent)} from {src}{_lateness(late, delay)}")
         self._expected.append(see(sent[src]))
         self._add("broadcast", sent, src, late, delay)
@@ -149,10 +149,10 @@ class Sequence:
             steps.append((kind, sent[rank], src, delay if rank in late else 0.0))
 
     def carry_out(self, delay: float = 0.0) -> None:
-        """Have the ranks call the collectives added, and compare all results so far with the list.
+        """Let the ranks call the added collectives, and compare all results so far.
 
         Args:
-            delay: Seconds that the ranks may take beyond the bound of one example.
+            delay: The seconds that the ranks may take in addition to the timeout of an example.
 
         Raises:
             BrokenRuleError: A result differs.
@@ -167,7 +167,7 @@ class Sequence:
 
 
 def listed(sent: list[Any]) -> str:
-    """Describe what each rank sends, for people."""
+    """Describe for people what each rank sends."""
     return "[" + ", ".join(describe(obj) for obj in sent) + "]"
 
 

@@ -1,4 +1,4 @@
-"""Rule 9: what a subclass of `TensorBaseDistBackend` gives, without the template around it."""
+"""The checks of rule 9: the methods that a subclass of `TensorBaseDistBackend` implements."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _SIZES = (0, 1, 257, 512, 1 << 16)
 
 @rule("9.1", "template: bytes to a tensor and back")
 def check_tensors(bench: Bench) -> None:
-    """Of the tensor template: bytes become a flat tensor of their length, and bytes again."""
+    """A tensor template turns bytes into a flat tensor of their length, and back into bytes."""
     for size, (shape, back) in _converted(bench, padding=0):
         if shape != (size,) or back != see(_bytes_of(size)):
             raise BrokenRuleError(
-                f"its tensor has shape {shape} instead of {(size,)}; back comes {back.text}",
+                f"the tensor has shape {shape} instead of {(size,)}; it becomes {back.text}",
                 f"{size} bytes",
             )
 
 
 @rule("9.2", "template: padding")
 def check_padding(bench: Bench) -> None:
-    """Of the tensor template: padding follows the bytes, up to the length that was asked for."""
+    """A tensor template pads after the bytes, up to the length that was asked for."""
     for padding in (1, 4096):
         for size, (shape, back) in _converted(bench, padding):
             if shape != (size + padding,) or back != see(_bytes_of(size)):
                 raise BrokenRuleError(
-                    f"its tensor has shape {shape} instead of {(size + padding,)}; "
+                    f"the tensor has shape {shape} instead of {(size + padding,)}; "
                     f"its first {size} bytes are {back.text}",
                     f"{size} bytes, padded by {padding}",
                 )
@@ -39,24 +39,24 @@ def check_padding(bench: Bench) -> None:
 
 @rule("9.3", "template: collectives of tensors")
 def check_tensor_collectives(bench: Bench) -> None:
-    """Of the tensor template: tensors of one length arrive, entry r from rank r or from src."""
+    """A tensor template gathers tensors of equal length by rank, and broadcasts them from src."""
     _need_template(bench)
     world = bench.world_size
     if world == 1:
-        raise NotApplicableError("alone, a rank moves no tensors")
-    for size in (64, 512, 1 << 16):  # the template passes no others than multiples of 64
+        raise NotApplicableError("at world size 1 no tensor is moved")
+    for size in (64, 512, 1 << 16):  # the template passes only multiples of 64
         sent = [see(bytes([rank]) * size) for rank in range(world)]
-        example = f"every rank passes a tensor of {size} bytes: gathered, broadcast from each src"
+        example = f"every rank gathers a tensor of {size} bytes, and broadcasts one from each src"
         bench.expect(move_tensors, [size] * world, [(sent, sent)] * world, example)
 
 
 def _need_template(bench: Bench) -> None:
     if not issubclass(bench.cls, TensorBaseDistBackend):
-        raise NotApplicableError("it is not a subclass of TensorBaseDistBackend")
+        raise NotApplicableError("the backend is not a subclass of TensorBaseDistBackend")
 
 
 def _converted(bench: Bench, padding: int) -> Iterator[tuple[int, tuple[tuple[int, ...], Seen]]]:
-    """Every size of bytes, and what each rank made of it."""
+    """Yield every size of bytes with the shape and the bytes that each rank returned."""
     _need_template(bench)
     for size in _SIZES:
         tasks = [(size, padding)] * bench.world_size
@@ -69,7 +69,7 @@ def _bytes_of(size: int) -> bytes:
 
 
 def convert(backend: LoggedBackend, task: tuple[int, int]) -> tuple[tuple[int, ...], Seen]:
-    """Return the shape of the tensor of some bytes, and the bytes that it gives back."""
+    """Return the shape of the tensor of some bytes, and the bytes into which it turns back."""
     inner = _template(backend)
     size, padding = task
     tensor = inner._to_tensor(_bytes_of(size), size + padding)
@@ -78,7 +78,7 @@ def convert(backend: LoggedBackend, task: tuple[int, int]) -> tuple[tuple[int, .
 
 
 def move_tensors(backend: LoggedBackend, size: int) -> tuple[list[Seen], list[Seen]]:
-    """Move tensors of one length with both tensor collectives, without the template around them."""
+    """Call both tensor collectives directly, with tensors of one length."""
     inner = _template(backend)
 
     def tensor() -> Any:
@@ -94,5 +94,5 @@ def move_tensors(backend: LoggedBackend, size: int) -> tuple[list[Seen], list[Se
 
 def _template(backend: LoggedBackend) -> TensorBaseDistBackend[Any]:
     if not isinstance(backend.inner, TensorBaseDistBackend):
-        raise TypeError(f"{type(backend.inner).__name__} is no TensorBaseDistBackend")
+        raise TypeError(f"{type(backend.inner).__name__} is not a TensorBaseDistBackend")
     return backend.inner

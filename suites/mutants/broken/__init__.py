@@ -1,4 +1,4 @@
-"""Deliberately broken backends, each a few lines over a correct one, and the rule it breaks."""
+"""Backends that are broken on purpose; each names the rule that it breaks."""
 
 from suites.mutants.broken import (
     broadcasts,

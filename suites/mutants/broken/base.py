@@ -1,4 +1,4 @@
-"""What broken backends are made of."""
+"""The base classes of broken backends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from disteval.contract import BaseDistBackend
 from disteval_backends.threads_dist import ThreadsDist
 
 MUTANTS: list[type[BaseDistBackend]] = []
-"""Every one, with the rule that it breaks as ``breaks``."""
+"""All broken backends; ``breaks`` is the number of the rule that each breaks."""
 
 
 class Mutant(ThreadsDist):
-    """A correct backend, until a subclass breaks it."""
+    """A correct backend, which subclasses break."""
 
     breaks: ClassVar[str]
 
@@ -22,7 +22,7 @@ class Mutant(ThreadsDist):
 
 
 class Gathered(Mutant):
-    """Changes the list that an all-gather returns."""
+    """A backend that changes the list that an all-gather returns."""
 
     def all_gather_object(self, obj: Any) -> Any:
         return self.change(super().all_gather_object(obj))

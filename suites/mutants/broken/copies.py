@@ -1,4 +1,4 @@
-"""Backends whose results are not copies that belong to one rank."""
+"""Backends whose results are not copies, or belong to several ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EqualResultsAreOne(Mutant):
 
 
 class EqualEntriesAreOne(Gathered):
-    """Each frame is decoded once, also where several ranks have sent the same one."""
+    """Decodes each frame once, even if several ranks have sent the same frame."""
 
     breaks = "4.1"
 
@@ -54,7 +54,7 @@ class EqualEntriesAreOne(Gathered):
 
 
 class ThreadsShareTheirResults(Mutant):
-    """Rank 0 decodes, and the other threads take the same objects, in lists of their own."""
+    """Lets rank 0 decode, and gives the same objects to the other threads in separate lists."""
 
     breaks = "4.1"
 
@@ -73,7 +73,7 @@ class ThreadsShareTheirResults(Mutant):
 
 
 class LargeArraysShareABuffer(ChangedArray):
-    """A large array is a view of a buffer that the next large one overwrites."""
+    """Returns a large array in a buffer that the next large array overwrites."""
 
     breaks = "4.1"
 
@@ -100,7 +100,7 @@ class InputIsMarked(Mutant):
 
 
 class SendsWhenOthersArrive(Mutant):
-    """The source of a broadcast leaves a reference, which the others pickle when they arrive."""
+    """Lets the source leave a reference, which the other ranks pickle when they arrive."""
 
     breaks = "4.2"
 

@@ -1,4 +1,4 @@
-"""Backends that go wrong when something else does."""
+"""Backends that handle an error or a lost rank in a wrong way."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class HangsWhenOneCannotSend(Mutant):
     breaks = "6.1"
 
     def all_gather_object(self, obj: Any) -> Any:
-        # As a library does that serialises before it tells anybody.
+        # Some libraries serialise before they communicate, and raise on one rank only.
         frames.decode(frames.encode(obj), self.rank)
         return super().all_gather_object(obj)
 
@@ -58,7 +58,7 @@ class UselessAfterAnError(Mutant):
 
 
 class OnlySrcIsTold(Mutant):
-    """An object that src can't broadcast is an error on src, and nothing on the other ranks."""
+    """Raises the error only on src, and returns None on the other ranks."""
 
     breaks = "6.1"
 
@@ -156,7 +156,7 @@ class GoesOnWithoutTheMissing(Mutant):
 
 
 class Lonely(Sockets):
-    """Takes a closed connection for an empty answer."""
+    """Treats a closed connection as an answer, and goes on without the other ranks."""
 
     launcher = "local"
 

@@ -1,4 +1,4 @@
-"""Backends that are wrong about who they are."""
+"""Backends that report a wrong rank, world size or state."""
 
 from __future__ import annotations
 

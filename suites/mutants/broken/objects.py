@@ -1,4 +1,4 @@
-"""Backends that do not carry every object as it is."""
+"""Backends that change some objects which they send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from suites.mutants.broken.base import Gathered, Mutant
 
 
 class Changed(Mutant):
-    """Changes every object on its way."""
+    """A backend that changes every object that it sends."""
 
     def all_gather_object(self, obj: Any) -> Any:
         return [self.change(item) for item in super().all_gather_object(obj)]
@@ -37,7 +37,7 @@ class BroadcastCutAt64K(CutAt64K):
 
 
 class BitOffsetsInInt32ForFive(Gathered):
-    """The offset of a rank's part is counted in bits, in 32 of them: enough for four large ones."""
+    """Counts the offset of a rank's part in bits, in an int32 that suffices for four large ones."""
 
     breaks = "2.4"
 
@@ -141,7 +141,7 @@ class TimezoneLost(Changed):
 
 
 class PickleProtocol2(Mutant):
-    """Exceptions that Python 2 did not know lose their class, among other things."""
+    """Pickles by protocol 2, so that new exceptions lose their class."""
 
     breaks = "2.2"
 
@@ -151,7 +151,7 @@ class PickleProtocol2(Mutant):
 
 
 class ChangedArray(Changed):
-    """Changes every array on its way."""
+    """A backend that changes every array that it sends."""
 
     def change(self, item: Any) -> Any:
         return self.change_array(item) if isinstance(item, np.ndarray) else item

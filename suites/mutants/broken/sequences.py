@@ -1,4 +1,4 @@
-"""Backends that go wrong over many calls."""
+"""Backends that are wrong only after other calls, or if ranks are late."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WrongWhenSomebodyIsLate(Mutant):
 
 
 class LosesWhoIsLate(Mutant):
-    """Does not wait longer than a third of a second for the object of a rank."""
+    """Replaces the object of a rank that is later than a third of a second by None."""
 
     breaks = "5.2"
 
@@ -65,7 +65,7 @@ class LosesWhoIsLate(Mutant):
 
 
 class LosesLateBroadcasts(Mutant):
-    """Ranks that have waited longer than a third of a second for a broadcast give up."""
+    """Returns None on ranks that have waited longer than a third of a second for a broadcast."""
 
     breaks = "5.2"
 
@@ -76,7 +76,7 @@ class LosesLateBroadcasts(Mutant):
 
 
 class DoubleBufferOfEachObject(Mutant):
-    """Two buffers in turn make one barrier enough, while there is one backend object alone."""
+    """Uses two buffers in turn and one barrier, which suffices only for a single backend object."""
 
     breaks = "5.4"
 
@@ -99,7 +99,7 @@ class DoubleBufferOfEachObject(Mutant):
 
 
 class SkipsTheBarrier(Mutant):
-    """Nobody waits until everybody has read: a quick rank overwrites what a slow one reads."""
+    """Does not wait until all ranks have read, so that a fast rank overwrites a slow one's data."""
 
     breaks = "5.1"
 
@@ -112,7 +112,7 @@ class SkipsTheBarrier(Mutant):
 
 
 class ReusesItsList(Mutant):
-    """One list for all results: the one of call k is that of call k+1 too."""
+    """Returns the same list from every call."""
 
     breaks = "5.1"
 

@@ -1,4 +1,4 @@
-"""Subclasses of the tensor template that are wrong."""
+"""Backends of the tensor template that are broken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suites.mutants.correct import TensorTemplate
 
 
 class TensorMutant(TensorTemplate):
-    """The tensor template over NumPy arrays, until a subclass breaks it."""
+    """A correct backend of the tensor template, which subclasses break."""
 
     breaks: ClassVar[str]
 

@@ -151,9 +151,9 @@ def test_each_reason_is_told_once() -> None:
     report = check_backend("threads", (1, 2), rules=rules, examples=2)
     found = model.reasons(model.make_columns([("a.json", report.to_json())]))
     assert [(reason.text, reason.where) for reason in found] == [
-        ("ranks are lost at world sizes 2 and 3 alone", ["7.1 at W=1"]),
-        ("it is not a subclass of TensorBaseDistBackend", ["9.1, 9.2, 9.3 at W=1, W=2"]),
-        ("not every rank is a process of its own, which could be lost", ["7.1 at W=2"]),
+        ("ranks are lost only at world sizes 2 and 3", ["7.1 at W=1"]),
+        ("the backend is not a subclass of TensorBaseDistBackend", ["9.1, 9.2, 9.3 at W=1, W=2"]),
+        ("not every rank is a separate process, which could be lost", ["7.1 at W=2"]),
     ]
 
 
