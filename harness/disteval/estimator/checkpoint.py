@@ -163,7 +163,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
             raise WeightsError(f"{name} is damaged ({error}); {remedy}") from error
     content = read_torch_file(path, name, MAX_FILE_BYTES, remedy, map_location)
     weights = state_dict_of(content)
-    if not weights:
+    if weights is None or not content:
         raise WeightsError(f"{name} holds no weights; write one with save_checkpoint")
     others = content if "state_dict" in content else {}
     return {**others, "state_dict": weights}

@@ -75,10 +75,12 @@ class Estimator:
         runner = Source("runner_creator", runner_creator)
         check_choice("launcher", launcher, ("local", "ray"))
         check_choice("device", device, ("cpu", "cuda"))
-        if launcher == "local" and address is not None:
-            raise UsageError(
-                f"address={address!r} is the address of a Ray cluster; use it with launcher='ray'"
-            )
+        for name, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
+            if launcher == "local" and value is not None:
+                raise UsageError(
+                    f"{name}={value!r} is for a Ray cluster; use it with launcher='ray', "
+                    f"or leave it out; device='cuda' alone takes GPUs of this machine"
+                )
         self.world_size = world_size
         self.max_failures = check_count("max_failures", max_failures, least=0)
         self._setup = rank.Setup(runner, dict(config or {}), seed, device)
@@ -164,8 +166,7 @@ class Estimator:
         """
         [source] = self._loaders.of([data_loader_creator])
         with Display(self._progress) as display:
-            found = self._order(rank.evaluate, (source, metrics), display=display)
-        record: Record = found[0]
+            record: Record = self._order(rank.evaluate, (source, metrics), display=display)[0]
         return record
 
     def predict(self, data_loader_creator: Creator) -> Any:

@@ -76,6 +76,9 @@ class Feed:
                     f"the loader has length {len(self.loader)} but ended after {self.done} "
                     f"batches; give one whose length is right"
                 ) from None
+            except BaseException:
+                self._iterator = None  # it may be unusable; `begin` continues with another one
+                raise
             self.done += 1
             yield batch
         self._exhausted = True

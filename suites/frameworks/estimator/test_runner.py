@@ -234,6 +234,31 @@ def test_a_training_loader_that_is_begun_again_is_shuffled_anew() -> None:
     assert torch.equal(first.sort(dim=0).values, second.sort(dim=0).values)
 
 
+def test_an_epoch_whose_loader_raised_is_continued_with_a_fresh_iterator() -> None:
+    class Interrupted:
+        """Batches of which the second one can't be read at first."""
+
+        def __init__(self) -> None:
+            self.broken = True
+
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Any:
+            for at, batch in enumerate(loader(24)):
+                if at == 1 and self.broken:
+                    self.broken = False
+                    raise OSError("the disk does not answer")
+                yield batch
+
+    runner = make(max_epochs=1)
+    batches = Interrupted()
+    with pytest.raises(OSError, match="does not answer"):
+        runner.train(batches)
+    runner.train(batches)
+    assert (runner.epoch, runner.iter, runner.records[-1]["num_samples"]) == (1, 3, 16)
+
+
 def test_the_older_way_of_a_batch_processor_works() -> None:
     def processor(model: Any, batch: Any, train_mode: bool) -> Any:
         step = model.train_step if train_mode else model.val_step

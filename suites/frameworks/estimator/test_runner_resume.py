@@ -183,6 +183,19 @@ def test_the_best_so_far_outlives_an_interruption(tmp_path: Path) -> None:
     assert again.best == hook.best == max(r["accuracy"] for r in runner.records[1::2])
 
 
+def test_a_runner_whose_model_has_no_weights_resumes_too(tmp_path: Path) -> None:
+    class Constant(torch.nn.Module):
+        def val_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
+            return {"log_vars": {}, "num_samples": len(data[0])}
+
+    path = EpochBasedRunner(Constant()).save_checkpoint(tmp_path)
+    resumed = EpochBasedRunner(Constant())
+    resumed.resume(path)
+    assert resumed.state_dict()["state_dict"] == {}
+    with pytest.raises(WeightsError, match="does not fit Tiny"):
+        EpochBasedRunner(Tiny()).resume(path)
+
+
 def test_weights_alone_do_not_resume(tmp_path: Path) -> None:
     runner = make(EpochBasedRunner, tmp_path)
     torch.save(runner.model.state_dict(), tmp_path / "weights.pt")

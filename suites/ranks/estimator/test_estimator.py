@@ -303,6 +303,7 @@ def test_arguments_are_refused_before_anything_is_started() -> None:
         ({"launcher": "spark"}, "launcher 'spark' is not known; use 'local' or 'ray'"),
         ({"device": "tpu"}, "device 'tpu' is not known; use 'cpu' or 'cuda'"),
         ({"launcher": "local", "address": "auto"}, "use it with launcher='ray'"),
+        ({"gpus_per_worker": 1}, "gpus_per_worker=1 is for a Ray cluster"),
         (
             {"launcher": "local", "world_size": 0},
             "world size must be a whole number from 1 up, not 0",
