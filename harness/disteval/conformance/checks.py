@@ -87,21 +87,15 @@ def check_all_gather_kinds(bench: Bench) -> None:
 @rule("2.3", "all-gather sizes")
 def check_all_gather_sizes(bench: Bench) -> None:
     """Payloads may have any sizes, and the largest may be on any rank."""
-    world = bench.world_size
     for size in SIZES:
-        for largest in range(world):
-            sizes = [size if rank == largest else rank for rank in range(world)]
-            expected = [[see(on_ranks.payload(n)) for n in sizes]] * world
-            bench.expect(on_ranks.gather_bytes, sizes, expected, f"ranks send bytes of {sizes}")
+        for largest in range(bench.world_size):
+            _gather_bytes(bench, size, largest)
 
 
 @rule("2.4", "all-gather of one large object")
 def check_all_gather_large(bench: Bench) -> None:
     """One rank may send 64 MiB while the others send next to nothing."""
-    world = bench.world_size
-    sizes = [LARGE if rank == world - 1 else rank for rank in range(world)]
-    expected = [[see(on_ranks.payload(n)) for n in sizes]] * world
-    bench.expect(on_ranks.gather_bytes, sizes, expected, f"ranks send bytes of {sizes}")
+    _gather_bytes(bench, LARGE, bench.world_size - 1)
 
 
 @rule("3.1", "broadcast")
@@ -121,12 +115,9 @@ def check_broadcast(bench: Bench) -> None:
 @rule("3.2", "broadcast sizes")
 def check_broadcast_sizes(bench: Bench) -> None:
     """A payload of any size can be broadcast from every rank."""
-    world = bench.world_size
     for size in SIZES:
-        for src in range(world):
-            tasks = [(on_ranks.payload(size), src)] * world
-            expected = [see(on_ranks.payload(size))] * world
-            bench.expect(on_ranks.broadcast, tasks, expected, f"src {src} sends {size} bytes")
+        for src in range(bench.world_size):
+            _broadcast_bytes(bench, size, src)
 
 
 @rule("3.3", "only src's argument counts")
@@ -155,11 +146,7 @@ def check_broadcast_src(bench: Bench) -> None:
 @rule("3.5", "broadcast of one large object")
 def check_broadcast_large(bench: Bench) -> None:
     """A rank may broadcast 64 MiB."""
-    world = bench.world_size
-    src = world - 1
-    tasks = [(LARGE if rank == src else rank, src) for rank in range(world)]
-    expected = [see(on_ranks.payload(LARGE))] * world
-    bench.expect(on_ranks.broadcast_bytes, tasks, expected, f"src {src} sends {LARGE} bytes")
+    _broadcast_bytes(bench, LARGE, bench.world_size - 1)
 
 
 @rule("8.1", "exactly once")
@@ -192,3 +179,19 @@ def check_counting(bench: Bench) -> None:
         ),
         check,
     )
+
+
+def _gather_bytes(bench: Bench, size: int, largest: int) -> None:
+    """Let one rank send so many bytes, while the others send as many bytes as their rank."""
+    world = bench.world_size
+    sizes = [size if rank == largest else rank for rank in range(world)]
+    expected = [[see(on_ranks.payload(n)) for n in sizes]] * world
+    bench.expect(on_ranks.gather_bytes, sizes, expected, f"ranks send bytes of {sizes}")
+
+
+def _broadcast_bytes(bench: Bench, size: int, src: int) -> None:
+    """Let one rank broadcast so many bytes, while the others pass as many bytes as their rank."""
+    world = bench.world_size
+    tasks = [(size if rank == src else rank, src) for rank in range(world)]
+    expected = [see(on_ranks.payload(size))] * world
+    bench.expect(on_ranks.broadcast_bytes, tasks, expected, f"src {src} sends {size} bytes")

@@ -5,8 +5,7 @@ Only the leader imports this module: ranks need no Hypothesis.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -60,8 +59,11 @@ def each(bench: Bench, strategy: st.SearchStrategy[T], body: Callable[[T], None]
     @_settings(bench)
     @given(strategy)
     def run(example: T) -> None:
-        with _noted(failures):
+        try:
             body(example)
+        except BrokenRuleError as error:
+            failures.append(error)
+            raise
 
     _smallest(run, failures)
 
@@ -96,15 +98,6 @@ def _settings(bench: Bench) -> settings:
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-
-
-@contextlib.contextmanager
-def _noted(failures: list[BrokenRuleError]) -> Iterator[None]:
-    try:
-        yield
-    except BrokenRuleError as error:
-        failures.append(error)
-        raise
 
 
 def _smallest(run: Callable[[], None], failures: list[BrokenRuleError]) -> None:
