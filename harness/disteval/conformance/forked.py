@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from disteval.errors import WorldError
 from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import outside_environment
 from disteval.worlds.launchers.local import LocalLauncher
@@ -30,6 +32,8 @@ from disteval.worlds.process import become_rank
 # import has left, just as ranks that a user starts.
 _SERVERS = 2
 _POLL_SECONDS = 0.01
+_CLOSE_SECONDS = 5.0
+_ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come first
 
 # Importing these starts no thread, so that the process may be forked afterwards.
 _LIBRARIES = ("torch", "torch.distributed")
@@ -107,17 +111,31 @@ class _Server:
         with self._lock:
             if self._safe is None:
                 try:
-                    self._safe = bool(self._connection.recv())
+                    self._safe = bool(self._receive())
                 except (EOFError, OSError):
                     self._safe = False
             return self._safe
 
     def fork(self, what: tuple[Path, int, dict[str, str]]) -> _Forked:
-        """Fork a process that becomes a rank."""
+        """Fork a process that becomes a rank.
+
+        Raises:
+            WorldError: The server has ended, or does not answer.
+        """
         with self._lock:
-            self._connection.send(what)
-            while (pid := self._take()) is None:
-                pass
+            try:
+                if not self._safe:
+                    raise EOFError("it failed before")
+                self._connection.send(what)
+                while (pid := self._take()) is None:
+                    pass
+            except (EOFError, OSError) as error:
+                self._safe = False  # a late answer would be taken for the next one
+                raise WorldError(
+                    f"rank {what[1]} was not started: process {self._process.pid}, which forks "
+                    f"ranks, has ended or did not answer within {_ANSWER_SECONDS:g} s; see whether "
+                    f"the system killed it for lack of memory, and run the check again"
+                ) from error
             return _Forked(self, pid)
 
     def status(self, pid: int) -> int | None:
@@ -129,15 +147,22 @@ class _Server:
 
     def _take(self) -> int | None:
         """Take one message: the id of a new process, or the status of one that has ended."""
-        pid, status = self._connection.recv()
+        pid, status = self._receive()
         if status is None:
             return int(pid)
         self._statuses[pid] = os.waitstatus_to_exitcode(status)
         return None
 
+    def _receive(self) -> Any:
+        if not self._connection.poll(_ANSWER_SECONDS):
+            raise TimeoutError("no answer")
+        return self._connection.recv()
+
     def close(self) -> None:
-        """End the server; ranks that are left end when they notice that the leader is gone."""
+        """End the server, which first terminates the ranks that are left."""
         self._connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CLOSE_SECONDS)
         self._process.kill()
         self._process.wait()
 
@@ -164,7 +189,7 @@ class _Forked:
 
 
 def serve(descriptor: int, libraries: list[str]) -> None:
-    """Import libraries, then fork ranks until the leader closes the connection."""
+    """Import libraries, then fork ranks until the leader closes the connection or has ended."""
     for name in libraries:
         importlib.import_module(name)
     connection = Connection(descriptor)
@@ -173,22 +198,34 @@ def serve(descriptor: int, libraries: list[str]) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     connection.send(len(list(Path("/proc/self/task").iterdir())) == 1)
+    running: dict[int, Path] = {}
     with contextlib.suppress(EOFError, OSError):
         while True:
             ready = wait([connection, reader])
             if reader in ready:
                 os.read(reader, 4096)
-                _report_ended(connection)
+                _report_ended(connection, running)
             if connection in ready:
                 directory, rank, environment = connection.recv()
-                if (pid := os.fork()) == 0:
+                try:
+                    pid = os.fork()
+                except OSError:  # there is no memory left; the ranks of other worlds go on
+                    os._exit(1)
+                if pid == 0:
                     os._exit(_become(connection, directory, rank, environment))
+                running[pid] = directory
                 connection.send((pid, None))
+    # A rank that is stopped, or has not reached the leader yet, can't notice that it is gone.
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+    for directory in running.values():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _report_ended(connection: Connection) -> None:
+def _report_ended(connection: Connection, running: dict[int, Path]) -> None:
     with contextlib.suppress(ChildProcessError):  # there are no children left
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            del running[ended[0]]
             connection.send(ended)
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from disteval.conformance.faults import WORLD_SIZES
 from disteval.conformance.rules import Rule
@@ -107,25 +107,22 @@ def run_side_by_side(
         return
     ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def work(jobs: SimpleQueue[Job]) -> None:
+    def work(jobs: SimpleQueue[Job | None]) -> None:
         try:
-            while True:
-                run(jobs.get_nowait())
-        except Empty:
+            for job in iter(jobs.get, None):
+                run(job)
             ended.put(None)
         except BaseException as error:
             ended.put(error)
 
     threads = []
     for lane in lanes:
-        jobs: SimpleQueue[Job] = SimpleQueue()
-        for job in lane.jobs:
-            jobs.put(job)
+        count = min(lane.at_once, len(lane.jobs))
+        jobs: SimpleQueue[Job | None] = SimpleQueue()
+        for entry in [*lane.jobs, *[None] * count]:
+            jobs.put(entry)
         # Daemons: Ctrl-C ends the process, however long a job still waits for its ranks.
-        threads += [
-            threading.Thread(target=work, args=(jobs,), daemon=True)
-            for _ in range(min(lane.at_once, len(lane.jobs)))
-        ]
+        threads += [threading.Thread(target=work, args=(jobs,), daemon=True) for _ in range(count)]
     try:
         for thread in threads:
             thread.start()

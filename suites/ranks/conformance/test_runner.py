@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +14,17 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import RankError, frames
+from disteval.conformance import forked
 from disteval.conformance.forked import ForkServers
 from disteval.conformance.runner import check_backend, check_rule, select_rules
+from disteval.conformance.schedule import Job, Lane, run_side_by_side
 from disteval.contract import Rendezvous
 from disteval.errors import WorldError
 from disteval.worlds import World
+from disteval.worlds.launchers.local import LocalLauncher
 
 from suites.mutants.sockets import Sockets
+from suites.processes import is_running, left_over, processes_below
 
 
 class SlowToJoin(Sockets):
@@ -106,3 +112,50 @@ def test_forked_ranks_are_as_different_as_those_that_users_start() -> None:
         assert first != second
         with pytest.raises(WorldError, match=r"rank 1 was lost \(killed by SIGTERM\)"):
             world.run(end_rank_1)
+
+
+def test_no_forked_rank_outlives_its_leaders_connection() -> None:
+    with ForkServers() as servers:
+        world = World(Sockets, 2, launcher=servers.launcher())
+        [folder] = {path.parent for path in world.run(log_path)}
+        pids = world.run(pid)
+        os.kill(pids[1], signal.SIGSTOP)  # it notices nothing by itself
+    assert left_over(pids) == []
+    assert not folder.exists()
+    world.terminate()
+
+
+def pid(backend: Any) -> int:
+    return os.getpid()
+
+
+def log_path(backend: Any) -> Path:
+    return Path("/proc/self/fd/1").readlink()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_fork_server_is_an_error_in_bounded_time(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(processes_below(os.getpid()))
+    with ForkServers() as servers:
+        launcher = servers.launcher()
+        assert type(launcher) is not LocalLauncher
+        monkeypatch.setattr(forked, "_ANSWER_SECONDS", 2.0)
+        monkeypatch.setattr(forked, "_CLOSE_SECONDS", 1.0)
+        found = set(processes_below(os.getpid())) - before
+        for server in found:
+            os.kill(server, number)
+        with pytest.raises(WorldError, match=r"rank 0 was not started: process \d+, which forks"):
+            World(Sockets, 2, launcher=launcher)
+        assert type(servers.launcher()) is LocalLauncher
+    assert not any(map(is_running, found))
+
+
+def test_a_job_that_raises_is_not_taken_for_one_that_is_done() -> None:
+    def run(job: Job) -> None:
+        if job.size == 1:
+            raise queue.Empty
+
+    with pytest.raises(queue.Empty):
+        run_side_by_side([Lane([Job(1, []), Job(2, [])], 2)], run, lambda: None)
