@@ -1,6 +1,6 @@
 """Thin adapters over released libraries, to check these libraries against the contract.
 
-They add nothing but `init_process`, and what docs/findings.md reports was found through them::
+They add only `init_process`. The findings of docs/findings.md were made with them::
 
     disteval check suites.findings:TorchPlain
 """

@@ -1,4 +1,4 @@
-"""Running every rule at every world size, and saying what came of it."""
+"""The runner, which checks every rule at every world size and reports the results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RANKS_WORTH_A_SERVER = 8  # with fewer, two servers cost more than the imports 
 
 
 def select_rules(patterns: Sequence[str] = ()) -> list[Rule]:
-    """Return the rules whose number matches one of the patterns, such as ``2.*``; none means all.
+    """Return the rules whose number matches a pattern, such as ``2.*``; without patterns, all.
 
     Raises:
         UsageError: A pattern matches no rule.
@@ -68,18 +68,20 @@ def check_backend(
     led: JudgedWorld | None = None,
     on_result: Callable[[Result], None] | None = None,
 ) -> Report:
-    """Hold a backend to every rule, in worlds that this call starts.
+    """Check a backend against every rule, in worlds that this call starts.
 
     Args:
         backend: A registered name, ``module:Class``, or a class that the ranks can import.
         world_sizes: The numbers of ranks to try.
-        rules: The rules to try; None stands for all.
-        launcher: How to start the ranks; None stands for the launcher that the class names.
+        rules: The rules to try; None means all.
+        launcher: How to start the ranks; None means the launcher that the class names.
         examples: Drawn examples for each rule and world size.
         seed: The seed of drawing; the same seed draws the same examples.
         timeout: Seconds that one example may take.
-        led: Ranks that somebody else has started, to be used instead of starting any.
-        on_result: Called with each result as soon as it is there, in any thread.
+        led: Ranks that a launcher has started already; None starts ranks.
+        on_result: A function that is called with each result as soon as it is known, in any thread.
+            A rule of lost ranks that failed beside other rules is tried again, and then reported
+            twice.
 
     Raises:
         HarnessError: The backend can't be imported, or a world of it could not be started.
@@ -114,10 +116,10 @@ class _Check:
     """One check of one backend, whose jobs may run in several threads.
 
     Args:
-        report: What is checked, and with which settings.
+        report: The report, which names the backend and the settings.
         cls: The backend's class.
-        start: Creates the worlds of one size.
-        on_result: Called with each result.
+        start: A function that creates the worlds of one size.
+        on_result: A function that is called with each result.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class _Check:
         self._stopped = False
 
     def run(self, job: Job) -> None:
-        """Hold the backend to the rules of one job, at its world size."""
+        """Check the backend against the rules of one job, at its world size."""
         multi = self._cls.capabilities.multi_rank
         declared = multi.reason if job.size > 1 and isinstance(multi, No) else ""
         lost = 0
@@ -185,7 +187,7 @@ class _Check:
 
 def _reason_to_give_up(lost: int, size: int, others: bool) -> str:
     """Return why no more rules are tried after that many lost worlds in a row; empty to go on."""
-    # Ranks that somebody else has started can be lost only once.
+    # Ranks that a launcher has started already can be lost only once.
     if lost < (2 if others else 1):
         return ""
     rules = f"{lost} rules in a row" if others else "one rule"
@@ -201,16 +203,16 @@ def check_rule(
     seed: int = 0,
     fresh: Callable[[float], World] | None = None,
 ) -> Result:
-    """Hold a backend to one rule, in a world that is there; afterwards it may be closed.
+    """Check a backend against one rule in an open world, which may be closed afterwards.
 
     Args:
-        rule: Which rule.
-        cls: The backend's class, for what it declares.
-        world: Its ranks.
-        examples: Drawn examples.
-        seed: Where drawing starts.
-        fresh: Starts another such world, whose backend waits for so many seconds, in which ranks
-            can be lost; None where there is none.
+        rule: The rule.
+        cls: The backend's class, which has its declarations.
+        world: The world of the backend.
+        examples: The number of drawn examples.
+        seed: The seed of drawing.
+        fresh: A function that starts another such world, whose ranks may be lost and whose backend
+            waits for the given number of seconds; None if no other world can be started.
     """
     result = Result.of(rule, world.world_size)
     bench = Bench(world, cls, examples, seed, fresh)
@@ -225,7 +227,7 @@ def check_rule(
     except LostWorld as lost:
         result.outcome, result.message = "failed", str(lost.error)
         result.counterexample = lost.counterexample
-    except WorldError as error:  # of a world to be lost, which did not even start
+    except WorldError as error:  # a world whose ranks were to be lost did not start
         result.outcome, result.message = "error", str(error)
     result.examples, result.seconds = bench.ran, time.monotonic() - begin
     result.observed = "\n".join(bench.observed)
@@ -234,7 +236,7 @@ def check_rule(
 
 
 def _try(rule: Rule, bench: Bench) -> None:
-    """Run a check, again where one failure of what varies by itself proves nothing."""
+    """Run a check, and repeat a stochastic one that failed."""
     for _ in range(rule.tries - 1):
         try:
             return rule.check(bench)
@@ -244,7 +246,7 @@ def _try(rule: Rule, bench: Bench) -> None:
 
 
 def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:
-    """A declared "no" excuses a failure, and is itself a failure where the thing works."""
+    """Let a declared "no" excuse a failure, and turn it into a failure if the rule holds."""
     if rule.capability is None:
         return
     declared = getattr(cls.capabilities, rule.capability)
@@ -253,6 +255,8 @@ def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Re
     reason = declared.reason if isinstance(declared, No) else "no reason given"
     if result.outcome == "failed":
         result.outcome, result.message = "unsupported", reason
-    elif result.outcome == "passed" and result.world_size > 1:  # alone, there is nobody to tell
+    elif (
+        result.outcome == "passed" and result.world_size > 1
+    ):  # at world size 1 there is no other rank
         result.outcome = "failed"
         result.message = f"{rule.capability} is declared a no ({reason}), but it works"

@@ -68,7 +68,7 @@ def check_late_ranks(bench: Bench) -> None:
     world = bench.world_size
     last = world - 1
     sent = [("late", rank) for rank in range(world)]
-    for seconds in LATE_SECONDS if last else LATE_SECONDS[:1]:  # alone, a rank waits for nobody
+    for seconds in LATE_SECONDS if last else LATE_SECONDS[:1]:  # one rank waits for no other
         # Every rank is late at one of two all-gathers. Of the broadcasts, the source comes late to
         # one and everybody else comes late to the other.
         odd, even = range(1, world, 2), range(0, world, 2)
