@@ -191,7 +191,8 @@ def _print_first_failures(rules: list[Rule]) -> Callable[[Result], None]:
             return
         # Ranks that were lost beside the ranks of other rules may only have been too slow.
         note = " (it may be tried again alone)" if result.id in losing else ""
-        message = textwrap.shorten(result.message, _MESSAGE_LENGTH, placeholder=" …")
+        message = result.message.replace("\n  ", " ").replace("\n", "; ")
+        message = textwrap.shorten(message, _MESSAGE_LENGTH, placeholder=" …")
         line = f"rule {result.id}, {result.name}, fails at world size {result.world_size}{note}"
         click.echo(f"{line}: {message}", err=True)
 
