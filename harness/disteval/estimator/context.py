@@ -13,7 +13,9 @@ from disteval.errors import UsageError
 from disteval.estimator import rng
 from disteval.estimator.checkpoint import (
     load_weights,
+    name_by_class,
     read_checkpoint,
+    resume_model,
     weights_of,
     write_checkpoint,
     write_on_rank_0,
@@ -21,7 +23,6 @@ from disteval.estimator.checkpoint import (
 from disteval.estimator.course import Course, place_of
 from disteval.estimator.distributed import fitting_backend
 from disteval.estimator.log_buffer import LogBuffer
-from disteval.estimator.state import name_by_class, resume_model
 
 _ONLY = "optimizer"  # the name of a runner's single optimizer
 

@@ -59,24 +59,22 @@ class Source:
         return made
 
 
-class LoaderSources:
-    """The creators of loaders that an estimator was given, each with a name and a key."""
+def loader_sources(creators: Any, known: list[Creator]) -> list[Source]:
+    """Return a source for each creator of a loader.
 
-    def __init__(self) -> None:
-        self._known: list[Creator] = []
+    Args:
+        creators: The user's functions.
+        known: The creators that the estimator was given before; new ones are added to it.
 
-    def of(self, creators: Any) -> list[Source]:
-        """Return a source for each creator.
-
-        Raises:
-            UsageError: The argument is not a list, or a creator can't be called or sent.
-        """
-        if not isinstance(creators, Sequence):
-            raise UsageError(f"loader creators are given as a list, not as {creators!r}")
-        sources = []
-        for at, creator in enumerate(creators):
-            name = f"loader creator {at} ({getattr(creator, '__name__', 'without a name')})"
-            if creator not in self._known:
-                self._known.append(creator)
-            sources.append(Source(name, creator, self._known.index(creator)))
-        return sources
+    Raises:
+        UsageError: The argument is not a list, or a creator can't be called or sent.
+    """
+    if not isinstance(creators, Sequence):
+        raise UsageError(f"loader creators are given as a list, not as {creators!r}")
+    sources = []
+    for at, creator in enumerate(creators):
+        name = f"loader creator {at} ({getattr(creator, '__name__', 'without a name')})"
+        if creator not in known:
+            known.append(creator)
+        sources.append(Source(name, creator, known.index(creator)))
+    return sources

@@ -15,7 +15,7 @@ from disteval.arguments import check_choice, check_count
 from disteval.errors import UsageError, WeightsError, WorldError
 from disteval.estimator import rank
 from disteval.estimator.checkpoint import read_checkpoint, write_atomically
-from disteval.estimator.creators import Creator, LoaderSources, Source
+from disteval.estimator.creators import Creator, Source, loader_sources
 from disteval.estimator.progress import Display
 from disteval.estimator.records import Record
 from disteval.metrics.base import BaseMetric
@@ -90,7 +90,7 @@ class Estimator:
         self._address = address
         self._timeout = timeout
         self._progress = progress
-        self._loaders = LoaderSources()
+        self._known: list[Creator] = []
         self._world: World | None = None
         self._start()
 
@@ -121,7 +121,7 @@ class Estimator:
             WorldError: A rank raised, was lost or made no progress, once more than
                 ``max_failures``; with the traceback of the rank that failed.
         """
-        sources = self._loaders.of(data_loaders)
+        sources = loader_sources(data_loaders, self._known)
         if not isinstance(workflow, Sequence) or len(sources) != len(workflow):
             raise UsageError(
                 f"data_loaders has {len(sources)} creators; it needs one for each entry of the "
@@ -164,7 +164,7 @@ class Estimator:
             CoverageError: The model's steps counted more or fewer samples than there are.
             WorldError: As for `fit`.
         """
-        [source] = self._loaders.of([data_loader_creator])
+        [source] = loader_sources([data_loader_creator], self._known)
         with Display(self._progress) as display:
             record: Record = self._order(rank.evaluate, (source, metrics), display=display)[0]
         return record
@@ -185,7 +185,7 @@ class Estimator:
             UsageError: A creator or the model's steps can't be used.
             WorldError: As for `fit`.
         """
-        [source] = self._loaders.of([data_loader_creator])
+        [source] = loader_sources([data_loader_creator], self._known)
         with Display(self._progress) as display:
             shares = self._order(rank.predict, source, display=display)
         shares = [(places, rows) for places, rows in shares if len(places)]

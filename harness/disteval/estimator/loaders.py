@@ -95,6 +95,39 @@ def places_of(loader: DataLoader) -> list[int] | None:
     return sampler if isinstance(sampler, list) else None
 
 
+def sampler_with_epoch(loader: Any) -> Any | None:
+    """Return the object that shuffles a loader by epoch; None if nothing has ``set_epoch``.
+
+    It is the loader's ``sampler``, its ``batch_sampler``, or the latter's ``sampler``.
+    """
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    found = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", 0))
+    for sampler in found:
+        if callable(getattr(sampler, "set_epoch", None)):
+            return sampler
+    return None
+
+
+def check_exact(loader: Any) -> None:
+    """Refuse a validation loader whose sampler gives equally many samples to each rank.
+
+    Raises:
+        UsageError: A ``DistributedSampler`` repeats samples for that, or leaves some out.
+    """
+    sampler = sampler_with_epoch(loader)
+    if not isinstance(sampler, DistributedSampler):
+        return
+    surplus = int(sampler.total_size - len(sampler.dataset))
+    if surplus:
+        what = (
+            f"counts {surplus} samples twice" if surplus > 0 else f"leaves out {-surplus} samples"
+        )
+        raise UsageError(
+            f"the validation loader's DistributedSampler {what}; to count each sample once, give "
+            f"sampler=ShardPlan(size, world_size, rank, pad=False).indices"
+        )
+
+
 def _chooser(loader: DataLoader) -> Any:
     """Return the object that decides which samples a loader draws."""
     if isinstance(loader.dataset, IterableDataset):

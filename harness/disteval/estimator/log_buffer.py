@@ -21,7 +21,6 @@ class LogBuffer:
         val_history: Each variable's values since `clear`, one for each update.
         n_history: Their weights, such as the samples of a batch.
         output: The result of the last `average`.
-        ready: Whether `output` is new.
     """
 
     def __init__(self) -> None:
@@ -32,12 +31,7 @@ class LogBuffer:
         self.val_history: dict[str, list[float]] = {}
         self.n_history: dict[str, list[int]] = {}
         self._unrecorded: set[str] = set()
-        self.clear_output()
-
-    def clear_output(self) -> None:
-        """Forget the averages, and keep the history."""
         self.output: dict[str, float] = {}
-        self.ready = False
 
     def update(self, variables: Mapping[str, Any], count: int = 1, *, record: bool = True) -> None:
         """Add one value of each variable.
@@ -64,7 +58,6 @@ class LogBuffer:
             total = sum(weights)
             if total:
                 self.output[name] = float(np.dot(values, weights)) / total
-        self.ready = True
 
     def sums(self) -> dict[str, WeightedSum]:
         """Return the sum over the phase of each variable that belongs in the record."""

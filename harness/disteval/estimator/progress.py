@@ -9,11 +9,6 @@ from rich.console import Console
 from rich.text import Text
 from tqdm import tqdm
 
-
-def _ignore(_record: dict[str, Any]) -> None:
-    pass
-
-
 _PLAIN = {"epoch", "iter", "mode", "num_samples", "seconds", "correct", "evaluated"}
 
 
@@ -25,7 +20,9 @@ class Display:
         on_record: Called with each record.
     """
 
-    def __init__(self, shown: bool, on_record: Callable[[dict[str, Any]], None] = _ignore) -> None:
+    def __init__(
+        self, shown: bool, on_record: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
         self._shown = shown
         self._on_record = on_record
         self._bar = tqdm(unit="batch", leave=False, disable=None if shown else True)
@@ -42,7 +39,8 @@ class Display:
 
     def on_note(self, _rank: int, record: dict[str, Any]) -> None:
         """Take the record of a phase that has ended."""
-        self._on_record(record)
+        if self._on_record is not None:
+            self._on_record(record)
         if self._shown:
             self._bar.clear()
             Console(highlight=False).print(Text(line_of(record)), soft_wrap=True)

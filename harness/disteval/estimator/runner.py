@@ -11,10 +11,15 @@ from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.estimator import rng, steps
 from disteval.estimator.context import Context
-from disteval.estimator.course import Flow
+from disteval.estimator.course import Feed, Flow
 from disteval.estimator.distributed import averages_gradients
-from disteval.estimator.feed import Feed
-from disteval.estimator.hooks.build import Config, training_hooks
+from disteval.estimator.hooks import (
+    CheckpointHook,
+    DistSamplerSeedHook,
+    IterTimerHook,
+    OptimizerHook,
+)
+from disteval.estimator.hooks.build import Config, build, build_loggers, build_lr
 from disteval.estimator.hooks.hook import Hook, priority_of
 from disteval.estimator.records import Record, gather_record
 from disteval.estimator.validation import validate
@@ -216,11 +221,25 @@ class BaseRunner(Context, ABC):
         Raises:
             UsageError: An entry of a dict is not known. No hook was attached.
         """
-        for hook, priority in training_hooks(
-            self.by_epoch, lr_config, optimizer_config, checkpoint_config, log_config,
-            momentum_config, timer_config, custom_hooks_config,
-        ):  # fmt: skip
-            self.register_hook(hook, priority)
+        if momentum_config is not None and not isinstance(momentum_config, Hook):
+            raise UsageError(f"momentum_config must be a Hook or None, not {momentum_config!r}")
+        found: list[tuple[Hook | None, str | int]] = [
+            (build_lr(lr_config, by_epoch=self.by_epoch), "VERY_HIGH"),
+            (momentum_config, "HIGH"),
+            (build(optimizer_config, OptimizerHook), "ABOVE_NORMAL"),
+            (build(checkpoint_config, CheckpointHook, by_epoch=self.by_epoch), "BELOW_NORMAL"),
+            (build(timer_config, IterTimerHook), "LOW"),
+            (DistSamplerSeedHook(), "NORMAL"),
+        ]
+        found += [(hook, "VERY_LOW") for hook in build_loggers(log_config)]
+        customs = custom_hooks_config or []
+        for config in customs if isinstance(customs, list) else [customs]:
+            settings = dict(config) if isinstance(config, Mapping) else {}
+            priority = settings.pop("priority", "NORMAL")
+            found.append((build(settings or config), priority_of(priority)))
+        for hook, priority in found:
+            if hook is not None:
+                self.register_hook(hook, priority)
 
     def _warn_if_not_averaged(self) -> None:
         if self.rank == 0 and self.world_size > 1 and not averages_gradients(self.model):

@@ -56,12 +56,13 @@ def validate(
     samples = scored = 0
     total = len(loader) if limit is None else min(limit, len(loader))
     with evaluating(context.model, context.backend):
-        _call(context, "before_val_epoch", stages)
+        if stages:
+            context.call_hook("before_val_epoch")
         begin = time.perf_counter()
         for done, data in enumerate(itertools.islice(loader, limit)):
             if stages:
                 context.data_batch, context.inner_iter = data, done
-            _call(context, "before_val_iter", stages)
+                context.call_hook("before_val_iter")
             outputs = steps.val_step(context, data, **kwargs)
             samples += steps.report(outputs, buffer)
             if "scores" in outputs:
@@ -69,7 +70,7 @@ def validate(
                 scored += len(outputs["labels"])
             if stages:
                 context.outputs = outputs
-            _call(context, "after_val_iter", stages)
+                context.call_hook("after_val_iter")
             if context.on_progress is not None:
                 context.on_progress(done + 1, total)
     seconds = time.perf_counter() - begin
@@ -98,11 +99,6 @@ def evaluating(model: Any, backend: BaseDistBackend) -> Iterator[None]:
     finally:
         for each, training in modes:
             each.training = training
-
-
-def _call(context: Context, stage: str, stages: bool) -> None:
-    if stages:
-        context.call_hook(stage)
 
 
 def _flat(results: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from disteval.errors import UsageError
 from disteval.estimator import steps
 from disteval.estimator.context import Context
 from disteval.estimator.course import Flow
-from disteval.estimator.feed import check_exact
+from disteval.estimator.loaders import check_exact
 
 MODES = ("train", "val")
 Workflow = Sequence[tuple[str, int]]

@@ -4,9 +4,8 @@ from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
 from disteval.estimator.hooks.logger import LoggerHook, TensorboardLoggerHook, TextLoggerHook
-from disteval.estimator.hooks.loop import DistSamplerSeedHook, IterTimerHook
+from disteval.estimator.hooks.loop import DistSamplerSeedHook, IterTimerHook, OptimizerHook
 from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, LrHook, PolyLrHook, StepLrHook
-from disteval.estimator.hooks.optimizer import OptimizerHook
 
 __all__ = [
     "PRIORITIES",

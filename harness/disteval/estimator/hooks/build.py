@@ -10,11 +10,10 @@ from disteval.arguments import did_you_mean
 from disteval.errors import UsageError
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
-from disteval.estimator.hooks.hook import Hook, priority_of
+from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.hooks.logger import TensorboardLoggerHook, TextLoggerHook
-from disteval.estimator.hooks.loop import DistSamplerSeedHook, IterTimerHook
+from disteval.estimator.hooks.loop import DistSamplerSeedHook, IterTimerHook, OptimizerHook
 from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, LrHook, PolyLrHook, StepLrHook
-from disteval.estimator.hooks.optimizer import OptimizerHook
 
 HOOKS: dict[str, type[Hook]] = {
     hook.__name__: hook
@@ -42,46 +41,13 @@ POLICIES: dict[str, type[LrHook]] = {
 Config = Mapping[str, Any] | Hook | None
 
 
-def training_hooks(
-    by_epoch: bool,
-    lr: Config,
-    optimizer: Config,
-    checkpoint: Config,
-    log: Config,
-    momentum: Hook | None,
-    timer: Config,
-    custom: list[Any] | Mapping[str, Any] | Hook | None,
-) -> list[tuple[Hook, str | int]]:
-    """Make the hooks that ``register_training_hooks`` of a runner attaches, with their priorities.
-
-    Hooks count epochs if ``by_epoch``, or else iterations, unless their configurations say it.
-
-    Raises:
-        UsageError: An entry of a configuration is not known, or can't be used.
-    """
-    if momentum is not None and not isinstance(momentum, Hook):
-        raise UsageError(f"momentum_config must be a Hook or None, not {momentum!r}")
-    found: list[tuple[Hook | None, str | int]] = [
-        (_build_lr(lr, by_epoch=by_epoch), "VERY_HIGH"),
-        (momentum, "HIGH"),
-        (_build(optimizer, OptimizerHook), "ABOVE_NORMAL"),
-        (_build(checkpoint, CheckpointHook, by_epoch=by_epoch), "BELOW_NORMAL"),
-        (_build(timer, IterTimerHook), "LOW"),
-        (DistSamplerSeedHook(), "NORMAL"),
-    ]
-    found += [(hook, "VERY_LOW") for hook in _build_loggers(log)]
-    customs = custom or []
-    for config in customs if isinstance(customs, list) else [customs]:
-        settings = dict(config) if isinstance(config, Mapping) else {}
-        priority = settings.pop("priority", "NORMAL")
-        found.append((_build(settings or config), priority_of(priority)))
-    return [(hook, priority) for hook, priority in found if hook is not None]
-
-
-def _build(config: Config, kind: type[Hook] | None = None, **defaults: Any) -> Hook | None:
+def build(config: Config, kind: type[Hook] | None = None, **defaults: Any) -> Hook | None:
     """Make a hook from a dict of its arguments and, unless ``kind`` is given, its ``type``.
 
     The type is a name of `HOOKS` or a subclass of `Hook`. A hook is returned as it is.
+
+    Raises:
+        UsageError: An entry of the configuration is not known, or can't be used.
     """
     if config is None or isinstance(config, Hook):
         return config
@@ -99,16 +65,16 @@ def _build(config: Config, kind: type[Hook] | None = None, **defaults: Any) -> H
     return _made(named, defaults | arguments)
 
 
-def _build_lr(config: Config, **defaults: Any) -> Hook | None:
+def build_lr(config: Config, **defaults: Any) -> Hook | None:
     """Make the hook of a learning rate schedule from a dict with ``policy``."""
     if not isinstance(config, Mapping) or "type" in config:
-        return _build(config)
+        return build(config)
     arguments = {str(key): value for key, value in config.items()}
     policy = arguments.pop("policy", None)
     return _made(_known(policy, POLICIES, "learning rate policy"), defaults | arguments)
 
 
-def _build_loggers(config: Config) -> list[Hook]:
+def build_loggers(config: Config) -> list[Hook]:
     """Make the loggers of ``dict(interval=10, hooks=[dict(type='TextLoggerHook'), ...])``."""
     if config is None or isinstance(config, Hook):
         return [] if config is None else [config]
@@ -117,7 +83,7 @@ def _build_loggers(config: Config) -> list[Hook]:
     if unknown or not isinstance(hooks, Sequence):
         raise UsageError(f"log_config knows interval and hooks, a list; not {dict(config)!r}")
     interval = {"interval": config["interval"]} if "interval" in config else {}
-    return [hook for entry in hooks if (hook := _build(entry, **interval)) is not None]
+    return [hook for entry in hooks if (hook := build(entry, **interval)) is not None]
 
 
 def _known(name: Any, known: Mapping[str, Any], what: str) -> Any:

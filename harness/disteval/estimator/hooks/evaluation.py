@@ -17,8 +17,8 @@ from disteval.estimator.checkpoint import (
     write_safetensors,
 )
 from disteval.estimator.context import Context
-from disteval.estimator.feed import check_exact
 from disteval.estimator.hooks.hook import Hook
+from disteval.estimator.loaders import check_exact
 from disteval.estimator.validation import validate
 from disteval.metrics import BaseMetric
 

@@ -1,12 +1,76 @@
-"""The hooks that shuffle samplers anew in each epoch, and that measure iterations."""
+"""The hooks that step the optimizer, shuffle samplers anew in each epoch, and measure time."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import torch
+
+from disteval.errors import UsageError
 from disteval.estimator.context import Context
-from disteval.estimator.feed import sampler_with_epoch
 from disteval.estimator.hooks.hook import Hook
+from disteval.estimator.loaders import sampler_with_epoch
+
+_CLIP = ("max_norm", "norm_type", "error_if_nonfinite", "foreach")
+
+
+@dataclass(eq=False)
+class OptimizerHook(Hook):
+    """Clears gradients after each training step, runs the backward pass of the loss, and steps.
+
+    Args:
+        grad_clip: Arguments of ``torch.nn.utils.clip_grad_norm_``, such as ``max_norm``; the norm
+            before clipping is reported as ``grad_norm``. None clips nothing.
+        detect_anomalous_params: Whether to log the names of parameters that got no gradient,
+            whenever these change.
+
+    Raises:
+        UsageError: ``grad_clip`` has a key that is not known, or lacks ``max_norm``.
+    """
+
+    grad_clip: Mapping[str, Any] | None = None
+    detect_anomalous_params: bool = False
+
+    def __post_init__(self) -> None:
+        self._named: list[str] = []
+        if self.grad_clip is None:
+            return
+        unknown = [key for key in self.grad_clip if key not in _CLIP]
+        if unknown or "max_norm" not in self.grad_clip:
+            wrong = f"does not know {unknown[0]!r}" if unknown else "lacks 'max_norm'"
+            raise UsageError(f"grad_clip {wrong}; known are {', '.join(_CLIP)}")
+
+    def after_train_iter(self, runner: Context) -> None:
+        """Run the backward pass, and step."""
+        optimizers = runner.optimizers()
+        if not optimizers:
+            raise UsageError("OptimizerHook has nothing to step: give the runner an optimizer")
+        for optimizer in optimizers.values():
+            optimizer.zero_grad()
+        runner.outputs["loss"].backward()
+        if self.detect_anomalous_params:
+            self._detect(runner)
+        if self.grad_clip is not None:
+            clip = [p for p in runner.model.parameters() if p.grad is not None]
+            norm = torch.nn.utils.clip_grad_norm_(clip, **self.grad_clip)
+            runner.log_buffer.update({"grad_norm": norm}, int(runner.outputs["num_samples"]))
+        for optimizer in optimizers.values():
+            optimizer.step()
+
+    def _detect(self, runner: Context) -> None:
+        found = [
+            name
+            for name, parameter in runner.model.named_parameters()
+            if parameter.requires_grad and parameter.grad is None
+        ]
+        if found != self._named and found:
+            runner.logger.warning(
+                "no gradient came to %s: the loss does not depend on them", ", ".join(found)
+            )
+        self._named = found
 
 
 class DistSamplerSeedHook(Hook):
