@@ -208,8 +208,8 @@ def test_a_killed_rank_ends_the_command(backend: str) -> None:
 
 
 def test_a_hung_rank_ends_the_command(backend: str) -> None:
-    # Ranks must import torch and build the model within it, on a busy machine too.
-    timeout = 12
+    # Ranks must import torch and build the model within it, beside another session too.
+    timeout = 25
     command, ranks = _start(backend, f"--timeout={timeout}")
     # Not before it evaluates: ranks that start are given longer.
     assert wait_for(lambda: collectives_left(ranks[2], 2) > 0)
@@ -217,7 +217,7 @@ def test_a_hung_rank_ends_the_command(backend: str) -> None:
     begin = time.monotonic()
     _, stderr = command.communicate(timeout=120)
     # The others go on to the end of their shards first, which is progress.
-    assert time.monotonic() - begin < 90
+    assert time.monotonic() - begin < 100
     assert command.returncode == 1
     assert f"no progress for {timeout} s on ranks 0, 1, 2" in stderr
     assert "rank 2: is stopped (SIGSTOP); never entered all_gather_object" in stderr
