@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from types import TracebackType
 from typing import ClassVar
@@ -17,6 +18,8 @@ from mpi4py import MPI
 # MPI counts are 32-bit in many installed libraries, so no call moves more bytes than this in all.
 _ROUND_BYTES = 1 << 30
 _LEAST_ALIGNMENT = 16
+
+_keyval: int | None = None
 
 
 class MPI4PyDist(BytesBaseDistBackend):
@@ -42,6 +45,7 @@ class MPI4PyDist(BytesBaseDistBackend):
 
     def __init__(self, comm: MPI.Intracomm | None = None) -> None:
         self._comm = MPI.COMM_WORLD if comm is None else comm
+        self._calls = _numbers_of(self._comm) if self.is_initialized else itertools.count(1)
         if self.world_size > 1:
             _abort_on_uncaught(self._comm)
 
@@ -59,10 +63,6 @@ class MPI4PyDist(BytesBaseDistBackend):
     def world_size(self) -> int:
         """The communicator's size; 1 when MPI is not running."""
         return int(self._comm.Get_size()) if self.is_initialized else 1
-
-    @property
-    def _group(self) -> object:
-        return self._comm
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         size, count = sizes[0], len(sizes)
@@ -104,6 +104,18 @@ class MPI4PyDist(BytesBaseDistBackend):
             part = memory[start : start + _ROUND_BYTES]
             self._comm.Bcast([part, MPI.BYTE], root=src)
         return bytearray(memory) if is_sender else memory
+
+
+def _numbers_of(comm: MPI.Intracomm) -> Iterator[int]:
+    """Return the numbers of a communicator, which all Python objects of it share."""
+    global _keyval
+    if _keyval is None:
+        _keyval = MPI.Comm.Create_keyval()
+    found = comm.Get_attr(_keyval)
+    if not isinstance(found, itertools.count):
+        found = itertools.count(1)
+        comm.Set_attr(_keyval, found)
+    return found
 
 
 def _memory(size: int) -> memoryview:

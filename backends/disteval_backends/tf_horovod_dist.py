@@ -24,8 +24,9 @@ class TFHorovodDist(BytesBaseDistBackend):
 
     library: ClassVar[str] = "horovod"
 
-    # In eager mode Horovod pairs calls by their order alone, so two threads must not interleave.
-    _one_at_a_time: ClassVar[threading.Lock] = threading.Lock()
+    # In eager mode Horovod pairs calls by their order alone, so two threads must not interleave,
+    # nor the two calls for a large object with those of another thread.
+    _one_at_a_time: ClassVar[threading.RLock] = threading.RLock()
     _server: ClassVar[RendezvousHTTPServer | None] = None
 
     @classmethod
@@ -72,14 +73,23 @@ class TFHorovodDist(BytesBaseDistBackend):
         """Horovod's size; 1 outside of a group."""
         return int(hvd.size()) if self.is_initialized else 1
 
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """See `BaseDistBackend.all_gather_object`."""
+        with self._one_at_a_time:
+            return super().all_gather_object(obj)
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        """See `BaseDistBackend.broadcast_object`."""
+        with self._one_at_a_time:
+            return super().broadcast_object(obj, src)
+
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         # Parts begin at multiples of the alignment, and no rank gives an empty tensor.
         lengths = [size // ALIGNMENT * ALIGNMENT + ALIGNMENT for size in sizes]
         array = _aligned_copy(mine, lengths[self.rank])
-        with self._one_at_a_time:
-            # Through DLPack a tensor shares the array's memory.
-            tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-            memory = _memory_of(hvd.allgather(tensor, name="disteval"))
+        # Through DLPack a tensor shares the array's memory.
+        tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        memory = _memory_of(hvd.allgather(tensor, name="disteval"))
         starts = accumulate(lengths[:-1], initial=0)
         return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 

@@ -6,8 +6,9 @@ no machine at hand could start as processes.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,6 +38,7 @@ class Member:
     def __init__(self, group: ThreadGroup, rank: int) -> None:
         self.group = group
         self.rank = rank
+        self.numbers = itertools.count(1)
 
 
 class ThreadsDist(BytesBaseDistBackend):
@@ -97,8 +99,9 @@ class ThreadsDist(BytesBaseDistBackend):
         return self._own or getattr(self._joined, "member", None)
 
     @property
-    def _group(self) -> object:
-        return self._member or type(self)
+    def _numbers(self) -> Iterator[int]:
+        member = self._member
+        return member.numbers if member else super()._numbers
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         # Each thread needs memory of its own, because arrays become views of it.

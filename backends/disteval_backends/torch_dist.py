@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
+import itertools
 import os
 import socket
 import struct
 import sys
+import weakref
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -20,6 +22,9 @@ from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import BackendUnavailableError, UsageError
 from disteval.frames import Buffer
 from disteval.templates import TensorBaseDistBackend
+
+_numbers: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
+"""The numbers of the collectives of each process group."""
 
 _SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 
@@ -63,11 +68,10 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
         """The device of the tensors that travel."""
 
     @property
-    def _group(self) -> object:
-        if not self.is_initialized:
-            return self
+    def _numbers(self) -> Iterator[int]:
         self._check_group()
-        return dist.group.WORLD if self._process_group is None else self._process_group
+        group = dist.group.WORLD if self._process_group is None else self._process_group
+        return _numbers.setdefault(group, itertools.count(1))
 
     def _to_tensor(self, data: Buffer, size: int) -> torch.Tensor:
         tensor = torch.empty(size, dtype=torch.uint8)

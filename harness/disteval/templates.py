@@ -7,7 +7,6 @@ and decides whether an object is small or large. An adapter says who it is and m
 from __future__ import annotations
 
 import itertools
-import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -19,9 +18,6 @@ from disteval.errors import UsageError
 from disteval.frames import ALIGNMENT, BLOCK_BYTES, Buffer, Call
 
 Tensor = TypeVar("Tensor")
-
-_numbers: dict[int, Iterator[int]] = {}
-"""What numbers the collectives of each group, by the id of the group's object."""
 
 
 class BytesBaseDistBackend(BaseDistBackend):
@@ -52,28 +48,30 @@ class BytesBaseDistBackend(BaseDistBackend):
         """
         return self._all_gather_bytes(mine, sizes)[src]
 
-    @property
-    def _group(self) -> object:
-        """The object that stands for this rank's membership in its group.
+    _calls: Iterator[int] = itertools.count(1)
 
-        Collectives are numbered for each group. The default is for libraries that have one group a
-        process, which begins when `init_process` is called. Override it where a process can be in
-        several groups, with an object of any kind that lives as long as the membership.
+    @property
+    def _numbers(self) -> Iterator[int]:
+        """The numbers of the group's next collectives.
+
+        The default is for libraries that have one group a process, which begins when `init_process`
+        is called. Where a process can be in several groups, override it with an
+        ``itertools.count(1)`` for each group that lives as long as the membership in it.
         """
-        return type(self)
+        return self._calls
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Begin to number the collectives of the class at 1. A subclass that joins calls this."""
-        _numbers.pop(id(cls), None)
+        cls._calls = itertools.count(1)
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `BaseDistBackend.all_gather_object`."""
-        call = self._next_call(0)
-        block, rest = frames.split(obj, call)
         world_size = self.world_size
         if world_size == 1:
-            return [_copy_of(block, rest)]
+            return [_copy_of(obj)]
+        call = Call(next(self._numbers), 0)
+        block, rest = frames.split(obj, call)
         blocks = self._all_gather_bytes(block, [BLOCK_BYTES] * world_size)
         objects = frames.decode_small(blocks, call)
         if objects is not None:
@@ -88,10 +86,10 @@ class BytesBaseDistBackend(BaseDistBackend):
         """See `BaseDistBackend.broadcast_object`."""
         world_size = self.world_size
         self._check_src(src)
-        call = self._next_call(src + 1)
-        mine, rest = frames.split(obj if self.rank == src else None, call)
         if world_size == 1:
-            return _copy_of(mine, rest)
+            return _copy_of(obj)
+        call = Call(next(self._numbers), src + 1)
+        mine, rest = frames.split(obj if self.rank == src else None, call)
         block = self._broadcast_bytes(mine, [BLOCK_BYTES] * world_size, src)
         header = frames.read_header(block, src, call)
         if header.rest:
@@ -105,16 +103,9 @@ class BytesBaseDistBackend(BaseDistBackend):
                 f"src={src!r} is not a rank; give an integer from 0 to {self.world_size - 1}"
             )
 
-    def _next_call(self, operation: int) -> Call:
-        group = self._group
-        numbers = _numbers.get(id(group))
-        if numbers is None:
-            weakref.finalize(group, _numbers.pop, id(group), None)
-            numbers = _numbers.setdefault(id(group), itertools.count(1))
-        return Call(next(numbers), operation)
 
-
-def _copy_of(block: bytes, rest: Buffer) -> Any:
+def _copy_of(obj: Any) -> Any:
+    block, rest = frames.split(obj)
     return frames.decode_parts(frames.read_header(block, 0), block, bytearray(rest), 0)
 
 

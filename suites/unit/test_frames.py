@@ -104,6 +104,17 @@ def test_memory_that_follows_counts_against_the_cap_before_it_is_joined() -> Non
             assert len(frames.decode(frames.encode(sent), 0)) == count
 
 
+def test_a_frame_that_memory_is_too_small_for_is_a_reason_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(size: int) -> None:
+        raise MemoryError(f"no room for {size} bytes")
+
+    monkeypatch.setattr(layout, "bytearray", full, raising=False)
+    with pytest.raises(RankError, match=r"could not serialise .*list: MemoryError: no room for"):
+        decode_parts(*frames.split([np.zeros(1000), np.ones(1000)]))
+
+
 def test_a_reason_is_cut_where_it_is_long() -> None:
     with pytest.raises(RankError) as caught:
         frames.decode(frames.encode(_Verbose()), 0)
@@ -222,7 +233,7 @@ def test_ranks_whose_collectives_are_mispaired_are_told() -> None:
 def test_a_rank_that_is_one_collective_ahead_is_told() -> None:
     def rank(backend: ThreadsDist) -> Any:
         if backend.rank == 1:
-            backend._next_call(0)
+            next(backend._numbers)
         return backend.all_gather_object(backend.rank)
 
     for outcome in run_ranks(2, rank):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,8 +30,8 @@ def test_several_objects_of_one_group_share_its_numbers() -> None:
 def test_groups_of_one_thread_are_numbered_apart() -> None:
     groups = [ThreadGroup(1, 1.0) for _ in range(2)]
     first, second = (ThreadsDist(group) for group in groups)
-    assert [first._next_call(0).sequence for _ in range(3)] == [1, 2, 3]
-    assert second._next_call(0).sequence == 1
+    assert [next(first._numbers) for _ in range(3)] == [1, 2, 3]
+    assert next(second._numbers) == 1
 
 
 def test_a_group_that_is_left_and_joined_again_begins_at_one() -> None:
@@ -42,18 +42,19 @@ def test_a_group_that_is_left_and_joined_again_begins_at_one() -> None:
     rendezvous = Rendezvous(None)
     for _ in range(2):
         Own.init_process(0, 1, rendezvous)
-        assert [backend._next_call(0).sequence for _ in range(2)] == [1, 2]
+        assert [next(backend._numbers) for _ in range(2)] == [1, 2]
 
 
-def test_the_numbers_of_a_group_end_with_it() -> None:
-    gc.collect()
-    before = len(templates._numbers)
-    backend: Any = ThreadsDist(ThreadGroup(1, 1.0))
-    backend.all_gather_object(1)
-    assert len(templates._numbers) == before + 1
-    del backend
-    gc.collect()
-    assert len(templates._numbers) == before
+def test_what_one_rank_does_alone_before_it_joins_takes_no_number() -> None:
+    class Own(NonDist):
+        _calls = itertools.count(1)
+
+    backend = Own()
+    assert (backend.all_gather_object("alone"), backend.broadcast_object("alone")) == (
+        ["alone"],
+        "alone",
+    )
+    assert next(backend._numbers) == 1
 
 
 @pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])

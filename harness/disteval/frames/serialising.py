@@ -53,14 +53,15 @@ def split(obj: Any, call: Call = NO_CALL) -> Parts:
 
     try:
         body = pickle.dumps(obj, 5, buffer_callback=keep_inside)
-    except Exception as error:  # a __reduce__ may raise anything, and the others must be told
+        size = layout.laid_out_size(body, memories)
+        if size <= max_object_bytes():
+            return layout.assemble(layout.PICKLE, body, memories, call)
+    # A __reduce__ may raise anything, and memory may end; the other ranks must be told.
+    except Exception as error:
         reason = f"could not serialise its object of type {type(obj).__qualname__}: "
         return _failure(reason + _describe(error), call)
-    size = layout.laid_out_size(body, memories)
-    if size > max_object_bytes():
-        reason = f"would send {size} bytes, over the cap of {max_object_bytes()}; raise "
-        return _failure(reason + "max_object_bytes with disteval.frames.configure", call)
-    return layout.assemble(layout.PICKLE, body, memories, call)
+    reason = f"would send {size} bytes, over the cap of {max_object_bytes()}; raise "
+    return _failure(reason + "max_object_bytes with disteval.frames.configure", call)
 
 
 def read_header(block: Buffer, rank: int, call: Call | None = None) -> Header:
@@ -118,9 +119,12 @@ def decode_parts(header: Header, block: Buffer, rest: Buffer, rank: int) -> Any:
 
 def decode_small(blocks: Sequence[Buffer], call: Call) -> list[Any] | None:
     """Rebuild the objects of blocks from ranks 0, 1, …; None unless each block holds all of one."""
-    bodies = [layout.small_body(block, call) for block in blocks]
-    if None in bodies:
-        return None
+    bodies = []
+    for block in blocks:
+        body = layout.small_body(block, call)
+        if body is None:
+            return None
+        bodies.append(body)
     return [_load(body, (), rank) for rank, body in enumerate(bodies)]
 
 

@@ -180,7 +180,7 @@ def compute_together(
     # third of the time of `compute` on two ranks.
     world, rank = backend.world_size, backend.rank
     known = size if is_count(size, 0) else None
-    assumed = [_counted([len(m._results)] * world, m, known)[rank] for m in metrics]
+    assumed = [_assumed(len(m._results), rank, world, m, known) for m in metrics]
     sent = backend.all_gather_object((size, note, _offers(metrics, assumed)))
     check_sizes([given for given, _, _ in sent])
     gathered = _by_metric(metrics, [offers for _, _, offers in sent])
@@ -227,10 +227,26 @@ def _by_metric(metrics: Sequence[SummableMetric], sent: list[Any]) -> list[list[
     return gathered
 
 
+def _assumed(
+    length: int, rank: int, world_size: int, metric: SummableMetric, size: int | None
+) -> int:
+    """Return how many of a rank's samples count if every rank holds as many as this one."""
+    if size is None:
+        return length
+    if metric.dist_collect_mode == "cat":
+        counted = size - rank * length
+    else:
+        counted = -(-(size - rank) // world_size)
+    return min(max(counted, 0), length)
+
+
 def _counted(lengths: list[int], metric: SummableMetric, size: int | None) -> list[int]:
     """Return how many samples of each rank are among the first ``size`` of the data set."""
     if size is None or size >= sum(lengths):
         return lengths
+    if len(set(lengths)) == 1:
+        world_size = len(lengths)
+        return [_assumed(n, rank, world_size, metric, size) for rank, n in enumerate(lengths)]
     if metric.dist_collect_mode == "cat":
         starts = accumulate(lengths, initial=0)
         return [min(max(size - start, 0), n) for start, n in zip(starts, lengths, strict=False)]
@@ -248,12 +264,11 @@ def _chosen(
 ) -> list[Any] | None:
     """Return each rank's sums over the samples that count; None if they were not sent."""
     lengths = [offer.length for offer in offers]
-    assumed = [_counted([n] * len(lengths), metric, size)[r] for r, n in enumerate(lengths)]
-    if counts == assumed:
-        return [offer.sums for offer in offers]
     if counts == lengths:
         return [offer.sums if offer.whole is None else offer.whole for offer in offers]
-    return None
+    world_size = len(lengths)
+    assumed = [_assumed(n, r, world_size, metric, size) for r, n in enumerate(lengths)]
+    return [offer.sums for offer in offers] if counts == assumed else None
 
 
 def _result(metric: SummableMetric, sums: list[Any] | None, size: int) -> Any:

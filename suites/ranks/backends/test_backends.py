@@ -195,6 +195,21 @@ def _use_own_communicator(backend: Any) -> Any:
     )
 
 
+def test_python_objects_of_one_communicator_share_its_numbers() -> None:
+    backend_class("mpi4py")
+    with World("mpi4py", 2) as world:
+        assert world.run(_use_two_objects) == [[[0, 1]] * 4] * 2
+
+
+def _use_two_objects(backend: Any) -> Any:
+    from mpi4py import MPI
+
+    first = backend.inner
+    second = type(first)(MPI.Intracomm(MPI.COMM_WORLD))
+    turns = [first, second] if backend.rank else [first, first]
+    return [each.all_gather_object(each.rank) for each in turns * 2]
+
+
 def test_large_mpi_objects_travel_in_rounds() -> None:
     backend_class("mpi4py")
     with World("mpi4py", 3) as world:
