@@ -11,6 +11,7 @@ import importlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -50,19 +51,32 @@ class ForkServers:
     def __init__(self) -> None:
         libraries = [name for name in _LIBRARIES if name in sys.modules]
         self._servers = [_Server(libraries) for _ in range(_SERVERS)]
+        self._closed = False
 
     def launcher(self) -> LocalLauncher:
-        """Return a launcher for one world, of ranks that are forked where that is safe."""
-        if all(server.safe for server in self._servers):
-            return _ForkLauncher(self._servers)
-        return LocalLauncher()
+        """Return a launcher for one world, of ranks that are forked where that is safe.
+
+        Raises:
+            WorldError: The servers were closed meanwhile.
+        """
+        safe = all(server.safe for server in self._servers)
+        if self._closed:
+            raise WorldError("the check has ended, so it starts no more ranks")
+        return _ForkLauncher(self._servers) if safe else LocalLauncher()
+
+    def close(self) -> None:
+        """Terminate every rank that is left, and the servers; closing twice is fine."""
+        self._closed = True
+        for server in self._servers:
+            server.hang_up()
+        for server in self._servers:
+            server.close()
 
     def __enter__(self) -> ForkServers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in self._servers:
-            server.close()
+        self.close()
 
 
 class _ForkLauncher(LocalLauncher):
@@ -143,7 +157,9 @@ class _Server:
         with self._lock, contextlib.suppress(EOFError, OSError):
             while pid not in self._statuses and self._connection.poll():
                 self._take()
-        return self._statuses.get(pid)
+        # A server that has ended in order has killed every rank that was left.
+        missing = -signal.SIGKILL if self._process.returncode == 0 else None
+        return self._statuses.get(pid, missing)
 
     def _take(self) -> int | None:
         """Take one message: the id of a new process, or the status of one that has ended."""
@@ -158,13 +174,24 @@ class _Server:
             raise TimeoutError("no answer")
         return self._connection.recv()
 
+    def hang_up(self) -> None:
+        """Have the server terminate the ranks that are left and end, whoever waits for it now."""
+        if self._connection.closed:
+            return
+        # Closing the descriptor would not wake a thread that waits for an answer.
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+        if self._safe is None:  # it may still be importing, and has forked nothing
+            self._process.kill()
+
     def close(self) -> None:
-        """End the server, which first terminates the ranks that are left."""
-        self._connection.close()
+        """Wait until the server has ended after `hang_up`, and kill it if that takes too long."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_SECONDS)
         self._process.kill()
         self._process.wait()
+        with self._lock:
+            self._connection.close()
 
 
 class _Forked:

@@ -102,7 +102,7 @@ def check_backend(
     ranks = sum(job.size for lanes in phases for lane in lanes for job in lane.jobs)
     forks = type(found) is LocalLauncher and ranks >= _RANKS_WORTH_A_SERVER
     with keep(launcher), ForkServers() if forks else nullcontext() as servers:
-        check = _Check(report, cls, partial(start, servers=servers), on_result)
+        check = _Check(report, cls, partial(start, servers=servers), on_result, servers)
         for lanes in phases:
             run_side_by_side(lanes, check.run, check.stop)
         failed = {key for key, result in check.results.items() if result.outcome == "failed"}
@@ -120,6 +120,7 @@ class _Check:
         cls: The backend's class.
         start: A function that creates the worlds of one size.
         on_result: A function that is called with each result.
+        servers: Processes that fork off the ranks, also those of worlds that are being started.
     """
 
     def __init__(
@@ -128,12 +129,14 @@ class _Check:
         cls: type[BaseDistBackend],
         start: Callable[..., BackendWorlds],
         on_result: Callable[[Result], None] | None,
+        servers: ForkServers | None,
     ) -> None:
         self.results: dict[tuple[int, str], Result] = {}
         self._report = report
         self._cls = cls
         self._start = start
         self._on_result = on_result
+        self._servers = servers
         self._worlds: list[World] = []
         self._given_up = ""
         self._stopped = False
@@ -143,6 +146,8 @@ class _Check:
         multi = self._cls.capabilities.multi_rank
         declared = multi.reason if job.size > 1 and isinstance(multi, No) else ""
         lost = 0
+        if self._stopped:
+            return
         with self._start(job.size, started=self._add_world) as worlds:
             for rule in job.rules:
                 if declared or self._given_up:
@@ -153,6 +158,8 @@ class _Check:
                     lost = lost + 1 if worlds.is_lost else 0
                     reason = _reason_to_give_up(lost, job.size, worlds.can_be_lost)
                     self._given_up = self._given_up or reason
+                if self._stopped:  # what ended the ranks was not the backend
+                    return
                 if result.outcome == "failed":
                     result.replay = self._report.replay(result)
                 self.results[job.size, rule.number] = result
@@ -180,6 +187,8 @@ class _Check:
     def stop(self) -> None:
         """Terminate the ranks of every world that this check has started."""
         self._stopped = True
+        if self._servers is not None:
+            self._servers.close()
         for world in self._worlds:
             if not world.attached:
                 world.terminate()

@@ -16,6 +16,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval import RankError, frames
 from disteval.conformance import forked
 from disteval.conformance.forked import ForkServers
+from disteval.conformance.results import Result
 from disteval.conformance.runner import check_backend, check_rule, select_rules
 from disteval.conformance.schedule import Job, Lane, run_side_by_side
 from disteval.contract import Rendezvous
@@ -116,13 +117,29 @@ def test_forked_ranks_are_as_different_as_those_that_users_start() -> None:
 
 def test_no_forked_rank_outlives_its_leaders_connection() -> None:
     with ForkServers() as servers:
-        world = World(Sockets, 2, launcher=servers.launcher())
+        launcher = servers.launcher()
+        world = World(Sockets, 2, launcher=launcher)
         [folder] = {path.parent for path in world.run(log_path)}
         pids = world.run(pid)
         os.kill(pids[1], signal.SIGSTOP)  # it notices nothing by itself
     assert left_over(pids) == []
     assert not folder.exists()
+    assert launcher.ended() == dict.fromkeys([0, 1], "killed by SIGKILL")
     world.terminate()
+    with pytest.raises(WorldError, match="the check has ended"):
+        servers.launcher()
+
+
+def test_no_rule_is_broken_by_the_end_of_a_check() -> None:
+    seen = []
+
+    def interrupt(result: Result) -> None:
+        seen.append(result.outcome)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_backend(Sockets, (2, 3), rules=select_rules(["5.*", "7.*"]), on_result=interrupt)
+    assert set(seen) == {"passed"}
 
 
 def pid(backend: Any) -> int:
