@@ -111,7 +111,7 @@ def _parse_topk(_context: object, _option: object, value: str) -> tuple[int, ...
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds without progress after which the ranks are terminated.",
+    help="Seconds without progress after which the ranks are terminated; at least 60 to start.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Computing threads of each rank.")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
