@@ -19,6 +19,7 @@ from disteval.errors import (
     UsageError,
     describe_error,
 )
+from disteval.extras import how_to_install
 
 ENTRY_POINT_GROUP = "disteval.backends"
 
@@ -151,7 +152,4 @@ def _unavailable(entry: EntryPoint, error: Exception) -> str:
     else:
         reason = f"importing {entry.value} failed with {describe_error(error)}"
         return f"backend {entry.name!r} can't be used: {reason}"
-    return (
-        f"backend {entry.name!r} can't be used: {reason}. "
-        f"Install it: pip install 'disteval-harness[{extra}]'"
-    )
+    return f"backend {entry.name!r} can't be used: {reason}. Install it: {how_to_install(extra)}"

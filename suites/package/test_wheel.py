@@ -60,7 +60,7 @@ def test_the_doctor_says_what_would_make_the_rest_work(environment: Environment)
     assert found["non_dist"]["works"]
     assert found["threads"]["works"]
     for name, extra in {"torch_cpu": "torch", "mpi4py": "mpi", "jax": "jax"}.items():
-        assert f"pip install 'disteval-harness[{extra}]'" in found[name]["why_not"]
+        assert f"pip install '.[{extra}]'" in found[name]["why_not"]
         assert not found[name]["works"]
 
 

@@ -86,7 +86,7 @@ def test_a_missing_library_names_the_extra(name: str, library: str, extra: str) 
         f"except disteval.BackendUnavailableError as error:\n    print(error)\n"
     )
     assert f"the package {library!r} is not installed" in done.stdout, done.stderr
-    assert f"pip install 'disteval-harness[{extra}]'" in done.stdout
+    assert f"pip install '.[{extra}]'" in done.stdout
 
 
 def test_a_third_party_is_found_and_a_broken_one_is_in_nobodys_way(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from rich.table import Column, Table
 
 from disteval.cli.completion import complete_backend
 from disteval.cli.terminal import is_quiet, print_error
-from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
+from disteval.errors import HarnessError, UsageError, WorldError
+from disteval.extras import needs
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import check_json_path, write_run
 from disteval.report.model import SIGNS, make_columns, reasons
@@ -102,13 +103,9 @@ def check_command(
     disteval check my_package.backend:MyBackend --world-size 3 --rules '2.*'
     """
     try:
-        from disteval.conformance.runner import DEFAULT_WORLD_SIZES, check_backend, select_rules
-        from disteval.conformance.world import JudgedWorld
-    except ModuleNotFoundError as error:
-        _fail(LibraryMissingError(
-            f"disteval check needs {error.name}: pip install 'disteval-harness[conformance]'"
-        ))  # fmt: skip
-    try:
+        with needs("disteval check", "conformance"):
+            from disteval.conformance.runner import DEFAULT_WORLD_SIZES, check_backend, select_rules
+            from disteval.conformance.world import JudgedWorld
         chosen = select_rules([part for part in rules.split(",") if part])
         if list_rules:
             _list_rules(chosen)

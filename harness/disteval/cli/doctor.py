@@ -13,7 +13,6 @@ import click
 
 from disteval.cli.completion import complete_backend
 from disteval.cli.machine import (
-    DISTRIBUTION,
     Finding,
     Package,
     installed_version,
@@ -22,6 +21,7 @@ from disteval.cli.machine import (
 )
 from disteval.cli.probe import Trial, try_backend
 from disteval.cli.terminal import is_verbose
+from disteval.extras import DISTRIBUTION, how_to_install
 from disteval.registry import add_working_directory, list_all_backends
 from disteval.worlds.cores import available_cores
 
@@ -103,8 +103,7 @@ def _show_machine(findings: list[Finding], packages: list[Package]) -> None:
 def _show_extra(extra: str, packages: list[Package]) -> None:
     there = ", ".join(f"{p.name} {p.version} ({p.allowed})" for p in packages if p.version)
     missing = ", ".join(p.name for p in packages if not p.version)
-    remedy = f"pip install '{DISTRIBUTION}[{extra}]'" if extra else f"pip install {DISTRIBUTION}"
-    absent = f"without {missing}: {remedy}" if missing else ""
+    absent = f"without {missing}: {how_to_install(extra)}" if missing else ""
     line = "; ".join(filter(None, [there, absent]))
     click.echo(f"{_SIGNS[not missing]} {extra or 'always'}: {line}")
 

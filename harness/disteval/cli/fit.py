@@ -11,7 +11,8 @@ import click
 
 from disteval.cli.terminal import is_quiet
 from disteval.data.cifar10 import load_cifar10
-from disteval.errors import LibraryMissingError, UsageError
+from disteval.errors import UsageError
+from disteval.extras import needs
 from disteval.report.files import SCHEMA_VERSION, check_json_path, write_run
 from disteval.worlds import detect_outer_world
 
@@ -192,14 +193,8 @@ def _data_folder(data: str) -> str | None:
 def _import_estimator() -> list[Any]:
     """Import the modules that need torch."""
     names = ("estimator", "estimator.checkpoint", "cli.fit_resnet18")
-    try:
+    with needs("disteval fit", "torch"):
         return [importlib.import_module(f"disteval.{name}") for name in names]
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise LibraryMissingError(
-            "disteval fit needs torch: pip install 'disteval-harness[torch]'"
-        ) from error
 
 
 def _show(best: dict[str, Any] | None, records: list[Any], weights: Path, epochs: int) -> None:

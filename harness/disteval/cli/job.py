@@ -15,8 +15,9 @@ from disteval.contract import BaseDistBackend
 from disteval.data.base import ArrayDataset
 from disteval.data.cifar10 import load_cifar10
 from disteval.data.embedded import load_embedded
-from disteval.errors import LibraryMissingError, UsageError
+from disteval.errors import UsageError
 from disteval.evaluation import evaluate
+from disteval.extras import needs
 from disteval.metrics.accuracy import Accuracy
 from disteval.models.weights import default_weights, load_weights
 from disteval.worlds import report_progress
@@ -27,8 +28,6 @@ FRAMEWORKS = {
     "tensorflow": "disteval.models.resnet18_tensorflow",
 }
 """The module of each framework's model, which defines ``make_predict``."""
-
-_LIBRARIES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorflow", "keras")}
 
 NUM_CLASSES = 10
 
@@ -124,15 +123,8 @@ def _load_dataset(folder: Path | None) -> ArrayDataset:
 
 
 def _model(framework: str) -> Any:
-    try:
+    with needs(f"the framework {framework!r}", framework):
         return importlib.import_module(FRAMEWORKS[framework])
-    except ModuleNotFoundError as error:
-        if error.name not in _LIBRARIES[framework]:
-            raise
-        raise LibraryMissingError(
-            f"the framework {framework!r} is not installed: the package {error.name} is missing. "
-            f"Install it: pip install 'disteval-harness[{framework}]'"
-        ) from error
 
 
 def _local_device(job: EvalJob, rank: int) -> str:

@@ -14,9 +14,8 @@ from importlib import metadata
 from pathlib import Path
 
 from disteval.errors import BackendUnavailableError
+from disteval.extras import DISTRIBUTION, how_to_install
 from disteval.worlds.launchers import MpirunLauncher
-
-DISTRIBUTION = "disteval-harness"
 
 _SECONDS = 20.0
 _LIBRARY_CODE = (
@@ -121,7 +120,7 @@ def _mpi() -> Finding:
     mpirun = _implementation(_printed([command[0], "--version"]))
     detail = f"{command[0]} is {mpirun}"
     if not installed_version("mpi4py"):
-        missing = f"mpi4py is not installed: pip install '{DISTRIBUTION}[mpi]'"
+        missing = f"mpi4py is not installed: {how_to_install('mpi')}"
         return Finding("MPI", False, f"{detail}; {missing}")
     library = _implementation(_printed([sys.executable, "-c", _LIBRARY_CODE]))
     detail += f", and mpi4py uses {library}"

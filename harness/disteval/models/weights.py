@@ -13,7 +13,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load, save_file
 
-from disteval.errors import LibraryMissingError, WeightsError
+from disteval.errors import WeightsError
+from disteval.extras import needs
 from disteval.models.resnet18 import NUM_CLASSES, buffer_shapes, parameter_shapes
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
@@ -128,13 +129,8 @@ def _safetensors_floats(tensor: Mapping[str, Any]) -> Callable[[], npt.NDArray[A
 
 
 def _read_torch(path: Path) -> dict[str, _Stored]:
-    try:
+    with needs(f"the file {path}, which is not a .safetensors file,", "torch"):
         import torch
-    except ImportError as error:
-        raise LibraryMissingError(
-            f"reading {path} needs torch: pip install 'disteval-harness[torch]', "
-            f"or convert the file to .safetensors"
-        ) from error
     content = read_torch_file(path, f"weights file {path}", MAX_FILE_BYTES, _REMEDY)
     state = state_dict_of(content)
     if state is None:

@@ -13,7 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from disteval.errors import LibraryMissingError, UsageError
+from disteval.errors import UsageError
+from disteval.extras import needs
 
 SCHEMA_VERSION = 1
 """The JSON's version; a change that readers of the last version would misunderstand raises it."""
@@ -114,12 +115,8 @@ def why_no_run(found: object) -> str:
 
 @cache
 def _validator() -> Any:
-    try:
+    with needs("a report file", "report"):
         from jsonschema import Draft202012Validator
-    except ImportError as error:
-        raise LibraryMissingError(
-            f"reading reports needs jsonschema ({error}): pip install 'disteval-harness[report]'"
-        ) from error
     schema = resources.files("disteval.report").joinpath("report.schema.json")
     return Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
 

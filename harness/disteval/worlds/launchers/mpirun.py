@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from disteval.errors import BackendUnavailableError
+from disteval.extras import how_to_install
 from disteval.worlds.launchers.base import CommandLauncher
 
 
@@ -34,7 +35,7 @@ def _find_mpirun() -> str:
     found = shutil.which("mpirun", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
     if found is None:
         raise BackendUnavailableError(
-            "mpirun was not found beside this Python or on PATH; "
-            "install it: pip install 'disteval-harness[mpi]'"
+            f"mpirun was not found beside this Python or on PATH. "
+            f"Install it: {how_to_install('mpi')}"
         )
     return found

@@ -17,7 +17,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from disteval.errors import LibraryMissingError, UsageError, WorldError
+from disteval.errors import UsageError, WorldError
+from disteval.extras import needs
 from disteval.worlds.cores import available_cores
 from disteval.worlds.interrupts import interrupted_later
 
@@ -37,13 +38,8 @@ def import_ray() -> Any:
     Raises:
         LibraryMissingError: Ray is not installed; says how to install it.
     """
-    try:
+    with needs("the launcher 'ray'", "ray"):
         import ray
-    except ImportError as error:
-        raise LibraryMissingError(
-            f"the launcher 'ray' can't be used: {error}; "
-            f"install it: pip install 'disteval-harness[ray]'"
-        ) from error
     return ray
 
 

@@ -1,0 +1,41 @@
+"""Extras: the optional packages of this library, and how they are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from disteval.errors import LibraryMissingError
+
+DISTRIBUTION = "disteval-harness"
+
+
+def how_to_install(extra: str = "") -> str:
+    """Return the command that installs the packages of an extra, and where to run it.
+
+    The package is on no index yet. When it is published, only this function changes.
+    """
+    extras = f"[{extra}]" if extra else ""
+    return f"pip install '.{extras}' in a clone, or pip install 'WHEEL{extras}' with a built wheel"
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Raise LibraryMissingError with a remedy if a package can't be imported in the block.
+
+    Args:
+        what: The feature that needs the package, as the beginning of a sentence.
+        extra: The extra that installs the package.
+    """
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "disteval":
+            raise
+        missing = isinstance(error, ModuleNotFoundError)
+        reason = "is not installed" if missing else f"can't be imported ({error})"
+        raise LibraryMissingError(
+            f"{what} can't be used: the package {package!r} {reason}. "
+            f"Install it: {how_to_install(extra)}"
+        ) from error
