@@ -84,7 +84,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_bad_tests_fail_one_by_one_and_each_says_why(run: Run) -> None:
-    done = run(BAD_TESTS, SOCKETS, "--world-size=3", "--world-timeout=2")
+    done = run(BAD_TESTS, SOCKETS, "--world-size=3", "--world-timeout=5")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "3 failed, 4 passed" in done.stdout
     assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
@@ -95,7 +95,7 @@ def test_bad_tests_fail_one_by_one_and_each_says_why(run: Run) -> None:
 
 
 def test_stopping_selecting_and_repeating_work_as_ever(run: Run) -> None:
-    options = (SOCKETS, "--world-size=2", "--world-timeout=2")
+    options = (SOCKETS, "--world-size=2", "--world-timeout=5")
     assert "1 failed, 1 passed" in run(BAD_TESTS, *options, "-x").stdout
     again = run(BAD_TESTS, *options, "--lf").stdout
     assert "1 failed" in again
@@ -105,7 +105,7 @@ def test_stopping_selecting_and_repeating_work_as_ever(run: Run) -> None:
 
 def test_workers_have_worlds_of_their_own(run: Run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
-    done = run(BAD_TESTS, SOCKETS, "--world-size=2,3", "--world-timeout=2", "-n2", "-k", "gather")
+    done = run(BAD_TESTS, SOCKETS, "--world-size=2,3", "--world-timeout=5", "-n2", "-k", "gather")
     assert "6 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -153,7 +153,7 @@ def test_an_outer_world_that_is_lost_says_why_and_what_was_not_run(
     run: Run, name: str, backend: str
 ) -> None:
     tests = BAD_TESTS.replace("crash_on_1, gather, hang_on_1", "hang_on_1, gather")
-    options = (f"--backend={backend}", "--world-timeout=2")
+    options = (f"--backend={backend}", "--world-timeout=5")
     done = run(tests, *options, under=launcher(name))
     assert done.returncode != 0
     assert "rank 1: never entered all_gather_object" in done.stdout, done.stdout + done.stderr

@@ -27,7 +27,7 @@ from suites.processes import left_over, processes_below, run_plainly, start_as_f
 from suites.ray_nodes import kill_raylets  # its module sets what Ray reads when it is imported
 from suites.requirements import backend_class, framework
 
-SHORT = 2.0
+SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
 DISTEVAL = [sys.executable, "-m", "disteval.cli"]
 CORRECT = {"top1": 7960, "top3": 9336}  # of the embedded pictures, on any number of ranks

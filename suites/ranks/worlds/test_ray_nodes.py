@@ -18,7 +18,7 @@ from suites.processes import left_over, wait_for
 from suites.ray_nodes import RayNodes
 from suites.requirements import backend_class, framework
 
-SHORT = 2.0
+SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
 
 

@@ -168,7 +168,7 @@ def _fail(backend: Any) -> None:
 
 
 def test_what_each_rank_was_doing_is_taken_apart() -> None:
-    with World("threads", 2, timeout=1) as world, pytest.raises(WorldError) as caught:
+    with World("threads", 2, timeout=4) as world, pytest.raises(WorldError) as caught:
         world.run(_meet, False, True)
     story, parts = model.evidence(str(caught.value))
     assert "rank 0: waits in all_gather_object #1" in story
