@@ -9,6 +9,7 @@ from disteval.contract import (
     No,
     Rendezvous,
 )
+from disteval.default_backend import get_dist_backend, set_default_dist_backend
 from disteval.errors import (
     BackendUnavailableError,
     CoverageError,
@@ -23,12 +24,7 @@ from disteval.errors import (
     WorldError,
 )
 from disteval.evaluation import Evaluation, evaluate
-from disteval.registry import (
-    get_dist_backend,
-    list_all_backends,
-    register_backend,
-    set_default_dist_backend,
-)
+from disteval.registry import list_all_backends, register_backend
 from disteval.sharding import ShardPlan
 from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
 

@@ -16,6 +16,7 @@ from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Coverage
 from disteval.data.base import ArrayDataset
+from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
@@ -62,7 +63,7 @@ def evaluate(
     predict: Predict,
     dataset: ArrayDataset,
     metrics: Mapping[str, BaseMetric],
-    backend: BaseDistBackend,
+    backend: str | BaseDistBackend | None = None,
     batch_size: int = 256,
     *,
     mode: Literal["strided", "contiguous"] = "strided",
@@ -81,7 +82,8 @@ def evaluate(
         dataset: The whole data set, the same on every rank.
         metrics: Metrics by name. They are reset first; then each gets ``add(scores, labels)`` for
             every batch, and computes over ``backend``.
-        backend: The backend that carries the results.
+        backend: The backend that carries the results, or its name. None stands for the default,
+            see `disteval.get_dist_backend`.
         batch_size: The number of pictures in each call of ``predict``.
         mode: How samples are distributed over ranks, see `ShardPlan`.
         pad: Whether every rank runs equally many batches, see `ShardPlan`.
@@ -96,6 +98,7 @@ def evaluate(
         CoverageError: On every rank, when a sample was missed or counted more than once.
     """
     batch_size = check_count("batch_size", batch_size)
+    backend = joining_backend(backend)
     plan: Shard = ShardPlan(len(dataset), backend.world_size, backend.rank, mode, pad)
     if shard is not None:
         plan = shard(len(dataset), backend.world_size, backend.rank)

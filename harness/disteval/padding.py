@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from disteval.contract import BaseDistBackend
+from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
 
 Array = Any
@@ -105,7 +106,10 @@ def with_infinite_padding(
 
 
 def in_step(
-    batches: Iterable[Mapping[str, Array]], dist_backend: BaseDistBackend, *, mask: str = "mask"
+    batches: Iterable[Mapping[str, Array]],
+    dist_backend: str | BaseDistBackend | None,
+    *,
+    mask: str = "mask",
 ) -> Iterator[Mapping[str, Array]]:
     """Yield equally many batches on every rank, until all ranks have only padding left.
 
@@ -113,11 +117,13 @@ def in_step(
 
     Args:
         batches: The endless batches of `with_infinite_padding`.
-        dist_backend: The backend that joins the ranks.
+        dist_backend: The backend that joins the ranks, or its name; None stands for the default,
+            see `disteval.get_dist_backend`.
         mask: The key of the mask.
     """
+    backend = joining_backend(dist_backend)
     for batch in batches:
-        if not any(dist_backend.all_gather_object(bool(np.any(batch[mask])))):
+        if not any(backend.all_gather_object(bool(np.any(batch[mask])))):
             return
         yield batch
 

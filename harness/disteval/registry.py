@@ -29,8 +29,6 @@ _EXTRAS = {name: name for name in ("torch", "horovod", "tensorflow", "jax", "pad
 _EXTRAS["mpi4py"] = "mpi"
 
 _registered: dict[str, type[BaseDistBackend]] = {}
-_instances: dict[str, BaseDistBackend] = {}
-_default = "non_dist"
 
 
 def list_all_backends() -> list[str]:
@@ -43,7 +41,7 @@ def register_backend(name: str, backend: type[BaseDistBackend]) -> None:
     """Register a backend class under ``name``, in this process.
 
     Args:
-        name: The name for `get_dist_backend`.
+        name: The name for `disteval.get_dist_backend`.
         backend: A subclass of `BaseDistBackend` that can be created without arguments.
 
     Raises:
@@ -73,7 +71,7 @@ def get_backend_class(name: str) -> type[BaseDistBackend]:
     if entry is None and ":" in str(name):
         entry = EntryPoint(name, name, ENTRY_POINT_GROUP)
     if entry is None:
-        raise UnknownBackendError(_unknown(name))
+        raise unknown_backend(name)
     try:
         backend = entry.load()
     except Exception as error:  # a third party's module may raise any exception
@@ -87,38 +85,6 @@ def add_working_directory() -> None:
     """Let ``module:Class`` name a module in the working directory, as ``python -m`` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-
-
-def get_dist_backend(name: str | BaseDistBackend | None = None) -> BaseDistBackend:
-    """Return the backend of that name, always the same instance for the same name.
-
-    Args:
-        name: A name of `list_all_backends`, or ``module:Class``; None stands for the default,
-            which is ``non_dist`` until `set_default_dist_backend` changes it. A backend is
-            returned as it is.
-
-    Raises:
-        UnknownBackendError: No backend is registered under ``name``.
-        BackendUnavailableError: The backend's library is missing, or its module can't be imported.
-    """
-    if isinstance(name, BaseDistBackend):
-        return name
-    name = _default if name is None else name
-    if name not in _instances:
-        _instances[name] = get_backend_class(name)()
-    return _instances[name]
-
-
-def set_default_dist_backend(name: str) -> None:
-    """Set the backend that ``get_dist_backend()`` returns when it is called without a name.
-
-    Raises:
-        UnknownBackendError: No backend is registered under ``name``.
-    """
-    global _default
-    if name not in list_all_backends():
-        raise UnknownBackendError(_unknown(name))
-    _default = name
 
 
 def _entries() -> dict[str, EntryPoint]:
@@ -137,10 +103,13 @@ def _check_class(backend: object, origin: str) -> None:
         )
 
 
-def _unknown(name: object) -> str:
+def unknown_backend(name: object) -> UnknownBackendError:
+    """Return the error of a name under which no backend is registered."""
     known = list_all_backends()
     hint = did_you_mean(name, known)
-    return f"there is no backend {name!r}.{hint} The known ones are: {', '.join(known)}."
+    return UnknownBackendError(
+        f"there is no backend {name!r}.{hint} The known ones are: {', '.join(known)}."
+    )
 
 
 def _unavailable(entry: EntryPoint, error: Exception) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from disteval.contract import BaseDistBackend
+from disteval.default_backend import get_dist_backend
 from disteval.errors import UsageError
 from disteval.estimator import rng
 from disteval.estimator.checkpoint import (
@@ -79,7 +80,7 @@ class Context:
         max_iters: int | None = None,
         max_epochs: int | None = None,
         *,
-        backend: BaseDistBackend | None = None,
+        backend: str | BaseDistBackend | None = None,
     ) -> None:
         if max_iters is not None and max_epochs is not None:
             raise UsageError("give one of max_iters and max_epochs, not both")
@@ -108,10 +109,10 @@ class Context:
     @property
     def backend(self) -> BaseDistBackend:
         """The backend that carries messages between ranks."""
-        return self._backend or fitting_backend()
+        return fitting_backend() if self._backend is None else get_dist_backend(self._backend)
 
     @backend.setter
-    def backend(self, backend: BaseDistBackend | None) -> None:
+    def backend(self, backend: str | BaseDistBackend | None) -> None:
         self._backend = backend
 
     @property

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from disteval.contract import BaseDistBackend
+from disteval.default_backend import get_dist_backend
 from disteval.errors import UsageError
-from disteval.registry import get_dist_backend
 
 
 class Distributed(nn.Module):  # type: ignore[misc]
@@ -129,9 +129,9 @@ def share_buffers(model: Any, backend: BaseDistBackend) -> None:
 
 
 def fitting_backend() -> BaseDistBackend:
-    """Return the backend for torch.distributed's default group, or for one process without it."""
+    """Return the backend for torch.distributed's default group, or the default without one."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return get_dist_backend("non_dist")
+        return get_dist_backend()
     on_cpu = "cpu" in str(torch.distributed.get_backend_config())
     return get_dist_backend("torch_cpu" if on_cpu else "torch_cuda")
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
+from disteval.default_backend import joining_backend
 from disteval.errors import RankError, UsageError, describe_error
 from disteval.metrics.columns import pack, unpack
-from disteval.registry import get_dist_backend
 
 T = TypeVar("T")
 _ABSENT: Any = object()
@@ -34,7 +34,8 @@ class BaseMetric(ABC):
         dist_collect_mode: How the ranks' entries are put in the order of the data set. ``"unzip"``
             takes one entry from each rank in turn, for strided shards; ``"cat"`` puts one rank
             after another, for contiguous shards.
-        dist_backend: A backend, or the name of one; None stands for the default backend.
+        dist_backend: A backend, or the name of one. None stands for the default, which is found
+            when results are computed, see `disteval.get_dist_backend`.
 
     Raises:
         UsageError: ``dist_collect_mode`` is not known.
@@ -59,8 +60,9 @@ class BaseMetric(ABC):
         Raises:
             UnknownBackendError: The backend was given by a name that is not known.
             BackendUnavailableError: The backend's library is missing.
+            UsageError: This is one of several processes, and no backend joins them.
         """
-        return get_dist_backend(self._backend)
+        return joining_backend(self._backend)
 
     @dist_backend.setter
     def dist_backend(self, backend: str | BaseDistBackend | None) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from disteval.contract import BaseDistBackend
+from disteval.default_backend import get_dist_backend, joining_backend
+from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.summable import SummableMetric, compute_together
-from disteval.registry import get_dist_backend
 
 
 class MetricGroup:
@@ -18,7 +19,11 @@ class MetricGroup:
 
     Args:
         metrics: Metrics by name. They compute over ``dist_backend`` from here on.
-        dist_backend: A backend, or the name of one; None stands for the default backend.
+        dist_backend: A backend, or the name of one. None stands for the backend that the metrics
+            were given, or else for the default, see `disteval.get_dist_backend`.
+
+    Raises:
+        UsageError: ``dist_backend`` is None, and the metrics were given different backends.
     """
 
     def __init__(
@@ -26,8 +31,10 @@ class MetricGroup:
         metrics: Mapping[str, BaseMetric],
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
-        self._backend = get_dist_backend(dist_backend)
         self._metrics = dict(metrics)
+        self._backend = self._given() if dist_backend is None else dist_backend
+        if self._backend is not None:
+            get_dist_backend(self._backend)  # a wrong name is an error before the first batch
         for metric in self._metrics.values():
             metric.dist_backend = self._backend
 
@@ -57,9 +64,20 @@ class MetricGroup:
             The results by name; and every rank's note, by rank.
         """
         summable = {n: m for n, m in self._metrics.items() if isinstance(m, SummableMetric)}
-        sums, notes = compute_together(self._backend, list(summable.values()), size, note)
+        backend = joining_backend(self._backend)
+        sums, notes = compute_together(backend, list(summable.values()), size, note)
         found = dict(zip(summable, sums, strict=True))
         for name, metric in self._metrics.items():
             if name not in found:
                 found[name] = metric.compute(size)
         return {name: found[name] for name in self._metrics}, notes
+
+    def _given(self) -> str | BaseDistBackend | None:
+        """Return the backend that the metrics were given; None where they were given none."""
+        given = {n: m._backend for n, m in self._metrics.items() if m._backend is not None}
+        if len({id(get_dist_backend(backend)) for backend in given.values()}) > 1:
+            raise UsageError(
+                f"the metrics of a group compute over one backend, and these were given several: "
+                f"{given}; pass the one to use as dist_backend="
+            )
+        return next(iter(given.values()), None)

@@ -13,17 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disteval.errors import WorldError
+from disteval.launched import launched_job
 
 _VARIABLES = (
     "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
     "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS",
 )  # fmt: skip
 
-_MPI = (
-    # launcher, rank, world size, ranks on this host
-    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
-)
+_SETS_JOB = {
+    "torchrun": ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
+    "horovodrun": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    "mpirun": ("PMIX_NAMESPACE",),
+}
+"""The launchers whose ranks can be led, and the variables that tell one job from another."""
 
 
 @dataclass(frozen=True)
@@ -75,25 +78,12 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
 
     This decides who leads, and nothing else: the backend says whether it has joined a group.
     """
-    # First: horovodrun may itself have used mpirun.
-    if "HOROVOD_RANK" in environ and "HOROVOD_SIZE" in environ:
-        world_size = int(environ["HOROVOD_SIZE"])
-        on_host = int(environ.get("HOROVOD_LOCAL_SIZE", world_size))
-        job = _joined(environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-        return OuterWorld("horovodrun", int(environ["HOROVOD_RANK"]), world_size, on_host, job)
-    for launcher, rank, size, local_size in _MPI:
-        if rank in environ and size in environ:
-            world_size = int(environ[size])
-            on_host = int(environ.get(local_size, world_size))
-            job = environ.get("PMIX_NAMESPACE") or _parent()
-            return OuterWorld(launcher, int(environ[rank]), world_size, on_host, job)
-    if "TORCHELASTIC_RUN_ID" in environ and "WORLD_SIZE" in environ:
-        world_size = int(environ["WORLD_SIZE"])
-        on_host = int(environ.get("LOCAL_WORLD_SIZE", world_size))
-        names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-        job = _joined(environ, *names)
-        return OuterWorld("torchrun", int(environ["RANK"]), world_size, on_host, job)
-    return None
+    job = launched_job(environ)
+    if job is None or job.launcher not in _SETS_JOB:
+        return None
+    names = _SETS_JOB[job.launcher]
+    name = ":".join(environ.get(name, "") for name in names)
+    return OuterWorld(*job, job=name or _parent())
 
 
 def outside_environment() -> dict[str, str]:
@@ -101,13 +91,9 @@ def outside_environment() -> dict[str, str]:
 
     Processes that a rank starts are not ranks of that launcher's job.
     """
-    if detect_outer_world() is None:
+    if launched_job() is None:
         return dict(os.environ)
     return {k: v for k, v in os.environ.items() if not k.startswith(_VARIABLES)}
-
-
-def _joined(environ: Mapping[str, str], *names: str) -> str:
-    return ":".join(environ.get(name, "") for name in names)
 
 
 def _parent() -> str:

@@ -25,6 +25,7 @@ from typing import Any
 import cloudpickle
 
 from disteval.contract import BaseDistBackend, Rendezvous
+from disteval.default_backend import set_group_of_world
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.worlds.channel import messages
@@ -97,11 +98,13 @@ class Rank:
         self._finalize = cls.finalize_process
         backend = cls()
         self.backend = LoggedBackend(backend, collective_log_path(self.directory, self.rank))
+        set_group_of_world(self.backend)
         return backend.rank, backend.world_size
 
     def leave(self) -> None:
         """Leave the group, if this rank has joined one."""
         self.backend = None
+        set_group_of_world(None)
         finalize, self._finalize = self._finalize, lambda: None
         finalize()
 

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 from disteval import RankError, UsageError, get_dist_backend
+from disteval.default_backend import set_group_of_world
+from disteval.metrics import Mean, MetricGroup
 from disteval.worlds import World
 
+from suites.processes import mpirun, run_plainly, torchrun
 from suites.requirements import backend_class
 
 WORLD_SIZE = 3
@@ -89,6 +92,31 @@ def mutate_what_comes(backend: Any) -> Any:
     return mine, backend.all_gather_object(mine)
 
 
+def means_without_a_backend(backend: Any) -> Any:
+    """Compute the mean of the ranks' numbers in all ways, without the world's help."""
+    set_group_of_world(None)
+    mean, group = Mean(), MetricGroup({"mean": Mean()})
+    mean.add([backend.rank])
+    group.add([backend.rank])
+    return mean.compute(), group.compute()["mean"], Mean()([backend.rank])
+
+
+def mean_in_a_forked_child(backend: Any) -> str:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            told = str(Mean()([backend.rank]))
+        except UsageError as error:
+            told = str(error)
+        os.write(writer, told.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        return file.read()
+
+
 SIZES = [0, 1, 255, 256, 257, 4096, 65_535, 65_536, 65_537, 1 << 20]
 
 
@@ -137,6 +165,36 @@ def test_results_are_copies(world: World) -> None:
     for mine, again in world.run(mutate_what_comes):
         assert len(mine) == 1
         assert again == [[rank] for rank in range(WORLD_SIZE)]
+
+
+def test_a_metric_without_a_backend_is_computed_over_the_group(world: World) -> None:
+    assert world.run(means_without_a_backend) == [({"mean": 1.0},) * 3] * WORLD_SIZE
+
+
+def test_a_child_of_a_rank_does_not_use_the_ranks_group(world: World) -> None:
+    for rank, told in enumerate(world.run(mean_in_a_forked_child)):
+        assert f"was forked from rank {rank} of {WORLD_SIZE} of a group" in told
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_a_metric_without_a_backend_is_refused_before_the_group_exists(
+    launcher: str, tmp_path: Path
+) -> None:
+    name, words = {
+        "torchrun": ("torch_cpu", torchrun(WORLD_SIZE)),
+        "mpirun": ("mpi4py", mpirun(WORLD_SIZE)),
+    }[launcher]
+    backend_class(name)
+    code = (
+        "import disteval, disteval.metrics\n"
+        "try: print(disteval.metrics.Mean()([1.0]))\n"
+        "except disteval.UsageError as error: print(error)\n"
+    )
+    done = run_plainly([*words, sys.executable, "-c", code], tmp_path, 120)
+    assert done.returncode == 0, done.stderr
+    told = f"{launcher} started {WORLD_SIZE} processes, and this one is rank "
+    assert sorted(done.stdout.count(f"{told}{rank}") for rank in range(WORLD_SIZE)) == [1] * 3
+    assert "{'mean'" not in done.stdout
 
 
 @pytest.mark.parametrize("name", ["non_dist", "torch_cpu", "mpi4py"])
