@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from disteval.contract import BaseDistBackend
-from disteval.default_backend import get_dist_backend
 from disteval.errors import UsageError
 from disteval.estimator import rng
 from disteval.estimator.checkpoint import (
@@ -46,8 +45,8 @@ class Context:
             generators when training is resumed with another world size.
         max_iters: The iteration at which training ends, for an `IterBasedRunner`.
         max_epochs: The epoch at which training ends.
-        backend: Carries messages between ranks. None stands for the backend that fits
-            torch.distributed's process group, or for one process where there is no group.
+        backend: Carries messages between ranks, an instance or a name. None stands for the backend
+            that fits torch.distributed's process group, or else for the default.
 
     Raises:
         UsageError: Both ``max_iters`` and ``max_epochs`` were given.
@@ -109,7 +108,7 @@ class Context:
     @property
     def backend(self) -> BaseDistBackend:
         """The backend that carries messages between ranks."""
-        return fitting_backend() if self._backend is None else get_dist_backend(self._backend)
+        return fitting_backend(self._backend)
 
     @backend.setter
     def backend(self, backend: str | BaseDistBackend | None) -> None:

@@ -128,10 +128,12 @@ def share_buffers(model: Any, backend: BaseDistBackend) -> None:
             buffer.copy_(values.reshape(buffer.shape))
 
 
-def fitting_backend() -> BaseDistBackend:
-    """Return the backend for torch.distributed's default group, or the default without one."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return get_dist_backend()
+def fitting_backend(chosen: str | BaseDistBackend | None) -> BaseDistBackend:
+    """Return the chosen backend, or that of torch's default group, or the default without one."""
+    if chosen is not None or not (
+        torch.distributed.is_available() and torch.distributed.is_initialized()
+    ):
+        return get_dist_backend(chosen)
     on_cpu = "cpu" in str(torch.distributed.get_backend_config())
     return get_dist_backend("torch_cpu" if on_cpu else "torch_cuda")
 
