@@ -23,7 +23,7 @@ def describe(name: str, command: click.Command) -> str:
     """Return the section of a command: its description, its examples and a table of its options."""
     told, _, examples = inspect.cleandoc(command.help or "").partition("\b\n")
     paragraphs = [textwrap.fill(part, 110) for part in told.strip().split("\n\n")]
-    with click.Context(command, info_name=name) as context:
+    with click.Context(command, info_name=name, show_default=True) as context:
         rows = [
             f"| {_spelled(parameter)} | {_meaning(parameter, context)} |"
             for parameter in command.params

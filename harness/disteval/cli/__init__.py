@@ -16,7 +16,11 @@ from disteval.cli.terminal import Commands
 
 @click.group(
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(package_name="disteval-harness", prog_name="disteval")
 def main() -> None:

@@ -15,13 +15,14 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.cli.completion import complete_backend
+from disteval.cli.options import counts, html_option, json_option, timeout_option
 from disteval.cli.terminal import is_quiet, print_error
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.extras import needs
 from disteval.registry import add_working_directory, get_backend_class
-from disteval.report.files import check_json_path, write_run
+from disteval.report.files import write_run
 from disteval.report.model import SIGNS, make_columns, reasons
-from disteval.report.page import check_page_path, write_page
+from disteval.report.page import write_page
 from disteval.worlds import (
     OuterWorld,
     detect_outer_world,
@@ -40,22 +41,10 @@ if TYPE_CHECKING:
 _MESSAGE_LENGTH = 160
 
 
-def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    try:
-        sizes = tuple(int(part) for part in value.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or min(sizes) < 1:
-        raise click.BadParameter(f"{value!r} is not a list of world sizes such as 1,2,3")
-    return sizes
-
-
 @click.command("check")
 @click.argument("target", required=False, shell_complete=complete_backend)
 @click.option(
-    "--world-size", callback=_parse_sizes, metavar="1,2,3",
+    "--world-size", callback=counts(), metavar="1,2,3",
     help="World sizes.  [default: 1,2,3,5, or the world size of mpirun or torchrun]",
 )  # fmt: skip
 @click.option(
@@ -63,21 +52,16 @@ def _parse_sizes(_context: object, _option: object, value: str | None) -> tuple[
     help="How to start the ranks, such as ray.  [default: the launcher that the class names]",
 )  # fmt: skip
 @click.option(
-    "--examples", type=click.IntRange(min=1), default=100, show_default=True,
+    "--examples", type=click.IntRange(min=1), default=100,
     help="The number of drawn examples for each rule and world size.",
 )  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="The seed of drawing.")
+@click.option("--seed", type=int, default=0, help="The seed of drawing.")
+@timeout_option(20.0, "Seconds that one example may take.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
-    help="Seconds that one example may take.",
-)  # fmt: skip
-@click.option("--rules", default="", metavar="2.*,3.1", help="Check only these rules.")
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the report to this file."
+    "--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these rules."
 )
-@click.option(
-    "--html", "html_path", type=click.Path(path_type=Path), help="Write a page to this file."
-)
+@json_option
+@html_option()
 @click.option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
 def check_command(
     target: str | None,
@@ -112,9 +96,6 @@ def check_command(
             return
         if target is None:
             raise UsageError("no backend is named; name one, or give --list")
-        check_json_path(json_path)
-        if html_path is not None:
-            check_page_path(html_path)
         add_working_directory()
         outer = detect_outer_world()
         if outer is not None and outer.rank > 0:

@@ -19,6 +19,7 @@ from disteval.cli.machine import (
     list_packages,
     look_at_machine,
 )
+from disteval.cli.options import timeout_option
 from disteval.cli.probe import Trial, try_backend
 from disteval.cli.terminal import is_verbose
 from disteval.extras import DISTRIBUTION, how_to_install
@@ -34,10 +35,7 @@ _SIGNS = {True: "✓", False: "–"}
 @click.command("doctor")
 @click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=complete_backend)
 @click.option("--start/--no-start", default=True, help="Start two ranks with each backend.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=90.0, show_default=True,
-    help="Seconds that one backend may take.",
-)  # fmt: skip
+@timeout_option(90.0, "Seconds that one backend may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object instead of lines.")
 def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json: bool) -> None:
     r"""Show the installed packages, MPI and GPUs, and which backends work on this machine.

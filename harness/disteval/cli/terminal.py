@@ -15,7 +15,7 @@ import click
 from tqdm import tqdm
 
 from disteval.errors import HarnessError, WorldError, exit_code_of
-from disteval.worlds import detect_outer_world
+from disteval.worlds import detect_outer_world, exit_now
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""
@@ -49,9 +49,7 @@ class Commands(click.Group):
             print_error(ctx.invoked_subcommand, "interrupted", error)
             ctx.exit(INTERRUPTED)
         except HarnessError as error:
-            common = error.common if isinstance(error, WorldError) else None
-            print_error(ctx.invoked_subcommand, str(common or error), error)
-            ctx.exit(exit_code_of(error))
+            _fail(ctx, error)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise  # click handles these
         except Exception as error:
@@ -59,6 +57,18 @@ class Commands(click.Group):
             reason = f"unexpected {type(error).__name__}: {error}".rstrip(".")
             print_error(ctx.invoked_subcommand, f"{reason}.{hint}", error)
             ctx.exit(1)
+
+
+def _fail(ctx: click.Context, error: HarnessError) -> None:
+    """End with a paragraph, or with a world's whole report where ranks did different things."""
+    code, outer = exit_code_of(error), detect_outer_world()
+    lost = isinstance(error, WorldError) and not error.in_step
+    if outer is None or outer.rank == 0 or code == 1:  # wrong usage is wrong on every rank
+        common = error.common if isinstance(error, WorldError) else None
+        print_error(ctx.invoked_subcommand, str(common or error), error)
+    if outer is not None and lost:
+        exit_now(code)
+    ctx.exit(code)
 
 
 def is_quiet() -> bool:

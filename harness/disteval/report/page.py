@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from disteval.extras import DISTRIBUTION, needs
 from disteval.report import model
 from disteval.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
-from disteval.report.files import check_folder, write_file
+from disteval.report.files import check_output_file, write_file
 from disteval.report.svg import Chart, draw
 from disteval.report.text import visible
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Run = dict[str, Any]
 
 
-def check_page_path(path: Path) -> None:
-    """Check that a page can be written, before there is one to write.
+def check_page_path(option: str, path: Path) -> None:
+    """Check that a page can be written to an option's file, before there is one to write.
 
     Raises:
-        UsageError: The page's folder does not exist.
+        UsageError: The file can't be written.
         LibraryMissingError: Jinja2 is not installed.
     """
-    check_folder("--html", path)
+    check_output_file(option, path)
     _environment()
 
 

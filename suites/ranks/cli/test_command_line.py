@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
@@ -145,6 +146,59 @@ def test_an_unexpected_error_is_one_line_too(tmp_path: Path) -> None:
     assert verbose.returncode == 1
     assert 'raise ZeroDivisionError("by nought")' in verbose.stderr
     assert verbose.stderr.endswith("disteval fall: unexpected ZeroDivisionError: by nought.\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["check threads --json", "check threads --html", "eval --json", "fit --json", "report --html"],
+)
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("there", "is a folder; give the name of a file"),
+        ("none/file", "the folder none does not exist"),
+        ("file/file", "the folder file does not exist"),
+        ("/proc/file", "can't be written: "),
+    ],
+)
+def test_a_file_that_can_not_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, path: str, reason: str
+) -> None:
+    _folder_and_file(tmp_path, monkeypatch)
+    done = CliRunner().invoke(main, [*command.split(), path])
+    name, option = command.split()[0], command.split()[-1]
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"disteval {name}: {option} {path}")
+    assert reason in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", ["file", "file/new", "/proc/new/folder"])
+def test_a_work_folder_that_can_not_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    _folder_and_file(tmp_path, monkeypatch)
+    done = CliRunner().invoke(main, ["fit", "--work-dir", path])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"disteval fit: --work-dir {path} can't be written: ")
+
+
+@pytest.mark.parametrize("command", ["eval", "fit"])
+def test_a_download_never_mixes_with_files_that_are_there(tmp_path: Path, command: str) -> None:
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(bytes(3073))
+    done = CliRunner().invoke(main, [command, f"--data={tmp_path}", "--download"])
+    assert done.exit_code == 2
+    assert "holds a part of CIFAR-10, without data_batch_1.bin" in done.stderr
+    done = CliRunner(env={"CIFAR10_ROOT": ""}).invoke(main, [command, "--download"])
+    assert done.exit_code == 2
+    assert "--download needs a folder to put CIFAR-10 in: add --data DIR" in done.stderr
+
+
+def _folder_and_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "there").mkdir()
+    (place / "file").write_text("mine")
+    monkeypatch.chdir(place)
 
 
 def test_ctrl_c_ends_with_130_and_no_process(tmp_path: Path) -> None:

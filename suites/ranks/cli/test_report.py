@@ -277,7 +277,7 @@ def test_a_page_that_can_not_be_written(history: Path, tmp_path: Path) -> None:
     assert f"page.html: the folder {tmp_path / 'none'} does not exist" in done.output
     done = report(history, tmp_path)
     assert done.exit_code == 2
-    assert f"--html {tmp_path} can't be written" in done.output
+    assert f"--html {tmp_path} is a folder; give the name of a file" in done.output
 
 
 def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:

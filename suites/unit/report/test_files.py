@@ -18,7 +18,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
-from disteval.report.files import check_json_path, read_run, why_no_run, write_run
+from disteval.report.files import check_output_file, read_run, why_no_run, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,7 +174,7 @@ def test_a_file_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--json \S+ can't be written: .*Is a directory"):
         write_run(tmp_path, FIT)
     with pytest.raises(UsageError, match=r"--json \S+: the folder \S+none does not exist"):
-        check_json_path(tmp_path / "none" / "run.json")
+        check_output_file("--json", tmp_path / "none" / "run.json")
 
 
 def test_there_is_no_such_file(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""The options that several sub-commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from disteval.data import download_cifar10
+from disteval.errors import UsageError
+from disteval.report.files import check_output_file
+from disteval.report.page import check_page_path
+
+Command = Callable[..., Any]
+
+POSITIVE = click.FloatRange(min=0, min_open=True)
+"""The type of an option that takes a number above 0."""
+
+
+def counts(most: int | None = None) -> Callable[[object, object, str | None], Any]:
+    """Return the callback of an option that takes different whole numbers, such as 1,2,3.
+
+    Args:
+        most: The largest number that is allowed; None sets no limit.
+    """
+
+    def parsed(_context: object, _option: object, text: str | None) -> tuple[int, ...] | None:
+        parts = [] if text is None else text.split(",")
+        found = tuple(int(part) for part in parts if part.strip().isdecimal())
+        wrong = [n for n in found if n < 1 or (most is not None and n > most)]
+        if wrong or len(set(found)) < len(parts):
+            limit = "from 1 up" if most is None else f"from 1 to {most}"
+            raise click.BadParameter(
+                f"{text!r} is not a list of different whole numbers {limit}, such as 1,3"
+            )
+        return found or None
+
+    return parsed
+
+
+class OutputPath(click.Path):
+    """The path of a file or folder to write, which is checked before the work.
+
+    Args:
+        check: A function of the option and the path that raises an error if it can't be written.
+    """
+
+    def __init__(self, check: Callable[[str, Path], None] = check_output_file) -> None:
+        super().__init__(path_type=Path)
+        self._check = check
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the path."""
+        path: Any = super().convert(value, param, ctx)
+        self._check(param.opts[0], path)
+        return path
+
+
+json_option = click.option(
+    "--json", "json_path", type=OutputPath(), help="Write the report to this file."
+)
+
+
+def html_option(**more: Any) -> Command:
+    """Return the option ``--html``."""
+    what = "Write a page to this file."
+    return click.option("--html", "html_path", type=OutputPath(check_page_path), help=what, **more)
+
+
+def data_options(command: Command) -> Command:
+    """Add ``--data`` and ``--download``, which `data_folder` takes."""
+    command = click.option(
+        "--download", is_flag=True, help="Download CIFAR-10 into the folder of --data first."
+    )(command)
+    return click.option(
+        "--data", envvar="CIFAR10_ROOT", default="embedded",
+        show_default="$CIFAR10_ROOT, else embedded", help="A folder with CIFAR-10, or 'embedded'.",
+    )(command)  # fmt: skip
+
+
+def data_folder(data: str, download: bool) -> Path | None:
+    """Return the folder with CIFAR-10, where it was downloaded if asked for; None for 'embedded'.
+
+    Raises:
+        UsageError: There is no folder to download to.
+        DataError: CIFAR-10 could not be downloaded.
+    """
+    if data != "embedded":
+        return download_cifar10(data) if download else Path(data)
+    if download:
+        raise UsageError("--download needs a folder to put CIFAR-10 in: add --data DIR")
+    return None
+
+
+def device_option(what: str) -> Command:
+    """Return the option ``--device``."""
+    return click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help=what)
+
+
+def batch_size_option(default: int, what: str) -> Command:
+    """Return the option ``--batch-size``."""
+    return click.option("--batch-size", type=click.IntRange(min=1), default=default, help=what)
+
+
+def timeout_option(default: float, what: str) -> Command:
+    """Return the option ``--timeout``."""
+    return click.option("--timeout", type=POSITIVE, default=default, help=what)
