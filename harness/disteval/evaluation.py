@@ -15,7 +15,7 @@ from tqdm import tqdm
 from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Coverage
-from disteval.data.base import ArrayDataset
+from disteval.data.base import ArrayDataset, check_samples
 from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
@@ -92,12 +92,14 @@ def evaluate(
             and the rank, and returns that rank's `Shard`.
 
     Raises:
-        UsageError: ``batch_size`` is below 1; ``predict`` returned another number of rows; or, on
+        UsageError: ``batch_size`` is below 1; pictures are not uint8, or a label is not the number
+            of a class; ``predict`` returned another number of rows; or, on
             every rank, ranks were given different data set sizes or settings.
         RankError: On every rank, when a metric could not be computed.
         CoverageError: On every rank, when a sample was missed or counted more than once.
     """
     batch_size = check_count("batch_size", batch_size)
+    check_samples(dataset.images, dataset.labels, getattr(dataset, "classes", None))
     backend = joining_backend(backend)
     plan: Shard = ShardPlan(len(dataset), backend.world_size, backend.rank, mode, pad)
     if shard is not None:

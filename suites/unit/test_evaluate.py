@@ -153,3 +153,28 @@ def test_a_batch_size_that_is_none_is_refused(batch_size: Any) -> None:
 def test_a_predict_that_loses_rows_is_refused() -> None:
     with pytest.raises(UsageError, match="got 2 pictures and returned 1 rows"):
         evaluate(lambda x: x[:1], numbered(3), {}, get_dist_backend("non_dist"), 2)
+
+
+class TheirDataset:
+    """A data set of somebody else, with the attributes of an `ArrayDataset`."""
+
+    classes = ("a", "b")
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def test_anybodys_data_set_with_fractions_or_unknown_classes_is_refused() -> None:
+    pictures, labels = np.full((4, 3, 2, 2), 0.5), np.array([0, 1, 2, 1])
+    with pytest.raises(UsageError, match=r"images holds float64 with values from 0.5 to 0.5; it"):
+        evaluate(read_label, TheirDataset(pictures, labels % 2), {"labels": Labels()}, "non_dist")
+    images = pictures.astype(np.uint8)
+    with pytest.raises(
+        UsageError, match=r"labels\[2\] is 2, and 1 of 4 labels are not from 0 to 1"
+    ):
+        evaluate(read_label, TheirDataset(images, labels), {"labels": Labels()}, "non_dist")
+    found = evaluate(read_label, TheirDataset(images, labels % 2), {"labels": Labels()}, "non_dist")
+    assert found.metrics["labels"] == [0, 1, 0, 1]

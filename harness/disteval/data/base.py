@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,7 @@ class ArrayDataset:
         classes: The class names, in label order.
 
     Raises:
-        UsageError: An array has another dtype or shape.
+        UsageError: An array has another dtype or shape, or a label is not the number of a class.
     """
 
     name: str
@@ -30,10 +32,10 @@ class ArrayDataset:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if self.images.dtype != np.uint8 or self.images.ndim != 4:
+        if self.images.ndim != 4:
             raise UsageError(
-                f"images must be a uint8 array of shape (N, C, H, W), "
-                f"not {self.images.dtype} of shape {self.images.shape}"
+                f"images has the shape {self.images.shape}; it must be an array of shape "
+                f"(N, C, H, W)"
             )
         if self.labels.dtype != np.int64 or self.labels.shape != (len(self.images),):
             raise UsageError(
@@ -41,5 +43,36 @@ class ArrayDataset:
                 f"not {self.labels.dtype} of shape {self.labels.shape}"
             )
 
+        check_samples(self.images, self.labels, self.classes)
+
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def check_samples(images: Any, labels: Any, classes: Sequence[str] | None) -> None:
+    """Refuse pictures that are not uint8, and labels that are not numbers of classes.
+
+    Args:
+        images: The pictures, an array of any kind.
+        labels: The labels, an array of any kind.
+        classes: The class names; None stands for any labels.
+
+    Raises:
+        UsageError: Says which values were found.
+    """
+    some = np.asarray(images[:100])
+    if some.dtype != np.uint8:
+        values = f" with values from {some.min():g} to {some.max():g}" if some.size else ""
+        raise UsageError(
+            f"images holds {some.dtype}{values}; it must hold uint8 from 0 to 255: scale and round "
+            f"the values, and call .astype(np.uint8)"
+        )
+    if classes is None:
+        return
+    numbers = np.asarray(labels)
+    wrong = np.flatnonzero((numbers < 0) | (numbers >= len(classes)))
+    if len(wrong):
+        raise UsageError(
+            f"labels[{wrong[0]}] is {numbers[wrong[0]]}, and {len(wrong)} of {len(numbers)} labels "
+            f"are not from 0 to {len(classes) - 1}; name every class in classes, or mend the labels"
+        )

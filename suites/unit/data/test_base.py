@@ -15,10 +15,20 @@ IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.in
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (IMAGES.astype(np.float32), LABELS, r"images must be a uint8 array .* not float32"),
-        (IMAGES[0], LABELS, r"of shape \(N, C, H, W\), not uint8 of shape \(3, 4, 4\)"),
+        (
+            IMAGES.astype(np.float32) + 0.25,
+            LABELS,
+            r"images holds float32 with values from 0.25 to 0.25; it must hold uint8 from 0 to 255",
+        ),
+        (IMAGES[0], LABELS, r"shape \(3, 4, 4\); it must be an array of shape \(N, C, H, W\)"),
         (IMAGES, LABELS.astype(np.int32), r"labels must be an int64 array .* not int32"),
         (IMAGES, LABELS[:1], r"of shape \(2,\), not int64 of shape \(1,\)"),
+        (
+            IMAGES,
+            np.array([0, 7]),
+            r"labels\[1\] is 7, and 1 of 2 labels are not from 0 to 0; name",
+        ),
+        (IMAGES, LABELS - 1, r"labels\[0\] is -1, and 2 of 2 labels are not from 0 to 0; name"),
     ],
 )
 def test_arrays_that_are_no_pictures_and_labels(images: Any, labels: Any, message: str) -> None:
