@@ -9,6 +9,7 @@ import pytest
 from disteval.worlds import detect_outer_world
 
 from suites import marks, requirements
+from suites.pictures import write_small_cifar10
 
 try:
     import tomllib
@@ -44,6 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     table = tomllib.loads(Path(__file__).with_name("sessions.toml").read_text())["sessions"]
     marks.check_that_a_session_selects(items, [one["selects"] for one in table.values()])
     _leave_out_what_needs_other_ranks(items)
+
+
+@pytest.fixture(scope="session")
+def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the first pictures of the embedded set as CIFAR-10, see `suites.pictures`."""
+    folder = tmp_path_factory.mktemp("cifar10")
+    write_small_cifar10(folder)
+    return folder
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import click
 import pytest
-from disteval.data import load_embedded
-from disteval.data.cifar10 import BINARY_FOLDER
 from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, blocks_of, write_files
@@ -22,9 +20,6 @@ from suites.processes import horovodrun, mpirun, run_plainly, torchrun
 from suites.requirements import backend_class, framework
 
 SECONDS = 120.0
-PICTURES = 300
-"""The number of pictures to evaluate here, instead of the 10,000 of the page."""
-
 _THEIR_OWN = ("--data", "--download", "--weights", "--device", "--json", "--html")
 """Options that name files or devices of a user, or write files that the next line reads."""
 
@@ -77,19 +72,6 @@ def _needs_of_check(
     return None
 
 
-@pytest.fixture(scope="module")
-def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the first embedded pictures into files like those of CIFAR-10."""
-    root = tmp_path_factory.mktemp("cifar10")
-    test = load_embedded("test")
-    folder = root / BINARY_FOLDER
-    folder.mkdir()
-    with (folder / "test_batch.bin").open("wb") as file:
-        for image, label in zip(test.images[:PICTURES], test.labels[:PICTURES], strict=True):
-            file.write(bytes([int(label)]) + image.tobytes())
-    return root
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_no_page_shows_what_does_not_exist(page: str, tmp_path: Path) -> None:
     write_files(page, tmp_path)
@@ -118,6 +100,7 @@ def test_a_command_of_a_page_runs(
     write_files(command.page, tmp_path)
     for name in sorted(needs(command) or ()):
         backend_class(name) if name in list_all_backends() else framework(name)
+    # A page evaluates 10,000 pictures.
     monkeypatch.setenv("CIFAR10_ROOT", str(small_cifar10))
     done = run_plainly(_as_run_here(command), tmp_path, SECONDS)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

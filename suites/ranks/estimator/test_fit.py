@@ -11,28 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from disteval.data import load_embedded
 
 from suites.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
 from suites.requirements import framework
 
 torch = framework("torch")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "cifar10_fit_ray.py"
-SIZES = {"train": 192, "test": 301}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small CIFAR-10 in the binary layout, of pictures that are drawn by rule."""
-    root = tmp_path_factory.mktemp("cifar")
-    for split, name in (("train", "data_batch_1.bin"), ("test", "test_batch.bin")):
-        found = load_embedded("train" if split == "train" else "test")
-        pictures = found.images[: SIZES[split]].reshape(SIZES[split], -1)
-        labels = found.labels[: SIZES[split], None].astype(np.uint8)
-        (root / name).write_bytes(np.concatenate([labels, pictures], axis=1).tobytes())
-    return root
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -52,11 +37,11 @@ def disteval(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
+def trained(small_cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
     work_dir = tmp_path_factory.mktemp("fit") / "work"
     report = work_dir.with_name("report.json")
     done = disteval(
-        "fit", f"--data={folder}", f"--work-dir={work_dir}", "--epochs=2", f"--json={report}"
+        "fit", f"--data={small_cifar10}", f"--work-dir={work_dir}", "--epochs=2", f"--json={report}"
     )
     assert done.returncode == 0, done.stderr
     return work_dir, json.loads(report.read_text()), done.stdout
@@ -79,12 +64,12 @@ def test_fit_prints_a_line_for_each_phase_and_reports_all(trained: Any) -> None:
     ("weights", "world_size"), [("best.safetensors", 3), ("epoch_1.pt", 1), ("epoch_2.pt", 1)]
 )
 def test_eval_finds_the_integer_that_fit_found(
-    trained: Any, folder: Path, weights: str, world_size: int, tmp_path: Path
+    trained: Any, small_cifar10: Path, weights: str, world_size: int, tmp_path: Path
 ) -> None:
     work_dir, report, _ = trained
     done = disteval(
         "eval",
-        f"--data={folder}",
+        f"--data={small_cifar10}",
         f"--weights={work_dir / weights}",
         f"--world-size={world_size}",
         f"--json={tmp_path / 'eval.json'}",
@@ -98,10 +83,10 @@ def test_eval_finds_the_integer_that_fit_found(
 
 
 def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
-    trained: Any, folder: Path, tmp_path: Path
+    trained: Any, small_cifar10: Path, tmp_path: Path
 ) -> None:
     work_dir, _, _ = trained
-    arguments = ["fit", f"--data={folder}", f"--work-dir={work_dir}", "--epochs=3"]
+    arguments = ["fit", f"--data={small_cifar10}", f"--work-dir={work_dir}", "--epochs=3"]
     refused = disteval(*arguments)
     assert refused.returncode == 2
     assert "checkpoints of an earlier training; continue from them with --resume" in refused.stderr
@@ -132,8 +117,15 @@ def test_what_can_not_work_ends_with_2_and_one_paragraph(
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_ends_a_training_and_its_workers(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "disteval.cli", "fit", f"--data={folder}", "--epochs=500"]
+def test_ctrl_c_ends_a_training_and_its_workers(small_cifar10: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "disteval.cli",
+        "fit",
+        f"--data={small_cifar10}",
+        "--epochs=500",
+    ]
     driver = start_as_from_a_terminal([*command, f"--work-dir={tmp_path / 'work'}"])
     try:
         assert driver.stdout is not None

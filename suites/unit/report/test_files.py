@@ -57,10 +57,12 @@ def test_a_check_is_as_its_schema_says(validator: Any, broken: dict[str, Any]) -
     assert broken["rules"][0].keys() == SCHEMA["$defs"]["result"]["properties"].keys()
 
 
-def test_an_evaluation_is_as_its_schema_says(validator: Any, tmp_path: Path) -> None:
+def test_an_evaluation_is_as_its_schema_says(
+    validator: Any, small_cifar10: Path, tmp_path: Path
+) -> None:
     framework("torch")
     command = [sys.executable, "-m", "disteval.cli", "eval", "--world-size=1", "--json=e.json"]
-    done = run_plainly([*command, "--batch-size=1000"], tmp_path, 300)
+    done = run_plainly([*command, f"--data={small_cifar10}"], tmp_path, 300)
     assert done.returncode == 0, done.stderr
     found = read_run(tmp_path / "e.json")
     validator.validate(found)
