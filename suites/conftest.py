@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from disteval.worlds import detect_outer_world
+from disteval.worlds.launchers import base
 
 from suites import marks, requirements
 from suites.pictures import write_small_cifar10
@@ -53,6 +55,26 @@ def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cifar10")
     write_small_cifar10(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def _fork_servers() -> Iterator[Any]:
+    forked = pytest.importorskip("disteval.conformance.forked")
+    # The first optimizer of a process imports dynamo, which takes as long as torch itself.
+    with forked.ForkServers(["torch", "torch.distributed", "torch._dynamo"]) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def forked_ranks(_fork_servers: Any) -> Iterator[None]:
+    """Fork the local ranks of a module's worlds off processes that have imported torch.
+
+    For modules whose tests are about what ranks do. How a user's ranks start is proved where
+    commands run, and where worlds of a backend without a library are tested.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(base._launchers, "local", _fork_servers.launcher)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,6 @@ _POLL_SECONDS = 0.01
 _CLOSE_SECONDS = 5.0
 _ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come first
 
-# Importing these starts no thread, so that the process may be forked afterwards.
 _LIBRARIES = ("torch", "torch.distributed")
 
 _SERVER_CODE = (
@@ -46,10 +46,15 @@ _SERVER_CODE = (
 
 
 class ForkServers:
-    """Processes that fork off ranks on demand; use it as a context manager."""
+    """Processes that fork off ranks on demand; use it as a context manager.
 
-    def __init__(self) -> None:
-        libraries = [name for name in _LIBRARIES if name in sys.modules]
+    Args:
+        libraries: The modules that the processes import first, where this process has imported the
+            package; importing them must start no thread.
+    """
+
+    def __init__(self, libraries: Sequence[str] = _LIBRARIES) -> None:
+        libraries = [name for name in libraries if name.partition(".")[0] in sys.modules]
         self._servers = [_Server(libraries) for _ in range(_SERVERS)]
         self._closed = False
 
