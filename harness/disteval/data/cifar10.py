@@ -6,10 +6,8 @@ Krizhevsky, "Learning Multiple Layers of Features from Tiny Images" (2009).
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +67,7 @@ def load_cifar10(
     images = np.concatenate([images for images, _ in batches])
     labels = np.concatenate([labels for _, labels in batches])
     part = "" if len(present) == len(names) else f" ({len(present)} of {len(names)} files)"
-    classes = _read_classes(folder / ("batches.meta.txt" if binary else "batches.meta"), binary)
-    return ArrayDataset(f"cifar10/{split}{part}", images, labels, classes)
+    return ArrayDataset(f"cifar10/{split}{part}", images, labels, CLASSES)
 
 
 def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str = MD5) -> Path:
@@ -133,14 +130,10 @@ def _find_layout(root: Path) -> tuple[Path, bool] | None:
     for folder, binary in ((root / BINARY_FOLDER, True), (root / PYTHON_FOLDER, False)):
         if folder.is_dir():
             return folder, binary
-    try:
-        names = [path.name for path in root.iterdir()] if root.exists() else []
-    except OSError as error:
-        raise DataError(f"the data folder {root} can't be read: {error.strerror}") from error
-    if any(re.fullmatch(r"(data|test)_batch.*\.bin", name) for name in names):
-        return root, True
-    if any(re.fullmatch(r"data_batch_\d|test_batch", name) for name in names):
-        return root, False
+    for binary in (True, False):
+        names = _file_names("train", binary) + _file_names("test", binary)
+        if any((root / name).is_file() for name in names):
+            return root, binary
     return None
 
 
@@ -179,8 +172,11 @@ def _read_binary(path: Path) -> _Arrays:
 
 def _read_python(path: Path) -> _Arrays:
     """Read a pickled dict with ``data`` of shape (N, 3072) and a list of ``labels``."""
-    batch = _read_dict(path)
-    data, labels = batch.get("data"), batch.get("labels")
+    batch = load_arrays(_read_bytes(path), str(path))
+    if not isinstance(batch, dict):
+        raise DataError(f"{path} holds {type(batch).__name__}, not a dict; give a file of CIFAR-10")
+    # Python 2 wrote the names as bytes.
+    data, labels = (batch.get(name, batch.get(name.encode())) for name in ("data", "labels"))
     if not isinstance(data, PickledArray) or data.value is None or not isinstance(labels, list):
         raise DataError(
             f"{path} lacks the array 'data' or the list 'labels'; give a file of CIFAR-10"
@@ -198,34 +194,3 @@ def _read_python(path: Path) -> _Arrays:
                 f"{path}: label {index} is {shown(label)}; labels are integers from 0 to 9"
             )
     return images.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
-
-
-def _read_dict(path: Path) -> dict[str, Any]:
-    found = load_arrays(_read_bytes(path), str(path))
-    if not isinstance(found, dict):
-        raise DataError(f"{path} holds {type(found).__name__}, not a dict; give a file of CIFAR-10")
-    return {_text(key, path): value for key, value in found.items()}
-
-
-def _read_classes(path: Path, binary: bool) -> tuple[str, ...]:
-    """Read the class names from the meta file, or return CIFAR-10's own if there is no file."""
-    if not path.is_file():
-        return CLASSES
-    names: Sequence[Any]
-    if binary:
-        lines = _read_bytes(path).decode(errors="replace").splitlines()
-        names = [line.strip() for line in lines if line.strip()]
-    else:
-        names = _read_dict(path).get("label_names", ())
-    if not isinstance(names, list) or len(names) != len(CLASSES):
-        raise DataError(f"{path} does not name {len(CLASSES)} classes")
-    return tuple(_text(name, path) for name in names)
-
-
-def _text(value: Any, path: Path) -> str:
-    """Return a string that Python 2 or 3 pickled."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if not isinstance(value, str):
-        raise DataError(f"{path} has {shown(value)} where a name should be")
-    return value

@@ -7,12 +7,10 @@ that check their arguments.
 
 from __future__ import annotations
 
-import codecs
 import io
 import pickle
 import pickletools
 import reprlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -71,9 +69,15 @@ def _check_opcodes(data: bytes) -> None:
 
 
 class PickledArray:
-    """A substitute for an array; ``value`` is the array once its state was set."""
+    """A substitute for an array and for the function that creates one.
+
+    ``value`` is the array once its state was set.
+    """
 
     value: Any = None
+
+    def __init__(self, *_: Any) -> None:
+        """Ignore the class, the shape and the dtype of the empty array that is asked for."""
 
     def __setstate__(self, state: Any) -> None:
         _version, shape, dtype, _fortran, data = state
@@ -99,38 +103,25 @@ class _Dtype:
         """Ignore byte order and alignment, which one byte does not have."""
 
 
-def _new_array(_subtype: Any, _shape: Any, _typecode: Any) -> PickledArray:
-    return PickledArray()
+class _Encoded(bytes):
+    """A substitute for ``codecs.encode``, with which Python 3 writes bytes in protocol 2."""
 
-
-def _encode(text: Any, encoding: Any) -> bytes:
-    # Python 3 writes bytes like this in protocol 2.
-    if not isinstance(text, str) or encoding != "latin1":
-        raise DataError(f"asks for text to be encoded as {shown(encoding)}")
-    return codecs.encode(text, "latin1")
-
-
-class _Function:
-    """A function that a pickle may call, but whose attributes it can't set."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return self._function(*args)
+    def __new__(cls, text: Any, encoding: Any) -> _Encoded:
+        if not isinstance(text, str) or encoding != "latin1":
+            raise DataError(f"asks for text to be encoded as {shown(encoding)}")
+        return super().__new__(cls, text, "latin1")
 
     def __setstate__(self, _state: Any) -> None:
-        raise DataError("sets attributes of a function")
+        raise DataError("sets attributes of bytes")
 
 
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Function(_new_array),
-    ("numpy._core.multiarray", "_reconstruct"): _Function(_new_array),
+# Classes with a __setstate__, so that a pickle can't set attributes of what it names.
+_ADMITTED: dict[tuple[str, str], type] = {
+    ("numpy.core.multiarray", "_reconstruct"): PickledArray,
+    ("numpy._core.multiarray", "_reconstruct"): PickledArray,
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _Function(_encode),
+    ("_codecs", "encode"): _Encoded,
 }
 
 

@@ -110,10 +110,10 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
     [
         (
             gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999),
-            "can't be read as a .tar",
+            "can't be unpacked as a .tar",
         ),
-        (gzip(tar("folder/file", bytes(1 << 17)))[:100], "can't be read as a .tar.gz"),
-        (gzip(tar("folder/a\0b", b"x")), "is not a plain file"),
+        (gzip(tar("folder/file", bytes(1 << 17)))[:100], "can't be unpacked as a .tar.gz"),
+        (gzip(tar("folder/a\0b", b"x")), "can't be unpacked"),
         (gzip(tar("folder/file", bytes(1 << 17))), "unpacks to more than 65536 bytes"),
     ],
 )
