@@ -54,7 +54,6 @@ def pad_shard_unpad(
         UsageError: On a call: an array has no leading axis or one of another length, there is no
             array, or an argument has the mask's name.
     """
-    pool: dict[Any, Array] = {}
 
     @wraps(fn)
     def call(*args: Tree, min_device_batch: int | None = None, **kwargs: Tree) -> Tree:
@@ -68,14 +67,12 @@ def pad_shard_unpad(
         moved = {f"argument {i}": a for i, a in enumerate(args) if i not in static_argnums}
         moved |= {f"argument {k}": v for k, v in kwargs.items() if k not in static_argnames}
         size = _batch_size(moved)
-        # Results that are not fetched here may still be computed when the next call reuses memory.
-        memory = {} if static_return else pool
-        layout = _Layout(size, min_device_batch or 1, devices, sharding, memory)
-        sharded = jax.tree_util.tree_map_with_path(layout.put, moved)
+        layout = _Layout(size, min_device_batch or 1, devices, sharding)
+        sharded = jax.tree_util.tree_map(layout.put, moved)
         given = [sharded.get(f"argument {i}", arg) for i, arg in enumerate(args)]
         named = {key: sharded.get(f"argument {key}", value) for key, value in kwargs.items()}
         if mask is not None:
-            named[mask] = layout.put("mask", np.ones(size, dtype=bool))
+            named[mask] = layout.put(np.ones(size, dtype=bool))
         out = fn(*given, **named)
         return out if static_return else jax.tree_util.tree_map(layout.take, out)
 
@@ -136,17 +133,9 @@ class _Layout:
         least: The fewest rows on a device.
         devices: The devices; None stands for the sharding's, or all devices of this process.
         sharding: The sharding of flat arrays over a mesh; None for arrays with an axis of devices.
-        pool: Arrays that are reused at each call.
     """
 
-    def __init__(
-        self,
-        size: int,
-        least: int,
-        devices: Sequence[Any] | None,
-        sharding: Any,
-        pool: dict[Any, Array],
-    ) -> None:
+    def __init__(self, size: int, least: int, devices: Sequence[Any] | None, sharding: Any) -> None:
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -162,36 +151,29 @@ class _Layout:
         self._devices = here
         self._sharding = sharding
         self._rows = max(-(-size // len(here)), least)
-        self._pool = pool
 
-    def put(self, path: Any, array: Array) -> Array:
+    def put(self, array: Array) -> Array:
         """Pad an array and copy its parts to the devices."""
         import jax
 
         array = np.asarray(array)
         parts = []
         for number, device in enumerate(self._devices):
-            part = self._part(path, array, number * self._rows)
+            part = self._part(array, number * self._rows)
             parts.append(jax.device_put(part if self._flat else part[None], device))
         lead = (self._all * self._rows,) if self._flat else (self._all, self._rows)
         return jax.make_array_from_single_device_arrays(
             (*lead, *array.shape[1:]), self._sharding, parts
         )
 
-    def _part(self, path: Any, array: Array, start: int) -> Array:
-        """Return one device's rows: a view if no row is padding, else an array of the pool."""
+    def _part(self, array: Array, start: int) -> Array:
+        """Return one device's rows: a view if no row is padding, else a copy that ends in zeros."""
         real = min(max(self._size - start, 0), self._rows)
         if real == self._rows:
             return array[start : start + real]
-        # Only one part of a batch holds rows and padding, so no two such parts share an array.
-        key = str(path), real > 0, self._rows, array.shape[1:], array.dtype
-        if key not in self._pool:
-            self._pool[key] = np.zeros((self._rows, *array.shape[1:]), array.dtype)
-        buffer = self._pool[key]
-        if real:
-            buffer[:real] = array[start : start + real]
-            buffer[real:] = 0
-        return buffer
+        padded = np.zeros((self._rows, *array.shape[1:]), array.dtype)
+        padded[:real] = array[start : start + real]
+        return padded
 
     def take(self, array: Array) -> Array:
         """Copy a result to the host's memory, and remove the padding."""
@@ -202,10 +184,7 @@ class _Layout:
             rows = np.asarray(array)
         if not self._flat:
             rows = rows.reshape(-1, *rows.shape[2:])
-        rows = rows[: self._size]
-        # On a CPU, a result may share the memory that the next batch is written to.
-        kept = any(np.may_share_memory(rows, buffer) for buffer in self._pool.values())
-        return rows.copy() if kept else rows
+        return rows[: self._size]
 
 
 def _starts(index: tuple[slice, ...]) -> tuple[int, ...]:

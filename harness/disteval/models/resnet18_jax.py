@@ -13,9 +13,8 @@ from flax import linen as nn
 
 from disteval.errors import UsageError
 from disteval.models.folding import EPSILON, fold_norms, is_folded
-from disteval.models.layouts import to_channels_last
 from disteval.models.preprocess import OFFSET, SCALE
-from disteval.models.resnet18 import NUM_CLASSES, STAGES
+from disteval.models.resnet18 import BLOCKS, NUM_CLASSES, to_channels_last
 
 _HIGHEST = jax.lax.Precision.HIGHEST  # float32 is float32, on accelerators too
 
@@ -31,24 +30,17 @@ class ResNet18(nn.Module):  # type: ignore[misc]
         """Map pictures (N, H, W, 3) to scores (N, num_classes)."""
         x = nn.relu(self._conv_norm("conv1", "bn1", x, 64, 7, 2))
         x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
-        for stage, (channels, stride) in enumerate(STAGES, start=1):
-            x = self._block(f"layer{stage}.0", x, channels, stride)
-            x = self._block(f"layer{stage}.1", x, channels, 1)
+        for name, channels, stride in BLOCKS:
+            x = self._block(name, x, channels, stride)
         return nn.Dense(self.num_classes, precision=_HIGHEST, name="fc")(x.mean(axis=(1, 2)))
 
     def _conv_norm(
         self, conv: str, norm: str, x: jax.Array, channels: int, size: int, stride: int
     ) -> jax.Array:
         pad = size // 2
-        x = nn.Conv(
-            channels,
-            (size, size),
-            stride,
-            ((pad, pad), (pad, pad)),
-            use_bias=self.folded,
-            precision=_HIGHEST,
-            name=conv,
-        )(x)
+        padding = ((pad, pad), (pad, pad))
+        options = {"use_bias": self.folded, "precision": _HIGHEST, "name": conv}
+        x = nn.Conv(channels, (size, size), stride, padding, **options)(x)
         if self.folded:
             return x
         return nn.BatchNorm(use_running_average=True, epsilon=EPSILON, name=norm)(x)
@@ -56,7 +48,7 @@ class ResNet18(nn.Module):  # type: ignore[misc]
     def _block(self, name: str, x: jax.Array, channels: int, stride: int) -> jax.Array:
         """Two 3x3 convolutions and a shortcut."""
         shortcut = x
-        if stride != 1 or x.shape[-1] != channels:
+        if x.shape[-1] != channels:
             names = f"{name}.downsample.0", f"{name}.downsample.1"
             shortcut = self._conv_norm(*names, x, channels, 1, stride)
         x = nn.relu(self._conv_norm(f"{name}.conv1", f"{name}.bn1", x, channels, 3, stride))

@@ -15,9 +15,8 @@ from keras import Input, Model, config, layers
 
 from disteval.errors import UsageError
 from disteval.models.folding import EPSILON, fold_norms, is_folded
-from disteval.models.layouts import to_channels_last
 from disteval.models.preprocess import OFFSET, SCALE
-from disteval.models.resnet18 import NUM_CLASSES, STAGES
+from disteval.models.resnet18 import BLOCKS, NUM_CLASSES, to_channels_last
 
 # The names that a layer's variables have in torch, in Keras's order.
 _ORDER = {
@@ -47,9 +46,8 @@ def _build(folded: bool) -> Any:
     x = layers.ReLU()(_conv_norm("conv1", "bn1", pictures, 64, 7, 2, folded))
     # Padding with zeros is right, because nothing is below zero after the ReLU.
     x = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(x))
-    for stage, (channels, stride) in enumerate(STAGES, start=1):
-        x = _block(f"layer{stage}.0", x, channels, stride, folded)
-        x = _block(f"layer{stage}.1", x, channels, 1, folded)
+    for name, channels, stride in BLOCKS:
+        x = _block(name, x, channels, stride, folded)
     return Model(pictures, layers.Dense(NUM_CLASSES, name="fc")(layers.GlobalAveragePooling2D()(x)))
 
 
@@ -65,7 +63,7 @@ def _conv_norm(
 def _block(name: str, x: Any, channels: int, stride: int, folded: bool) -> Any:
     """Two 3x3 convolutions and a shortcut."""
     shortcut = x
-    if stride != 1 or x.shape[-1] != channels:
+    if x.shape[-1] != channels:
         names = f"{name}.downsample.0", f"{name}.downsample.1"
         shortcut = _conv_norm(*names, x, channels, 1, stride, folded)
     x = _conv_norm(f"{name}.conv1", f"{name}.bn1", x, channels, 3, stride, folded)

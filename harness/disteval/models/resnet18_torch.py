@@ -14,7 +14,7 @@ from torch import nn
 from disteval.errors import WeightsError
 from disteval.models.folding import fold_norms, is_folded
 from disteval.models.preprocess import OFFSET, SCALE
-from disteval.models.resnet18 import NUM_CLASSES, STAGES
+from disteval.models.resnet18 import BLOCKS, NUM_CLASSES
 
 
 class BasicBlock(nn.Module):  # type: ignore[misc]
@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):  # type: ignore[misc]
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=folded)
         self.bn2 = norm(channels)
         self.downsample: nn.Module | None = None
-        if stride != 1 or inputs != channels:
+        if inputs != channels:
             shortcut = nn.Conv2d(inputs, channels, 1, stride, bias=folded)
             self.downsample = nn.Sequential(shortcut, norm(channels))
 
@@ -52,11 +52,12 @@ class ResNet18(nn.Module):  # type: ignore[misc]
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=folded)
         self.bn1 = nn.Identity() if folded else nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        for stage in (1, 2, 3, 4):
+            setattr(self, f"layer{stage}", nn.Sequential())
         inputs = 64
-        for stage, (channels, stride) in enumerate(STAGES, start=1):
-            first = BasicBlock(inputs, channels, stride, folded)
-            second = BasicBlock(channels, channels, 1, folded)
-            setattr(self, f"layer{stage}", nn.Sequential(first, second))
+        for name, channels, stride in BLOCKS:
+            stage_name = name.partition(".")[0]
+            getattr(self, stage_name).append(BasicBlock(inputs, channels, stride, folded))
             inputs = channels
         self.fc = nn.Linear(inputs, num_classes)
 
