@@ -78,9 +78,6 @@ class TFCollectiveDist(HostArrayDist):
             gathered = self._gather(tf.constant(tensor.view(np.int32))).numpy()
         return list(gathered.view(np.uint8).reshape(self.world_size, len(tensor)))
 
-    def _broadcast_tensor(self, tensor: Bytes, src: int) -> Bytes:
-        return self._all_gather_tensor(tensor)[src]
-
 
 def _begin(gather: Callable[[Any], Any], seconds: float) -> None:
     """Trace the graph and connect the workers, so that no later collective waits for that."""

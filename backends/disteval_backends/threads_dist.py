@@ -107,9 +107,6 @@ class ThreadsDist(BytesBaseDistBackend):
         # Each thread needs memory of its own, because arrays become views of it.
         return [bytearray(data) for data in self._exchange(mine)]
 
-    def _broadcast_bytes(self, mine: Buffer, sizes: Sequence[int], src: int) -> Buffer:
-        return bytearray(self._exchange(mine)[src])
-
     def _exchange(self, mine: Buffer) -> list[Buffer]:
         """Return the bytes of every thread, in rank order."""
         member = self._member

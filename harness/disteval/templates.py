@@ -48,6 +48,10 @@ class BytesBaseDistBackend(BaseDistBackend):
         """
         return self._all_gather_bytes(mine, sizes)[src]
 
+    @property
+    def _broadcast_gathers(self) -> bool:
+        return type(self)._broadcast_bytes is BytesBaseDistBackend._broadcast_bytes
+
     _calls: Iterator[int] = itertools.count(1)
 
     @property
@@ -90,12 +94,16 @@ class BytesBaseDistBackend(BaseDistBackend):
             return _copy_of(obj)
         call = Call(next(self._numbers), src + 1)
         mine, rest = frames.split(obj if self.rank == src else None, call)
-        block = self._broadcast_bytes(mine, [BLOCK_BYTES] * world_size, src)
-        header = frames.read_header(block, src, call)
-        if header.rest:
-            sizes = [header.rest if rank == src else 0 for rank in range(world_size)]
+        sizes = [BLOCK_BYTES] * world_size
+        if self._broadcast_gathers:  # so that rank src, too, is told of mispaired collectives
+            blocks = dict(enumerate(self._all_gather_bytes(mine, sizes)))
+        else:
+            blocks = {src: self._broadcast_bytes(mine, sizes, src)}
+        headers = {rank: frames.read_header(block, rank, call) for rank, block in blocks.items()}
+        if size := headers[src].rest:
+            sizes = [size if rank == src else 0 for rank in range(world_size)]
             rest = self._broadcast_bytes(rest, sizes, src)
-        return frames.decode_parts(header, block, rest, src)
+        return frames.decode_parts(headers[src], blocks[src], rest, src)
 
     def _check_src(self, src: int) -> None:
         if not is_count(src, 0, self.world_size - 1):
@@ -129,9 +137,16 @@ class TensorBaseDistBackend(BytesBaseDistBackend, Generic[Tensor]):
     def _all_gather_tensor(self, tensor: Tensor) -> Sequence[Tensor]:
         """Gather tensors of one length, one from each rank, in rank order."""
 
-    @abstractmethod
     def _broadcast_tensor(self, tensor: Tensor, src: int) -> Tensor:
-        """Return the tensor of rank ``src``; every rank passes one of the same length."""
+        """Return the tensor of rank ``src``; the default gathers the tensors of all ranks.
+
+        Every rank passes a tensor of the same length.
+        """
+        return self._all_gather_tensor(tensor)[src]
+
+    @property
+    def _broadcast_gathers(self) -> bool:
+        return type(self)._broadcast_tensor is TensorBaseDistBackend._broadcast_tensor
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         gathered = self._all_gather_tensor(self._padded(mine, sizes))

@@ -113,9 +113,6 @@ class TensorTemplate(TensorBaseDistBackend[Any], ThreadsDist):
             raise ValueError("tensors of one all-gather must have one length")
         return gathered
 
-    def _broadcast_tensor(self, tensor: Any, src: int) -> Any:
-        return self._all_gather_tensor(tensor)[src]
-
 
 @correct
 class DeclaresWhatItCannot(ThreadsDist):

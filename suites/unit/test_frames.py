@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.frames import Unloadable, Unpicklable, configured, objects
+from suites.mutants.correct import TensorTemplate
 from suites.thread_world import run_ranks
 
 
@@ -218,16 +219,21 @@ def test_a_cap_that_is_none_is_refused(cap: Any) -> None:
         frames.configure(max_object_bytes=cap)
 
 
-def test_ranks_whose_collectives_are_mispaired_are_told() -> None:
+@pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])
+@pytest.mark.parametrize("root", [0, 1])
+def test_ranks_whose_collectives_are_mispaired_are_told(
+    template: type[ThreadsDist], root: int
+) -> None:
     def rank(backend: ThreadsDist) -> Any:
-        if backend.rank == 0:
-            return backend.all_gather_object("gathered")
-        return backend.broadcast_object("sent", src=0)
+        own = template(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        if own.rank == 0:
+            return own.all_gather_object("gathered")
+        return own.broadcast_object("sent", src=root)
 
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, FrameError)
         assert "all_gather_object #1" in str(outcome)
-        assert "broadcast_object from 0 #1" in str(outcome)
+        assert f"broadcast_object from {root} #1" in str(outcome)
 
 
 def test_a_rank_that_is_one_collective_ahead_is_told() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from disteval import UsageError, WorldError
+from disteval import FrameError, UsageError, WorldError
 from disteval.contract import Rendezvous
 from disteval.worlds import World
 from disteval_backends.threads_dist import ThreadsDist
@@ -80,6 +80,18 @@ def test_ranks_that_nobody_leads_have_no_exchange() -> None:
 def test_a_rank_binds_port_0_and_publishes_it() -> None:
     with World(Sockets, 3) as world:
         assert world.run(gather, "a", "b", "c") == [["a", "b", "c"]] * 3
+        # The library has no broadcast, so rank 0, whose object it is, is told as well.
+        for text in world.run(broadcast_from_0_while_others_gather):
+            assert "collectives are mispaired" in text
+        assert world.run(gather, "a", "b", "c") == [["a", "b", "c"]] * 3
+
+
+def broadcast_from_0_while_others_gather(backend: Any) -> str:
+    try:
+        backend.broadcast_object("sent") if backend.rank == 0 else gather(backend, "gathered")
+    except FrameError as error:
+        return str(error)
+    return "not told"
 
 
 def gather(backend: Any, obj: Any) -> Any:
