@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from disteval.worlds.collective_log import read_position
 from disteval.worlds.launchers import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
-from disteval.worlds.rank_files import collective_log_path
+from disteval.worlds.rank_files import rank_file
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ def collectives_left(pid: int, rank: int) -> int:
     """Read from its collective log how many collectives a rank process has left."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     assert len(words) > 3, f"rank {rank} has ended"
-    return read_position(collective_log_path(Path(words[3].decode()), rank)).left
+    return read_position(rank_file(Path(words[3].decode()), rank, "collectives")).left
 
 
 def left_over(pids: Collection[int]) -> list[int]:

@@ -91,15 +91,14 @@ class _ForkLauncher(LocalLauncher):
         super().__init__()
         self._servers = servers
 
-    def start(
-        self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> list[Connection]:
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Have the servers fork a process for each rank."""
         self._log = directory / "launcher.log"
         self._log.touch()
+        environment = outside_environment() | thread_variables(world_size, threads)
         for rank in range(world_size):
             server = self._servers[rank % len(self._servers)]
-            process: Any = server.fork((directory, rank, outside_environment() | environment))
+            process: Any = server.fork((directory, rank, environment))
             self._processes.append(process)
         return []
 

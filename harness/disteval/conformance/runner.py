@@ -32,7 +32,7 @@ from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, No
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
-from disteval.worlds import World, keep
+from disteval.worlds import World
 from disteval.worlds.launchers import get_launcher
 from disteval.worlds.launchers.local import LocalLauncher
 
@@ -101,7 +101,10 @@ def check_backend(
     phases = plan(chosen, sizes, found)
     ranks = sum(job.size for lanes in phases for lane in lanes for job in lane.jobs)
     forks = type(found) is LocalLauncher and ranks >= _RANKS_WORTH_A_SERVER
-    with keep(launcher), ForkServers() if forks else nullcontext() as servers:
+    with (
+        found.kept() if found else nullcontext(),
+        ForkServers() if forks else nullcontext() as servers,
+    ):
         check = _Check(report, cls, partial(start, servers=servers), on_result, servers)
         for lanes in phases:
             run_side_by_side(lanes, check.run, check.stop)

@@ -3,7 +3,7 @@
 from disteval.worlds.attach import exit_now, follow, release, share_cores, why_not_in
 from disteval.worlds.environment import OuterWorld, detect_outer_world
 from disteval.worlds.group import START_SECONDS
-from disteval.worlds.launchers import Launcher, RayLauncher, keep
+from disteval.worlds.launchers import Launcher, RayLauncher
 from disteval.worlds.rank import report_progress, send_note
 from disteval.worlds.world import World, check_world_size
 
@@ -17,7 +17,6 @@ __all__ = [
     "detect_outer_world",
     "exit_now",
     "follow",
-    "keep",
     "release",
     "report_progress",
     "send_note",

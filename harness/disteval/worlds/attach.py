@@ -20,9 +20,6 @@ from disteval.worlds.world import World
 def follow(outer: OuterWorld) -> int:
     """Serve as a rank of the worker group that rank 0 leads, until it dismisses this process.
 
-    Args:
-        outer: The worker group that this process is in.
-
     Returns:
         The exit status with which the leader wants this process to end.
 
@@ -33,12 +30,7 @@ def follow(outer: OuterWorld) -> int:
 
 
 def release(world: World, exit_code: int) -> None:
-    """Dismiss the ranks that somebody else has started; if they are lost, end this process now.
-
-    Args:
-        world: The world that `World.lead` returned.
-        exit_code: The exit status of every rank.
-    """
+    """Dismiss the ranks that `World.lead` leads; if they are lost, end this process now."""
     if world.is_open:
         world.close(exit_code)
     else:
@@ -57,11 +49,9 @@ def exit_now(exit_code: int) -> None:
 
 
 def share_cores(outer: OuterWorld, threads: int | None = None) -> None:
-    """Give this process its share of the host's cores; call it before importing a framework.
+    """Give this process that many computing threads; None stands for its share of the host's cores.
 
-    Args:
-        outer: The worker group that this process is in.
-        threads: Computing threads of each rank; None shares the cores evenly.
+    Call it before a framework is imported.
     """
     os.environ.update(thread_variables(outer.ranks_on_host, threads))
 

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from disteval.contract import BaseDistBackend
+
+T = TypeVar("T")
 
 _RECORD = struct.Struct("<QQ32s")  # entered, left, name of the last one entered
 
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a rank in its sequence of collectives.
-
-    Attributes:
-        entered: Collectives entered so far.
-        left: Collectives left so far.
-        name: The last collective entered; empty before the first.
-    """
+    """The numbers of collectives that a rank has entered and left, and the last one's name."""
 
     entered: int
     left: int
@@ -37,21 +34,19 @@ class Position:
         return self.entered > self.left
 
 
+NOWHERE = Position(0, 0, "")
+
+
 def read_position(path: Path) -> Position:
     """Read the position from a rank's collective log; a rank without a log has entered nothing."""
     if not path.exists() or path.stat().st_size < _RECORD.size:
-        return Position(0, 0, "")
+        return NOWHERE
     entered, left, name = _RECORD.unpack_from(path.read_bytes())
     return Position(entered, left, name.rstrip(b"\0").decode())
 
 
 class LoggedBackend(BaseDistBackend):
-    """A backend that records every collective before it enters it and after it has left it.
-
-    Args:
-        inner: The backend that does the work.
-        path: The file of the collective log; it is created.
-    """
+    """A backend that records every collective before it enters it and after it has left it."""
 
     def __init__(self, inner: BaseDistBackend, path: Path) -> None:
         self.inner = inner
@@ -59,7 +54,6 @@ class LoggedBackend(BaseDistBackend):
         with path.open("r+b") as file:
             self._record = mmap.mmap(file.fileno(), _RECORD.size)
         self._entered = self._left = 0
-        self._name = b""
 
     @property
     def is_initialized(self) -> bool:
@@ -78,28 +72,17 @@ class LoggedBackend(BaseDistBackend):
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """Record and call the inner backend's all-gather."""
-        self._enter(b"all_gather_object")
-        try:
-            return self.inner.all_gather_object(obj)
-        finally:
-            self._leave()
+        return self._logged(b"all_gather_object", self.inner.all_gather_object, obj)
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """Record and call the inner backend's broadcast."""
-        self._enter(b"broadcast_object")
-        try:
-            return self.inner.broadcast_object(obj, src)
-        finally:
-            self._leave()
+        return self._logged(b"broadcast_object", self.inner.broadcast_object, obj, src)
 
-    def _enter(self, name: bytes) -> None:
+    def _logged(self, name: bytes, collective: Callable[..., T], *args: Any) -> T:
         self._entered += 1
-        self._name = name
-        self._write()
-
-    def _leave(self) -> None:
-        self._left += 1
-        self._write()
-
-    def _write(self) -> None:
-        _RECORD.pack_into(self._record, 0, self._entered, self._left, self._name)
+        _RECORD.pack_into(self._record, 0, self._entered, self._left, name)
+        try:
+            return collective(*args)
+        finally:
+            self._left += 1
+            _RECORD.pack_into(self._record, 0, self._entered, self._left, name)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
-from disteval.worlds.channel.messages import Order
+from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
+from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
-from disteval.worlds.postmortem import RankStatus, report
+from disteval.worlds.postmortem import RankStatus, first_line, list_ranks, raised_alike, report
 
 START_SECONDS = 60.0
 """Seconds that ranks get at least to start and to join; imports alone can take many."""
@@ -26,50 +29,41 @@ G = TypeVar("G", bound="WorkerGroup")
 
 
 class WorkerGroup:
-    """Ranks in lock step with their leader: the part of a `World` that knows no backend.
-
-    Args:
-        launcher: How to start the ranks; it serves this group alone.
-        world_size: The number of ranks.
-        environment: Variables to set for the ranks.
-        timeout: Seconds without a reply or a progress message after which an order has failed.
-
-    Attributes:
-        world_size: The number of ranks.
-        timeout: See above.
-
-    Raises:
-        WorldError: Not every rank reported in time; says what is known of each.
-    """
+    """Ranks in lock step with their leader: the part of a `World` that knows no backend."""
 
     def __init__(
-        self, launcher: Launcher, world_size: int, environment: dict[str, str], timeout: float
+        self, launcher: Launcher, world_size: int, threads: int | None, timeout: float
     ) -> None:
         self.world_size = world_size
         self.timeout = timeout
         self._launcher = launcher
-        self._open, self._ended = True, False
+        self._open = True
         self._channel = Channel(world_size)
-        self._directory = launcher.directory()
-        self._output_log = OutputLog(self._directory, world_size)
+        with interrupted_later():
+            self._directory = launcher.directory()
+            output_log = OutputLog(self._directory, world_size)
+            # Also ends ranks that nobody has closed, when Python ends at the latest.
+            parts = (os.getpid(), self._channel, launcher, output_log, self._directory)
+            self._end = weakref.finalize(self, _end, *parts)
+            self._end.atexit = not launcher.attached
         try:
             self._hosts = launcher.prepare(world_size)
             self._channel.listen(self._directory, self._hosts.leader)
-            self._wait_for_ranks(launcher.start(self._directory, world_size, environment))
+            self._start(threads)
         except BaseException:
             self.terminate()
             raise
 
-    def _wait_for_ranks(self, inside: Sequence[Connection]) -> None:
-        seconds = self._start_seconds
-        deadline = time.monotonic() + seconds
+    def _start(self, threads: int | None) -> None:
+        inside = self._launcher.start(self._directory, self.world_size, threads)
+        deadline = time.monotonic() + self._start_seconds
 
         def give_up() -> bool:
             return bool(self._launcher.ended()) or time.monotonic() > deadline
 
         if not self._channel.wait_for_ranks(inside, give_up):
             why = "; ".join(f"process {i}: {how}" for i, how in self._launcher.ended().items())
-            headline = why or f"not every rank started within {seconds:g} s"
+            headline = why or f"not every rank started within {self._start_seconds:g} s"
             ranks = self._examine(Outcome(self.world_size))
             raise WorldError(report(headline, ranks, self._launcher.log()))
 
@@ -101,23 +95,9 @@ class WorkerGroup:
         on_progress: OnProgress | None = None,
         on_note: OnNote | None = None,
     ) -> list[Any]:
-        """Run ``function(rank, arg)`` on each `Rank`.
+        """Run ``function(rank, arg)`` on each `Rank`, as `World.run` does with a user's function.
 
-        Args:
-            what: The order in a few words, for the error.
-            function: Called on every rank; pickled with cloudpickle.
-            args: One argument a rank, in rank order, or no arguments.
-            timeout: Seconds without a reply or progress; None stands for the group's.
-            on_progress: Called with each progress message.
-            on_note: Called with each note.
-
-        Returns:
-            The return value of each rank, in rank order.
-
-        Raises:
-            UsageError: The number of arguments is neither zero nor the world size.
-            WorldError: A rank raised, was lost, or made no progress. Unless all ranks replied, the
-                group can't be used again.
+        ``what`` is the order in a few words, for the error.
         """
         timeout = timeout or self.timeout
         orders = self._pack(function, args)
@@ -131,54 +111,48 @@ class WorkerGroup:
                 self._abandon()
             raise
 
-    def _attempt(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        awaited: Sequence[int],
-        seconds: float,
-    ) -> Outcome:
-        """Run ``function(rank, arg)`` where only the awaited ranks will reply; ends the group."""
-        orders = self._pack(function, args)
-        try:
-            return self._channel.carry_out(orders, seconds, awaited=awaited)
-        finally:
-            self._abandon()
-
     def _pack(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Order]:
         """Pickle all orders before any is sent: an argument that fails leaves the ranks in step."""
         if not self._open:
             raise WorldError("this world is closed, so its ranks take no orders; start another")
         if args and len(args) != self.world_size:
-            raise UsageError(f"{len(args)} arguments were given for {self.world_size} ranks")
-        return self._channel.pack(function, args)
+            count = f"{len(args)} argument{'s were' if len(args) > 1 else ' was'} given"
+            raise UsageError(
+                f"{count} for {self.world_size} ranks, and each rank takes one; repeat an argument "
+                f"that is for all of them: world.run(function, *[argument] * {self.world_size})"
+            )
+        code = packed(function)
+        if not args:
+            return [Order(code, packed(()))] * self.world_size
+        return [Order(code, packed((arg,))) for arg in args]
 
     def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
         """Return the error of an order that not every rank has carried out."""
         ranks = self._examine(outcome)
-        lost = []
+        size, log = self.world_size, ""
+        raised = [f"rank {s.rank} raised {first_line(s.raised)}" for s in ranks if s.raised]
         if outcome.lost:
-            self._launcher.wait_for_log(_LOG_SECONDS)  # mpirun logs how the process ended
-            first = outcome.lost[0]
-            lost = [f"rank {first} was lost ({ranks[first].end})"]
-            if others := [str(rank) for rank in outcome.lost[1:]]:
-                # A launcher that loses one rank ends the others, so the first is to blame.
-                lost.append(f"and then rank{'s' * (len(others) > 1)} {', '.join(others)}")
-        raised = [f"rank {s.rank} raised {s.summary}" for s in ranks if s.raised]
-        late = [str(rank) for rank in outcome.late()]
-        silent = f"no progress for {timeout:g} s on rank{'s' * (len(late) > 1)} {', '.join(late)}"
-        headline = f"{'; '.join(lost or raised or [silent])}; the order was to {what}"
-        text = report(headline, ranks, self._launcher.log())
+            log = self._launcher.log(_LOG_SECONDS)  # mpirun logs how the process ended
+            first, *others = outcome.lost
+            happened = f"rank {first} was lost ({ranks[first].end})"
+            # A launcher that loses one rank ends the others, so the first is to blame.
+            happened += f"; and then {list_ranks(others, size)}" if others else ""
+        elif raised:
+            happened = "; ".join(raised)
+        else:
+            happened = f"no progress for {timeout:g} s on {list_ranks(outcome.late(), size)}"
+        headline = f"{happened}; the order was to {what}"
+        if shared := raised_alike(ranks):
+            headline = f"the order to {what} failed on {list_ranks(range(size), size)}: {shared}"
+        text = report(headline, ranks, log or self._launcher.log())
         return WorldError(text, outcome.exceptions(), in_step=outcome.in_step)
 
     def _examine(self, outcome: Outcome) -> list[RankStatus]:
         """Return the status of each rank, with all that can be seen of it from outside."""
-        ranks = [RankStatus(r, self._channel.hellos.get(r)) for r in range(self.world_size)]
-        for rank, reply in outcome.replies.items():
-            ranks[rank].returned = not reply.trace
-            ranks[rank].raised, ranks[rank].summary = reply.trace, reply.summary
+        hellos, replies = self._channel.hellos, outcome.replies
+        ranks = [RankStatus(r, hellos.get(r), replies.get(r)) for r in range(self.world_size)]
         for rank in outcome.lost:
-            ranks[rank].lost, ranks[rank].end = True, self._launcher.how_lost(rank)
+            ranks[rank].end = self._launcher.how_lost(rank)
         self._launcher.examine(self._directory, ranks)
         return ranks
 
@@ -210,13 +184,8 @@ class WorkerGroup:
 
     def terminate(self) -> None:
         """End every process that was started here at once, and remove the control directory."""
-        if self._ended:
-            return
-        self._open, self._ended = False, True
-        self._channel.close()
-        self._launcher.terminate([hello.pid for hello in self._channel.hellos.values()])
-        self._output_log.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._open = False
+        self._end()
 
     def _close_after(self, error: BaseException) -> None:
         # Ranks that replied can leave in order; after Ctrl-C above all, nobody waits for that.
@@ -233,3 +202,15 @@ class WorkerGroup:
             self.close()
         else:
             self._close_after(error)
+
+
+def _end(
+    leader: int, channel: Channel, launcher: Launcher, output_log: OutputLog, directory: Path
+) -> None:
+    if os.getpid() != leader:  # a fork of the leader, whose ranks are not its own
+        return
+    with interrupted_later():
+        channel.close()
+        launcher.terminate({rank: hello.pid for rank, hello in channel.hellos.items()})
+        output_log.close()
+        shutil.rmtree(directory, ignore_errors=True)

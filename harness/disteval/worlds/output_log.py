@@ -12,7 +12,7 @@ import logging
 import threading
 from pathlib import Path
 
-from disteval.worlds.rank_files import output_path
+from disteval.worlds.rank_files import rank_file
 
 _LOGGER = logging.getLogger("disteval.worlds.ranks")
 _SECONDS = 0.1
@@ -20,15 +20,10 @@ _MOST_BYTES = 1 << 20  # of one rank at one look, and in one line
 
 
 class OutputLog:
-    """Logs the printed lines of all ranks of one world, until it is closed.
-
-    Args:
-        directory: The world's control directory.
-        world_size: The number of ranks.
-    """
+    """Logs the printed lines of all ranks of one world, until it is closed."""
 
     def __init__(self, directory: Path, world_size: int) -> None:
-        self._paths = [output_path(directory, rank) for rank in range(world_size)]
+        self._paths = [rank_file(directory, rank, "out") for rank in range(world_size)]
         self._read = [0] * world_size
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)

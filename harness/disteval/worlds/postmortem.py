@@ -9,13 +9,13 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from disteval.worlds.channel.messages import Hello
-from disteval.worlds.collective_log import Position, read_position
+from disteval.worlds.channel.messages import Hello, Reply
+from disteval.worlds.collective_log import NOWHERE, Position, read_position
 from disteval.worlds.rank import STACK_SIGNAL
-from disteval.worlds.rank_files import collective_log_path, output_path, stack_path
+from disteval.worlds.rank_files import rank_file
 
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
@@ -31,57 +31,62 @@ _OUTPUT_BYTES = 1 << 16
 
 @dataclass
 class RankStatus:
-    """What is known of one rank of a world that failed.
-
-    Attributes:
-        rank: The number of the rank.
-        hello: Its first message; None when it never reported.
-        raised: The text of its traceback, when its order raised.
-        summary: The exception's type and its message's first line, when its order raised.
-        returned: Whether its order returned.
-        lost: Whether its process ended or its connection closed.
-        end: How its process ended, when it is lost.
-        unseen: Why nothing more is known of it; empty where its files could be read.
-        stopped: Whether its process is stopped by a signal.
-        position: Its position in the sequence of collectives.
-        stack: The stacks of its threads, innermost call first.
-        output: The end of its output.
-    """
+    """What is known of one rank of a world that failed."""
 
     rank: int
     hello: Hello | None = None
-    raised: str = ""
-    summary: str = ""
-    returned: bool = False
-    lost: bool = False
-    end: str = ""
-    unseen: str = ""
-    stopped: bool = False
-    position: Position = field(default_factory=lambda: Position(0, 0, ""))
-    stack: str = ""
+    reply: Reply | None = None
+    end: str = ""  # how its process ended, or why its connection closed
+    unseen: str = ""  # why its files could not be read
+    stopped: bool = False  # by a signal
+    position: Position = NOWHERE
+    stack: str = ""  # of all its threads, innermost call first
     output: str = ""
+
+    @property
+    def raised(self) -> str:
+        """The type and message of the exception that it raised, or an empty text."""
+        return self.reply.message if self.reply else ""
 
 
 def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
     """Read the collective logs, stacks and outputs of ranks, before any process is terminated."""
     for status in ranks:
-        status.position = read_position(collective_log_path(directory, status.rank))
-        status.output = _tail(output_path(directory, status.rank))
+        status.position = read_position(rank_file(directory, status.rank, "collectives"))
+        status.output = _tail(rank_file(directory, status.rank, "out"))
         status.stopped = status.hello is not None and _is_stopped(status.hello.pid)
-    pending = [s for s in ranks if s.hello and not (s.lost or s.raised or s.returned)]
+    pending = [s for s in ranks if s.hello and not (s.end or s.reply)]
     asked = [status for status in pending if _ask_for_stack(status)]
     _await_stacks(directory, asked)
 
 
 def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -> str:
-    """Return the post-mortem as text: the headline, a line for each rank, then the evidence."""
+    """Return the post-mortem as text: the headline, a line for each rank, then the evidence.
+
+    Where all ranks have raised alike, the headline says what, and nothing repeats it.
+    """
     last = max(ranks, key=lambda s: s.position.entered).position
-    lines = [headline, *(f"  rank {s.rank}: {_describe(s, last)}" for s in ranks)]
-    lines += _evidence("traceback", {s.rank: s.raised for s in ranks})
-    lines += _evidence("stack", {s.rank: s.stack for s in ranks})
-    lines += _evidence("end of the output", {s.rank: s.output for s in ranks})
+    shared = raised_alike(ranks)
+    lines = [headline]
+    lines += [] if shared else [f"  rank {s.rank}: {_describe(s, last)}" for s in ranks]
+    traces = {s.rank: s.reply.trace.rstrip() for s in ranks if s.reply}
+    lines += _evidence("traceback", {r: t.removesuffix(shared) for r, t in traces.items()}, ranks)
+    lines += _evidence("stack", {s.rank: s.stack for s in ranks}, ranks)
+    lines += _evidence("end of the output", {s.rank: s.output for s in ranks}, ranks)
     lines += _section("end of the launcher's output", _last_lines(launcher_log))
     return "\n".join(lines)
+
+
+def raised_alike(ranks: Sequence[RankStatus]) -> str:
+    """Return the exception that all ranks have raised; an empty text if they differ."""
+    return ranks[0].raised if len({status.raised for status in ranks}) == 1 else ""
+
+
+def list_ranks(ranks: Sequence[int], world_size: int) -> str:
+    """Return the numbers of ranks in words."""
+    if 1 < world_size == len(ranks):
+        return f"all {world_size} ranks"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def exit_text(status: int | None) -> str:
@@ -94,14 +99,12 @@ def exit_text(status: int | None) -> str:
 
 
 def _describe(status: RankStatus, last: Position) -> str:
-    if status.raised:
-        return f"raised {status.summary}"
+    if status.reply is not None:
+        return f"raised {first_line(status.raised)}" if status.raised else "returned"
     if status.hello is None:
         return "never reported to the leader"
-    if status.returned:
-        return "returned"
     where = status.unseen or _whereabouts(status.position, last)
-    if status.lost:
+    if status.end:
         return f"{status.end}; {where}"
     return f"is stopped (SIGSTOP); {where}" if status.stopped else where
 
@@ -147,7 +150,7 @@ def _await_stacks(directory: Path, ranks: Sequence[RankStatus]) -> None:
     while ranks and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         for status in ranks:
-            path = stack_path(directory, status.rank)
+            path = rank_file(directory, status.rank, "stack")
             text = path.read_text(errors="replace") if path.exists() else ""
             # Two equal readings: the stack is complete.
             if text.endswith("\n") and text == before.get(status.rank):
@@ -183,14 +186,19 @@ def _last_lines(text: str) -> str:
     return "\n".join(text.splitlines()[-_OUTPUT_LINES:])
 
 
-def _evidence(what: str, texts: dict[int, str]) -> list[str]:
+def _evidence(what: str, texts: dict[int, str], ranks: Sequence[RankStatus]) -> list[str]:
     """Return a section for each different text, with the ranks that share it in its title."""
     lines = []
     for text in dict.fromkeys(texts.values()):
-        ranks = [str(rank) for rank, other in texts.items() if other == text]
-        lines += _section(f"{what} of rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}", text)
+        sharing = [rank for rank, other in texts.items() if other == text]
+        lines += _section(f"{what} of {list_ranks(sharing, len(ranks))}", text)
     return lines
 
 
 def _section(title: str, text: str) -> list[str]:
     return [f"{title}:", *(f"  {line}" for line in text.rstrip().splitlines())] if text else []
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a message."""
+    return text.partition("\n")[0]

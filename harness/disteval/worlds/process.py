@@ -10,7 +10,7 @@ from pathlib import Path
 
 from disteval.worlds.environment import detect_outer_world
 from disteval.worlds.rank import serve
-from disteval.worlds.rank_files import output_path
+from disteval.worlds.rank_files import rank_file
 
 
 def _redirect_output(path: Path) -> None:
@@ -22,22 +22,14 @@ def _redirect_output(path: Path) -> None:
 
 
 def become_rank(directory: Path, rank: int) -> int:
-    """Let this process serve as one rank of a world until the leader dismisses it.
-
-    Returns:
-        The exit status.
-    """
-    _redirect_output(output_path(directory, rank))
+    """Serve as one rank of a world until the leader dismisses it; return the exit status."""
+    _redirect_output(rank_file(directory, rank, "out"))
     faulthandler.enable()
     return serve(directory, rank)
 
 
 def main() -> int:
-    """Serve as one rank of a world; the arguments are its control directory and the rank.
-
-    Returns:
-        The exit status.
-    """
+    """Serve as one rank of a world; the arguments are its control directory and the rank."""
     directory = Path(sys.argv[1])
     # Under mpirun every rank has the same command, and its number is in the environment.
     outer = detect_outer_world() if len(sys.argv) == 2 else None

@@ -32,7 +32,7 @@ from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
 from disteval.worlds.channel.inbox import Inbox, WatchedInbox
 from disteval.worlds.collective_log import LoggedBackend
-from disteval.worlds.rank_files import collective_log_path, stack_path
+from disteval.worlds.rank_files import rank_file
 
 STACK_SIGNAL = signal.SIGUSR1
 CONNECT_SECONDS = 60.0
@@ -40,18 +40,9 @@ _LEAVE_SECONDS = 60.0
 
 
 class Rank:
-    """The state of one rank between orders.
+    """The state of one rank between orders; its backend is None while it is in no group.
 
     Its methods are the orders that a `World` sends, and the exchange of its `Rendezvous`.
-
-    Args:
-        directory: The world's control directory.
-        rank: The number of this rank.
-        inbox: The messages of the leader.
-        connection: The connection to the leader.
-
-    Attributes:
-        backend: The backend whose group this rank has joined; None while it is in no group.
     """
 
     def __init__(self, directory: Path, rank: int, inbox: Inbox, connection: Connection) -> None:
@@ -59,17 +50,12 @@ class Rank:
         self.rank = rank
         self.backend: BaseDistBackend | None = None
         self._inbox = inbox
-        self._connection = connection
+        self.connection = connection
         self._published = 0
         self._finalize: Callable[[], None] = lambda: None
 
     def load(self, *, backend: str | type[BaseDistBackend], path: list[str]) -> None:
-        """Import a backend; all ranks do it at once, because importing MPI waits for every rank.
-
-        Args:
-            backend: A registered name, or the class.
-            path: Where the leader imports from.
-        """
+        """Import a backend from where the leader does."""
         sys.path.extend(entry for entry in path if entry not in sys.path)
         if isinstance(backend, str):
             get_backend_class(backend)
@@ -83,21 +69,12 @@ class Rank:
     def join(
         self, rendezvous: Rendezvous, *, cls: type[BaseDistBackend], world_size: int
     ) -> tuple[int, int]:
-        """Join the group of a backend.
-
-        Args:
-            rendezvous: What ranks need to find each other.
-            cls: The backend's class.
-            world_size: The number of ranks that join.
-
-        Returns:
-            The rank and the world size that the backend reports.
-        """
+        """Join the group of a backend; return the rank and the world size that it reports."""
         self._published = 0
         cls.init_process(self.rank, world_size, replace(rendezvous, exchange=self))
         self._finalize = cls.finalize_process
         backend = cls()
-        self.backend = LoggedBackend(backend, collective_log_path(self.directory, self.rank))
+        self.backend = LoggedBackend(backend, rank_file(self.directory, self.rank, "collectives"))
         set_group_of_world(self.backend)
         return backend.rank, backend.world_size
 
@@ -129,11 +106,11 @@ class Rank:
             raise UsageError(
                 f"one rank can publish {messages.MAX_KEYS} keys, and {key!r} is one more"
             )
-        messages.send(self._connection, messages.KeyValue(key, value))
+        messages.send(self.connection, messages.KeyValue(key, value))
 
     def lookup(self, key: str, timeout: float) -> str | bytes:
         """See `disteval.contract.Rendezvous.lookup`."""
-        messages.send(self._connection, messages.Question(key))
+        messages.send(self.connection, messages.KeyValue(key))
         deadline = time.monotonic() + timeout
         while True:
             message = self._inbox.get(deadline - time.monotonic())
@@ -143,21 +120,8 @@ class Rank:
                 raise WorldError(f"the leader ended the world while {key!r} was waited for")
             # An answer to an earlier question may come after that question's timeout.
             if isinstance(message, messages.KeyValue) and message.key == key:
+                assert message.value is not None
                 return message.value
-
-    def report_progress(self, done: int, total: int) -> None:
-        """Send the leader a progress message."""
-        messages.send(self._connection, messages.Progress(done, total))
-
-    def send_note(self, value: Any) -> None:
-        """Send the leader a note."""
-        data = messages.packed(value)
-        if len(data) > messages.MAX_NOTE_BYTES:
-            raise UsageError(
-                f"a note of {len(data)} bytes is too large; up to {messages.MAX_NOTE_BYTES} can be "
-                f"sent, for data there is the value that the function returns"
-            )
-        messages.send(self._connection, messages.Note(data))
 
     def carry_out(self, order: messages.Order) -> messages.Reply:
         """Carry out one order; an exception that it raises goes into the reply."""
@@ -167,7 +131,7 @@ class Rank:
             _current.set(self)
             value = messages.packed(function(self, *arguments))
         except Exception as error:
-            return messages.Reply(None, _pickled(error), _traceback(error), _summary(error))
+            return messages.Reply(None, _pickled(error), _traceback(error), _message(error))
         return messages.Reply(value)
 
 
@@ -180,9 +144,8 @@ def report_progress(done: int, total: int) -> None:
     Call it from inside a function that `World.run` runs; it resets the order's deadline. Elsewhere
     it does nothing.
     """
-    rank = _current.get()
-    if rank is not None:
-        rank.report_progress(done, total)
+    if (rank := _current.get()) is not None:
+        messages.send(rank.connection, messages.Progress(done, total))
 
 
 def send_note(value: Any) -> None:
@@ -194,9 +157,15 @@ def send_note(value: Any) -> None:
     Raises:
         UsageError: The value is too large for a note.
     """
-    rank = _current.get()
-    if rank is not None:
-        rank.send_note(value)
+    if (rank := _current.get()) is None:
+        return
+    data = messages.packed(value)
+    if len(data) > messages.MAX_NOTE_BYTES:
+        raise UsageError(
+            f"a note of {len(data)} bytes is too large; up to {messages.MAX_NOTE_BYTES} can be "
+            f"sent, for data there is the value that the function returns"
+        )
+    messages.send(rank.connection, messages.Note(data))
 
 
 def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
@@ -232,7 +201,7 @@ def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
 def _stack_on_signal(directory: Path, rank: int) -> Iterator[None]:
     # faulthandler writes from the signal handler itself: it needs neither the GIL nor the main
     # thread.
-    with stack_path(directory, rank).open("w") as file:
+    with rank_file(directory, rank, "stack").open("w") as file:
         faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
         try:
             yield
@@ -259,13 +228,11 @@ def _pickled(error: Exception) -> bytes | None:
         return None
 
 
-def _summary(error: Exception) -> str:
-    """Return the exception's type and the first line of its message.
-
-    For a SyntaxError, Python shows the place, indented, before that.
-    """
+def _message(error: Exception) -> str:
+    """Return the exception's type and message, without the place that a SyntaxError begins with."""
     lines = "".join(traceback.format_exception_only(error)).splitlines()
-    return next(line for line in lines if line and not line[0].isspace())
+    begin = next(at for at, line in enumerate(lines) if line and not line[0].isspace())
+    return "\n".join(lines[begin:])
 
 
 def _traceback(error: Exception) -> str:

@@ -77,8 +77,7 @@ class World(WorkerGroup):
             launcher.accept(cls)
         self._joined = False
         self._rendezvous_count = 0
-        variables = launcher.thread_variables(world_size, threads)
-        super().__init__(launcher, world_size, variables, timeout)
+        super().__init__(launcher, world_size, threads, timeout)
         try:
             if cls is not None:
                 self.join(cls, backend_timeout)
@@ -141,15 +140,7 @@ class World(WorkerGroup):
             raise
 
     def check_ranks(self, cls: type[BaseDistBackend], found: Sequence[tuple[int, int]]) -> None:
-        """Refuse a backend that numbers the ranks otherwise than their launcher does.
-
-        Args:
-            cls: The backend's class.
-            found: The rank and the world size that the backend reports, on each rank.
-
-        Raises:
-            UsageError: They are not the launcher's; says on which rank.
-        """
+        """Refuse a backend that reports other ranks and world sizes than its launcher gave."""
         for rank, (own, size) in enumerate(found):
             if (own, size) != (rank, self.world_size):
                 raise UsageError(
@@ -214,7 +205,7 @@ class World(WorkerGroup):
     def attempt(
         self, function: Callable[..., Any], *args: Any, awaited: Sequence[int], seconds: float
     ) -> Outcome:
-        """Run ``function(backend, arg)`` on ranks not all of which will reply; closes the world.
+        """Run a function as `run` does where only some ranks will reply, and close the world.
 
         Args:
             function: As for `run`.
@@ -225,7 +216,11 @@ class World(WorkerGroup):
         Returns:
             The replies within that time.
         """
-        return self._attempt(partial(Rank.run, function=function), args, awaited, seconds)
+        orders = self._pack(partial(Rank.run, function=function), args)
+        try:
+            return self._channel.carry_out(orders, seconds, awaited=awaited)
+        finally:
+            self._abandon()
 
 
 def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:

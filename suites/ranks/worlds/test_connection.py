@@ -18,12 +18,10 @@ class Disturbed(launchers.LocalLauncher):
 
     name = "disturbed"
 
-    def start(
-        self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> list[Connection]:
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         found = json.loads(connection.read_address(directory))
         self.stranger = socket.create_connection((found["host"], found["port"]))
-        return super().start(directory, world_size, environment)
+        return super().start(directory, world_size, threads)
 
 
 def test_a_stranger_who_says_nothing_keeps_no_rank_out(monkeypatch: pytest.MonkeyPatch) -> None:

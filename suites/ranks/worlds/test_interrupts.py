@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,3 +94,22 @@ def test_a_rank_that_had_just_been_started_is_ended(monkeypatch: pytest.MonkeyPa
         World(Sockets, 2)
     assert len(started) == 1
     assert not is_running(started[0].pid)
+
+
+@pytest.mark.parametrize(("module", "name"), [(tempfile, "mkdtemp"), (shutil, "rmtree")])
+def test_no_moment_of_ctrl_c_leaves_a_control_directory(
+    module: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = getattr(module, name)
+
+    def press_around(*args: Any, **options: Any) -> Any:
+        press()
+        found = function(*args, **options)
+        press()
+        return found
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module, name, press_around)
+    with pytest.raises(KeyboardInterrupt):
+        World("threads", 2).close()
+    assert list(tmp_path.iterdir()) == []

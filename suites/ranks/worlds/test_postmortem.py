@@ -19,9 +19,9 @@ SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
 
 
-def report_of(function: Any, backend: str = SOCKETS) -> str:
+def report_of(function: Any, *args: Any, backend: str = SOCKETS) -> str:
     with World(backend, 2) as world, pytest.raises(WorldError) as caught:
-        world.run(function, timeout=SHORT)
+        world.run(function, *args * 2, timeout=SHORT)
     return str(caught.value)
 
 
@@ -41,13 +41,40 @@ def evaluate_nonsense(backend: Any) -> None:
     ],
 )
 def test_an_exception_is_summed_up_by_how_its_message_begins(function: Any, summary: str) -> None:
-    report = report_of(function, backend="threads").splitlines()
-    assert report[0].startswith(f"rank 0 raised {summary}; rank 1 raised {summary}; the order")
+    report = report_of(raise_on_0, function, backend="threads").splitlines()
+    assert report[0].startswith(f"rank 0 raised {summary}; the order was to run raise_on_0")
     assert report[1] == f"  rank 0: raised {summary}"
+    assert "in " + function.__name__ in "".join(report)
+
+
+def raise_on_0(backend: Any, function: Any) -> None:
+    if backend.rank == 0:
+        function(backend)
 
 
 def test_the_whole_message_is_in_the_traceback() -> None:
-    assert "  see the manual" in report_of(raise_at_length, backend="threads").splitlines()
+    report = report_of(raise_on_0, raise_at_length, backend="threads")
+    assert "  see the manual" in report.splitlines()
+
+
+@pytest.mark.parametrize("function", [raise_at_length, evaluate_nonsense])
+def test_what_all_ranks_raise_alike_is_said_once(function: Any) -> None:
+    report = report_of(function, backend="threads")
+    whole = "LookupError: the label 11 is none\nlabels go from 0 to 9\nsee the manual"
+    message = whole if function is raise_at_length else "SyntaxError: invalid syntax"
+    headline = f"the order to run {function.__name__} failed on all 2 ranks: {message}"
+    assert report.startswith(f"{headline}\ntraceback of all 2 ranks:\n")
+    for line in message.splitlines():  # evidence is indented
+        assert f"\n  {line}" not in report
+    assert f"in {function.__name__}" in report
+
+
+def test_what_the_only_rank_raises_is_said_once() -> None:
+    with World("non_dist", 1) as world, pytest.raises(WorldError) as caught:
+        world.run(raise_at_length)
+    report = str(caught.value)
+    assert report.startswith("the order to run raise_at_length failed on rank 0: LookupError: the")
+    assert "\n  LookupError" not in report
 
 
 def hang_deafly_on_0(backend: Any) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,7 +135,7 @@ def test_when_all_raise_all_are_named_and_the_world_goes_on(anywhere: str) -> No
 
 def test_a_value_that_cannot_travel_is_an_error_of_its_rank(anywhere: str) -> None:
     with World(anywhere, 2) as world:
-        with pytest.raises(WorldError, match="rank 0 raised TypeError: cannot pickle"):
+        with pytest.raises(WorldError, match="failed on all 2 ranks: TypeError: cannot pickle"):
             world.run(unpicklable)
         assert world.run(gather, 1, 2)[1] == (1, [1, 2])
 
@@ -235,6 +236,21 @@ def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
     assert left_over(pids) == []
 
 
+def test_a_world_that_nobody_closes_leaves_no_directory(tmp_path: Path) -> None:
+    script = (
+        "from disteval.worlds import World\n"
+        "kept = World('threads', 2)\n"
+        "World('threads', 2).run(lambda backend: backend.rank)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        timeout=60,
+        check=True,
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ctrl_c_terminates_every_rank(anywhere: str) -> None:
     script = (
         "from disteval.worlds import World\n"
@@ -264,8 +280,13 @@ def test_a_backend_of_one_process_gives_its_reason() -> None:
 
 
 def test_the_number_of_arguments_must_be_the_world_size() -> None:
-    with World("non_dist", 1) as world, pytest.raises(UsageError, match=r"2 arguments .* 1 ranks"):
-        world.run(gather, 1, 2)
+    with World("threads", 3) as world:
+        with pytest.raises(UsageError, match=r"2 arguments were given for 3 ranks"):
+            world.run(gather, 1, 2)
+        with pytest.raises(UsageError, match=r"^1 argument was given for 3 ranks") as caught:
+            world.run(gather, "same")
+        assert "world.run(function, *[argument] * 3)" in str(caught.value)
+        assert world.run(gather, *["same"] * 3)[0] == (0, ["same"] * 3)
 
 
 def test_ranks_leave_one_group_and_join_another(anywhere: str) -> None:

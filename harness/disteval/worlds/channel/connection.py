@@ -26,11 +26,7 @@ _HANDSHAKE_SECONDS = 10.0
 
 
 def open_listener(directory: Path, host: str) -> tuple[socket.socket, bytes]:
-    """Listen on a free port of ``host``, and write address and key into the control directory.
-
-    Returns:
-        The listening socket and the key, as `accept` takes them.
-    """
+    """Listen on a free port of ``host``, and write address and key into the control directory."""
     key = secrets.token_bytes(32)
     listener = socket.create_server((host, 0), backlog=128)
     found = {"host": host, "port": listener.getsockname()[1], "key": key.hex()}
@@ -129,7 +125,7 @@ def bound_waits(connection: Connection, seconds: float) -> None:
 
 
 def _send_at_once(connection: Connection) -> None:
-    """Send small messages as they come, not after the other end's delayed acknowledgement."""
+    # Small messages would otherwise wait for the other end's delayed acknowledgement.
     with socket.socket(fileno=os.dup(connection.fileno())) as handle:
         handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

@@ -17,21 +17,13 @@ _MAX_WAITING = 16
 
 
 class Inbox:
-    """The inbox of a rank that is a thread of its leader's process.
-
-    Args:
-        connection: The connection to the leader.
-    """
+    """The inbox of a rank that is a thread of its leader's process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next message: None when no message came in time, a dismissal when none can.
-
-        Args:
-            timeout: Seconds; None waits for as long as the leader is there.
-        """
+        """Return the next message; None if no message came in time, a dismissal if none can."""
         try:
             if not self._connection.poll(timeout if timeout is None else max(timeout, 0)):
                 return None
@@ -43,9 +35,7 @@ class Inbox:
 class WatchedInbox(Inbox):
     """The inbox of a rank whose process ends as soon as the leader is gone, even when it hangs.
 
-    Args:
-        connection: The connection to the leader.
-        directory: The control directory, which a killed leader could not remove.
+    It then removes the control directory, which a killed leader could not do.
     """
 
     def __init__(self, connection: Connection, directory: Path) -> None:

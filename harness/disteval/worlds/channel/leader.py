@@ -22,9 +22,7 @@ from disteval.worlds.channel.messages import (
     Note,
     Order,
     Progress,
-    Question,
     Reply,
-    packed,
     receive,
     send,
 )
@@ -42,17 +40,10 @@ _GRACE_SECONDS = 1.0
 
 
 class Channel:
-    """The connections of a leader to its ranks, on which it sends orders and receives replies.
-
-    Args:
-        world_size: The number of ranks.
-
-    Attributes:
-        hellos: The first message of each rank that has reported.
-    """
+    """The connections of a leader to its ranks, on which it sends orders and receives replies."""
 
     def __init__(self, world_size: int) -> None:
-        self.hellos: dict[int, Hello] = {}
+        self.hellos: dict[int, Hello] = {}  # the first message of each rank that has reported
         self._values: dict[str, KeyValue] = {}  # what ranks have published, by key
         self._waiting: dict[str, list[int]] = {}  # the ranks that wait for a key
         self._world_size = world_size
@@ -70,14 +61,9 @@ class Channel:
         self._listener.settimeout(_POLL_SECONDS)
 
     def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
-        """Wait until every rank has reported, or until ``give_up()`` is true.
+        """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
 
-        Args:
-            inside: Connections to the ranks that are threads of this process.
-            give_up: Called several times a second.
-
-        Returns:
-            Whether all ranks have reported.
+        Ranks that are threads of this process have their connections already.
         """
         for connection in inside:
             self._add(receive(connection), connection)
@@ -94,21 +80,6 @@ class Channel:
         self._connections[hello.rank] = connection
         self._selector.register(connection, selectors.EVENT_READ, hello.rank)
 
-    def pack(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Order]:
-        """Pickle the order of each rank; `carry_out` sends them.
-
-        Args:
-            function: Called on every rank with its `Rank`, and its argument.
-            args: One argument a rank in rank order, or no arguments.
-
-        Raises:
-            UsageError: An argument is too large.
-        """
-        code = packed(function)
-        if not args:
-            return [Order(code, packed(()))] * self._world_size
-        return [Order(code, packed((arg,))) for arg in args]
-
     def carry_out(
         self,
         orders: Sequence[Order],
@@ -120,7 +91,7 @@ class Channel:
         """Send each rank its order, and wait for the replies.
 
         Args:
-            orders: One a rank, as `pack` returns them.
+            orders: One a rank, in rank order.
             timeout: Seconds without a reply, a progress message or a note until the deadline.
             on_progress: Called with each progress message.
             on_note: Called with each note.
@@ -174,18 +145,16 @@ class Channel:
         else:
             self._exchange(rank, message)
 
-    def _exchange(self, rank: int, message: KeyValue | Question) -> None:
+    def _exchange(self, rank: int, message: KeyValue) -> None:
         """Take a published value or a question, and answer the ranks whose key is known now."""
-        readers = [rank]
-        if isinstance(message, KeyValue):
+        waiting = self._waiting.setdefault(message.key, [])
+        if message.value is None:
+            waiting.append(rank)
+        else:
             self._values[message.key] = message
-            readers = self._waiting.pop(message.key, [])
-        if message.key not in self._values:
-            self._waiting.setdefault(message.key, []).append(rank)
-            return
-        for reader in readers:
+        while waiting and message.key in self._values:
             with contextlib.suppress(OSError):  # a lost rank is noticed by its missing reply
-                send(self._connections[reader], self._values[message.key])
+                send(self._connections[waiting.pop()], self._values[message.key])
 
     def forget_values(self) -> None:
         """Forget all published values, because the ranks are about to join another group."""

@@ -59,28 +59,21 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Question:
-    """The rank waits for the value of a key."""
-
-    key: str
-
-
-@dataclass(frozen=True)
 class KeyValue:
-    """The value of a key: from the rank that publishes it, and to each rank that waits for it."""
+    """The value of a key; None asks for the value that another rank has published or will."""
 
     key: str
-    value: str | bytes
+    value: str | bytes | None = None
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of an order: a value, or an exception with its traceback and summary as text."""
+    """The result of an order: a value, or an exception with its traceback and message as text."""
 
     value: bytes | None
     error: bytes | None = None
     trace: str = ""
-    summary: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True)

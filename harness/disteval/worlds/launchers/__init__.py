@@ -5,7 +5,6 @@ from disteval.worlds.launchers.base import (
     Launcher,
     ProcessLauncher,
     get_launcher,
-    keep,
     register_launcher,
 )
 from disteval.worlds.launchers.horovodrun import HorovodrunLauncher
@@ -28,7 +27,6 @@ __all__ = [
     "ThreadsLauncher",
     "TorchrunLauncher",
     "get_launcher",
-    "keep",
     "register_launcher",
 ]
 

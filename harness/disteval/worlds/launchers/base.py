@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -75,10 +75,6 @@ class Launcher(ABC):
             UsageError: It can't.
         """
 
-    def thread_variables(self, world_size: int, threads: int | None) -> dict[str, str]:
-        """Return the environment variables that set the computing threads of each rank."""
-        return thread_variables(world_size, threads)
-
     def prepare(self, world_size: int) -> Hosts:
         """Find room for the ranks; `terminate` is called also when this fails.
 
@@ -88,15 +84,13 @@ class Launcher(ABC):
         return Hosts(LOOPBACK, [LOOPBACK] * world_size)
 
     @abstractmethod
-    def start(
-        self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> list[Connection]:
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Have every rank run `disteval.worlds.process.main` with that control directory.
 
         Args:
             directory: The world's control directory.
             world_size: The number of ranks.
-            environment: Variables to set for the ranks.
+            threads: Computing threads of each rank; None shares the cores of a host.
 
         Returns:
             The connections to the ranks that are threads of this process; the others connect by
@@ -112,11 +106,11 @@ class Launcher(ABC):
         """Wait until every process has ended by itself; return False when time ran out."""
 
     @abstractmethod
-    def terminate(self, pids: list[int]) -> None:
+    def terminate(self, pids: Mapping[int, int]) -> None:
         """End every process in bounded time.
 
         Args:
-            pids: The process ids of the ranks, for launchers that start them indirectly.
+            pids: The process id of each rank that has reported.
         """
 
     def how_lost(self, rank: int) -> str:
@@ -127,11 +121,12 @@ class Launcher(ABC):
         """See `disteval.worlds.postmortem.examine`."""
         examine(directory, ranks)
 
-    def wait_for_log(self, seconds: float) -> None:
-        """Wait until the launcher has logged why a rank was lost, if it does that."""
+    def log(self, seconds: float = 0.0) -> str:
+        """Return the output of the launcher, and of the processes before they were ranks.
 
-    def log(self) -> str:
-        """Return the output of the launcher, and of the processes before they were ranks."""
+        Args:
+            seconds: How long to wait until a launcher that logs why a rank was lost has done so.
+        """
         return ""
 
     @classmethod
@@ -161,24 +156,11 @@ def get_launcher(name: str) -> Launcher:
     Raises:
         UsageError: No launcher has that name.
     """
-    return _find_launcher(name)()
-
-
-def keep(name: str | None) -> AbstractContextManager[None]:
-    """Keep resources that the worlds of one launcher can share; None keeps nothing.
-
-    Raises:
-        UsageError: No launcher has that name.
-    """
-    return nullcontext() if name is None else _find_launcher(name).kept()
-
-
-def _find_launcher(name: str) -> type[Launcher]:
     if name not in _launchers:
         raise UsageError(
             f"there is no launcher {name!r}; the known ones are: {', '.join(_launchers)}"
         )
-    return _launchers[name]
+    return _launchers[name]()
 
 
 class ProcessLauncher(Launcher):
@@ -196,11 +178,10 @@ class ProcessLauncher(Launcher):
         """Return variables that the commands themselves need."""
         return {}
 
-    def start(
-        self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> list[Connection]:
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start every process; its output goes to a log until it is a rank."""
         self._log = directory / "launcher.log"
+        environment = self.environment() | thread_variables(world_size, threads)
         (directory / "sys.path").write_text("\n".join(path or str(Path.cwd()) for path in sys.path))
         with self._log.open("wb") as log:
             for command in self.commands(directory, world_size):
@@ -208,7 +189,7 @@ class ProcessLauncher(Launcher):
                 with interrupted_later():
                     process = subprocess.Popen(
                         command,
-                        env=outside_environment() | self.environment() | environment,
+                        env=outside_environment() | environment,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
@@ -217,17 +198,17 @@ class ProcessLauncher(Launcher):
                     self._processes.append(process)
         return []
 
-    def log(self) -> str:
-        """Return the output of the launcher, and of the processes before they were ranks."""
+    def log(self, seconds: float = 0.0) -> str:
+        """See `Launcher.log`."""
         return self._log.read_text(errors="replace") if self._log else ""
 
     def ended(self) -> dict[int, str]:
-        """Return the commands that have ended: their number, and how each ended in words."""
+        """See `Launcher.ended`; the processes are the commands."""
         found = ((i, process.poll()) for i, process in enumerate(self._processes))
         return {i: exit_text(status) for i, status in found if status is not None}
 
     def wait(self, seconds: float) -> bool:
-        """Wait until every process has ended by itself; return False when time ran out."""
+        """See `Launcher.wait`."""
         deadline = time.monotonic() + seconds
         try:
             for process in self._processes:
@@ -236,7 +217,7 @@ class ProcessLauncher(Launcher):
             return False
         return True
 
-    def terminate(self, pids: list[int]) -> None:
+    def terminate(self, pids: Mapping[int, int]) -> None:
         """Terminate every process group, then kill the processes that are left."""
         running = [process.pid for process in self._processes if process.poll() is None]
         for group in running:
@@ -245,7 +226,7 @@ class ProcessLauncher(Launcher):
         if not self.wait(_TERMINATE_SECONDS):
             for group in running:
                 _signal(os.killpg, group, signal.SIGKILL)
-            for pid in pids:
+            for pid in pids.values():
                 _signal(os.kill, pid, signal.SIGKILL)
         self.wait(_KILL_SECONDS)
 
@@ -261,9 +242,10 @@ class CommandLauncher(ProcessLauncher):
         """Return one command; its ranks read their number from what the launcher sets for them."""
         return [[*self.command(world_size), *rank_command(directory)]]
 
-    def wait_for_log(self, seconds: float) -> None:
-        """Wait for the command's end."""
+    def log(self, seconds: float = 0.0) -> str:
+        """See `Launcher.log`; it is complete when the command has ended."""
         self.wait(seconds)
+        return super().log()
 
 
 def rank_command(directory: Path) -> list[str]:

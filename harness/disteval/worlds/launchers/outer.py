@@ -29,11 +29,9 @@ class OuterLauncher(ThreadsLauncher):
         """Create the control directory where the other ranks look for it."""
         return self._outer.create_control_directory()
 
-    def start(
-        self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> list[Connection]:
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the thread of rank 0; the other ranks connect by themselves."""
-        return super().start(directory, 1, environment)
+        return super().start(directory, 1, threads)
 
     def how_lost(self, rank: int) -> str:
         """Return how a rank ended in words; of processes other than this one nothing is known."""

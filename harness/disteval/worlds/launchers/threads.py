@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,10 +25,8 @@ class ThreadsLauncher(Launcher):
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
-    def start(
-        self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> list[Connection]:
-        """Start the threads; the environment is the process's and stays as it is."""
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
+        """Start the threads; each may use as many cores as the process."""
         connections = []
         for rank in range(world_size):
             ours, theirs = Pipe()
@@ -52,7 +51,7 @@ class ThreadsLauncher(Launcher):
         """Say that the rank's thread ended."""
         return "its thread ended"
 
-    def terminate(self, pids: list[int]) -> None:
+    def terminate(self, pids: Mapping[int, int]) -> None:
         """Do nothing: a thread ends when its connection to the leader closes."""
 
 

@@ -45,11 +45,7 @@ def import_ray() -> Any:
 
 @contextlib.contextmanager
 def joined_ray(address: str | None = None) -> Iterator[None]:
-    """Stay in a Ray cluster, so that worlds that follow one another need not each join it.
-
-    Args:
-        address: As for `join`.
-    """
+    """Stay in a Ray cluster, so that worlds that follow one another need not each join it."""
     join(address)
     try:
         yield
@@ -102,11 +98,7 @@ def started_here() -> bool:
 
 
 def bounded(function: Callable[[], object], seconds: float) -> bool:
-    """Call a function that may wait for ever, in a thread of its own.
-
-    Returns:
-        Whether it returned in time.
-    """
+    """Call a function that may wait for ever, in a thread of its own; return if it was in time."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -139,9 +131,7 @@ def _begin(ray: Any, address: str) -> Callable[[], None]:
         ray.shutdown()
         raise
 
-    def end() -> None:
-        ray.shutdown()
-
+    end: Callable[[], None] = ray.shutdown
     return end
 
 

@@ -6,11 +6,11 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
@@ -28,6 +28,8 @@ from disteval.worlds.launchers.ray.node import (
 )
 from disteval.worlds.launchers.ray.room import Room
 from disteval.worlds.postmortem import RankStatus, exit_text
+
+T = TypeVar("T")
 
 _ANSWER_SECONDS = 1.0
 _EXAMINE_SECONDS = 10.0
@@ -81,7 +83,6 @@ class RayLauncher(Launcher):
         self._here = ""  # the leader's node
         self._nodes: list[dict[str, Any]] = []  # each rank's
         self._actors: list[Any] = []
-        self._pids: list[Any] = []
         self._ends: list[Any] = []
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
@@ -97,12 +98,6 @@ class RayLauncher(Launcher):
         if self._gpus is None:
             self._gpus = int(backend.devices == "cuda")
 
-    def thread_variables(self, world_size: int, threads: int | None) -> dict[str, str]:
-        """Return the user's threads; without them `start` gives a rank as many as it has CPUs."""
-        if threads is None and "OMP_NUM_THREADS" in os.environ:
-            return {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}
-        return {} if threads is None else thread_variables(1, threads)
-
     def prepare(self, world_size: int) -> Hosts:
         """Join the cluster, and wait until it has room for the ranks."""
         cluster.join(self._address)
@@ -116,9 +111,7 @@ class RayLauncher(Launcher):
         addresses = [node["NodeManagerAddress"] for node in self._nodes]
         return Hosts(own["NodeManagerAddress"], addresses, shared=False)
 
-    def start(
-        self, directory: Path, world_size: int, environment: dict[str, str]
-    ) -> list[Connection]:
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the actors; the one call of each lasts as long as the world."""
         ray = cluster.import_ray()
         self._name = directory.name
@@ -127,13 +120,15 @@ class RayLauncher(Launcher):
         leader = Leader(directory, read_address(directory), folder, path)
         # Ray hides all GPUs from a rank but its own.
         variables = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-        variables |= environment or thread_variables(1, self._threads(world_size))
+        if threads is None and (chosen := os.environ.get("OMP_NUM_THREADS")):
+            variables["OMP_NUM_THREADS"] = chosen
+        else:
+            variables |= thread_variables(1, threads or self._threads(world_size))
         for rank, node in enumerate(self._nodes):
             options = self._room.options(rank) | {"runtime_env": {"env_vars": variables}}
             actor = ray.remote(RankActor).options(**options).remote(rank)
             nearby = node["NodeID"] == self._here
             self._actors.append(actor)
-            self._pids.append(actor.pid.remote())
             self._ends.append(actor.serve.remote(leader, nearby))
         return []
 
@@ -149,7 +144,7 @@ class RayLauncher(Launcher):
         return {self._ends.index(end): _how_ended(ray, end) for end in ready}
 
     def wait(self, seconds: float) -> bool:
-        """Wait until every actor has ended; return False when time ran out."""
+        """See `Launcher.wait`."""
         count = len(self._ends)
         ray = cluster.import_ray()
         return count == 0 or not ray.wait(self._ends, num_returns=count, timeout=seconds)[1]
@@ -161,77 +156,68 @@ class RayLauncher(Launcher):
             return exit_text(None)
         return f"its Ray node {node['NodeManagerAddress']} does not answer"
 
-    def wait_for_log(self, seconds: float) -> None:
-        """Wait until Ray has found out why an actor is gone."""
+    def log(self, seconds: float = 0.0) -> str:
+        """Return how the actors that have ended did so, as soon as Ray has found that out."""
         cluster.import_ray().wait(self._ends, timeout=seconds)
-
-    def log(self) -> str:
-        """Return how the actors that have ended did so, according to Ray."""
         return "\n".join(f"rank {rank}: {how}" for rank, how in self.ended().items())
 
     def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
         """Examine the ranks of this node, and have the other nodes examine theirs."""
-        ray = cluster.import_ray()
-        answers = []
-        for node in self._other_nodes():
-            there = [status for status in ranks if self._nodes[status.rank] is node]
-            if _answers(node):
-                answers.append((there, _on(node, examine_here).remote(self._name, there)))
-            else:
-                _mark_unseen(there)
-        is_here = [node["NodeID"] == self._here for node in self._nodes]
-        super().examine(directory, [status for status in ranks if is_here[status.rank]])
-        deadline = time.monotonic() + _EXAMINE_SECONDS
-        for there, answer in answers:
-            try:
-                seen = ray.get(answer, timeout=max(0.0, deadline - time.monotonic()))
-            except ray.exceptions.RayError:
-                _mark_unseen(there)
-            else:
-                for status, found in zip(there, seen, strict=True):
-                    vars(status).update(vars(found))
+        of_rank = {status.rank: status for status in ranks}
+        for there, seen in self._ask_other_nodes(examine_here, of_rank, _EXAMINE_SECONDS):
+            for place, status in enumerate(there):
+                if seen is None:
+                    status.unseen = "its node could not be asked what it was doing"
+                else:
+                    vars(status).update(vars(seen[place]))
+        super().examine(directory, [status for status in ranks if self._is_here(status.rank)])
 
-    def terminate(self, pids: list[int]) -> None:
+    def terminate(self, pids: Mapping[int, int]) -> None:
         """Kill every actor, remove its files on other nodes, and remove the placement group."""
         if not self._joined:
             return
-        known = self._known_pids()
-        own = [pid for rank, pid in known.items() if self._nodes[rank]["NodeID"] == self._here]
-        cluster.bounded(lambda: self._terminate_by_ray(known), _TERMINATE_SECONDS)
+        cluster.bounded(lambda: self._terminate_by_ray(pids), _TERMINATE_SECONDS)
         deadline = time.monotonic() + _END_SECONDS
-        for pid in own:
+        for pid in [pid for rank, pid in pids.items() if self._is_here(rank)]:
             kill_rank(pid)  # it may be stopped, or out of Ray's reach
             while is_rank(pid) and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
         self._reset()
         cluster.leave()
 
-    def _terminate_by_ray(self, pids: dict[int, int]) -> None:
-        ray = cluster.import_ray()
+    def _terminate_by_ray(self, pids: Mapping[int, int]) -> None:
         all_ended = self.wait(0)
         for actor in self._actors:
-            ray.kill(actor)
-        tasks = []
-        for node in [] if all_ended else self._other_nodes():
-            there = [pid for rank, pid in pids.items() if self._nodes[rank] is node]
-            if _answers(node):
-                tasks.append(_on(node, clean_up_here).remote(self._name, there))
-        if tasks:
-            ray.wait(tasks, num_returns=len(tasks), timeout=_CLEAN_UP_SECONDS)
+            cluster.import_ray().kill(actor)
+        if not all_ended:
+            self._ask_other_nodes(clean_up_here, pids, _CLEAN_UP_SECONDS)
         self._room.release()
 
-    def _known_pids(self) -> dict[int, int]:
-        """Return the process id of each rank whose actor has reported it."""
-        ray = cluster.import_ray()
-        found = {}
-        for rank, pid in enumerate(self._pids):
-            with suppress(ray.exceptions.RayError):
-                found[rank] = ray.get(pid, timeout=0)
-        return found
+    def _is_here(self, rank: int) -> bool:
+        return bool(self._nodes[rank]["NodeID"] == self._here)
 
-    def _other_nodes(self) -> list[dict[str, Any]]:
-        nodes = {node["NodeID"]: node for node in self._nodes}
-        return [node for name, node in nodes.items() if name != self._here]
+    def _ask_other_nodes(
+        self, function: Callable[..., Any], of_rank: Mapping[int, T], seconds: float
+    ) -> list[tuple[list[T], Any]]:
+        """Call ``function(name, there)`` on each other node, with what belongs to its ranks.
+
+        Returns:
+            For each node what belongs to its ranks, and the answer; None if it gave none in time.
+        """
+        ray = cluster.import_ray()
+        nodes = {node["NodeID"]: node for node in self._nodes if node["NodeID"] != self._here}
+        ranks: dict[str, list[int]] = {name: [] for name in nodes}
+        for rank in filter(lambda rank: not self._is_here(rank), of_rank):
+            ranks[self._nodes[rank]["NodeID"]].append(rank)
+        there = {name: [of_rank[rank] for rank in found] for name, found in ranks.items()}
+        answering = [name for name, node in nodes.items() if _answers(node)]
+        tasks = [_on(nodes[n], function).remote(self._name, there[n]) for n in answering]
+        answers = {}
+        deadline = time.monotonic() + seconds
+        for name, task in zip(answering, tasks, strict=True):
+            with suppress(ray.exceptions.RayError):
+                answers[name] = ray.get(task, timeout=max(0.0, deadline - time.monotonic()))
+        return [(found, answers.get(name)) for name, found in there.items()]
 
     @classmethod
     def kept(cls) -> AbstractContextManager[None]:
@@ -256,11 +242,6 @@ def _answers(node: dict[str, Any]) -> bool:
     except OSError:
         return False
     return True
-
-
-def _mark_unseen(ranks: Sequence[RankStatus]) -> None:
-    for status in ranks:
-        status.unseen = "its node could not be asked what it was doing"
 
 
 def _how_ended(ray: Any, end: Any) -> str:

@@ -27,45 +27,22 @@ _LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Leader:
-    """The description of the leader that each rank gets.
+    """The description of the leader that each rank gets."""
 
-    Attributes:
-        directory: The world's control directory, on the leader's node.
-        address: The address that it listens on, and its key.
-        folder: The folder that it runs in.
-        path: The folders that it imports from.
-    """
-
-    directory: Path
-    address: str
-    folder: str
-    path: list[str]
+    directory: Path  # the world's control directory, on the leader's node
+    address: str  # with its key
+    folder: str  # that it runs in
+    path: list[str]  # that it imports from
 
 
 class RankActor:
-    """An actor whose process is one rank of a world.
-
-    Args:
-        rank: The number of the rank.
-    """
+    """An actor whose process is one rank of a world."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
 
-    def pid(self) -> int:
-        """Return the number of the process on its node."""
-        return os.getpid()
-
     def serve(self, leader: Leader, nearby: bool) -> int:
-        """Carry out the leader's orders until it dismisses this rank.
-
-        Args:
-            leader: The leader's description.
-            nearby: Whether the leader runs on this node.
-
-        Returns:
-            The exit status.
-        """
+        """Carry out the orders of a leader, which may run on this node; return the exit status."""
         sys.path.extend(entry for entry in leader.path if entry not in sys.path)
         if Path(leader.folder).is_dir():
             os.chdir(leader.folder)
@@ -82,12 +59,7 @@ class RankActor:
 
 
 def examine_here(name: str, ranks: Sequence[RankStatus]) -> Sequence[RankStatus]:
-    """Return the statuses of ranks of this node, with what their files and processes show.
-
-    Args:
-        name: The name of the world's directory on this node.
-        ranks: What is known of the ranks.
-    """
+    """Return the statuses of ranks of this node, with what their files and processes show."""
     examine(_directory_here(name), ranks)
     return ranks
 
@@ -117,8 +89,7 @@ def is_rank(pid: int) -> bool:
 def _end_with_node(directory: Path | None) -> None:
     """End this process soon after the raylet that has started it, because Ray may not end it.
 
-    Args:
-        directory: The directory to remove then; None where the leader removes it.
+    The directory is removed then, unless it is None.
     """
     raylet = os.getppid()
 

@@ -16,17 +16,7 @@ _SLICE_SECONDS = 0.5
 
 
 class Room:
-    """A placement group with one bundle a rank.
-
-    Args:
-        cpus: CPUs that each rank reserves; None stands for one, or less where the cluster has fewer
-            CPUs than there are ranks.
-        strategy: Ray's placement strategy.
-        patience: Seconds that the cluster gets to make room.
-
-    Raises:
-        UsageError: An argument makes no sense.
-    """
+    """A placement group with one bundle a rank; see `RayLauncher` for its arguments."""
 
     def __init__(self, cpus: float | None, strategy: str, patience: float) -> None:
         if cpus is not None and cpus < _FINEST:
