@@ -1,14 +1,15 @@
 """Proof that every sample was counted exactly once, in a few bytes for each rank.
 
 Each rank sends the number of samples that it counted and the sum of the 64-bit hashes of their ids.
-Each rank also sums the hashes of one slice of the data set's ids. If a sample is missing or counted
-twice, the two sums differ, except with a probability of 1 in 2**64. The hash is the finaliser of
-SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+If a sample is missing or was counted twice, the totals of all ranks differ from those of the data
+set, except with a probability of 1 in 2**64. The hash is the finaliser of SplitMix64 (Steele, Lea
+and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +28,11 @@ class Certificate(NamedTuple):
 
     Attributes:
         counted: The number of samples that the rank counted.
-        sum_counted: The sum of the hashes of their ids, modulo 2**64.
-        sum_expected: The sum of the hashes of the rank's slice of the data set.
+        mixed: The sum of the hashes of their ids, modulo 2**64.
     """
 
     counted: int
-    sum_counted: int
-    sum_expected: int
+    mixed: int
 
 
 class Coverage:
@@ -55,31 +54,82 @@ class Coverage:
 
     def certificate(self) -> Certificate:
         """Return this rank's part of the proof."""
-        rank, world = self._backend.rank, self._backend.world_size
-        counted = self._ids()
-        first, last = (self._size * r // world for r in (rank, rank + 1))
-        expected = sum(
-            _mixed_sum(np.arange(start, min(start + _SLICE, last)))
-            for start in range(first, last, _SLICE)
-        )
-        return Certificate(len(counted), _mixed_sum(counted), expected & _MASK)
+        return certify(self._ids())
 
     def check(self, certificates: Sequence[Certificate]) -> None:
-        """Compare all ranks' certificates; every rank must call it.
+        """Compare all ranks' certificates with the data set; every rank must call it.
 
         Raises:
             CoverageError: On every rank, when a sample was missed or counted more than once. Only
                 then the ids are gathered, to name the samples.
         """
-        counted = sum(sent.counted for sent in certificates)
-        found = sum(sent.sum_counted for sent in certificates) & _MASK
-        expected = sum(sent.sum_expected for sent in certificates) & _MASK
-        if counted != self._size or found != expected:
-            gathered = self._backend.all_gather_object(self._ids())
-            raise CoverageError(_what_is_wrong(np.concatenate(gathered), self._size))
+        if not prove(certificates, self._size):
+            ids = np.concatenate(self._backend.all_gather_object(self._ids()))
+            raise CoverageError(
+                f"the samples were not counted exactly once: {len(ids)} were counted of "
+                f"{self._size}; {describe_faults(ids, self._size)}. "
+                f"Look at how samples are distributed over ranks"
+            )
 
     def _ids(self) -> npt.NDArray[np.int64]:
         return np.concatenate([np.zeros(0, np.int64), *self._counted])
+
+
+def certify(ids: npt.NDArray[np.int64]) -> Certificate:
+    """Return the certificate of a rank that counted the samples with these ids."""
+    return Certificate(len(ids), _mixed_sum(ids))
+
+
+def prove(certificates: Sequence[Certificate], size: int) -> bool:
+    """Return whether all ranks together counted each id from 0 to ``size - 1`` exactly once."""
+    if sum(sent.counted for sent in certificates) != size:
+        return False
+    return sum(sent.mixed for sent in certificates) & _MASK == _expected(size)
+
+
+def describe_faults(ids: npt.NDArray[np.int64], size: int | None) -> str:
+    """Say which samples are missing, repeated or not in the data set; up to five of each kind.
+
+    Args:
+        ids: The ids that all ranks counted.
+        size: The number of samples in the data set; None if only repeated ids are faults.
+
+    Returns:
+        The faults, separated by semicolons; nothing if each id was counted once.
+    """
+    distinct, times = np.unique(ids, return_counts=True)
+    outside = np.zeros(len(distinct), dtype=bool)
+    missing, some_missing = 0, distinct[:0]
+    if size is not None:
+        outside = (distinct < 0) | (distinct >= size)
+        missing = size - int(np.count_nonzero(~outside))
+        # Among so many ids, so many are missing; the size may be too large for an array.
+        first = np.arange(min(size, len(distinct) + _NAMED))
+        some_missing = np.setdiff1d(first, distinct)
+    repeated = distinct[(times > 1) & ~outside]
+    found = [
+        _some("missing", missing, some_missing),
+        _some("counted more than once", len(repeated), repeated),
+        _some("not in the data set", int(outside.sum()), distinct[outside]),
+    ]
+    return "; ".join(filter(None, found))
+
+
+def name_some(ids: npt.NDArray[np.int64], count: int | None = None) -> str:
+    """List the first ids, and show by an ellipsis that there are more."""
+    more = ", …" if (len(ids) if count is None else count) > _NAMED else ""
+    return ", ".join(map(str, ids[:_NAMED])) + more
+
+
+def _some(what: str, count: int, ids: npt.NDArray[np.int64]) -> str:
+    return f"{count} {what} ({name_some(ids, count)})" if count else ""
+
+
+@lru_cache(maxsize=8)
+def _expected(size: int) -> int:
+    slices = range(0, size, _SLICE)
+    sums = (_mixed_sum(np.arange(at, min(at + _SLICE, size))) for at in slices)
+    return sum(sums) & _MASK
 
 
 def _mixed_sum(ids: npt.NDArray[np.int64]) -> int:
@@ -89,24 +139,3 @@ def _mixed_sum(ids: npt.NDArray[np.int64]) -> int:
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
     return int(mixed.sum(dtype=np.uint64))
-
-
-def _what_is_wrong(ids: npt.NDArray[np.int64], size: int) -> str:
-    inside = (ids >= 0) & (ids < size)
-    times = np.bincount(ids[inside], minlength=size)
-    found = [
-        _some("missing", np.flatnonzero(times == 0)),
-        _some("counted more than once", np.flatnonzero(times > 1)),
-        _some("not in the data set", np.unique(ids[~inside])),
-    ]
-    return (
-        f"the samples were not counted exactly once: {len(ids)} were counted of {size}; "
-        f"{'; '.join(filter(None, found))}. Look at how samples are distributed over ranks"
-    )
-
-
-def _some(what: str, ids: npt.NDArray[np.int64]) -> str:
-    if not len(ids):
-        return ""
-    more = ", …" if len(ids) > _NAMED else ""
-    return f"{len(ids)} {what} ({', '.join(map(str, ids[:_NAMED]))}{more})"

@@ -4,6 +4,7 @@ from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.confusion import ConfusionMatrix
 from disteval.metrics.group import MetricGroup
+from disteval.metrics.ids import SampleRows
 from disteval.metrics.mean import CrossEntropy, Mean
 from disteval.metrics.ranking import AUROC, AveragePrecision
 from disteval.metrics.summable import SummableMetric
@@ -18,6 +19,7 @@ __all__ = [
     "CrossEntropy",
     "Mean",
     "MetricGroup",
+    "SampleRows",
     "SummableMetric",
     "from_torchmetrics",
 ]

@@ -62,13 +62,14 @@ class Accuracy(SummableMetric):
         self.counts = counts
         self._keys = _keys(self.topk, self.thrs)
 
-    def add(self, predictions: Any, labels: Any) -> None:
+    def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.
 
         Args:
             predictions: Scores of shape (N, C), real numbers of any dtype; or predicted labels of
                 shape (N,), which are right for every k where they equal the label.
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
+            ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
             UsageError: The shapes do not fit, a k is greater than C, a label is not a class, or
@@ -81,7 +82,7 @@ class Accuracy(SummableMetric):
             )
         check_paired(predictions, labels)
         if len(shape) == 1:
-            self._append(_packed(self._compare(predictions, class_indices(labels))))
+            self._append(_packed(self._compare(predictions, class_indices(labels))), ids)
             return
         classes = shape[1]
         if max(self.topk) > classes:
@@ -92,9 +93,9 @@ class Accuracy(SummableMetric):
         true = class_indices(labels, classes)
         ranks, own = rank_labels(predictions, true)
         if is_on_host(predictions):
-            self._append(self._verdicts(ranks, own))
+            self._append(self._verdicts(ranks, own), ids)
         else:
-            self._append_later(len(true), lambda: self._verdicts(ranks, own))
+            self._append_later(len(true), lambda: self._verdicts(ranks, own), ids)
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
         """Count the right samples for each key: int64 of shape (keys,)."""

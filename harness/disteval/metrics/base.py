@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Literal, TypeVar
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import joining_backend
-from disteval.errors import RankError, UsageError, describe_error
+from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.metrics.columns import pack, unpack
+from disteval.metrics.ids import Ids, check_all_or_none, merge
 
 T = TypeVar("T")
 _ABSENT: Any = object()
@@ -20,10 +21,10 @@ _ABSENT: Any = object()
 class BaseMetric(ABC):
     """A metric that accumulates one entry for each sample and computes over all ranks' entries.
 
-    A subclass defines two methods: `add`, which appends one entry for each sample to
-    ``self._results``; and `compute_metric`, which turns the entries of all samples, in the order of
-    the data set, into the result. Entries of one simple type travel as arrays, others as objects.
-    Every rank receives all entries, so prefer `SummableMetric` if the result follows from sums.
+    A subclass defines two methods: `add`, which passes one entry for each sample to `_extend`; and
+    `compute_metric`, which turns the entries of all samples, in the order of the data set, into the
+    result. Entries of one simple type travel as arrays, others as objects. Every rank receives all
+    entries, so prefer `SummableMetric` if the result follows from sums.
 
     The interface follows mmeval's ``BaseMetric``. Unlike in mmeval 0.2.1, shards of unequal length
     lose no samples, a ``size`` of more samples than were added is an error at any world size, and
@@ -70,7 +71,14 @@ class BaseMetric(ABC):
 
     @abstractmethod
     def add(self, *args: Any, **kwargs: Any) -> None:
-        """Append one entry for each sample to ``self._results``."""
+        """Add a batch.
+
+        Every metric of this package takes ``ids``, the global numbers of the samples: an integer
+        from 0 up for each row, as an array of any framework; or `SampleRows`, if a sample has
+        several rows. With ids, `compute` counts each sample once, wherever and however often it was
+        added. Each id takes 16 bytes of memory. Ids are given for every batch on every rank, or for
+        none.
+        """
 
     @abstractmethod
     def compute_metric(self, results: list[Any]) -> Any:
@@ -79,58 +87,86 @@ class BaseMetric(ABC):
     def reset(self) -> None:
         """Remove every entry."""
         self._results = self._fresh()
+        self._ids = Ids()
 
     def compute(self, size: int | None = None) -> Any:
         """Compute over every rank's entries; every rank must call it.
 
+        With ids, each id counts once: repeated samples are dropped, and entries are put in the
+        order of their ids.
+
         Args:
-            size: The samples in the data set. Entries beyond it are padding that a sampler added,
-                and are dropped. None keeps all entries.
+            size: The number of samples in the data set. With ids, it is proved that all ranks
+                together added each id from 0 to ``size - 1``. Without ids, only the number of
+                entries is known: those beyond ``size`` are dropped, which is right if a sampler
+                put padding at the end. None keeps all entries, or every id.
 
         Returns:
             The value that `compute_metric` returned on rank 0, on every rank.
 
         Raises:
-            UsageError: On every rank, when ``size`` is negative or more than was added.
+            UsageError: On every rank, when ``size`` is negative, fewer entries were added without
+                ids, or only some ranks gave ids.
+            CoverageError: On every rank, when a sample is missing, an id is not in the data set, or
+                samples with equal ids have different entries.
             RankError: On every rank, when a rank's entries can't be sent or rank 0 can't compute.
         """
         backend = self.dist_backend
-        shards = backend.all_gather_object((size, len(self._results), *pack(self._results)))
-        check_sizes([given for given, _, _, _ in shards])
-        check_collected(size, sum(length for _, length, _, _ in shards))
-        return self._compute_on_rank_0(backend, [packed for _, _, *packed in shards], size)
+        mine = (size, len(self._results), self._ids.sent(), *pack(self._results))
+        shards = backend.all_gather_object(mine)
+        check_sizes([given for given, *_ in shards])
+        lengths = [length for _, length, *_ in shards]
+        ids = [sent for _, _, sent, *_ in shards]
+        if not check_all_or_none(lengths, ids):
+            check_collected(size, sum(lengths))
+            ids = []
+        return self._compute_on_rank_0(backend, [packed for _, _, _, *packed in shards], ids, size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute over these samples alone; entries that were added before stay as they were.
 
         Takes the arguments of `add`; every rank must call it.
         """
-        kept = self._results
-        self._results = self._fresh()
+        kept = self._results, self._ids
+        self.reset()
         try:
             self.add(*args, **kwargs)
             return self.compute()
         finally:
-            self._results = kept
+            self._results, self._ids = kept
+
+    def _extend(self, entries: Iterable[Any], ids: Any = None) -> None:
+        """Add one entry for each row, and the ids that `add` was given."""
+        entries = list(entries)
+        checked = self._ids.check(ids, len(entries), len(self._results))
+        self._results.extend(entries)
+        self._ids.add(checked)
 
     def _fresh(self) -> Any:
         """Return an empty container of entries."""
         return []
 
     def _compute_on_rank_0(
-        self, backend: BaseDistBackend, shards: list[Any], size: int | None
+        self, backend: BaseDistBackend, shards: list[Any], ids: list[Any], size: int | None
     ) -> Any:
-        outcome: tuple[Any, str | None] = (None, None)
+        outcome: tuple[Any, str | CoverageError | None] = (None, None)
         cause: Exception | None = None
         if backend.rank == 0:
             try:
                 entries = [unpack(form, packed) for form, packed in shards]
-                results = _in_order(entries, self.dist_collect_mode)[:size]
+                if ids:
+                    results = merge(entries, ids, size)
+                else:
+                    results = _in_order(entries, self.dist_collect_mode)[:size]
                 outcome = (self.compute_metric(results), None)
+            except CoverageError as error:
+                outcome = (None, error)
             except Exception as error:  # the other ranks wait for the broadcast
                 cause = error
                 outcome = (None, describe_error(error))
         value, failure = backend.broadcast_object(outcome, src=0)
+        if isinstance(failure, CoverageError):
+            raise failure
         if failure is not None:
             raise RankError(0, f"could not compute {type(self).__name__}: {failure}") from cause
         return value

@@ -56,13 +56,14 @@ class ConfusionMatrix(SummableMetric):
         self.num_classes = check_count("num_classes", num_classes)
         self._dtype = np.min_scalar_type(self.num_classes - 1)
 
-    def add(self, predictions: Any, labels: Any) -> None:
+    def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.
 
         Args:
             predictions: Scores of shape (N, C), real numbers of any framework and dtype; or
                 predicted classes of shape (N,).
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
+            ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
             UsageError: The shapes do not fit, or a label or prediction is not a class. Nothing was
@@ -80,7 +81,7 @@ class ConfusionMatrix(SummableMetric):
                 f"predictions must be scores of shape (N, {self.num_classes}) or classes of shape "
                 f"(N,), not {scores.shape}"
             )
-        self._append(np.stack([true, predicted], axis=1).astype(self._dtype))
+        self._append(np.stack([true, predicted], axis=1).astype(self._dtype), ids)
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
         """Count the samples of each true and predicted class: int64 of shape (C, C)."""

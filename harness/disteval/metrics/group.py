@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 from disteval.contract import BaseDistBackend
@@ -43,8 +44,20 @@ class MetricGroup:
         for metric in self._metrics.values():
             metric.reset()
 
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch to every metric."""
+    def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
+        """Add a batch to every metric, with the samples' ids if any, see `BaseMetric.add`.
+
+        Raises:
+            UsageError: There are ids, but a metric takes none. Nothing was added.
+        """
+        if ids is not None:
+            kwargs["ids"] = ids
+            for name, metric in self._metrics.items():
+                if "ids" not in signature(metric.add).parameters:
+                    raise UsageError(
+                        f"the metric {name!r} takes no ids; give {type(metric).__name__}.add a "
+                        f"parameter ids, and pass it to _append or _extend"
+                    )
         for metric in self._metrics.values():
             metric.add(*args, **kwargs)
 

@@ -39,19 +39,20 @@ class Mean(_ExactMean):
 
     _name = "mean"
 
-    def add(self, values: Any) -> None:
+    def add(self, values: Any, *, ids: Any = None) -> None:
         """Add a batch.
 
         Args:
             values: Shape (N,), real numbers of any framework and dtype. Integers must be from
                 -2**53 to 2**53.
+            ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
             UsageError: The shape is not (N,), as for a loss that was averaged over the batch
                 (torch's losses need ``reduction="none"``); or float64 can't hold a value exactly.
                 Nothing was added.
         """
-        self._append(float64_of(values, "values"))
+        self._append(float64_of(values, "values"), ids)
 
 
 class CrossEntropy(_ExactMean):
@@ -66,12 +67,13 @@ class CrossEntropy(_ExactMean):
 
     _name = "cross_entropy"
 
-    def add(self, predictions: Any, labels: Any) -> None:
+    def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.
 
         Args:
             predictions: Logits of shape (N, C), real numbers of any framework and dtype.
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
+            ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
             UsageError: The shapes do not fit, or a label is not a class. Nothing was added.
@@ -84,7 +86,7 @@ class CrossEntropy(_ExactMean):
             )
         check_paired(logits, labels)
         true = class_indices(labels, logits.shape[1])
-        self._append(_cross_entropies(logits.astype(np.float64), true))
+        self._append(_cross_entropies(logits.astype(np.float64), true), ids)
 
 
 def _cross_entropies(

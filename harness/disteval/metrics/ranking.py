@@ -23,13 +23,14 @@ class _Ranking(BaseMetric):
 
     _name: ClassVar[str]
 
-    def add(self, predictions: Any, labels: Any) -> None:
+    def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.
 
         Args:
             predictions: The scores of the positive class, shape (N,) or (N, 1), real numbers of any
                 framework and dtype. Integers must be from -2**53 to 2**53.
             labels: 1 for a positive sample, 0 for a negative one; shape (N,) or (N, 1).
+            ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
             UsageError: The shapes do not fit, a label is not 0 or 1, or float64 can't hold a score
@@ -40,7 +41,7 @@ class _Ranking(BaseMetric):
             predictions = to_numpy(predictions)[:, 0]
         scores = float64_of(predictions, "predictions")
         true = class_indices(labels, 2)
-        self._results.extend(zip(scores.tolist(), true.tolist(), strict=True))
+        self._extend(zip(scores.tolist(), true.tolist(), strict=True), ids)
 
     def compute_metric(self, results: list[Any]) -> dict[str, float]:
         """Compute over the (score, label) pairs of all samples, in any order.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -14,8 +16,10 @@ import numpy.typing as npt
 
 from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend
+from disteval.coverage import Certificate, prove
 from disteval.errors import RankError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
+from disteval.metrics.ids import Numbers, Once, check_all_or_none
 
 Sums = npt.NDArray[Any]
 """Exact sums: an array of int64, or of Python integers (dtype object) where int64 is too small."""
@@ -23,14 +27,17 @@ Sums = npt.NDArray[Any]
 Bring = Callable[[], npt.NDArray[Any]]
 """Waits for rows that a device is computing, and returns them."""
 
+_Keep = int | Once
+"""The rows of a rank to sum: so many from the beginning, or those of samples that count once."""
+
 
 class SummableMetric(BaseMetric):
     """A metric that keeps a compact column of rows, and whose result follows from sums over it.
 
-    A subclass defines three methods: `add`, which passes one row for each sample to `_append`;
-    `sums_of`, which sums rows exactly, so that the sums of parts add up to the sums of the whole;
-    and `from_sums`. Each rank drops its own padding and sends its sums. All metrics that are
-    computed together share one collective.
+    A subclass defines three methods: `add`, which passes one row for each sample, and the ids, to
+    `_append`; `sums_of`, which sums rows exactly, so that the sums of parts add up to the sums of
+    the whole; and `from_sums`. Each rank drops its own padding and sends its sums. All metrics that
+    are computed together share one collective.
     """
 
     _results: Column
@@ -44,7 +51,7 @@ class SummableMetric(BaseMetric):
 
     @abstractmethod
     def from_sums(self, sums: Sums, size: int) -> Any:
-        """Turn the sums over all ``size`` samples, 1 or more, into the result; on every rank."""
+        """Turn the sums over all ``size`` rows, 1 or more, into the result; on every rank."""
 
     def compute_metric(self, results: Any) -> Any:
         """Compute over the rows of all samples."""
@@ -55,23 +62,29 @@ class SummableMetric(BaseMetric):
         """Compute over every rank's samples with one small collective; every rank must call it.
 
         It takes two collectives if ``size`` drops samples and the ranks do not hold equally many.
-        See `BaseMetric.compute`.
+        With ids it takes three, of which one carries 8 bytes for each sample, unless all ranks
+        together added each sample of ``size`` once. See `BaseMetric.compute`.
         """
         return compute_together(self.dist_backend, [self], size)[0][0]
 
-    def _append(self, column: npt.NDArray[Any]) -> None:
-        """Add one row for each sample."""
+    def _append(self, column: npt.NDArray[Any], ids: Any = None) -> None:
+        """Add one row for each sample, and the ids that `add` was given."""
+        checked = self._ids.check(ids, len(column), len(self._results))
         self._results.settle()
         self._results.append(column, self.sums_of(column))
+        self._ids.add(checked)
 
-    def _append_later(self, length: int, bring: Bring) -> None:
+    def _append_later(self, length: int, bring: Bring, ids: Any = None) -> None:
         """Add rows that a device is still computing.
 
         Args:
             length: The number of rows.
             bring: Waits for the rows and returns them, in the host's memory.
+            ids: The ids that `add` was given.
         """
+        checked = self._ids.check(ids, length, len(self._results))
         self._results.append_later(length, bring, self.sums_of)
+        self._ids.add(checked)
 
     def _fresh(self) -> Any:
         return Column()
@@ -107,8 +120,8 @@ class Column:
         self, length: int, bring: Bring, sums_of: Callable[[npt.NDArray[Any]], Sums]
     ) -> None:
         """Add ``length`` rows that ``bring`` returns; the oldest pending rows are brought first."""
+        self.settle(_PENDING - 1)
         self._pending.append((length, bring, sums_of))
-        self.settle(_PENDING)
 
     def settle(self, most: int = 0) -> None:
         """Bring pending rows until no more than ``most`` batches are pending."""
@@ -120,22 +133,48 @@ class Column:
             self._pending.popleft()
             self.append(chunk, sums)
 
-    def sums(self, keep: int, metric: SummableMetric) -> Sums | None:
-        """Sum the first ``keep`` rows, or subtract the sums of the others if these are fewer.
+    def rows(self) -> npt.NDArray[Any]:
+        """Return all rows."""
+        self.settle()
+        self._chunks = [np.concatenate(self._chunks)] if self._chunks else [np.zeros(0)]
+        return self._chunks[0]
+
+    def digests(self, lengths: Numbers, samples: Numbers) -> npt.NDArray[np.uint64]:
+        """Return a hash of the rows of some samples, the same for equal numbers.
+
+        Args:
+            lengths: The number of rows of each sample.
+            samples: The positions of the samples.
+        """
+        rows = self.rows()
+        if rows.dtype.kind == "f":
+            rows = np.where(np.isnan(rows), np.nan, rows) + 0.0  # one NaN and one zero
+        ends = np.cumsum(lengths)
+        found = [rows[ends[i] - lengths[i] : ends[i]].tolist() for i in samples]
+        hashes = [blake2b(pickle.dumps(each), digest_size=8).digest() for each in found]
+        return np.frombuffer(b"".join(hashes), dtype=np.uint64)
+
+    def sums(self, keep: int | npt.NDArray[np.bool_], metric: SummableMetric) -> Sums | None:
+        """Sum the rows to keep, or subtract the sums of the others if these are fewer.
+
+        Args:
+            keep: The number of rows to keep from the beginning, or whether to keep each row.
+            metric: The metric that sums rows.
 
         Returns:
             The sums; None if no row is kept.
         """
         self.settle()
-        if keep == 0 or self._sums is None:
+        kept: Any = keep if isinstance(keep, np.ndarray) else slice(keep)
+        dropped: Any = ~keep if isinstance(keep, np.ndarray) else slice(keep, None)
+        count = int(np.count_nonzero(keep)) if isinstance(keep, np.ndarray) else keep
+        if count == 0 or self._sums is None:
             return None
-        if keep == self._length:
+        if count == self._length:
             return self._sums
-        rows = np.concatenate(self._chunks)
-        self._chunks = [rows]
-        if keep > self._length // 2:
-            return self._sums - metric.sums_of(rows[keep:])
-        return metric.sums_of(rows[:keep])
+        if count > self._length // 2:
+            return self._sums - metric.sums_of(self.rows()[dropped])
+        return metric.sums_of(self.rows()[kept])
 
 
 class _Offer(NamedTuple):
@@ -146,12 +185,16 @@ class _Offer(NamedTuple):
         sums: The sums of the samples that count if shards are padded as samplers do it.
         whole: The sums of all of the rank's samples, if these are more.
         failure: The error of a rank that could not sum.
+        certificate: The proof of coverage, if the samples have ids.
+        digests: A hash of each sample whose id occurs more than once, if repeated ones are dropped.
     """
 
     length: int
     sums: Any = None
     whole: Any = None
     failure: str | None = None
+    certificate: Any = None
+    digests: Any = None
 
 
 def compute_together(
@@ -180,35 +223,65 @@ def compute_together(
     # third of the time of `compute` on two ranks.
     world, rank = backend.world_size, backend.rank
     known = size if is_count(size, 0) else None
-    assumed = [_assumed(len(m._results), rank, world, m, known) for m in metrics]
-    sent = backend.all_gather_object((size, note, _offers(metrics, assumed)))
+    keep: list[_Keep] = [_assumed(m, len(m._results), rank, world, known) for m in metrics]
+    sent = backend.all_gather_object((size, note, _offers(metrics, keep, rank)))
     check_sizes([given for given, _, _ in sent])
     gathered = _by_metric(metrics, [offers for _, _, offers in sent])
-    counted = []
-    for metric, offers in zip(metrics, gathered, strict=True):
-        lengths = [offer.length for offer in offers]
-        check_collected(size, sum(lengths))
-        counted.append(_counted(lengths, metric, size))
+    counted = [_counted(*each, size) for each in zip(metrics, gathered, strict=True)]
     sums = [_chosen(*each, size) for each in zip(metrics, gathered, counted, strict=True)]
     if None in sums:  # on every rank alike, because all ranks gathered the same
-        again = backend.all_gather_object(_offers(metrics, [counts[rank] for counts in counted]))
-        sums = [[offer.sums for offer in offers] for offers in _by_metric(metrics, again)]
-    results = [_result(*each) for each in zip(metrics, sums, map(sum, counted), strict=True)]
+        once = _by_id(backend, metrics, counted, size)
+        keep = [once[i] if counts is None else counts[rank] for i, counts in enumerate(counted)]
+        gathered = _by_metric(metrics, backend.all_gather_object(_offers(metrics, keep, rank)))
+        for i, decided in once.items():
+            decided.compare(np.concatenate([offer.digests for offer in gathered[i]]))
+            counted[i] = [offer.length for offer in gathered[i]]
+        sums = [[offer.sums for offer in offers] for offers in gathered]
+    results = [
+        _result(metric, parts, sum(counts or []))
+        for metric, parts, counts in zip(metrics, sums, counted, strict=True)
+    ]
     return results, [sent_note for _, sent_note, _ in sent]
 
 
-def _offers(metrics: Sequence[SummableMetric], keep: Sequence[int]) -> list[tuple[Any, ...]]:
-    return [tuple(_offer(metric, count)) for metric, count in zip(metrics, keep, strict=True)]
+def _by_id(
+    backend: BaseDistBackend,
+    metrics: Sequence[SummableMetric],
+    counted: Sequence[list[int] | None],
+    size: int | None,
+) -> dict[int, Once]:
+    """Gather the ids of metrics whose repeated samples have to be dropped, and decide which count.
+
+    Returns:
+        The decision for each of these metrics, by its place in ``metrics``.
+    """
+    undecided = [i for i, counts in enumerate(counted) if counts is None]
+    if not undecided:
+        return {}
+    shards = backend.all_gather_object([metrics[i]._ids.all() for i in undecided])
+    return {i: Once(ids, size) for i, *ids in zip(undecided, *shards, strict=True)}
 
 
-def _offer(metric: SummableMetric, keep: int) -> _Offer:
-    length = len(metric._results)
+def _offers(
+    metrics: Sequence[SummableMetric], keep: Sequence[_Keep], rank: int
+) -> list[tuple[Any, ...]]:
+    return [tuple(_offer(*each, rank)) for each in zip(metrics, keep, strict=True)]
+
+
+def _offer(metric: SummableMetric, keep: _Keep, rank: int) -> _Offer:
+    column, ids = metric._results, metric._ids
+    length = len(column)
     try:
-        sums = _sendable(metric._results.sums(keep, metric))
-        whole = _sendable(metric._results.sums(length, metric)) if keep < length else None
+        if isinstance(keep, Once):
+            rows = np.repeat(keep.kept(rank), ids.all_rows())
+            digests = column.digests(ids.all_rows(), keep.repeated(rank))
+            sums = _sendable(column.sums(rows, metric))
+            return _Offer(int(np.count_nonzero(rows)), sums, digests=digests)
+        sums = _sendable(column.sums(keep, metric))
+        whole = _sendable(column.sums(length, metric)) if keep < length else None
     except Exception as error:  # the other ranks wait in the collective
         return _Offer(length, failure=describe_error(error))
-    return _Offer(length, sums, whole)
+    return _Offer(length, sums, whole, certificate=ids.certificate())
 
 
 def _sendable(sums: Sums | None) -> Sums | list[Any] | None:
@@ -228,9 +301,9 @@ def _by_metric(metrics: Sequence[SummableMetric], sent: list[Any]) -> list[list[
 
 
 def _assumed(
-    length: int, rank: int, world_size: int, metric: SummableMetric, size: int | None
+    metric: SummableMetric, length: int, rank: int, world_size: int, size: int | None
 ) -> int:
-    """Return how many of a rank's samples count if every rank holds as many as this one."""
+    """Return how many of a rank's rows count if every rank holds as many as this one."""
     if size is None:
         return length
     if metric.dist_collect_mode == "cat":
@@ -240,13 +313,18 @@ def _assumed(
     return min(max(counted, 0), length)
 
 
-def _counted(lengths: list[int], metric: SummableMetric, size: int | None) -> list[int]:
-    """Return how many samples of each rank are among the first ``size`` of the data set."""
+def _counted(metric: SummableMetric, offers: list[_Offer], size: int | None) -> list[int] | None:
+    """Return how many rows of each rank count; None if repeated ids have to be dropped."""
+    lengths = [offer.length for offer in offers]
+    proofs = [Certificate(*offer.certificate) for offer in offers if offer.certificate]
+    if check_all_or_none(lengths, [offer.certificate for offer in offers]):
+        return lengths if size is not None and prove(proofs, size) else None
+    check_collected(size, sum(lengths))
     if size is None or size >= sum(lengths):
         return lengths
     if len(set(lengths)) == 1:
         world_size = len(lengths)
-        return [_assumed(n, rank, world_size, metric, size) for rank, n in enumerate(lengths)]
+        return [_assumed(metric, n, rank, world_size, size) for rank, n in enumerate(lengths)]
     if metric.dist_collect_mode == "cat":
         starts = accumulate(lengths, initial=0)
         return [min(max(size - start, 0), n) for start, n in zip(starts, lengths, strict=False)]
@@ -260,14 +338,14 @@ def _counted(lengths: list[int], metric: SummableMetric, size: int | None) -> li
 
 
 def _chosen(
-    metric: SummableMetric, offers: list[_Offer], counts: list[int], size: int | None
+    metric: SummableMetric, offers: list[_Offer], counts: list[int] | None, size: int | None
 ) -> list[Any] | None:
-    """Return each rank's sums over the samples that count; None if they were not sent."""
+    """Return each rank's sums over the rows that count; None if they were not sent."""
     lengths = [offer.length for offer in offers]
     if counts == lengths:
         return [offer.sums if offer.whole is None else offer.whole for offer in offers]
     world_size = len(lengths)
-    assumed = [_assumed(n, r, world_size, metric, size) for r, n in enumerate(lengths)]
+    assumed = [_assumed(metric, n, r, world_size, size) for r, n in enumerate(lengths)]
     return [offer.sums for offer in offers] if counts == assumed else None
 
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
+
 from disteval.contract import BaseDistBackend
-from disteval.errors import RankError, UsageError, describe_error
+from disteval.coverage import Certificate, describe_faults, prove
+from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
+from disteval.metrics.ids import check_all_or_none
 from disteval.metrics.tensors import length, pack, to_tensors, unpack
 
 Metric = Any
@@ -27,6 +31,9 @@ def from_torchmetrics(
     torchmetrics merges them, except that ranks without samples are left out. A metric that counts,
     or keeps its samples, gives the same result at any world size; one that sums floats differs in
     the last bits; and one that averages a state over ranks gives every rank the same weight.
+
+    A state can't drop a sample again. With ids, as `BaseMetric.add` takes them, ``compute`` checks
+    instead that each sample was added once, and names those that were not.
 
     Args:
         metric: A ``torchmetrics.Metric``. It is copied and reset; the original does not change.
@@ -51,22 +58,25 @@ class _TorchMetric(BaseMetric):
         self._metric = metric
         super().__init__(dist_backend=dist_backend)
 
-    def add(self, *args: Any, **kwargs: Any) -> None:
+    def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch; an empty one is ignored.
 
         Args:
             *args: The arguments of the metric's ``update``, mostly predictions and labels. Arrays
                 of any framework, and lists of numbers, become tensors on the metric's device. The
                 length of the first argument is the number of samples.
+            ids: The samples' global numbers, see `BaseMetric.add`.
             **kwargs: More arguments of ``update``.
         """
         samples = next((length(value) for value in [*args, *kwargs.values()]), 1)
+        checked = self._ids.check(ids, samples, self._results.samples)
         if samples:
             metric = self._results.metric
             given = [to_tensors(value, metric.device) for value in args]
             named = {name: to_tensors(value, metric.device) for name, value in kwargs.items()}
             metric.update(*given, **named)
             self._results.samples += samples
+        self._ids.add(checked)
 
     def compute(self, size: int | None = None) -> Any:
         """Compute over every rank's samples with one collective; every rank must call it.
@@ -75,11 +85,14 @@ class _TorchMetric(BaseMetric):
 
         Args:
             size: The samples in the data set. Padding can't be taken out of a state again, so all
-                ranks together must have added just as many; None skips this check.
+                ranks together must have added just as many; with ids, each of these samples once.
+                None skips this check.
 
         Raises:
             UsageError: On every rank, when ``size`` is not the number of samples that were added,
                 or there are no samples.
+            CoverageError: On every rank, when there are ids, and a sample was added twice, is
+                missing or is not in the data set.
             RankError: On every rank, when a rank's states can't be sent.
         """
         mine: tuple[Any, str | None]
@@ -87,12 +100,18 @@ class _TorchMetric(BaseMetric):
             mine = _pack_states(self._results.metric), None
         except Exception as error:  # the other ranks wait in the collective
             mine = None, describe_error(error)
-        shards = self.dist_backend.all_gather_object((size, self._results.samples, *mine))
-        check_sizes([given for given, _, _, _ in shards])
-        added = sum(samples for _, samples, _, _ in shards)
-        for rank, (_, _, _, failure) in enumerate(shards):
+        sent = (self._ids.certificate(), size, self._results.samples, *mine)
+        shards = self.dist_backend.all_gather_object(sent)
+        check_sizes([given for _, given, _, _, _ in shards])
+        lengths = [samples for _, _, samples, _, _ in shards]
+        added = sum(lengths)
+        for rank, (*_, failure) in enumerate(shards):
             if failure is not None:
                 raise RankError(rank, f"could not send {type(self._metric).__name__}: {failure}")
+        proofs = [certificate for certificate, *_ in shards]
+        if check_all_or_none(lengths, proofs):
+            self._check_once([proof for proof in proofs if proof], size)
+            size = None
         check_collected(size, added)
         if size is not None and size < added:
             raise UsageError(
@@ -101,7 +120,18 @@ class _TorchMetric(BaseMetric):
             )
         if not added:
             raise no_samples()
-        return self.compute_metric([states for _, samples, states, _ in shards if samples])
+        return self.compute_metric([states for _, _, samples, states, _ in shards if samples])
+
+    def _check_once(self, proofs: list[Certificate], size: int | None) -> None:
+        """Raise CoverageError on every rank unless each id was added once."""
+        if size is None or not prove(proofs, size):
+            ids = np.concatenate(self.dist_backend.all_gather_object(self._ids.all()))
+            faults = describe_faults(ids, size)
+            if faults:
+                raise CoverageError(
+                    f"{faults}; a torchmetrics metric can't drop samples, so add each sample of "
+                    f"the data set once"
+                )
 
     def compute_metric(self, results: list[Any]) -> Any:
         """Merge the states of the ranks that have samples, and compute on every rank."""

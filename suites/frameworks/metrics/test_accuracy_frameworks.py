@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import UsageError
-from disteval.metrics import Accuracy
+from disteval.metrics import Accuracy, Mean
 from disteval.metrics.arrays import kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,3 +100,14 @@ def test_the_framework_of_an_array_is_known(name: str) -> None:
     to_array, _ = FRAMEWORKS[name]()
     assert kind_of(to_array(np.zeros(1, np.float32))) == name
     assert kind_of(np.zeros(1)) == kind_of([1.0]) == "numpy"
+
+
+def test_ids_may_be_of_any_framework(converters: Any) -> None:
+    to_array, cast = converters
+    for dtype in ("int32", "uint8"):
+        mean = Mean(dist_backend="non_dist")
+        for ids in ([2, 0], [1, 2]):
+            mean.add(np.array(ids), ids=cast(to_array(np.array(ids)), dtype))
+        assert mean.compute(3) == {"mean": 1.0}
+    with pytest.raises(UsageError, match="ids must be integers from 0 up, not of float32"):
+        mean.add(np.array([3.0]), ids=cast(to_array(np.array([3.0])), "float32"))

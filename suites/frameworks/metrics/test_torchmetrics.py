@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, ShardPlan, UsageError, evaluate
+from disteval import CoverageError, RankError, ShardPlan, UsageError, evaluate
 from disteval.data.base import ArrayDataset
-from disteval.metrics import Accuracy, BaseMetric, MetricGroup, from_torchmetrics
+from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SampleRows, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -356,6 +356,27 @@ def test_it_may_be_one_of_a_group(tm: Any) -> None:
     group = MetricGroup({"sum": from_torchmetrics(tm.SumMetric())})
     group.add([1.0, 2.0])
     assert group.compute(2)["sum"].item() == 3.0
+
+
+def test_ids_prove_that_each_sample_was_added_once_or_name_the_others(tm: Any) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(tm.SumMetric(), backend)
+        found = []
+        # Samples 0 to 3 once; then sample 3 a second time, instead of sample 4.
+        for ids in ([backend.rank, backend.rank + 2], [3] if backend.rank else []):
+            metric.add(np.array(ids, dtype=np.float32), ids=ids)
+            for size in (None, 4, 5):
+                try:
+                    found.append(metric.compute(size).item())
+                except CoverageError as error:
+                    found.append(str(error).partition(";")[0])
+        metric.reset()
+        metric.add([1.0, 2.0], ids=SampleRows([backend.rank], 2))
+        return [*found, metric.compute(2).item()]
+
+    once, twice = "1 missing (4)", "1 counted more than once (3)"
+    expected = [6.0, 6.0, once, twice, twice, once, 6.0]
+    assert values(run_ranks(2, rank)) == [expected] * 2
 
 
 def test_what_is_no_metric_is_refused(tm: Any) -> None:
