@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from disteval.conformance.forked import ForkServers
 from disteval.worlds import detect_outer_world
-from disteval.worlds.launchers import base
 
 from suites import marks, requirements
+from suites.forking import local_ranks_forked
 from suites.pictures import write_small_cifar10
 
 try:
@@ -58,22 +59,19 @@ def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _fork_servers() -> Iterator[Any]:
-    forked = pytest.importorskip("disteval.conformance.forked")
-    # The first optimizer of a process imports dynamo, which takes as long as torch itself.
-    with forked.ForkServers(["torch", "torch.distributed", "torch._dynamo"]) as servers:
+def fork_servers() -> Iterator[ForkServers]:
+    """Processes that fork off ranks, which have imported what most ranks of this run need."""
+    libraries = ["torch", "torch.distributed"]
+    if "disteval.estimator" in sys.modules:
+        libraries.append("torch._dynamo")  # the first optimizer of a process imports it
+    with ForkServers(libraries) as servers:
         yield servers
 
 
 @pytest.fixture(scope="module")
-def forked_ranks(_fork_servers: Any) -> Iterator[None]:
-    """Fork the local ranks of a module's worlds off processes that have imported torch.
-
-    For modules whose tests are about what ranks do. How a user's ranks start is proved where
-    commands run, and where worlds of a backend without a library are tested.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(base._launchers, "local", _fork_servers.launcher)
+def forked_ranks(fork_servers: ForkServers) -> Iterator[None]:
+    """Fork the local ranks of a module's worlds, see `suites.forking`."""
+    with local_ranks_forked(fork_servers):
         yield
 
 

@@ -36,7 +36,9 @@ def needs(command: Command) -> set[str] | None:
     """Return the libraries and backends that a command needs, or None if it is not run here.
 
     A complete check of a backend is not run, because `suites/ranks/conformance` does that for all
-    backends. Commands that need files of a user, a network or minutes are not run either.
+    backends, and neither is an evaluation with torch, which `suites/ranks/cli/test_eval.py` and
+    `suites/ranks/worlds/test_ray.py` start in each way that pages show. Commands that need files of
+    a user, a network or minutes are not run either.
     """
     name, *words = [part for word in command.words for part in word.split("=", 1)]
     if not command.is_whole or (command.launcher and command.launcher[0] not in LAUNCHERS):
@@ -51,8 +53,8 @@ def needs(command: Command) -> set[str] | None:
         return None
     found |= {"ray"} & {given.get("--launcher", "")}
     if words[0] == "eval":
-        computes = given.get("--framework", "torch")
-        return found | {computes, given.get("--backend", "torch_cpu")}
+        computes = given.get("--framework")
+        return found | {computes, given.get("--backend", "torch_cpu")} if computes else None
     if words[0] == "check":
         return _needs_of_check(words[1], given, shown, found)
     if words[0] in ("backends", "completion") or {"-h", "--help"} & {*words}:

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from disteval.conformance.forked import ForkServers
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
@@ -34,6 +35,7 @@ from disteval.worlds import (
     share_cores,
     why_not_in,
 )
+from disteval.worlds.launchers.local import LocalLauncher
 
 _DEFAULT_WORLD_SIZES = (1, 2, 3)
 Code = int | pytest.ExitCode | None
@@ -149,6 +151,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
+def fork_servers() -> Iterator[ForkServers]:
+    """Processes that fork off the ranks of worlds, so that not every rank imports torch anew."""
+    with ForkServers() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
 def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
     """The worlds of one backend at one size: the present one, or a new one if that was lost."""
     name, size = request.param
@@ -163,7 +172,9 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
     if size > 1 and isinstance(multi, No):
         pytest.skip(f"{name} declares that it can't do world size {size}: {multi.reason}")
     timeout = config.getoption("world_timeout")
-    served = BackendWorlds(name, size, led=led, timeout=timeout)
+    forks = led is None and size > 1 and cls.launcher == LocalLauncher.name
+    servers = request.getfixturevalue("fork_servers") if forks else None
+    served = BackendWorlds(name, size, led=led, timeout=timeout, servers=servers)
     try:
         served.get()
     except WorldError as error:

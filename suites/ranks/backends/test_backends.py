@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disteval import RankError, UsageError, get_dist_backend
+from disteval.conformance.forked import ForkServers
 from disteval.default_backend import set_group_of_world
 from disteval.metrics import Mean, MetricGroup
 from disteval.worlds import World
 
+from suites.forking import local_ranks_forked
 from suites.processes import mpirun, run_plainly, torchrun
 from suites.requirements import backend_class
 
@@ -24,7 +27,10 @@ WORLD_SIZE = 3
 @pytest.fixture(scope="module", params=["torch_cpu", "mpi4py"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     backend_class(request.param)
-    with World(request.param, WORLD_SIZE) as world:
+    forks = request.param == "torch_cpu"
+    with local_ranks_forked(request.getfixturevalue("fork_servers")) if forks else nullcontext():
+        world = World(request.param, WORLD_SIZE)
+    with world:
         yield world
 
 
@@ -210,9 +216,9 @@ def test_alone_and_outside_of_any_launcher_a_backend_is_a_world_of_one(name: str
         backend.broadcast_object(mine, 1)
 
 
-def test_torch_serves_a_process_group_of_the_users_own() -> None:
+def test_torch_serves_a_process_group_of_the_users_own(fork_servers: ForkServers) -> None:
     backend_class("torch_cpu")
-    with World("torch_cpu", 3) as world:
+    with local_ranks_forked(fork_servers), World("torch_cpu", 3) as world:
         found = world.run(_use_own_group)
     assert found[0] == found[2] == (2, [0, 2], 2)
     assert found[1] == "this process is not in the process group; only its members may call"

@@ -187,13 +187,12 @@ def test_mpi_under_torchrun_is_not_three_worlds_of_one(tmp_path: Path) -> None:
 
 
 def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[int, int]]:
-    """Start a long evaluation, and return the command and its three ranks."""
+    """Start a long evaluation on the default number of ranks, and return it and its ranks."""
     command = start_as_from_a_terminal(
         [
             *DISTEVAL,
             "eval",
             f"--backend={backend}",
-            "--world-size=3",
             *arguments,
         ],
         env=environment(),
