@@ -43,7 +43,7 @@ _ALONE = (
 )
 
 _instances: dict[str, BaseDistBackend] = {}
-_default: str | None = None
+_default: str | BaseDistBackend | None = None
 _inherited: set[str] = set()  # the groups of the process that this one was forked from
 _said = False
 
@@ -73,11 +73,11 @@ def get_dist_backend(name: str | BaseDistBackend | None = None) -> BaseDistBacke
         UsageError: ``name`` is neither a name nor a backend; or it is None in one of several
             processes that is in no group, or in more than one.
     """
-    if isinstance(name, BaseDistBackend):
-        return name
     name = _default if name is None else name
     if name is None:
         return _fitting()
+    if isinstance(name, BaseDistBackend):
+        return name
     if not isinstance(name, str):
         raise UsageError(
             f"a backend must be a name, such as 'torch_cpu', or an instance of a backend, "
@@ -88,14 +88,18 @@ def get_dist_backend(name: str | BaseDistBackend | None = None) -> BaseDistBacke
     return _instances[name]
 
 
-def set_default_dist_backend(name: str) -> None:
+def set_default_dist_backend(name: str | BaseDistBackend) -> None:
     """Set the backend that is used wherever none is given.
+
+    Args:
+        name: A name of `list_all_backends`, ``module:Class``, or a backend.
 
     Raises:
         UnknownBackendError: No backend is registered under ``name``.
     """
     global _default
-    if name not in list_all_backends():
+    is_known = isinstance(name, BaseDistBackend) or name in list_all_backends()
+    if not is_known and ":" not in str(name):
         raise unknown_backend(name)
     _default = name
 

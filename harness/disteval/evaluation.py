@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from disteval.coverage import Certificate, Coverage
 from disteval.data.base import ArrayDataset, check_samples
 from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
+from disteval.metrics.arrays import shape_of
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
 from disteval.sharding import Shard, ShardPlan
@@ -92,20 +93,21 @@ def evaluate(
             and the rank, and returns that rank's `Shard`.
 
     Raises:
-        UsageError: ``batch_size`` is below 1; pictures are not uint8, or a label is not the number
-            of a class; ``predict`` returned another number of rows; or, on
-            every rank, ranks were given different data set sizes or settings.
+        UsageError: An argument is of another kind or out of range; ``predict`` did not return one
+            row of scores for each picture; or, on every rank, ranks were given different data set
+            sizes or settings.
         RankError: On every rank, when a metric could not be computed.
         CoverageError: On every rank, when a sample was missed or counted more than once.
     """
     batch_size = check_count("batch_size", batch_size)
-    check_samples(dataset.images, dataset.labels, getattr(dataset, "classes", None))
+    _check_functions(predict, shard)
+    _check_dataset(dataset)
     backend = joining_backend(backend)
-    plan: Shard = ShardPlan(len(dataset), backend.world_size, backend.rank, mode, pad)
-    if shard is not None:
-        plan = shard(len(dataset), backend.world_size, backend.rank)
-    _check_padding_is_last(plan)
     group = MetricGroup(metrics, backend)
+    share: Shard = ShardPlan(len(dataset), backend.world_size, backend.rank, mode, pad)
+    if shard is not None:
+        share = shard(len(dataset), backend.world_size, backend.rank)
+    plan = _samples(share, len(dataset))
     group.reset()
     coverage = Coverage(len(dataset), backend)
     _check_agreement(backend, (len(dataset), batch_size, mode, pad, list(metrics)))
@@ -143,11 +145,7 @@ def _run_shard(
         indices = plan.indices[start : start + batch_size]
         np.take(dataset.images, indices, axis=0, out=batch[: len(indices)])
         scores = predict(batch)
-        if len(scores) != batch_size:
-            raise UsageError(
-                f"predict got {batch_size} pictures and returned {len(scores)} rows of scores; "
-                f"it must return one for each picture"
-            )
+        _check_scores(scores, batch_size)
         # Padding is last, so the samples that count are the first ones of the batch.
         counted = len(indices) - int(plan.is_padding[start : start + batch_size].sum())
         if counted:
@@ -156,9 +154,71 @@ def _run_shard(
         report(start + len(indices), total)
 
 
-def _check_padding_is_last(plan: Shard) -> None:
-    if (plan.is_padding[:-1] & ~plan.is_padding[1:]).any():
+def _check_functions(predict: object, shard: object) -> None:
+    for name, value in (("predict", predict), ("shard", shard)):
+        if not callable(value) and not (name == "shard" and value is None):
+            raise UsageError(f"{name} must be a function, not {value!r}")
+
+
+def _check_dataset(dataset: object) -> None:
+    if not (hasattr(dataset, "images") and hasattr(dataset, "labels")):
+        raise UsageError(
+            f"evaluate takes a data set that holds all pictures and labels as arrays, not one "
+            f"of type {type(dataset).__name__}; make a disteval.data.ArrayDataset(name, images, "
+            f"labels, classes), or add batches of your own to a disteval.metrics.MetricGroup"
+        )
+    check_samples(dataset.images, dataset.labels, getattr(dataset, "classes", None))
+
+
+def _check_scores(scores: Any, batch_size: int) -> None:
+    if isinstance(scores, str | tuple) or not hasattr(scores, "__len__"):
+        found = "None" if scores is None else f"a value of type {type(scores).__name__}"
+    elif isinstance(scores, Mapping):
+        found = f"a {type(scores).__name__} with the keys {list(scores)}"
+    else:
+        rows = shape_of(scores)[:1]
+        if rows == (batch_size,):
+            return
+        found = f"{rows[0]} rows of scores" if rows else "a single number"
+    raise UsageError(
+        f"predict got {batch_size} pictures and returned {found}; it must return scores of shape "
+        f"({batch_size}, classes), one row for each picture"
+    )
+
+
+class _Samples(NamedTuple):
+    """A `Shard` whose arrays have been checked."""
+
+    indices: npt.NDArray[np.int64]
+    is_padding: npt.NDArray[np.bool_]
+
+
+def _samples(shard: Shard, size: int) -> _Samples:
+    if not (hasattr(shard, "indices") and hasattr(shard, "is_padding")):
+        raise UsageError(
+            f"the function shard returned a {type(shard).__name__}; it must return an object with "
+            f"indices and is_padding, such as a disteval.ShardPlan"
+        )
+    indices, is_padding = np.asarray(shard.indices), np.asarray(shard.is_padding)
+    if indices.ndim != 1 or indices.shape != is_padding.shape:
+        raise UsageError(
+            f"a shard has indices of shape {indices.shape} and is_padding of shape "
+            f"{is_padding.shape}; both must have shape (N,)"
+        )
+    if len(indices) and (indices.dtype.kind not in "iu" or is_padding.dtype != np.bool_):
+        raise UsageError(
+            f"a shard has indices of {indices.dtype} and is_padding of {is_padding.dtype}; they "
+            f"must be integers and truth values"
+        )
+    wrong = indices[(indices < 0) | (indices >= size)]
+    if len(wrong):
+        raise UsageError(
+            f"a shard has the index {wrong[0]}, and the data set has {size} samples, whose "
+            f"indices are 0 to {size - 1}"
+        )
+    if (is_padding[:-1] > is_padding[1:]).any():
         raise UsageError("a shard's padding must come after all samples that count")
+    return _Samples(indices.astype(np.int64), is_padding.astype(np.bool_))
 
 
 def _check_agreement(backend: BaseDistBackend, settings: tuple[Any, ...]) -> None:

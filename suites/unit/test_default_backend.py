@@ -9,7 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from disteval import UsageError, default_backend, evaluate, get_dist_backend
+from disteval import (
+    UsageError,
+    default_backend,
+    evaluate,
+    get_dist_backend,
+    set_default_dist_backend,
+)
 from disteval.metrics import Accuracy, BaseMetric, Mean, MetricGroup
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -166,3 +172,13 @@ def test_a_metric_of_a_group_keeps_the_backend_that_it_was_given() -> None:
 def test_a_backend_that_is_neither_a_name_nor_a_backend_is_refused(wrong: Any) -> None:
     with pytest.raises(UsageError, match=r"a backend must be a name, .* not "):
         mean_of(1.0, dist_backend=wrong).compute()
+
+
+@pytest.mark.parametrize("name", ["threads", "disteval_backends.threads_dist:ThreadsDist"])
+def test_the_default_may_be_any_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(default_backend, "_default", None)
+    set_default_dist_backend(name)
+    assert isinstance(get_dist_backend(), ThreadsDist)
+    mine = ThreadsDist()
+    set_default_dist_backend(mine)
+    assert Mean().dist_backend is mine

@@ -178,3 +178,98 @@ def test_anybodys_data_set_with_fractions_or_unknown_classes_is_refused() -> Non
         evaluate(read_label, TheirDataset(images, labels), {"labels": Labels()}, "non_dist")
     found = evaluate(read_label, TheirDataset(images, labels % 2), {"labels": Labels()}, "non_dist")
     assert found.metrics["labels"] == [0, 1, 0, 1]
+
+
+def refused(*, message: str, **given: Any) -> None:
+    """Evaluate with one argument of another kind, and expect a sentence about it."""
+    fine = {"predict": read_label, "dataset": numbered(4), "metrics": {"accuracy": Accuracy()}}
+    with pytest.raises(UsageError, match=message):
+        evaluate(**{**fine, "backend": "non_dist", "batch_size": 2, **given})
+
+
+def test_a_backend_by_name_is_taken() -> None:
+    assert evaluate(read_label, numbered(4), {"labels": Labels()}, "non_dist").evaluated == 4
+    refused(backend="non_dits", message=r"no backend 'non_dits'\. Did you mean 'non_dist'")
+
+
+class Sequence:
+    """A data set that has its samples one by one, as those of torch."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return numbered(4).images[index], index
+
+
+@pytest.mark.parametrize("dataset", [Sequence(), None, (np.zeros(3), np.zeros(3))])
+def test_a_data_set_without_arrays_is_refused(dataset: Any) -> None:
+    found = type(dataset).__name__
+    refused(dataset=dataset, message=rf"not one of type {found}; make a .*ArrayDataset\(name, ")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (
+            Accuracy(),
+            "metrics must be a dict .* not a value of type Accuracy",
+        ),
+        ([Accuracy()], "not a value of type list"),
+        (None, "not a value of type NoneType"),
+        ({"a": Accuracy}, r"the metric 'a' must be an instance .*; make one, Accuracy\(\)"),
+        ({"a": len}, "the metric 'a' must be an instance .*, not <built-in function len>"),
+    ],
+)
+def test_metrics_that_are_no_dict_of_metrics_are_refused(metrics: Any, message: str) -> None:
+    refused(metrics=metrics, message=message)
+
+
+@pytest.mark.parametrize(
+    ("scores", "found"),
+    [
+        (None, "None"),
+        ({"logits": np.zeros((2, 64))}, r"a dict with the keys \['logits'\]"),
+        ((np.zeros((2, 64)), np.zeros(2)), "a value of type tuple"),
+        (0.5, "a value of type float"),
+        (np.array(0.5), "a single number"),
+        (np.zeros((1, 64)), "1 rows of scores"),
+    ],
+)
+def test_a_predict_that_returns_no_scores_is_refused(scores: Any, found: str) -> None:
+    message = rf"returned {found}; it must return scores of shape \(2, classes\)"
+    refused(predict=lambda _: scores, message=message)
+
+
+def test_a_predict_that_is_no_function_is_refused() -> None:
+    refused(predict=None, message="predict must be a function, not None")
+
+
+class Share:
+    """A shard of a user's own."""
+
+    def __init__(self, indices: Any, is_padding: Any) -> None:
+        self.indices, self.is_padding = indices, is_padding
+
+
+def test_a_shard_may_hold_lists() -> None:
+    share = Share([3, 1, 0, 2, 0], [False] * 4 + [True])
+    metrics = {"labels": Labels()}
+    found = evaluate(read_label, numbered(4), metrics, "non_dist", shard=lambda *_: share)
+    assert (found.metrics, found.padded) == ({"labels": [3, 1, 0, 2]}, 1)
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (None, "the function shard returned a NoneType; .* such as a disteval.ShardPlan"),
+        ([0, 1], "the function shard returned a list; it must return an object with indices"),
+        (Share([0, 1], [False]), r"indices of shape \(2,\) and is_padding of shape \(1,\)"),
+        (Share([0.0], [False]), "indices of float64 and is_padding of bool; they must be integers"),
+        (Share([0, 4], [False] * 2), "has the index 4, and the data set has 4 samples, .* 0 to 3"),
+        (Share([-1], [False]), "has the index -1"),
+        (Share([0, 1], [True, False]), "padding must come after all samples that count"),
+    ],
+)
+def test_a_shard_of_another_kind_is_refused(share: Any, message: str) -> None:
+    refused(shard=lambda *_: share, message=message)

@@ -32,6 +32,12 @@ class ArrayDataset:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        for name, array in (("images", self.images), ("labels", self.labels)):
+            if not isinstance(array, np.ndarray):
+                raise UsageError(
+                    f"{name} has the type {type(array).__name__}; it must be a NumPy array, such "
+                    f"as numpy.asarray makes of lists and tensors"
+                )
         if self.images.ndim != 4:
             raise UsageError(
                 f"images has the shape {self.images.shape}; it must be an array of shape "
@@ -42,7 +48,6 @@ class ArrayDataset:
                 f"labels must be an int64 array of shape ({len(self.images)},), "
                 f"not {self.labels.dtype} of shape {self.labels.shape}"
             )
-
         check_samples(self.images, self.labels, self.classes)
 
     def __len__(self) -> int:

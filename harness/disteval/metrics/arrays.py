@@ -6,6 +6,7 @@ No framework is imported here: an array can't exist before its framework was imp
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,12 @@ def kind_of(array: Any) -> str:
 
 
 def shape_of(array: Any) -> tuple[int, ...]:
-    """Return the shape of an array of any framework, or of a nested list."""
-    return tuple(array.shape) if hasattr(array, "shape") else np.shape(array)
+    """Return the shape of an array of any framework, or of a nested list.
+
+    Raises:
+        UsageError: It is a list whose parts have different shapes, or nothing like an array.
+    """
+    return tuple(array.shape) if hasattr(array, "shape") else _as_numpy(array).shape
 
 
 def to_numpy(array: Any) -> npt.NDArray[Any]:
@@ -42,16 +47,28 @@ def to_numpy(array: Any) -> npt.NDArray[Any]:
         UsageError: The array holds neither real numbers nor truth values.
     """
     if kind_of(array) == "torch":
-        array = array.detach()
+        array = array.detach().to_dense()
         if str(array.dtype) == "torch.bfloat16":
             array = array.float()
         array = array.cpu().numpy()
-    found: npt.NDArray[Any] = np.asarray(array)
+    found = _as_numpy(array)
     if found.dtype.name == "bfloat16":
         found = found.astype(np.float32)
     if found.dtype.kind not in "biuf":
         raise UsageError(f"expected an array of real numbers, not of {found.dtype}")
     return found
+
+
+def _as_numpy(array: Any) -> npt.NDArray[Any]:
+    if array is None or isinstance(array, Mapping | Set | Iterator):
+        kind = "None" if array is None else f"a value of type {type(array).__name__}"
+        raise UsageError(f"expected an array or a list of numbers, not {kind}")
+    try:
+        return np.asarray(array)
+    except ValueError:
+        raise UsageError(
+            f"expected an array, not a {type(array).__name__} whose parts have different shapes"
+        ) from None
 
 
 def is_on_host(array: Any) -> bool:
@@ -94,7 +111,7 @@ def _rank_numpy(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
 
 def _rank_torch(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
     torch = sys.modules["torch"]
-    scores = scores.detach()
+    scores = scores.detach().to_dense()
     index = torch.from_numpy(labels).to(scores.device)[:, None]
     own = scores.gather(1, index)
     earlier = torch.arange(scores.shape[1], device=scores.device) < index

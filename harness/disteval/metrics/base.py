@@ -39,7 +39,7 @@ class BaseMetric(ABC):
             when results are computed, see `disteval.get_dist_backend`.
 
     Raises:
-        UsageError: ``dist_collect_mode`` is not known.
+        UsageError: ``dist_collect_mode`` is not known, or ``dataset_meta`` is not a mapping.
     """
 
     def __init__(
@@ -49,6 +49,10 @@ class BaseMetric(ABC):
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
         check_choice("dist_collect_mode", dist_collect_mode, ("unzip", "cat"))
+        if not isinstance(dataset_meta, Mapping | None):
+            raise UsageError(
+                f"dataset_meta must be a dict of facts about the data set, not {dataset_meta!r}"
+            )
         self.dataset_meta = dict(dataset_meta or {})
         self.dist_collect_mode = dist_collect_mode
         self._backend = dist_backend

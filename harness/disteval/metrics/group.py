@@ -32,6 +32,7 @@ class MetricGroup:
         metrics: Mapping[str, BaseMetric],
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
+        _check_metrics(metrics)
         self._metrics = dict(metrics)
         self._backend = self._given() if dist_backend is None else dist_backend
         if self._backend is not None:
@@ -94,3 +95,21 @@ class MetricGroup:
                 f"{given}; pass the one to use as dist_backend="
             )
         return next(iter(given.values()), None)
+
+
+def _check_metrics(metrics: object) -> None:
+    """Refuse what is not a mapping of names to metrics."""
+    if not isinstance(metrics, Mapping):
+        raise UsageError(
+            f"metrics must be a dict of names and metrics, such as {{'accuracy': Accuracy()}}, "
+            f"not a value of type {type(metrics).__name__}"
+        )
+    for name, metric in metrics.items():
+        if not isinstance(metric, BaseMetric):
+            remedy = "make one with from_torchmetrics, if it is one of torchmetrics"
+            if isinstance(metric, type):
+                remedy = f"make one, {metric.__name__}()"
+            raise UsageError(
+                f"the metric {name!r} must be an instance of a disteval.metrics.BaseMetric, not "
+                f"{metric!r}; {remedy}"
+            )

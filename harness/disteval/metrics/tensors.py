@@ -45,7 +45,7 @@ def length(value: Any) -> int:
         return next((length(part) for part in value.values()), 0)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return len(value)
-    shape = shape_of(value)
+    shape = () if value is None else shape_of(value)
     return shape[0] if shape else 1
 
 

@@ -28,6 +28,9 @@ IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.in
             np.array([0, 7]),
             r"labels\[1\] is 7, and 1 of 2 labels are not from 0 to 0; name",
         ),
+        (IMAGES.tolist(), LABELS, "images has the type list; it must be a NumPy array"),
+        (None, LABELS, "images has the type NoneType; it must be a NumPy array"),
+        (IMAGES, [0, 0], "labels has the type list; it must be a NumPy array"),
         (IMAGES, LABELS - 1, r"labels\[0\] is -1, and 2 of 2 labels are not from 0 to 0; name"),
     ],
 )
