@@ -20,12 +20,10 @@ from disteval.extras import needs
 SCHEMA_VERSION = 1
 """The JSON's version; a change that readers of the last version would misunderstand raises it."""
 
-_KINDS = {str: "text", int: "an integer", float: "a number", dict: "an object", list: "a list"}
-_TYPES = {
-    "string": "text", "integer": "an integer", "number": "a number", "object": "an object",
-    "array": "a list", "null": "null", "boolean": "true or false",
-}  # fmt: skip
-_SHOWN = 80  # characters of a wrong value that a message shows
+MAX_BYTES = 64 << 20
+"""The largest JSON file that is read; the report of a check takes less than one MiB."""
+
+_SHOWN = 200  # characters of a message about a value from a file, which may be of any length
 _REMEDY = "write it with --json FILE of disteval check, eval or fit"
 
 
@@ -90,6 +88,24 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def read_json(path: Path, remedy: str) -> Any:
+    """Read a JSON file that is not trusted.
+
+    Args:
+        path: The file.
+        remedy: What the user can do about a file that can't be read, the end of the message.
+
+    Raises:
+        UsageError: The file can't be read, is larger than `MAX_BYTES`, or is not JSON.
+    """
+    try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise ValueError(f"it has {size} bytes, and at most {MAX_BYTES} are read")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} can't be read as JSON ({error}); {remedy}") from error
+
+
 def read_run(path: Path) -> dict[str, Any]:
     """Read a report that `write_run` wrote.
 
@@ -97,14 +113,10 @@ def read_run(path: Path) -> dict[str, Any]:
         UsageError: The file can't be read, or is not a report.
         LibraryMissingError: jsonschema is not installed.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} can't be read as JSON ({error}); {_REMEDY}") from error
+    found: dict[str, Any] = read_json(path, _REMEDY)
     if reason := why_no_run(found):
         raise UsageError(f"{path} is not a report of disteval: {reason}; {_REMEDY}")
-    run: dict[str, Any] = found
-    return run
+    return found
 
 
 def why_no_run(found: object) -> str:
@@ -117,19 +129,12 @@ def why_no_run(found: object) -> str:
     if error is None:
         return ""
     place = error.json_path.removeprefix("$").removeprefix(".") or "the whole"
-    if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in error.instance)
-        return f"{place} has no {missing!r}"
-    if error.validator == "type":
-        types = error.validator_value
-        allowed = " or ".join(
-            _TYPES[name] for name in ([types] if isinstance(types, str) else types)
-        )
-        return f"{place} is {_kind(error.instance)}, not {allowed}"
-    if error.validator in ("const", "enum"):
-        known = error.validator_value if error.validator == "enum" else [error.validator_value]
-        return f"{place} is {_short(error.instance)}, not {' or '.join(map(str, known))}"
-    return f"{place} is {_short(error.instance)}, but {error.validator} is {error.validator_value}"
+    wrong = error.message
+    if error.validator == "const":  # this message would not say what was found
+        wrong = f"{error.instance!r} is not {error.validator_value!r}"
+    if len(wrong) > _SHOWN:
+        wrong = f"{wrong[: _SHOWN // 2]} … {wrong[-_SHOWN // 2 :]}"
+    return f"{place}: {wrong}"
 
 
 @cache
@@ -138,17 +143,3 @@ def _validator() -> Any:
         from jsonschema import Draft202012Validator
     schema = resources.files("disteval.report").joinpath("report.schema.json")
     return Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
-
-
-def _short(value: object) -> str:
-    """Write a value from a file, which may be of any length."""
-    if isinstance(value, (dict, list)):
-        return _kind(value)
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    return "true or false" if isinstance(value, bool) else _KINDS[type(value)]

@@ -7,7 +7,6 @@ parameters, and each machine's folder has one JSON file for each commit and envi
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.errors import UsageError, describe_error
+from disteval.report.files import read_json
 
 LAYOUT = 2
 
@@ -135,12 +135,7 @@ def _curves_of(found: dict[str, Any], machine: str, known: dict[str, Any]) -> It
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path} can't be read ({error}); run asv run again, or remove it"
-        ) from error
+    found = read_json(path, "run asv run again, or remove it")
     version = found.get("version") if isinstance(found, dict) else None
     if version != LAYOUT:
         raise UsageError(

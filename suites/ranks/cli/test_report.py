@@ -246,8 +246,8 @@ def test_no_results(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("{", "can't be read (Expecting property name"),
-        ("[" * 100_000, "can't be read (maximum recursion depth exceeded"),
+        ("{", "can't be read as JSON (Expecting property name"),
+        ("[" * 100_000, "can't be read as JSON (maximum recursion depth exceeded"),
         ("[]", "has asv's layout None, not 2"),
         ('{"version": 1}', "has asv's layout 1, not 2"),
         ('{"version": 2}', "does not have the layout of asv's results (KeyError: 'results')"),
@@ -286,5 +286,8 @@ def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
     path.write_text('{"schema_version": 1, "kind": "check"}')
     done = CliRunner().invoke(main, ["report", str(path), f"--html={page}"])
     assert done.exit_code == 2
-    assert f"disteval report: {path} is not a report of disteval: the whole has no" in done.output
+    assert (
+        f"disteval report: {path} is not a report of disteval: the whole: 'version' is a required"
+        in done.output
+    )
     assert not page.exists()

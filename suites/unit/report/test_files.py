@@ -103,10 +103,11 @@ def test_a_value_that_is_removed_or_of_another_type_is_refused_by_its_place(
     for key in way:
         inside = inside[key]
     inside[name] = True  # no field that a page relies on is a truth value
-    assert why_no_run(found).startswith(f"{as_path([*way, name])} is ")
+    assert why_no_run(found).startswith(f"{as_path([*way, name])}: True ")
     if isinstance(inside, dict):
         del inside[name]
-        assert why_no_run(found) in ("", f"{as_path(way) or 'the whole'} has no {name!r}")
+        missing = f"{as_path(way) or 'the whole'}: {name!r} is a required property"
+        assert why_no_run(found) in ("", missing)
 
 
 def as_path(way: list[Any]) -> str:
@@ -134,11 +135,11 @@ def test_what_survivors_saw_is_kept(broken: dict[str, Any]) -> None:
         ("{", "can't be read as JSON (Expecting property name"),
         ("[" * 100_000, "can't be read as JSON (maximum recursion depth exceeded"),
         ("\udcff", "can't be read as JSON ("),
-        ("[]", "is not a report of disteval: the whole is a list, not an object"),
-        ("{}", "the whole has no 'schema_version'"),
-        ('{"schema_version": 2, "kind": "eval"}', "schema_version is 2, not 1"),
-        ('{"schema_version": 1, "kind": []}', "kind is a list, not check or eval or fit"),
-        ('{"schema_version": 1, "kind": "check"}', "the whole has no 'version'"),
+        ("[]", "is not a report of disteval: the whole: [] is not of type 'object'"),
+        ("{}", "the whole: 'schema_version' is a required property"),
+        ('{"schema_version": 2, "kind": "eval"}', "schema_version: 2 is not 1"),
+        ('{"schema_version": 1, "kind": []}', "kind: [] is not one of ['check', 'eval', 'fit']"),
+        ('{"schema_version": 1, "kind": "check"}', "the whole: 'version' is a required property"),
     ],
 )
 def test_what_is_no_report_is_refused_with_its_name_and_a_remedy(
@@ -156,10 +157,19 @@ def test_what_is_no_report_is_refused_with_its_name_and_a_remedy(
 def test_the_wrong_place_is_named(broken: dict[str, Any]) -> None:
     other = copy.deepcopy(broken)
     other["rules"][1]["seconds"] = "2"
-    assert why_no_run(other) == "rules[1].seconds is text, not a number"
+    assert why_no_run(other) == "rules[1].seconds: '2' is not of type 'number'"
     assert why_no_run(EVALUATION | {"accuracy": {"top1": None}}) == (
-        "accuracy.top1 is null, not a number"
+        "accuracy.top1: None is not of type 'number'"
     )
+
+
+def test_a_huge_file_is_not_read_and_a_huge_value_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: takes no room
+    with pytest.raises(UsageError, match="it has 1099511627776 bytes, and at most 67108864 are"):
+        read_run(path)
+    assert len(why_no_run(EVALUATION | {"accuracy": "x" * 100_000})) < 300
 
 
 def test_what_json_can_not_hold_is_written_as_null(validator: Any, tmp_path: Path) -> None:
