@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 
 from disteval.errors import LibraryMissingError
 
@@ -17,6 +18,14 @@ def how_to_install(extra: str = "") -> str:
     """
     extras = f"[{extra}]" if extra else ""
     return f"pip install '.{extras}' in a clone, or pip install 'WHEEL{extras}' with a built wheel"
+
+
+def installed_version(distribution: str) -> str:
+    """Return the installed version of a distribution, or nothing if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 @contextmanager

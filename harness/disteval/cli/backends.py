@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from importlib import metadata
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from disteval.contract import BaseDistBackend, Capabilities, No
+from disteval.contract import Capabilities, No
 from disteval.errors import LibraryMissingError, describe_error
+from disteval.extras import installed_version
 from disteval.registry import get_backend_class, list_all_backends
 
 
@@ -54,7 +54,8 @@ def support_of(name: str) -> Support:
     declared = ((f.name, getattr(cls.capabilities, f.name)) for f in fields(Capabilities))
     cannot = tuple((field, no.reason) for field, no in declared if isinstance(no, No))
     return Support(
-        name, True, "", cls.library, _version(cls), cls.devices, cls.launcher, cannot
+        name, True, "", cls.library, installed_version(cls.library) if cls.library else "",
+        cls.devices, cls.launcher, cannot,
     )  # fmt: skip
 
 
@@ -91,10 +92,3 @@ def backends_command(as_json: bool) -> None:
             console.print(f"– {support.name} has no {capability}: {escape(reason)}", soft_wrap=True)
         if not support.available:
             console.print(f"– {escape(support.why_not)}", soft_wrap=True)
-
-
-def _version(cls: type[BaseDistBackend]) -> str:
-    try:
-        return metadata.version(cls.library) if cls.library else ""
-    except metadata.PackageNotFoundError:  # the library is installed under another name
-        return ""

@@ -8,6 +8,7 @@ import platform
 import sys
 from dataclasses import asdict
 from importlib.util import find_spec
+from typing import Any
 
 import click
 
@@ -15,14 +16,13 @@ from disteval.cli.completion import complete_backend
 from disteval.cli.machine import (
     Finding,
     Package,
-    installed_version,
     list_packages,
     look_at_machine,
 )
 from disteval.cli.options import timeout_option
 from disteval.cli.probe import Trial, try_backend
 from disteval.cli.terminal import is_verbose
-from disteval.extras import DISTRIBUTION, how_to_install
+from disteval.extras import DISTRIBUTION, how_to_install, installed_version
 from disteval.registry import add_working_directory, list_all_backends
 from disteval.worlds.cores import available_cores
 
@@ -53,8 +53,14 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
     add_working_directory()
     required = list(names) or [name for name in os.environ.get(REQUIRE, "").split(",") if name]
     findings, packages = look_at_machine(), list_packages()
+    host: dict[str, Any] = {
+        "version": installed_version(DISTRIBUTION),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": available_cores(),
+    }
     if not as_json:
-        _show_machine(findings, packages)
+        _show_machine(host, findings, packages)
     trials = []
     for name in names or list_all_backends():
         trial = try_backend(name, start, timeout)
@@ -63,7 +69,12 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
             _show_trial(trial)
     broken = _broken(required, findings, trials)
     if as_json:
-        click.echo(json.dumps(_report(findings, packages, trials, required, broken), indent=2))
+        found: dict[str, list[Any]] = {
+            "machine": findings, "packages": packages, "backends": trials,
+        }  # fmt: skip
+        rows = {name: [asdict(row) for row in listed] for name, listed in found.items()}
+        report = host | rows | {"required": required, "broken": broken}
+        click.echo(json.dumps(report, indent=2))
     else:
         works = sum(trial.works for trial in trials)
         click.echo(f"\n{works} of {len(trials)} backends {'work' if start else 'are installed'}.")
@@ -83,11 +94,10 @@ def _is_module(name: str) -> bool:
     return name.isidentifier() and find_spec(name) is not None
 
 
-def _show_machine(findings: list[Finding], packages: list[Package]) -> None:
-    python = f"{platform.python_implementation()} {platform.python_version()}"
+def _show_machine(host: dict[str, Any], findings: list[Finding], packages: list[Package]) -> None:
     click.echo(
-        f"{DISTRIBUTION} {installed_version(DISTRIBUTION)}, {python}, {platform.platform()}, "
-        f"{available_cores()} cores"
+        f"{DISTRIBUTION} {host['version']}, {platform.python_implementation()} {host['python']}, "
+        f"{host['platform']}, {host['cores']} cores"
     )
     click.echo("\nmachine")
     for finding in findings:
@@ -116,23 +126,3 @@ def _show_trial(trial: Trial) -> None:
     click.echo(f"{sign} {trial.name}: {details}")
     if trial.output:
         click.echo("  " + trial.output.replace("\n", "\n  "))
-
-
-def _report(
-    findings: list[Finding],
-    packages: list[Package],
-    trials: list[Trial],
-    required: list[str],
-    broken: list[str],
-) -> dict[str, object]:
-    return {
-        "version": installed_version(DISTRIBUTION),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": available_cores(),
-        "machine": [asdict(finding) for finding in findings],
-        "packages": [asdict(package) for package in packages],
-        "backends": [asdict(trial) for trial in trials],
-        "required": required,
-        "broken": broken,
-    }

