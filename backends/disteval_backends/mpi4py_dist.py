@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -132,10 +134,11 @@ def _abort_on_uncaught(comm: MPI.Intracomm) -> None:
     def show_and_abort(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        sys.stderr.write(
-            f"rank {comm.Get_rank()} of {comm.Get_size()} raised; ending the MPI job\n"
-        )
-        shown(kind, error, trace)
+        # In one piece: mpirun may end before it has passed on a second one.
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            told.write(f"rank {comm.Get_rank()} of {comm.Get_size()} raised; ending the MPI job\n")
+            shown(kind, error, trace)
+        sys.stderr.write(told.getvalue())
         sys.stdout.flush()
         sys.stderr.flush()
         if MPI.Is_initialized() and not MPI.Is_finalized():

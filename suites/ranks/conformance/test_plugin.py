@@ -174,6 +174,7 @@ def test_another_world_size_than_the_launchers_is_refused_once(
 
 def test_a_backend_of_another_launcher_is_not_run_and_says_so(run: Run) -> None:
     backend_class("mpi4py")
+    backend_class("torch_cpu")
     done = run(BAD_TESTS, "--backend=mpi4py", "-k", "gather", under=launcher("torchrun"))
     assert done.returncode != 0
     reason = "mpi4py's ranks are started by 'mpirun', and this job's by torchrun"

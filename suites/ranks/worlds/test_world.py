@@ -256,7 +256,11 @@ def test_a_world_that_nobody_closes_leaves_no_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_terminates_every_rank(anywhere: str) -> None:
+@pytest.mark.parametrize("name", ["sockets", "mpi4py"])
+def test_ctrl_c_terminates_every_rank(name: str, anywhere: str) -> None:
+    if name != "sockets":
+        backend_class(name)
+        anywhere = name
     script = (
         "from disteval.worlds import World\n"
         "from suites.ranks.worlds.test_world import hang_2, pid\n"
