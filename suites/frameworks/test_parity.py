@@ -18,14 +18,15 @@ from disteval.models import default_weights
 from disteval.models.preprocess import preprocess
 from safetensors.numpy import load_file
 
+from suites.pictures import SIZES
 from suites.requirements import backend_class, framework
 
 REFERENCE = Path(__file__).with_name("reference_scores.safetensors")
 TOLERANCE = 1e-4
 """The tolerance, relative to the largest score of a sample."""
 
-# What the weights that ship get right of the embedded set, top-1 and top-3.
-CORRECT = {"top1": 7960, "top3": 9336}
+# What the weights that ship get right: of the whole embedded set, and of its first pictures.
+CORRECT = {10_000: {"top1": 7960, "top3": 9336}, SIZES["test"]: {"top1": 240, "top3": 275}}
 
 PAIRS = [
     ("torch", "torch_cpu"),
@@ -76,17 +77,18 @@ def test_scores_agree_with_the_reference(
     np.testing.assert_array_equal(found.argmax(1)[decided], expected.argmax(1)[decided])
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize(("world_size", "size"), [(1, SIZES["test"]), (3, 10_000)])
 @pytest.mark.parametrize(("name", "backend"), PAIRS)
 def test_the_same_predictions_are_right(
-    name: str, backend: str, world_size: int, tmp_path: Path
+    name: str, backend: str, world_size: int, size: int, small_cifar10: Path, tmp_path: Path
 ) -> None:
     framework(name)
     backend_class(backend)
     report = tmp_path / "report.json"
     done = subprocess.run(
         [
-            sys.executable, "-m", "disteval.cli", "eval", "--data=embedded", "--timeout=120",
+            sys.executable, "-m", "disteval.cli", "eval", "--timeout=120",
+            f"--data={'embedded' if size == 10_000 else small_cifar10}",
             f"--framework={name}", f"--backend={backend}", f"--world-size={world_size}",
             f"--json={report}",
         ],
@@ -98,6 +100,6 @@ def test_the_same_predictions_are_right(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())
-    assert found["correct"] == CORRECT
-    assert found["evaluated"] == 10_000
+    assert found["correct"] == CORRECT[size]
+    assert found["evaluated"] == size
     assert (found["framework"], found["backend"]) == (name, backend)
