@@ -15,7 +15,14 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.cli.completion import complete_backend
-from disteval.cli.options import counts, html_option, json_option, timeout_option
+from disteval.cli.options import (
+    check_room,
+    counts,
+    force_option,
+    html_option,
+    json_option,
+    timeout_option,
+)
 from disteval.cli.terminal import is_quiet, print_error
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.extras import needs
@@ -51,6 +58,7 @@ _MESSAGE_LENGTH = 160
     "--launcher", metavar="NAME",
     help="How to start the ranks, such as ray.  [default: the launcher that the class names]",
 )  # fmt: skip
+@force_option
 @click.option(
     "--examples", type=click.IntRange(min=1), default=100,
     help="The number of drawn examples for each rule and world size.",
@@ -112,7 +120,9 @@ def check_command(
         )
         led = None
         if outer is None:
-            report = judge(world_size or DEFAULT_WORLD_SIZES)
+            sizes = world_size or DEFAULT_WORLD_SIZES
+            check_room(launcher or get_backend_class(target).launcher, max(sizes))
+            report = judge(sizes)
         else:
             led = JudgedWorld.lead(outer)
             report = _judge_attached(judge, target, world_size, outer, led)

@@ -15,10 +15,12 @@ from disteval.cli.completion import complete_backend
 from disteval.cli.job import FRAMEWORKS, EvalJob, run_job
 from disteval.cli.options import (
     batch_size_option,
+    check_room,
     counts,
     data_folder,
     data_options,
     device_option,
+    force_option,
     json_option,
     timeout_option,
 )
@@ -57,6 +59,7 @@ DEFAULT_WORLD_SIZE = 3
     "--launcher", metavar="NAME", show_default="the backend's",
     help="The launcher of the ranks, such as ray.",
 )  # fmt: skip
+@force_option
 @device_option("The device that computes the network.")
 @batch_size_option(256, "Pictures in a batch, on each rank.")
 @data_options
@@ -102,7 +105,7 @@ def eval_command(
     if outer is not None:
         share_cores(outer, threads)
         _check_outer(outer, world_size, launcher, download)
-    size = _world_size(settings["backend"], world_size, outer)
+    size = _world_size(settings["backend"], world_size, launcher, outer)
     job = EvalJob(data=data_folder(data, download), **settings)
     if outer is not None and outer.rank > 0:
         sys.exit(follow(outer))
@@ -141,11 +144,15 @@ def _check_outer(
         )
 
 
-def _world_size(backend: str, asked: int | None, outer: OuterWorld | None) -> int:
+def _world_size(
+    backend: str, asked: int | None, launcher: str | None, outer: OuterWorld | None
+) -> int:
     cls = get_backend_class(backend)
     default = DEFAULT_WORLD_SIZE if cls.capabilities.multi_rank else 1
     size = outer.world_size if outer is not None else default if asked is None else asked
     check_world_size(cls, size)
+    if outer is None:
+        check_room(launcher or cls.launcher, size)
     return size
 
 

@@ -13,9 +13,11 @@ from disteval.cli.options import (
     POSITIVE,
     OutputPath,
     batch_size_option,
+    check_room,
     data_folder,
     data_options,
     device_option,
+    force_option,
     json_option,
     timeout_option,
 )
@@ -44,6 +46,7 @@ from disteval.worlds import detect_outer_world
     default=2,
     help="The number of ranks that share the training.",
 )
+@force_option
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
@@ -107,6 +110,8 @@ def fit_command(
     outer = detect_outer_world()
     if outer is not None:
         raise UsageError(f"disteval fit starts its own ranks; run it without {outer.launcher}")
+    if address is None:
+        check_room(launcher, world_size)
     folder = _checked_folder(data, download)
     estimator, checkpoint, resnet18 = _import_estimator()
     work_dir = work_dir.resolve()

@@ -12,8 +12,12 @@ from disteval.data import download_cifar10
 from disteval.errors import UsageError
 from disteval.report.files import check_output_file
 from disteval.report.page import check_page_path
+from disteval.worlds import cores
+from disteval.worlds.launchers import get_launcher
 
 Command = Callable[..., Any]
+
+_FORCE = "disteval.cli.force"
 
 POSITIVE = click.FloatRange(min=0, min_open=True)
 """The type of an option that takes a number above 0."""
@@ -61,6 +65,29 @@ class OutputPath(click.Path):
 json_option = click.option(
     "--json", "json_path", type=OutputPath(), help="Write the report to this file."
 )
+
+
+def force_option(command: Command) -> Command:
+    """Add ``--force``, which `check_room` looks at."""
+
+    def remember(context: click.Context, _option: object, value: bool) -> None:
+        context.meta[_FORCE] = value
+
+    return click.option(
+        "--force", is_flag=True, expose_value=False, callback=remember,
+        help="Start the ranks even if there are too many for this machine.",
+    )(command)  # fmt: skip
+
+
+def check_room(launcher: str, world_size: int) -> None:
+    """Refuse more ranks than this machine has room for, unless ``--force`` was given.
+
+    Raises:
+        UsageError: Says how many there is room for; or there is no such launcher.
+    """
+    forced = click.get_current_context().meta.get(_FORCE)
+    if not forced and get_launcher(launcher).on_this_host:
+        cores.check_room(world_size)
 
 
 def html_option(**more: Any) -> Command:

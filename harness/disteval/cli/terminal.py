@@ -128,8 +128,13 @@ def _set_verbose(context: click.Context, _option: object, value: bool) -> None:
 
 @contextlib.contextmanager
 def _nothing_on_stdout() -> Iterator[None]:
-    with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
-        yield
+    level = _LOGGER.level
+    _LOGGER.setLevel(logging.ERROR)
+    try:
+        with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
+            yield
+    finally:
+        _LOGGER.setLevel(level)
 
 
 @contextlib.contextmanager

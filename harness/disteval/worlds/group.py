@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
@@ -22,6 +23,8 @@ from disteval.worlds.postmortem import RankStatus, first_line, list_ranks, raise
 START_SECONDS = 60.0
 """Seconds that ranks get at least to start and to join; imports alone can take many."""
 
+_LOGGER = logging.getLogger("disteval.worlds")
+_NOTICE_SECONDS = 10.0
 _LEAVE_SECONDS = 10.0
 _LOG_SECONDS = 5.0
 
@@ -56,10 +59,16 @@ class WorkerGroup:
 
     def _start(self, threads: int | None) -> None:
         inside = self._launcher.start(self._directory, self.world_size, threads)
-        deadline = time.monotonic() + self._start_seconds
+        begin, notices = time.monotonic(), 0
 
         def give_up() -> bool:
-            return bool(self._launcher.ended()) or time.monotonic() > deadline
+            nonlocal notices
+            waited = time.monotonic() - begin
+            if waited > (notices + 1) * _NOTICE_SECONDS:
+                notices += 1
+                started = f"{len(self._channel.hellos)} of {self.world_size} ranks have started"
+                _LOGGER.warning("%s after %.0f s", started, waited)
+            return bool(self._launcher.ended()) or waited > self._start_seconds
 
         if not self._channel.wait_for_ranks(inside, give_up):
             why = "; ".join(f"process {i}: {how}" for i, how in self._launcher.ended().items())

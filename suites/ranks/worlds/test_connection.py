@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from disteval import WorldError
-from disteval.worlds import World, launchers
+from disteval.worlds import World, group, launchers
 from disteval.worlds.channel import connection
 
 
@@ -29,6 +29,14 @@ def test_a_stranger_who_says_nothing_keeps_no_rank_out(monkeypatch: pytest.Monke
     launcher = Disturbed()
     with World("non_dist", 1, launcher=launcher) as world, launcher.stranger:
         assert world.run(lambda backend: backend.world_size) == [1]
+
+
+def test_who_waits_for_ranks_is_told_how_many_have_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group, "_NOTICE_SECONDS", 0.02)
+    with World("non_dist", 1):
+        assert "0 of 1 ranks have started after 0 s" in caplog.messages[0]
 
 
 def test_a_leader_that_is_gone_already_is_told(tmp_path: Path) -> None:

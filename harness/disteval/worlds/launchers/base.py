@@ -64,6 +64,11 @@ class Launcher(ABC):
     attached: ClassVar[bool] = False
     own_processes: ClassVar[bool] = True
 
+    @property
+    def on_this_host(self) -> bool:
+        """Whether each rank is a process that is started on this host."""
+        return False
+
     def directory(self) -> Path:
         """Create the world's control directory, private to this user."""
         return Path(tempfile.mkdtemp(prefix="disteval-"))
@@ -169,6 +174,11 @@ class ProcessLauncher(Launcher):
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._log: Path | None = None
+
+    @property
+    def on_this_host(self) -> bool:
+        """See `Launcher.on_this_host`."""
+        return True
 
     @abstractmethod
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:

@@ -85,6 +85,11 @@ class RayLauncher(Launcher):
         self._actors: list[Any] = []
         self._ends: list[Any] = []
 
+    @property
+    def on_this_host(self) -> bool:
+        """Whether Ray is started on this machine alone."""
+        return (self._address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+
     def accept(self, backend: type[BaseDistBackend]) -> None:
         """Refuse a second world, and a backend whose ranks can't be plain processes."""
         # Before anything is started: a failed start would terminate the first world's ranks.
