@@ -18,17 +18,10 @@ from disteval.registry import get_backend_class, list_all_backends
 
 @dataclass(frozen=True)
 class Support:
-    """A backend's description and whether it can be used here.
+    """A backend's description, and whether its module and library can be imported here.
 
-    Attributes:
-        name: The registered name.
-        available: Whether the backend's module and library can be imported.
-        why_not: The reason if the backend is not available.
-        library: The distribution of the communication library.
-        version: The installed version of that distribution.
-        devices: The devices between which objects are sent.
-        launcher: The name of the launcher that starts ranks.
-        cannot: Each capability that the backend lacks, and its reason.
+    ``library`` is a distribution, ``version`` the installed version of it. ``cannot`` has each
+    capability that the backend lacks, with the reason.
     """
 
     name: str

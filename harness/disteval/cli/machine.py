@@ -32,14 +32,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*?)\s*(?:;.*\bextra == ['\"]([\w.-]
 
 @dataclass(frozen=True)
 class Finding:
-    """One property of this machine.
-
-    Attributes:
-        name: The property's name.
-        works: Whether it is present and works.
-        detail: What was found, or what is missing.
-        needed: Whether every world of ranks needs it.
-    """
+    """One property of this machine, which every world of ranks may need."""
 
     name: str
     works: bool
@@ -49,13 +42,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Package:
-    """One package that this library requires.
+    """One package that this library or an extra of it requires.
 
-    Attributes:
-        extra: The extra that requires the package; empty if it is always required.
-        name: The distribution's name.
-        allowed: The allowed versions.
-        version: The installed version; empty if it is not installed.
+    ``extra`` is empty if the package is always required, ``version`` if it is not installed.
     """
 
     extra: str

@@ -36,13 +36,9 @@ _OUTPUT_LINES = 10
 class Trial(Support):
     """The result of trying one backend, with its description.
 
-    Attributes:
-        works: Whether its ranks exchanged an object; or, if no ranks were to be started, whether
-            the backend can be imported.
-        absent: Whether a package that the backend needs is not installed.
-        ranks: The number of ranks that exchanged an object.
-        seconds: The time that it took to start the ranks and exchange an object.
-        output: The end of the output, if the process ended without a result.
+    It works if its ranks exchanged an object; or, if no ranks were to be started, if it can be
+    imported. It is absent if a package that it needs is not installed. ``output`` is the end of
+    the output of a process that ended without a result.
     """
 
     works: bool = False
@@ -53,13 +49,7 @@ class Trial(Support):
 
 
 def try_backend(name: str, start: bool, seconds: float) -> Trial:
-    """Try a backend in a process that is terminated after a number of seconds.
-
-    Args:
-        name: A registered name, or ``module:Class``.
-        start: Whether to start ranks, or only to import the backend.
-        seconds: The time limit.
-    """
+    """Import a backend, and start ranks with it if asked, in a process with a time limit."""
     with tempfile.TemporaryDirectory(prefix="disteval-doctor-") as folder:
         answer, output = Path(folder, "answer.json"), Path(folder, "output")
         path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])

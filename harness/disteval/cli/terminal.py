@@ -21,7 +21,6 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""
 
 _LOGGER = logging.getLogger("disteval")
-_QUIET, _VERBOSE = "disteval.cli.quiet", "disteval.cli.verbose"
 
 
 class Commands(click.Group):
@@ -73,22 +72,16 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
 
 def is_quiet() -> bool:
     """Return whether the user gave ``--quiet``."""
-    return _asked(_QUIET)
+    return _asked("quiet")
 
 
 def is_verbose() -> bool:
     """Return whether the user gave ``--verbose``."""
-    return _asked(_VERBOSE)
+    return _asked("verbose")
 
 
 def print_error(command: str | None, what: str, error: BaseException) -> None:
-    """Print on standard error why a command failed; with ``--verbose``, also the traceback.
-
-    Args:
-        command: The sub-command's name.
-        what: One paragraph.
-        error: The exception.
-    """
+    """Print one paragraph on standard error; with ``--verbose``, also the error's traceback."""
     if is_verbose():
         click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     outer = detect_outer_world()
@@ -97,33 +90,29 @@ def print_error(command: str | None, what: str, error: BaseException) -> None:
 
 
 def _options() -> list[click.Parameter]:
+    helps = {
+        "quiet": "Print only errors; the exit status tells the result.",
+        "verbose": "Print the output of ranks and tracebacks, too.",
+    }
     return [
         click.Option(
-            ["-q", "--quiet"], is_flag=True, expose_value=False, callback=_set_quiet,
-            help="Print only errors; the exit status tells the result.",
-        ),
-        click.Option(
-            ["-v", "--verbose"], is_flag=True, expose_value=False, callback=_set_verbose,
-            help="Print the output of ranks and tracebacks, too.",
-        ),
-    ]  # fmt: skip
+            [f"-{name[0]}", f"--{name}"], is_flag=True, expose_value=False, callback=_set, help=text
+        )
+        for name, text in helps.items()
+    ]
 
 
-def _asked(key: str) -> bool:
+def _asked(name: str) -> bool:
     context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(key))
+    return context is not None and bool(context.meta.get(f"disteval.cli.{name}"))
 
 
-def _set_quiet(context: click.Context, _option: object, value: bool) -> None:
-    if value and not context.meta.get(_QUIET):
-        context.meta[_QUIET] = True
-        context.find_root().with_resource(_nothing_on_stdout())
-
-
-def _set_verbose(context: click.Context, _option: object, value: bool) -> None:
-    if value and not context.meta.get(_VERBOSE):
-        context.meta[_VERBOSE] = True
-        context.find_root().with_resource(_log_on_stderr())
+def _set(context: click.Context, option: click.Parameter, value: bool) -> None:
+    key = f"disteval.cli.{option.name}"
+    if value and not context.meta.get(key):
+        context.meta[key] = True
+        begin = _nothing_on_stdout if option.name == "quiet" else _log_on_stderr
+        context.find_root().with_resource(begin())
 
 
 @contextlib.contextmanager

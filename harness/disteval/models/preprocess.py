@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,16 +17,9 @@ SCALE: npt.NDArray[np.float32] = 1 / (np.array(_STD, dtype=np.float32) * np.floa
 """The factor of the difference in each channel, float32 of shape (3,)."""
 
 
-def preprocess(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Normalise pictures.
+def preprocess(images: Any) -> Any:
+    """Normalise pictures, uint8 of shape (N, 3, H, W), to float32; an array of NumPy or of JAX.
 
     It takes one subtraction and one multiplication, each correctly rounded, so results are unique.
-
-    Args:
-        images: uint8, shape (N, 3, H, W).
-
-    Returns:
-        float32 of the same shape.
     """
-    pixels = images.astype(np.float32)
-    return (pixels - OFFSET[:, None, None]) * SCALE[:, None, None]
+    return (images.astype(np.float32) - OFFSET[:, None, None]) * SCALE[:, None, None]

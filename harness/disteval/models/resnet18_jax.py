@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from flax import linen as nn
 
 from disteval.errors import UsageError
 from disteval.models.folding import EPSILON, fold_norms, is_folded
-from disteval.models.preprocess import OFFSET, SCALE
+from disteval.models.preprocess import preprocess
 from disteval.models.resnet18 import BLOCKS, NUM_CLASSES, to_channels_last
 
 _HIGHEST = jax.lax.Precision.HIGHEST  # float32 is float32, on accelerators too
@@ -67,11 +66,6 @@ def variables(weights: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, Any]:
             key = "scale" if array.ndim == 1 else "kernel"
         found[collection].setdefault(module, {})[key] = to_channels_last(array)
     return found
-
-
-def preprocess(images: jax.Array) -> jax.Array:
-    """Normalise uint8 pictures (N, 3, H, W), as `preprocess.preprocess` does."""
-    return (images.astype(jnp.float32) - OFFSET[:, None, None]) * SCALE[:, None, None]
 
 
 def make_predict(

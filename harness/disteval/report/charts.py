@@ -18,15 +18,10 @@ _BINARY = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark on one machine.
+    """One benchmark on one machine, with a curve for each choice of parameters.
 
-    Attributes:
-        name: The benchmark's full name.
-        unit: The unit of the values.
-        place: The machine and its environment.
-        curves: The curves, one for each choice of parameters.
-        charts: The newest values over a parameter, if one is a number, and all values over commits,
-            if there are several.
+    Its charts have the newest values over a parameter, if one is a number, and all values over
+    commits, if there are several.
     """
 
     name: str

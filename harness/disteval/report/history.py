@@ -26,10 +26,8 @@ Parameters = tuple[tuple[str, str], ...]
 class Point:
     """The result of one benchmark at one commit.
 
-    Attributes:
-        commit: The commit's whole hash.
-        date: The commit's time, in milliseconds since 1970, UTC.
-        value: The value in the benchmark's unit; NaN if it was skipped, None if it failed.
+    The date is in milliseconds since 1970, UTC. The value is NaN if the benchmark was skipped, and
+    None if it failed.
     """
 
     commit: str
@@ -44,15 +42,9 @@ class Point:
 
 @dataclass
 class Curve:
-    """One benchmark with one choice of parameters on one machine, in date order.
+    """One benchmark with one choice of parameters on one machine, its points in date order.
 
-    Attributes:
-        benchmark: The benchmark's full name.
-        unit: The unit of the values.
-        machine: The machine's name in asv.
-        environment: The name in asv of the packages that were installed.
-        parameters: The parameters, in the benchmark's order.
-        points: The results, one for each commit.
+    The environment is asv's name for the packages that were installed.
     """
 
     benchmark: str

@@ -44,12 +44,8 @@ _EVIDENCE = re.compile(
 class Column:
     """One check, a column of the matrix.
 
-    Attributes:
-        index: The position among the checks.
-        label: The backend, and the file's name if two checks are of one backend.
-        run: The check's report.
-        sizes: The world sizes of the check.
-        counts: The number of results with each outcome.
+    The label is the backend's name, with the file's name if two checks are of one backend; the
+    counts are the numbers of results with each outcome.
     """
 
     index: int
@@ -176,10 +172,9 @@ def reasons(columns: Iterable[Column]) -> list[Reason]:
 
 
 def evidence(message: str) -> tuple[str, list[tuple[str, str]]]:
-    """Split the message of a lost world into the summary and each rank's stacks and output.
+    """Split the message of a lost world into a summary, and the title and text of each part.
 
-    Returns:
-        The summary, and the title and text of each part; another message is all summary.
+    Parts are the stacks and the output of ranks. Another message is all summary.
     """
     parts = [(title, re.sub("^  ", "", text, flags=re.M).rstrip("\n"))
              for title, text in _EVIDENCE.findall(message)]  # fmt: skip

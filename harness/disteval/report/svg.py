@@ -44,12 +44,7 @@ _NAME_LENGTH = 40
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart.
-
-    Attributes:
-        name: The name in the legend.
-        points: The points, x and y; y is None for a measurement that failed.
-    """
+    """One line of a chart: points (x, y), where y is None for a measurement that failed."""
 
     name: str
     points: list[tuple[float, float | None]]
@@ -57,15 +52,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one axis.
+    """Lines over one axis, whose ticks are places and their labels.
 
-    Attributes:
-        title: The title, which holds what all lines have in common.
-        x_label: The label of the x axis, with its unit.
-        y_label: The label of the y axis, with its unit.
-        lines: The lines.
-        log: Whether both axes are logarithmic; otherwise y begins at zero.
-        ticks: Places on the x axis and their labels.
+    With ``log`` both axes are logarithmic; otherwise the y axis begins at zero.
     """
 
     title: str
