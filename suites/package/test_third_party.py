@@ -50,6 +50,7 @@ def test_its_workflow_gives_a_verdict_and_a_report(
     ours = yaml.safe_load((clone / name).read_text())
     # YAML 1.1 reads the key "on" as true.
     declared = ours[True]["workflow_call"]["inputs"]
+    assert " @ git+https://" in contract["with"]["harness"]  # it is on no index
     given = contract["with"] | {"harness": f"{built.wheel}[conformance,report]", "examples": 5}
     assert given.keys() <= declared.keys()
     inputs = {key: given.get(key, value.get("default")) for key, value in declared.items()}
