@@ -60,9 +60,11 @@ def markdown_row(support: Support) -> str:
 
 
 @click.command("backends")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def backends_command(as_json: bool) -> None:
-    r"""List every backend, whether it can be used here, and the capabilities that it lacks.
+    r"""List the backends, and whether each can be used here.
+
+    The command also lists the capabilities that a backend lacks.
 
     \b
     disteval backends

@@ -52,11 +52,11 @@ _MESSAGE_LENGTH = 160
 @click.argument("target", required=False, shell_complete=complete_backend)
 @click.option(
     "--world-size", callback=counts(), metavar="1,2,3",
-    help="World sizes.  [default: 1,2,3,5, or the world size of mpirun or torchrun]",
+    help="The world sizes to check.  [default: 1,2,3,5, or the world size of mpirun or torchrun]",
 )  # fmt: skip
 @click.option(
     "--launcher", metavar="NAME",
-    help="How to start the ranks, such as ray.  [default: the launcher that the class names]",
+    help="The launcher of the ranks, such as ray.  [default: the one that the class names]",
 )  # fmt: skip
 @force_option
 @click.option(

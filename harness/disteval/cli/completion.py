@@ -14,7 +14,9 @@ VARIABLE = "_DISTEVAL_COMPLETE"
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    r"""Print the script that completes disteval's commands, options and backends in SHELL.
+    r"""Print a script that completes this command in a shell.
+
+    It completes the names of commands, options and backends.
 
     \b
     source <(disteval completion bash)                     # in ~/.bashrc

@@ -36,14 +36,14 @@ _SIGNS = {True: "✓", False: "–"}
 @click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=complete_backend)
 @click.option("--start/--no-start", default=True, help="Start two ranks with each backend.")
 @timeout_option(90.0, "Seconds that one backend may take.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object instead of lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json: bool) -> None:
-    r"""Show the installed packages, MPI and GPUs, and which backends work on this machine.
+    r"""Show what works on this machine, and how to install the rest.
 
-    Each backend that can be imported starts two ranks, which exchange an object; for each package
-    that is missing, the command that installs it is shown. With BACKEND, a registered name or
-    module:Class, only this backend is tried. Exits with 0; or with 1 if ranks can't be started at
-    all, or if a backend or module named here or in DISTEVAL_REQUIRE does not work.
+    The command lists the installed packages, MPI and the GPUs. Each backend that can be imported
+    starts two ranks, which exchange an object. With BACKEND, a registered name or module:Class,
+    only this backend is tried. The exit status is 0; or 1 if ranks can't be started at all, or if a
+    backend or module that is named here or in DISTEVAL_REQUIRE does not work.
 
     \b
     disteval doctor

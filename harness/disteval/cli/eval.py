@@ -61,9 +61,14 @@ DEFAULT_WORLD_SIZE = 3
 )  # fmt: skip
 @force_option
 @device_option("The device that computes the network.")
-@batch_size_option(256, "Pictures in a batch, on each rank.")
+@batch_size_option(256, "The number of pictures in a batch, on each rank.")
 @data_options
-@click.option("--weights", type=click.Path(path_type=Path), help="A .safetensors or .pt file.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="The network's weights, in a .safetensors or .pt file.",
+    show_default="weights that are part of the package",
+)
 @click.option(
     "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32",
     help="The number format of the network.",
@@ -71,13 +76,16 @@ DEFAULT_WORLD_SIZE = 3
 @click.option("--exact", is_flag=True, help="Compute batch normalisations instead of folding them.")
 @click.option(
     "--topk", callback=counts(NUM_CLASSES), default="1,3", metavar="K,K,…",
-    help="The k of each top-k accuracy.",
+    help="Each k of the top-k accuracies, with commas between them.",
 )  # fmt: skip
 @json_option
 @timeout_option(
-    60.0, "Seconds without progress after which the ranks are terminated; at least 60 to start."
+    60.0,
+    "Seconds without progress before the ranks are terminated; they get at least 60 to start.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Computing threads of each rank.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="The number of computing threads of each rank."
+)
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def eval_command(
     world_size: int | None,
@@ -90,10 +98,10 @@ def eval_command(
     progress: bool,
     **settings: Any,
 ) -> None:
-    r"""Evaluate ResNet-18 over CIFAR-10's test split, every sample counted exactly once.
+    r"""Evaluate ResNet-18 on CIFAR-10, and count every sample once.
 
-    Starts the ranks itself, or joins them under mpirun or torchrun. Exits with 0, with 1 when the
-    evaluation failed, or with 2 for wrong usage.
+    The command starts the ranks, or joins them under mpirun or torchrun. It evaluates CIFAR-10's
+    test split. The exit status is 0, or 1 if the evaluation failed, or 2 after wrong usage.
 
     \b
     disteval eval --world-size 3

@@ -62,19 +62,12 @@ from disteval.worlds import detect_outer_world
 )
 @click.option("--resume", is_flag=True, help="Continue from the last checkpoint in --work-dir.")
 @batch_size_option(64, "Pictures in a training batch, on each rank.")
+@click.option("--lr", type=POSITIVE, default=0.1, help="The highest learning rate of the schedule.")
+@click.option("--seed", type=int, default=0, help="The seed of everything that is random.")
 @click.option(
-    "--lr",
-    type=POSITIVE,
-    default=0.1,
-    help="The highest learning rate of the schedule.",
-)
-@click.option("--seed", type=int, default=0, help="Decides all that is random.")
-@click.option(
-    "--max-failures",
-    type=click.IntRange(min=0),
-    default=0,
-    help="How often lost ranks are replaced.",
-)
+    "--max-failures", type=click.IntRange(min=0), default=0,
+    help="The number of times that lost ranks are replaced.",
+)  # fmt: skip
 @timeout_option(120.0, "Seconds without a finished batch after which the ranks have failed.")
 @device_option("Where the network runs; with cuda each rank gets a GPU of its own.")
 @json_option
@@ -95,11 +88,12 @@ def fit_command(
     device: str,
     json_path: Path | None,
 ) -> None:
-    r"""Train ResNet-18 on CIFAR-10's training split, and validate on its test split.
+    r"""Train ResNet-18 on CIFAR-10, and validate after each epoch.
 
-    Prints a line for each epoch's training and validation, and writes the weights of the best epoch
-    to best.safetensors in the work folder. disteval eval counts as many right predictions with
-    these weights as this command has printed.
+    The command trains on the training split and validates on the test split. It prints a line for
+    each of them in each epoch, and writes the weights of the best epoch to best.safetensors in the
+    work folder. With these weights, disteval eval counts as many right predictions as this command
+    has printed.
 
     \b
     disteval fit --data ~/cifar --work-dir run

@@ -19,15 +19,15 @@ ASV_RESULTS = Path(".asv/results")
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN.json]...")
 @click.option(
     "--history", type=click.Path(path_type=Path), metavar="DIR",
-    help=f"asv's results folder.  [default: {ASV_RESULTS}, where no RUN.json is given]",
+    help=f"The folder of asv's results.  [default: {ASV_RESULTS}, where no RUN.json is given]",
 )  # fmt: skip
 @html_option(required=True)
 def report_command(runs: tuple[Path, ...], history: Path | None, html_path: Path) -> None:
-    r"""Write one page of several checks, evaluations, training and benchmarks.
+    r"""Write one page of several reports and benchmarks.
 
     RUN.json is a report that disteval check, eval or fit wrote with --json. The page is one file
-    that needs no network. Exits with 0 when the page was written, with any verdicts in it; and with
-    2 when there is nothing to show, or a file is not such a report.
+    that needs no network. The exit status is 0 if the page was written, whatever the verdicts in
+    it are, and 2 if there is nothing to show or a file is not such a report.
 
     \b
     disteval report torch.json mpi.json --html report.html
