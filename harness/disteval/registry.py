@@ -119,6 +119,20 @@ def _unavailable(entry: EntryPoint, error: Exception) -> str:
     elif entry.name == "mpi4py":
         reason, extra = f"mpi4py finds no MPI library ({error})", "mpi"
     else:
-        reason = f"importing {entry.value} failed with {describe_error(error)}"
+        reason = f"importing {entry.value} failed with {describe_error(error)}{_hint(error)}"
         return f"backend {entry.name!r} can't be used: {reason}"
     return f"backend {entry.name!r} can't be used: {reason}. Install it: {how_to_install(extra)}"
+
+
+def _hint(error: Exception) -> str:
+    """Return where a package without the missing module lies, since it may hide another package."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    package, dot, _ = (name or "").partition(".")
+    if not dot or package not in sys.modules:
+        return ""
+    found = sys.modules[package]
+    where = found.__file__ or ", ".join(found.__path__)
+    return (
+        f"; {package} was imported from {where}: if that hides the package that you mean, rename "
+        f"it or start Python elsewhere"
+    )

@@ -36,6 +36,15 @@ def _distribution(folder: Path, entries: str, **modules: str) -> Path:
     return folder
 
 
+def test_a_folder_that_hides_the_backends_is_named(tmp_path: Path) -> None:
+    hiding = tmp_path / "disteval_backends" / "__init__.py"
+    hiding.parent.mkdir()
+    hiding.write_text("")
+    done = _run("import disteval; disteval.get_dist_backend('non_dist')", tmp_path)
+    assert "No module named 'disteval_backends.non_dist'" in done.stderr
+    assert f"disteval_backends was imported from {hiding}: if that hides the" in done.stderr
+
+
 def test_names_come_in_a_stable_order() -> None:
     names = disteval.list_all_backends()
     assert names[:5] == ["non_dist", "mpi4py", "tf_horovod", "torch_cpu", "torch_cuda"]

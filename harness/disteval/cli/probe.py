@@ -22,10 +22,11 @@ from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import get_backend_class
 from disteval.worlds import World
 from disteval.worlds.interrupts import interrupted_later
+from disteval.worlds.process import import_code, import_path
 
 _CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from disteval.cli.probe import main; main(sys.argv[2], sys.argv[3], sys.argv[4] == 'start')"
+    import_code("sys.argv[1]", "disteval.cli.probe import main")
+    + "main(sys.argv[2], sys.argv[3], sys.argv[4] == 'start')"
 )
 _TERMINATE_SECONDS = 15.0  # an interrupted world terminates its ranks in less
 _MOST_BYTES = 1 << 16
@@ -52,9 +53,8 @@ def try_backend(name: str, start: bool, seconds: float) -> Trial:
     """Import a backend, and start ranks with it if asked, in a process with a time limit."""
     with tempfile.TemporaryDirectory(prefix="disteval-doctor-") as folder:
         answer, output = Path(folder, "answer.json"), Path(folder, "output")
-        path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
         todo = "start" if start else "import"
-        command = [sys.executable, "-c", _CODE, path, name, str(answer), todo]
+        command = [sys.executable, "-c", _CODE, import_path(), name, str(answer), todo]
         with output.open("wb") as file:
             ended = _run(command, file, seconds)
         if answer.exists():

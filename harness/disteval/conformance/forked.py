@@ -28,7 +28,7 @@ from disteval.errors import WorldError
 from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import outside_environment
 from disteval.worlds.launchers.local import LocalLauncher
-from disteval.worlds.process import become_rank
+from disteval.worlds.process import become_rank, import_code, import_path
 
 # Neighbouring ranks come from different servers: they share no hash seed and no state that an
 # import has left, just as ranks that a user starts.
@@ -40,8 +40,8 @@ _ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come
 _LIBRARIES = ("torch", "torch.distributed")
 
 _SERVER_CODE = (
-    "import sys; sys.path[:] = sys.argv[2].splitlines(); "
-    "from disteval.conformance.forked import serve; serve(int(sys.argv[1]), sys.argv[3:])"
+    import_code("sys.argv[2]", "disteval.conformance.forked import serve")
+    + "serve(int(sys.argv[1]), sys.argv[3:])"
 )
 
 
@@ -111,10 +111,16 @@ class _Server:
         self._lock = threading.Lock()
         self._statuses: dict[int, int] = {}
         self._safe: bool | None = None
-        path = "\n".join(entry or str(Path.cwd()) for entry in sys.path)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _SERVER_CODE, str(theirs.fileno()), path, *libraries],
+                [
+                    sys.executable,
+                    "-c",
+                    _SERVER_CODE,
+                    str(theirs.fileno()),
+                    import_path(),
+                    *libraries,
+                ],
                 env=outside_environment() | thread_variables(1, 1),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

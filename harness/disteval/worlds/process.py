@@ -1,4 +1,4 @@
-"""The entry point of a process that a launcher started: it becomes a rank, and serves."""
+"""A process that a launcher starts: it imports what its leader does, becomes a rank, and serves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,29 @@ from pathlib import Path
 from disteval.worlds.environment import detect_outer_world
 from disteval.worlds.rank import serve
 from disteval.worlds.rank_files import rank_file
+
+
+def import_path() -> str:
+    """Return the folder that holds this library, then the folders that this process imports from.
+
+    Each is a line, for `import_code`.
+    """
+    path = [entry or str(Path.cwd()) for entry in sys.path]
+    return "\n".join([str(Path(__file__).parents[2]), *path])
+
+
+def import_code(lines: str, what: str) -> str:
+    """Return code that begins a Python process which imports from where this one does.
+
+    Args:
+        lines: An expression whose value is that of `import_path` here.
+        what: What is imported first, from this library also where a file of the user's, such as
+            ``disteval.py`` in the working directory, has the library's name.
+    """
+    return (
+        f"import sys; own, *path = {lines}.splitlines(); "
+        f"sys.path[:] = [own, *path]; from {what}; sys.path[:] = path; "
+    )
 
 
 def _redirect_output(path: Path) -> None:

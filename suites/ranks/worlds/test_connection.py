@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import disteval
 import pytest
 from disteval import WorldError
 from disteval.worlds import World, group, launchers
@@ -29,6 +31,19 @@ def test_a_stranger_who_says_nothing_keeps_no_rank_out(monkeypatch: pytest.Monke
     launcher = Disturbed()
     with World("non_dist", 1, launcher=launcher) as world, launcher.stranger:
         assert world.run(lambda backend: backend.world_size) == [1]
+
+
+def test_ranks_run_their_leaders_library_whatever_a_file_of_the_users_is_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "disteval.py").write_text("raise SystemExit('this is not the library')\n")
+    (tmp_path / "mine.py").write_text("answer = 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with World("non_dist", 1) as world:
+        modules = world.run(
+            lambda _: [import_module(name).__file__ for name in ("mine", "disteval")]
+        )
+    assert modules == [[str(tmp_path / "mine.py"), disteval.__file__]]
 
 
 def test_who_waits_for_ranks_is_told_how_many_have_started(

@@ -22,15 +22,13 @@ from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import outside_environment
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.postmortem import RankStatus, examine, exit_text
+from disteval.worlds.process import import_code, import_path
 
 LOOPBACK = "127.0.0.1"
 
-# A rank imports what its leader imports, from where the leader does: not from a folder that happens
-# to be the current one, as -m would.
-_RANK_CODE = (
-    "import sys; sys.path[:] = open(sys.argv[1] + '/sys.path').read().splitlines(); "
-    "from disteval.worlds.process import main; sys.exit(main())"
-)
+# A file, since the command lines of launchers are shown to users.
+_PATH_LINES = "open(sys.argv[1] + '/sys.path').read()"
+_RANK_CODE = import_code(_PATH_LINES, "disteval.worlds.process import main") + "sys.exit(main())"
 
 _TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 5.0
@@ -192,7 +190,7 @@ class ProcessLauncher(Launcher):
         """Start every process; its output goes to a log until it is a rank."""
         self._log = directory / "launcher.log"
         environment = self.environment() | thread_variables(world_size, threads)
-        (directory / "sys.path").write_text("\n".join(path or str(Path.cwd()) for path in sys.path))
+        (directory / "sys.path").write_text(import_path())
         with self._log.open("wb") as log:
             for command in self.commands(directory, world_size):
                 # A session of its own: Ctrl-C reaches the leader alone, which then terminates it.
