@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import tempfile
 from collections.abc import Iterable
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 from disteval.errors import UsageError
@@ -56,6 +58,38 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
         listed = f"{', '.join(others)} or {last}" if others else last
         raise UsageError(f"{name} {value!r} is not known; use {listed}")
     return value
+
+
+def check_output_file(name: str, path: Path) -> None:
+    """Raise UsageError if an argument's file can't be written; the file is left as it is."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"{name} {path} is a folder; give the name of a file")
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"{name} {path}: the folder {path.parent} does not exist; create it, or give "
+                f"another"
+            )
+        if path.is_file():
+            path.open("ab").close()
+        elif not path.exists():  # a device or a pipe is not opened: its reader would see an end
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise unwritable(name, path, error) from error
+
+
+def check_output_folder(name: str, path: Path) -> None:
+    """Raise UsageError if files can't be written to an argument's folder, which may be new."""
+    try:
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise unwritable(name, path, error) from error
+
+
+def unwritable(name: str, path: Path, error: OSError) -> UsageError:
+    """Return the error for an argument's file or folder that can't be written."""
+    return UsageError(f"{name} {path} can't be written: {error.strerror}; give another place")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

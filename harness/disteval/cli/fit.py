@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from disteval.arguments import check_output_folder
 from disteval.cli.options import (
     POSITIVE,
     OutputPath,
@@ -25,7 +26,7 @@ from disteval.cli.terminal import is_quiet
 from disteval.data.cifar10 import load_cifar10
 from disteval.errors import UsageError
 from disteval.extras import needs
-from disteval.report.files import SCHEMA_VERSION, check_output_folder, write_run
+from disteval.report.files import SCHEMA_VERSION, write_run
 from disteval.worlds import detect_outer_world
 
 

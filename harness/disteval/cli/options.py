@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from disteval.arguments import check_output_file
 from disteval.data import download_cifar10
 from disteval.errors import UsageError
-from disteval.report.files import check_output_file
 from disteval.report.page import check_page_path
 from disteval.worlds import cores
 from disteval.worlds.launchers import get_launcher

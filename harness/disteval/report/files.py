@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from disteval.arguments import unwritable
 from disteval.errors import UsageError
 from disteval.extras import needs
 
@@ -27,42 +27,12 @@ _SHOWN = 200  # characters of a message about a value from a file, which may be 
 _REMEDY = "write it with --json FILE of disteval check, eval or fit"
 
 
-def check_output_file(option: str, path: Path) -> None:
-    """Raise UsageError if an option's file can't be written; the file is left as it is."""
-    if path.is_dir():
-        raise UsageError(f"{option} {path} is a folder; give the name of a file")
-    if not path.parent.is_dir():
-        raise UsageError(
-            f"{option} {path}: the folder {path.parent} does not exist; create it, or give another"
-        )
-    try:
-        if path.is_file():
-            path.open("ab").close()
-        elif not path.exists():  # a device or a pipe is not opened: its reader would see an end
-            tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise _unwritable(option, path, error) from error
-
-
-def check_output_folder(option: str, path: Path) -> None:
-    """Raise UsageError if files can't be written to an option's folder, which may not exist yet."""
-    try:
-        there = next(place for place in (path, *path.absolute().parents) if place.exists())
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:
-        raise _unwritable(option, path, error) from error
-
-
-def _unwritable(option: str, path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{option} {path} can't be written: {error.strerror}; give another place")
-
-
 def write_file(option: str, path: Path, text: str) -> None:
     """Write the file that an option named, or raise UsageError if it can't be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _unwritable(option, path, error) from error
+        raise unwritable(option, path, error) from error
 
 
 def write_run(path: Path | None, run: dict[str, Any]) -> None:

@@ -9,10 +9,11 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from disteval.arguments import check_output_file
 from disteval.extras import DISTRIBUTION, needs
 from disteval.report import model
 from disteval.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
-from disteval.report.files import check_output_file, write_file
+from disteval.report.files import write_file
 from disteval.report.svg import Chart, draw
 from disteval.report.text import visible
 

@@ -159,6 +159,7 @@ def test_an_unexpected_error_is_one_line_too(tmp_path: Path) -> None:
         ("none/file", "the folder none does not exist"),
         ("file/file", "the folder file does not exist"),
         ("/proc/file", "can't be written: "),
+        ("x" * 300, "can't be written: File name too long"),
     ],
 )
 def test_a_file_that_can_not_be_written_is_refused_before_the_work(

@@ -15,10 +15,11 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval.arguments import check_output_file
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
-from disteval.report.files import check_output_file, read_run, why_no_run, write_run
+from disteval.report.files import read_run, why_no_run, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
