@@ -141,7 +141,7 @@ def test_the_first_failure_of_each_rule_is_printed_while_the_check_goes_on(
 def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any) -> None:
     done = check("mine:Stuck", "--world-size=2,3", "--timeout=1", "--examples=5")
     assert done.returncode == 1
-    assert "no progress for 1 s on ranks 0, 1" in done.stdout
+    assert "no progress for 1 s on all 2 ranks" in done.stdout
     assert "waits in all_gather_object #1" in done.stdout
     assert "not run: 2 rules in a row ended in a lost world" in done.stdout
 
@@ -233,5 +233,5 @@ def test_an_outer_world_that_is_lost_is_reported_as_broken(check: Any) -> None:
     done = check("mine:StuckAnywhere", "--timeout=1", "--rules=1.1,2.1,2.2", under=mpirun(2))
     assert done.returncode != 0
     assert "mine:StuckAnywhere is broken" in done.stdout, done.stdout + done.stderr
-    assert "no progress for 1 s on ranks 0, 1" in done.stdout
+    assert "no progress for 1 s on all 2 ranks" in done.stdout
     assert "? 2.2 at W=2: not run: one rule ended in a lost world" in done.stdout

@@ -145,7 +145,7 @@ def test_the_guilty_workers_traceback_reaches_the_caller(tmp_path: Path) -> None
 def test_a_worker_that_hangs_is_named_when_time_is_up(tmp_path: Path) -> None:
     crime = {"stage": "after_train_iter", "kind": "hang"}
     begin = time.monotonic()
-    with pytest.raises(WorldError, match="no progress for 5 s on ranks 0, 1") as caught:
+    with pytest.raises(WorldError, match="no progress for 5 s on all 2 ranks") as caught:
         fit(config_of(tmp_path, crime), tmp_path / "end.pt", timeout=5.0)
     assert time.monotonic() - begin < 60
     assert "in _commit" in str(caught.value)
