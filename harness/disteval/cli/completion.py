@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem, shell_complete
 
 from disteval.registry import list_all_backends
-
-VARIABLE = "_DISTEVAL_COMPLETE"
-"""The variable by which a shell asks for completions; click derives it from the name."""
 
 
 @click.command("completion")
@@ -23,11 +20,9 @@ def completion_command(shell: str) -> None:
     source <(disteval completion zsh)                      # in ~/.zshrc
     disteval completion fish > ~/.config/fish/completions/disteval.fish
     """
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.BadParameter(f"click knows no completion for {shell}")
     root = click.get_current_context().find_root().command
-    click.echo(kind(root, {}, "disteval", VARIABLE).source())
+    # The variable is the one by which a shell asks for completions; click derives it from the name.
+    shell_complete(root, {}, "disteval", "_DISTEVAL_COMPLETE", f"{shell}_source")
 
 
 def complete_backend(

@@ -70,11 +70,7 @@ def throughput_chart(runs: Sequence[dict[str, Any]]) -> list[Chart]:
 
 
 def loss_charts(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[Chart]:
-    """Make a chart of the mean loss of each epoch for each training of several epochs.
-
-    Args:
-        runs: The name and the report of each file of ``disteval fit --json``.
-    """
+    """Make a chart of the mean loss of each epoch for each training of several epochs."""
     charts = []
     for name, run in runs:
         points: dict[str, list[tuple[float, float | None]]] = {"train": [], "val": []}

@@ -36,15 +36,9 @@ def write_file(option: str, path: Path, text: str) -> None:
 
 
 def write_run(path: Path | None, run: dict[str, Any]) -> None:
-    """Write the report of a command to the file that ``--json`` named.
+    """Write the report of a command to the file that ``--json`` named, if it named one.
 
-    Args:
-        path: The file, which is replaced if it exists; None writes nothing.
-        run: The report, as the schema describes it. A number that is not finite becomes null,
-            because JSON can't hold it.
-
-    Raises:
-        UsageError: The file can't be written.
+    A number that is not finite becomes null, because JSON can't hold it.
     """
     if path is not None:
         write_file("--json", path, json.dumps(_finite(run), indent=2) + "\n")
@@ -59,15 +53,7 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """Read a JSON file that is not trusted.
-
-    Args:
-        path: The file.
-        remedy: What the user can do about a file that can't be read, the end of the message.
-
-    Raises:
-        UsageError: The file can't be read, is larger than `MAX_BYTES`, or is not JSON.
-    """
+    """Read a JSON file that is not trusted; a message about it ends with the remedy."""
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise ValueError(f"it has {size} bytes, and at most {MAX_BYTES} are read")
@@ -90,11 +76,7 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def why_no_run(found: object) -> str:
-    """Return what is wrong with parsed JSON that is not a report; nothing where it is one.
-
-    Raises:
-        LibraryMissingError: jsonschema is not installed.
-    """
+    """Return what is wrong with parsed JSON that is not a report; nothing where it is one."""
     error = next(_validator().iter_errors(found), None)
     if error is None:
         return ""

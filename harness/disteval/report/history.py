@@ -66,13 +66,7 @@ class Curve:
 
 
 def read_history(folder: Path) -> list[Curve]:
-    """Read asv's results folder.
-
-    Args:
-        folder: ``results_dir`` of asv.conf.json, such as ``.asv/results``.
-
-    Returns:
-        The curves, sorted by benchmark, machine and environment.
+    """Read asv's results folder, and sort its curves by benchmark, machine and environment.
 
     Raises:
         UsageError: The folder has no results, or one of its files can't be read.

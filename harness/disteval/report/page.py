@@ -25,12 +25,7 @@ Run = dict[str, Any]
 
 
 def check_page_path(option: str, path: Path) -> None:
-    """Check that a page can be written to an option's file, before there is one to write.
-
-    Raises:
-        UsageError: The file can't be written.
-        LibraryMissingError: Jinja2 is not installed.
-    """
+    """Raise an error if an option's file can't be written, or Jinja2 is not installed."""
     check_output_file(option, path)
     _environment()
 
@@ -38,12 +33,7 @@ def check_page_path(option: str, path: Path) -> None:
 def write_page(
     path: Path, runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
 ) -> None:
-    """Write the page.
-
-    Args:
-        path: The page's file, which is replaced if it exists.
-        runs: The name of each file, and its report from `disteval.report.files.read_run`.
-        benchmarks: The benchmarks of `disteval.report.charts.make_benchmarks`.
+    """Write the page of reports, each with the name of its file, and of benchmarks.
 
     Raises:
         UsageError: The file can't be written.

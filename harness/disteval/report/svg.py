@@ -68,12 +68,8 @@ class Chart:
 def draw(chart: Chart, prefix: str) -> str:
     """Draw a chart as an ``svg`` element that a page with a strict content policy can show.
 
-    Args:
-        chart: A chart with at least one point that has a y.
-        prefix: The beginning of the element's ids, which must be unique in the page.
-
-    Raises:
-        LibraryMissingError: matplotlib is not installed.
+    The chart must have a point with a y. The prefix begins the element's ids, and must be unique
+    in the page.
     """
     with needs("a chart", "report"):
         from matplotlib import style
