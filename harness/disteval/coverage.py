@@ -103,9 +103,10 @@ def describe_faults(ids: npt.NDArray[np.int64], size: int | None) -> str:
     if size is not None:
         outside = (distinct < 0) | (distinct >= size)
         missing = size - int(np.count_nonzero(~outside))
-        # Among so many ids, so many are missing; the size may be too large for an array.
-        first = np.arange(min(size, len(distinct) + _NAMED))
-        some_missing = np.setdiff1d(first, distinct)
+        # The first numbers are enough to name some; the size may be too large for an array.
+        is_missing = np.ones(min(size, len(distinct) + _NAMED), dtype=bool)
+        is_missing[distinct[(distinct >= 0) & (distinct < len(is_missing))]] = False
+        some_missing = np.flatnonzero(is_missing)
     repeated = distinct[(times > 1) & ~outside]
     found = [
         _some("missing", missing, some_missing),

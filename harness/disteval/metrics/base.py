@@ -132,7 +132,7 @@ class BaseMetric(ABC):
         Takes the arguments of `add`; every rank must call it.
         """
         kept = self._results, self._ids
-        self.reset()
+        self._results, self._ids = self._fresh(), Ids()
         try:
             self.add(*args, **kwargs)
             return self.compute()

@@ -34,6 +34,9 @@ class MetricGroup:
     ) -> None:
         _check_metrics(metrics)
         self._metrics = dict(metrics)
+        self._without_ids = [
+            name for name, m in self._metrics.items() if "ids" not in signature(m.add).parameters
+        ]
         self._backend = self._given() if dist_backend is None else dist_backend
         if self._backend is not None:
             get_dist_backend(self._backend)  # a wrong name is an error before the first batch
@@ -53,12 +56,12 @@ class MetricGroup:
         """
         if ids is not None:
             kwargs["ids"] = ids
-            for name, metric in self._metrics.items():
-                if "ids" not in signature(metric.add).parameters:
-                    raise UsageError(
-                        f"the metric {name!r} takes no ids; give {type(metric).__name__}.add a "
-                        f"parameter ids, and pass it to _append or _extend"
-                    )
+            if self._without_ids:
+                name = self._without_ids[0]
+                raise UsageError(
+                    f"the metric {name!r} takes no ids; give {type(self._metrics[name]).__name__}"
+                    f".add a parameter ids, and pass it to _append or _extend"
+                )
         for metric in self._metrics.values():
             metric.add(*args, **kwargs)
 
