@@ -54,14 +54,20 @@ TESTS = {
     "harness/disteval/metrics/confusion.py": ["unit/metrics/test_confusion"],
     "harness/disteval/metrics/exact.py": ["unit/metrics/test_exact", "unit/metrics/test_mean"],
     "harness/disteval/metrics/group.py": ["unit/metrics/test_summable"],
+    "harness/disteval/metrics/ids.py": ["unit/metrics/test_ids"],
     "harness/disteval/metrics/labels.py": [
         "unit/metrics/test_labels",
         "unit/metrics/test_confusion",
     ],
     "harness/disteval/metrics/mean.py": ["unit/metrics/test_mean"],
     "harness/disteval/metrics/ranking.py": ["unit/metrics/test_ranking"],
+    "harness/disteval/metrics/rows.py": [
+        "unit/metrics/test_summable",
+        "unit/metrics/test_failures",
+    ],
     "harness/disteval/metrics/summable.py": [
         "unit/metrics/test_summable",
+        "unit/metrics/test_ids",
         "unit/metrics/test_failures",
     ],
     "harness/disteval/metrics/tensors.py": ["frameworks/metrics/test_tensors"],

@@ -103,9 +103,18 @@ def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
 
 
 def _rank_numpy(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
-    scores = to_numpy(scores)
-    own = np.take_along_axis(scores, labels[:, None], axis=1)
-    earlier = np.arange(scores.shape[1]) < labels[:, None]
+    return _rank_along(np, to_numpy(scores), labels)
+
+
+def _rank_jax(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+    # int32 holds any class index, and JAX has no int64 unless it is told to.
+    return _rank_along(sys.modules["jax"].numpy, scores, labels.astype(np.int32))
+
+
+def _rank_along(numpy: Any, scores: Any, labels: npt.NDArray[Any]) -> tuple[Any, Any]:
+    index = numpy.asarray(labels)[:, None]  # JAX's follows the scores to their device
+    own = numpy.take_along_axis(scores, index, axis=1)
+    earlier = numpy.arange(scores.shape[1]) < index
     return ((scores > own) | ((scores == own) & earlier)).sum(axis=1), own[:, 0]
 
 
@@ -116,16 +125,6 @@ def _rank_torch(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
     own = scores.gather(1, index)
     earlier = torch.arange(scores.shape[1], device=scores.device) < index
     return ((scores > own) | ((scores == own) & earlier)).sum(dim=1), own[:, 0]
-
-
-def _rank_jax(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
-    jnp = sys.modules["jax"].numpy
-    # int32 holds any class index, and JAX has no int64 unless it is told to. The index follows the
-    # scores to their device.
-    index = jnp.asarray(labels.astype(np.int32))[:, None]
-    own = jnp.take_along_axis(scores, index, axis=1)
-    earlier = jnp.arange(scores.shape[1]) < index
-    return ((scores > own) | ((scores == own) & earlier)).sum(axis=1), own[:, 0]
 
 
 def _rank_tensorflow(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:

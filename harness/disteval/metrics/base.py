@@ -32,9 +32,9 @@ class BaseMetric(ABC):
 
     Args:
         dataset_meta: Facts about the data set, such as class names, for subclasses.
-        dist_collect_mode: How the ranks' entries are put in the order of the data set. ``"unzip"``
-            takes one entry from each rank in turn, for strided shards; ``"cat"`` puts one rank
-            after another, for contiguous shards.
+        dist_collect_mode: How the ranks' entries without ids are put in the order of the data set.
+            ``"unzip"`` takes one entry from each rank in turn, for strided shards; ``"cat"`` puts
+            one rank after another, for contiguous shards.
         dist_backend: A backend, or the name of one. None stands for the default, which is found
             when results are computed, see `disteval.get_dist_backend`.
 

@@ -14,8 +14,8 @@ _INT64 = np.iinfo(np.int64)
 def pack(entries: Sequence[Any]) -> tuple[str, Any]:
     """Turn entries of one type into arrays; other entries stay a list.
 
-    Entries may be bool, int of 64 bits, float, bytes of one length, NumPy scalars or arrays of one
-    dtype and shape, or tuples of such, all of one length.
+    Entries may be bool, int of 64 bits, float, NumPy scalars or arrays of one dtype and shape, or
+    tuples of such, all of one length.
 
     Returns:
         The form, for `unpack`, and the arrays or the list.
@@ -25,9 +25,6 @@ def pack(entries: Sequence[Any]) -> tuple[str, Any]:
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind in _KINDS and (kind is not int or _fits(entries)):
         return kind.__name__, np.array(entries, dtype=_KINDS[kind])
-    if kind is bytes and len({len(entry) for entry in entries}) == 1 and entries[0]:
-        flat = np.frombuffer(b"".join(entries), dtype=np.uint8)
-        return "bytes", flat.reshape(len(entries), -1)
     if kind is not None and (issubclass(kind, np.generic) or kind is np.ndarray):
         forms = {(entry.dtype.str, entry.shape) for entry in entries}
         if len(forms) == 1 and entries[0].dtype.kind in "biufc":
@@ -43,8 +40,6 @@ def unpack(form: str, packed: Any) -> list[Any]:
         return list(packed)
     if form == "tuple":
         return list(zip(*(unpack(*column) for column in packed), strict=True))
-    if form == "bytes":
-        return [row.tobytes() for row in packed]
     if form == "array":
         return [row.copy() for row in packed]
     return list(packed) if form == "scalar" else list(packed.tolist())

@@ -13,7 +13,8 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.labels import check_paired, class_indices
-from disteval.metrics.summable import SummableMetric, Sums
+from disteval.metrics.rows import Sums
+from disteval.metrics.summable import SummableMetric
 
 
 class ConfusionMatrix(SummableMetric):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
-from disteval.metrics.summable import Sums
+from disteval.metrics.rows import Sums
 
 _CHUNK = 1 << 20
 """Values summed at a time: float64 holds the sum of this many 27-bit halves exactly."""

@@ -11,7 +11,8 @@ from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import exact_mean, exact_sum, float64_of
 from disteval.metrics.labels import check_paired, class_indices
-from disteval.metrics.summable import SummableMetric, Sums
+from disteval.metrics.rows import Sums
+from disteval.metrics.summable import SummableMetric
 
 
 class _ExactMean(SummableMetric):

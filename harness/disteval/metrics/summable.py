@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import pickle
 from abc import abstractmethod
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Sequence
-from hashlib import blake2b
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, prove
 from disteval.errors import RankError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
-from disteval.metrics.ids import Numbers, Once, check_all_or_none
-
-Sums = npt.NDArray[Any]
-"""Exact sums: an array of int64, or of Python integers (dtype object) where int64 is too small."""
-
-Bring = Callable[[], npt.NDArray[Any]]
-"""Waits for rows that a device is computing, and returns them."""
+from disteval.metrics.ids import Once, check_all_or_none
+from disteval.metrics.rows import Bring, Column, Rows, Sums
 
 _Keep = int | Once
 """The rows of a rank to sum: so many from the beginning, or those of samples that count once."""
@@ -43,7 +34,7 @@ class SummableMetric(BaseMetric):
     _results: Column
 
     @abstractmethod
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Rows) -> Sums:
         """Sum rows exactly into an array that can be added and subtracted.
 
         The array has one axis or more, and the same shape for any number of rows.
@@ -67,11 +58,10 @@ class SummableMetric(BaseMetric):
         """
         return compute_together(self.dist_backend, [self], size)[0][0]
 
-    def _append(self, column: npt.NDArray[Any], ids: Any = None) -> None:
+    def _append(self, column: Rows, ids: Any = None) -> None:
         """Add one row for each sample, and the ids that `add` was given."""
         checked = self._ids.check(ids, len(column), len(self._results))
-        self._results.settle()
-        self._results.append(column, self.sums_of(column))
+        self._results.append(column)
         self._ids.add(checked)
 
     def _append_later(self, length: int, bring: Bring, ids: Any = None) -> None:
@@ -83,113 +73,32 @@ class SummableMetric(BaseMetric):
             ids: The ids that `add` was given.
         """
         checked = self._ids.check(ids, length, len(self._results))
-        self._results.append_later(length, bring, self.sums_of)
+        self._results.append_later(length, bring)
         self._ids.add(checked)
 
     def _fresh(self) -> Any:
-        return Column()
+        return Column(self.sums_of)
 
-
-_PENDING = 4
-"""The most batches whose rows may still be on a device, which bounds the memory they take there."""
 
 _FEW = 16
 """Sums up to this number travel as integers, which take fewer bytes than an array."""
-
-
-class Column:
-    """The rows of one rank's samples, and their sums so far."""
-
-    def __init__(self) -> None:
-        self._chunks: list[npt.NDArray[Any]] = []
-        self._length = 0
-        self._sums: Sums | None = None
-        self._pending: deque[tuple[int, Bring, Callable[[npt.NDArray[Any]], Sums]]] = deque()
-
-    def __len__(self) -> int:
-        return self._length + sum(length for length, _, _ in self._pending)
-
-    def append(self, chunk: npt.NDArray[Any], sums: Sums) -> None:
-        """Add rows and their sums."""
-        if len(chunk):
-            self._chunks.append(chunk)
-            self._length += len(chunk)
-            self._sums = sums if self._sums is None else self._sums + sums
-
-    def append_later(
-        self, length: int, bring: Bring, sums_of: Callable[[npt.NDArray[Any]], Sums]
-    ) -> None:
-        """Add ``length`` rows that ``bring`` returns; the oldest pending rows are brought first."""
-        self.settle(_PENDING - 1)
-        self._pending.append((length, bring, sums_of))
-
-    def settle(self, most: int = 0) -> None:
-        """Bring pending rows until no more than ``most`` batches are pending."""
-        while len(self._pending) > most:
-            _, bring, sums_of = self._pending[0]
-            chunk = bring()
-            sums = sums_of(chunk)
-            # Not before: rows that can't be had must fail again, instead of being forgotten.
-            self._pending.popleft()
-            self.append(chunk, sums)
-
-    def rows(self) -> npt.NDArray[Any]:
-        """Return all rows."""
-        self.settle()
-        self._chunks = [np.concatenate(self._chunks)] if self._chunks else [np.zeros(0)]
-        return self._chunks[0]
-
-    def digests(self, lengths: Numbers, samples: Numbers) -> npt.NDArray[np.uint64]:
-        """Return a hash of the rows of some samples, the same for equal numbers.
-
-        Args:
-            lengths: The number of rows of each sample.
-            samples: The positions of the samples.
-        """
-        rows = self.rows()
-        if rows.dtype.kind == "f":
-            rows = np.where(np.isnan(rows), np.nan, rows) + 0.0  # one NaN and one zero
-        ends = np.cumsum(lengths)
-        found = [rows[ends[i] - lengths[i] : ends[i]].tolist() for i in samples]
-        hashes = [blake2b(pickle.dumps(each), digest_size=8).digest() for each in found]
-        return np.frombuffer(b"".join(hashes), dtype=np.uint64)
-
-    def sums(self, keep: int | npt.NDArray[np.bool_], metric: SummableMetric) -> Sums | None:
-        """Sum the rows to keep, or subtract the sums of the others if these are fewer.
-
-        Args:
-            keep: The number of rows to keep from the beginning, or whether to keep each row.
-            metric: The metric that sums rows.
-
-        Returns:
-            The sums; None if no row is kept.
-        """
-        self.settle()
-        kept: Any = keep if isinstance(keep, np.ndarray) else slice(keep)
-        dropped: Any = ~keep if isinstance(keep, np.ndarray) else slice(keep, None)
-        count = int(np.count_nonzero(keep)) if isinstance(keep, np.ndarray) else keep
-        if count == 0 or self._sums is None:
-            return None
-        if count == self._length:
-            return self._sums
-        if count > self._length // 2:
-            return self._sums - metric.sums_of(self.rows()[dropped])
-        return metric.sums_of(self.rows()[kept])
 
 
 class _Offer(NamedTuple):
     """The sums that one rank sends for one metric.
 
     Attributes:
-        length: The rank's samples, padding included.
-        sums: The sums of the samples that count if shards are padded as samplers do it.
-        whole: The sums of all of the rank's samples, if these are more.
+        length: The number of the rank's rows, padding included.
+        kept: The number of rows that count; in the first collective, if all ranks hold as many.
+        sums: The sums of these rows.
+        whole: The sums of all of the rank's rows, if these are more.
         failure: The error of a rank that could not sum.
         certificate: The proof of coverage, if the samples have ids.
         digests: A hash of each sample whose id occurs more than once, if repeated ones are dropped.
     """
 
     length: int
+    kept: int = 0
     sums: Any = None
     whole: Any = None
     failure: str | None = None
@@ -228,38 +137,30 @@ def compute_together(
     check_sizes([given for given, _, _ in sent])
     gathered = _by_metric(metrics, [offers for _, _, offers in sent])
     counted = [_counted(*each, size) for each in zip(metrics, gathered, strict=True)]
-    sums = [_chosen(*each, size) for each in zip(metrics, gathered, counted, strict=True)]
+    sums = [_chosen(*each) for each in zip(gathered, counted, strict=True)]
     if None in sums:  # on every rank alike, because all ranks gathered the same
-        once = _by_id(backend, metrics, counted, size)
-        keep = [once[i] if counts is None else counts[rank] for i, counts in enumerate(counted)]
+        keep = _decide(backend, metrics, counted, size)
         gathered = _by_metric(metrics, backend.all_gather_object(_offers(metrics, keep, rank)))
-        for i, decided in once.items():
-            decided.compare(np.concatenate([offer.digests for offer in gathered[i]]))
-            counted[i] = [offer.length for offer in gathered[i]]
+        for decided, offers in zip(keep, gathered, strict=True):
+            if isinstance(decided, Once):
+                decided.compare(np.concatenate([offer.digests for offer in offers]))
+        counted = [[offer.kept for offer in offers] for offers in gathered]
         sums = [[offer.sums for offer in offers] for offers in gathered]
-    results = [
-        _result(metric, parts, sum(counts or []))
-        for metric, parts, counts in zip(metrics, sums, counted, strict=True)
-    ]
+    results = [_result(*each) for each in zip(metrics, sums, counted, strict=True)]
     return results, [sent_note for _, sent_note, _ in sent]
 
 
-def _by_id(
+def _decide(
     backend: BaseDistBackend,
     metrics: Sequence[SummableMetric],
     counted: Sequence[list[int] | None],
     size: int | None,
-) -> dict[int, Once]:
-    """Gather the ids of metrics whose repeated samples have to be dropped, and decide which count.
-
-    Returns:
-        The decision for each of these metrics, by its place in ``metrics``.
-    """
-    undecided = [i for i, counts in enumerate(counted) if counts is None]
-    if not undecided:
-        return {}
-    shards = backend.all_gather_object([metrics[i]._ids.all() for i in undecided])
-    return {i: Once(ids, size) for i, *ids in zip(undecided, *shards, strict=True)}
+) -> list[_Keep]:
+    """Return which rows of this rank count; gathers the ids where repeated ones are dropped."""
+    by_id = [m._ids.all() for m, counts in zip(metrics, counted, strict=True) if counts is None]
+    shards = backend.all_gather_object(by_id) if by_id else []
+    once = iter([Once(ids, size) for ids in zip(*shards, strict=True)])
+    return [next(once) if counts is None else counts[backend.rank] for counts in counted]
 
 
 def _offers(
@@ -275,13 +176,13 @@ def _offer(metric: SummableMetric, keep: _Keep, rank: int) -> _Offer:
         if isinstance(keep, Once):
             rows = np.repeat(keep.kept(rank), ids.all_rows())
             digests = column.digests(ids.all_rows(), keep.repeated(rank))
-            sums = _sendable(column.sums(rows, metric))
-            return _Offer(int(np.count_nonzero(rows)), sums, digests=digests)
-        sums = _sendable(column.sums(keep, metric))
-        whole = _sendable(column.sums(length, metric)) if keep < length else None
+            sums = _sendable(column.sums(rows))
+            return _Offer(length, int(np.count_nonzero(rows)), sums, digests=digests)
+        sums = _sendable(column.sums(keep))
+        whole = _sendable(column.sums(length)) if keep < length else None
     except Exception as error:  # the other ranks wait in the collective
         return _Offer(length, failure=describe_error(error))
-    return _Offer(length, sums, whole, certificate=ids.certificate())
+    return _Offer(length, keep, sums, whole, certificate=ids.certificate())
 
 
 def _sendable(sums: Sums | None) -> Sums | list[Any] | None:
@@ -322,9 +223,6 @@ def _counted(metric: SummableMetric, offers: list[_Offer], size: int | None) -> 
     check_collected(size, sum(lengths))
     if size is None or size >= sum(lengths):
         return lengths
-    if len(set(lengths)) == 1:
-        world_size = len(lengths)
-        return [_assumed(metric, n, rank, world_size, size) for rank, n in enumerate(lengths)]
     if metric.dist_collect_mode == "cat":
         starts = accumulate(lengths, initial=0)
         return [min(max(size - start, 0), n) for start, n in zip(starts, lengths, strict=False)]
@@ -337,19 +235,15 @@ def _counted(metric: SummableMetric, offers: list[_Offer], size: int | None) -> 
     return counts
 
 
-def _chosen(
-    metric: SummableMetric, offers: list[_Offer], counts: list[int] | None, size: int | None
-) -> list[Any] | None:
+def _chosen(offers: list[_Offer], counts: list[int] | None) -> list[Any] | None:
     """Return each rank's sums over the rows that count; None if they were not sent."""
-    lengths = [offer.length for offer in offers]
-    if counts == lengths:
+    if counts == [offer.length for offer in offers]:
         return [offer.sums if offer.whole is None else offer.whole for offer in offers]
-    world_size = len(lengths)
-    assumed = [_assumed(metric, n, r, world_size, size) for r, n in enumerate(lengths)]
-    return [offer.sums for offer in offers] if counts == assumed else None
+    return [offer.sums for offer in offers] if counts == [offer.kept for offer in offers] else None
 
 
-def _result(metric: SummableMetric, sums: list[Any] | None, size: int) -> Any:
+def _result(metric: SummableMetric, sums: list[Any] | None, counts: list[int] | None) -> Any:
+    size = sum(counts or [])
     if size == 0:
         raise no_samples()
     first, *others = (

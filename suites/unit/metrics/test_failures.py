@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from disteval import RankError
 from disteval.metrics import BaseMetric, SummableMetric, base
-from disteval.metrics.summable import Sums
+from disteval.metrics.rows import Sums
 
 from suites.thread_world import run_ranks
 

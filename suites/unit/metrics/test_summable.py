@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from disteval import RankError, ShardPlan, UsageError, frames
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SummableMetric
-from disteval.metrics.summable import Sums
+from disteval.metrics.rows import Sums
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st

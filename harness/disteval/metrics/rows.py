@@ -1,0 +1,108 @@
+"""The rows that a summable metric keeps of one rank's samples, and their exact sums."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.metrics.ids import Numbers
+
+Rows = npt.NDArray[Any]
+
+Sums = npt.NDArray[Any]
+"""Exact sums: an array of int64, or of Python integers (dtype object) where int64 is too small."""
+
+Bring = Callable[[], Rows]
+"""Waits for rows that a device is computing, and returns them."""
+
+_PENDING = 4
+"""The most batches whose rows may still be on a device, which bounds the memory they take there."""
+
+
+class Column:
+    """The rows of one rank's samples, and their sums so far.
+
+    Args:
+        sums_of: Sums rows exactly.
+    """
+
+    def __init__(self, sums_of: Callable[[Rows], Sums]) -> None:
+        self._sums_of = sums_of
+        self._chunks: list[Rows] = []
+        self._length = 0
+        self._sums: Sums | None = None
+        self._pending: deque[tuple[int, Bring]] = deque()
+
+    def __len__(self) -> int:
+        return self._length + sum(length for length, _ in self._pending)
+
+    def append(self, rows: Rows) -> None:
+        """Add rows, after those that are pending."""
+        self._settle()
+        self._append(rows)
+
+    def append_later(self, length: int, bring: Bring) -> None:
+        """Add ``length`` rows that ``bring`` returns; the oldest pending rows are brought first."""
+        self._settle(_PENDING - 1)
+        self._pending.append((length, bring))
+
+    def sums(self, keep: int | npt.NDArray[np.bool_]) -> Sums | None:
+        """Sum the rows to keep, or subtract the sums of the others if these are fewer.
+
+        Args:
+            keep: The number of rows to keep from the beginning, or whether to keep each row.
+
+        Returns:
+            The sums; None if no row is kept.
+        """
+        self._settle()
+        kept: Any = keep if isinstance(keep, np.ndarray) else slice(keep)
+        dropped: Any = ~keep if isinstance(keep, np.ndarray) else slice(keep, None)
+        count = int(np.count_nonzero(keep)) if isinstance(keep, np.ndarray) else keep
+        if count == 0 or self._sums is None:
+            return None
+        if count == self._length:
+            return self._sums
+        if count > self._length // 2:
+            return self._sums - self._sums_of(self._all()[dropped])
+        return self._sums_of(self._all()[kept])
+
+    def digests(self, lengths: Numbers, samples: Numbers) -> npt.NDArray[np.uint64]:
+        """Return a hash of the rows of some samples, the same for equal numbers.
+
+        Args:
+            lengths: The number of rows of each sample.
+            samples: The positions of the samples.
+        """
+        self._settle()
+        rows = self._all()
+        if rows.dtype.kind == "f":
+            rows = np.where(np.isnan(rows), np.nan, rows) + 0.0  # one NaN and one zero
+        ends = np.cumsum(lengths)
+        found = [rows[ends[i] - lengths[i] : ends[i]].tolist() for i in samples]
+        hashes = [blake2b(pickle.dumps(each), digest_size=8).digest() for each in found]
+        return np.frombuffer(b"".join(hashes), dtype=np.uint64)
+
+    def _settle(self, most: int = 0) -> None:
+        """Bring pending rows until no more than ``most`` batches are pending."""
+        while len(self._pending) > most:
+            self._append(self._pending[0][1]())
+            # Not before: rows that can't be had must fail again, instead of being forgotten.
+            self._pending.popleft()
+
+    def _append(self, rows: Rows) -> None:
+        if len(rows):
+            sums = self._sums_of(rows)
+            self._chunks.append(rows)
+            self._length += len(rows)
+            self._sums = sums if self._sums is None else self._sums + sums
+
+    def _all(self) -> Rows:
+        self._chunks = [np.concatenate(self._chunks)] if self._chunks else [np.zeros(0)]
+        return self._chunks[0]
