@@ -38,6 +38,10 @@ class CoverageError(HarnessError):
     """Some samples were not counted, or were counted more than once."""
 
 
+class TrainingError(HarnessError):
+    """Training can't go on, because its loss is not a finite number."""
+
+
 class FrameError(HarnessError):
     """The bytes that arrived are not a frame: damaged, truncated, or over the size cap."""
 

@@ -61,7 +61,13 @@ from disteval.worlds import detect_outer_world
     default=Path("disteval-fit"),
     help="Where checkpoints and the best weights go.",
 )
-@click.option("--resume", is_flag=True, help="Continue from the last checkpoint in --work-dir.")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="yes",
+    type=click.Choice(["yes", "auto"]),
+    help="Continue from the last checkpoint in --work-dir; with =auto begin where there is none.",
+)
 @batch_size_option(64, "Pictures in a training batch, on each rank.")
 @click.option("--lr", type=POSITIVE, default=0.1, help="The highest learning rate of the schedule.")
 @click.option("--seed", type=int, default=0, help="The seed of everything that is random.")
@@ -80,7 +86,7 @@ def fit_command(
     data: str,
     download: bool,
     work_dir: Path,
-    resume: bool,
+    resume: str | None,
     batch_size: int,
     lr: float,
     seed: int,
@@ -110,12 +116,7 @@ def fit_command(
     folder = _checked_folder(data, download)
     estimator, checkpoint, resnet18 = _import_estimator()
     work_dir = work_dir.resolve()
-    last = checkpoint.latest_checkpoint(work_dir)
-    if last is not None and not resume:
-        raise UsageError(
-            f"--work-dir {work_dir} has checkpoints of an earlier training; continue from them "
-            f"with --resume, or give another folder"
-        )
+    last = _last_checkpoint(checkpoint, work_dir, resume)
     work_dir.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     with estimator.Estimator(
@@ -160,6 +161,40 @@ def fit_command(
         "seconds": time.perf_counter() - begin,
     }
     write_run(json_path, report)
+
+
+def _last_checkpoint(checkpoint: Any, work_dir: Path, resume: str | None) -> Path | None:
+    """Return the checkpoint to continue from, and set damaged ones aside; None begins anew."""
+    last, damaged = checkpoint.find_checkpoint(work_dir)
+    if resume is None:
+        if last is not None or damaged:
+            raise UsageError(
+                f"--work-dir {work_dir} has checkpoints of an earlier training; continue from them "
+                f"with --resume, or give another folder"
+            )
+        return None
+    names = ", ".join(path.name for path in damaged)
+    if last is None and damaged:
+        raise UsageError(
+            f"--work-dir {work_dir} has no checkpoint that can be read: {names} damaged; copy a "
+            f"whole one there, or give another folder to begin anew"
+        )
+    if last is None:
+        if resume == "yes":
+            raise UsageError(
+                f"--work-dir {work_dir} has no checkpoint to continue from; correct the folder, or "
+                f"begin a training with --resume=auto"
+            )
+        click.echo(f"there is no checkpoint in {work_dir} yet: a new training begins")
+    for path in damaged:  # under this name the training that continues would replace it
+        kept = path.with_name(f"{path.name}.damaged")
+        path.replace(kept)
+        click.echo(
+            f"warning: {path} is damaged; it is kept as {kept.name}, and training continues from "
+            f"{last}",
+            err=True,
+        )
+    return Path(last) if last is not None else None
 
 
 def _checked_folder(data: str, download: bool) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ BEST_WEIGHTS = "best.safetensors"
 """The name of the file with the weights of the best validation so far."""
 
 _PREFIX = "module."
+_NAME = re.compile(r"(epoch|iter)_\d+\.pt")
 _NEEDED = ("state_dict", "epoch", "iter", "rng", "position")
 
 
@@ -41,19 +43,13 @@ def weights_of(model: Any) -> dict[str, torch.Tensor]:
 def load_weights(
     model: Any, weights: Mapping[str, torch.Tensor], origin: str, *, strict: bool = False
 ) -> list[str]:
-    """Put weights into a model.
-
-    Args:
-        model: The model, which may be wrapped for several ranks.
-        weights: Tensors by name, with or without ``module.``.
-        origin: The name of the file, for messages.
-        strict: Whether names that are missing or unexpected are an error.
+    """Put weights, whose names may begin with ``module.``, into a model that may be wrapped.
 
     Returns:
-        The names that are missing or unexpected.
+        The names that are missing or unexpected; these are an error if ``strict``.
 
     Raises:
-        WeightsError: The weights do not fit; the model is unchanged.
+        WeightsError: The weights of the file ``origin`` do not fit; the model is unchanged.
     """
     module: nn.Module = inner(model)
     own = module.state_dict()
@@ -78,17 +74,7 @@ def load_weights(
 def resume_model(
     model: Any, optimizers: Mapping[str, Any], state: Mapping[str, Any], origin: str
 ) -> None:
-    """Give a model and its optimizers the state that a checkpoint holds.
-
-    Args:
-        model: The model, which may be wrapped for several ranks.
-        optimizers: The optimizers by name.
-        state: The content of the checkpoint.
-        origin: The name of the checkpoint, for messages.
-
-    Raises:
-        WeightsError: The checkpoint lacks something, or does not fit.
-    """
+    """Give a model and its optimizers the state of the checkpoint ``origin``, if it fits."""
     lacking = [key for key in _NEEDED if key not in state]
     if lacking:
         raise WeightsError(
@@ -121,12 +107,7 @@ def name_by_class(hooks: Iterable[Any]) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name and rename it, so that no reader finds a part of it.
-
-    Args:
-        path: The file, which is replaced if it exists. Its folder is made if it is missing.
-        write: Writes the content.
-    """
+    """Write a file under a temporary name and rename it, so that no reader finds a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The name is always the same, so that the next writer replaces the file of a killed one.
     temporary = path.with_name(f".{path.name}.part")
@@ -139,15 +120,15 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # so that the name survives a power failure
+    finally:
+        os.close(folder)
 
 
 def write_on_rank_0(backend: BaseDistBackend, path: Path, write: Callable[[], None]) -> None:
-    """Write a file on rank 0; every rank must call this, and continues when the file is complete.
-
-    Raises:
-        RankError: On every rank, when rank 0 could not write.
-    """
+    """Write a file on rank 0; each rank calls this, and gets a RankError if it can't be written."""
     failure, cause = None, None
     if backend.rank == 0:
         try:
@@ -159,34 +140,27 @@ def write_on_rank_0(backend: BaseDistBackend, path: Path, write: Callable[[], No
         raise RankError(0, f"could not write {path}: {failure}") from cause
 
 
-def write_checkpoint(path: Path, state: Mapping[str, Any], *, link: bool = True) -> None:
-    """Write a checkpoint atomically, then point `LATEST` in its folder to it.
-
-    Raises:
-        UsageError: ``state`` holds an object that could not be read back safely; names it.
-    """
+def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint atomically, unless it could not be read back; point `LATEST` to it."""
     check_plain(state, "checkpoint")
     content = {"format": FORMAT, **state}
     write_atomically(path, lambda file: torch.save(content, file))
-    if link:
-        temporary = path.with_name(f".{LATEST}.part")
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(path.name)
-        temporary.replace(path.with_name(LATEST))
-        _sync_folder(path.parent)
+    link = path.with_name(f".{LATEST}.part")
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.name)
+    link.replace(path.with_name(LATEST))
 
 
 def write_safetensors(
     path: Path, weights: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
 ) -> None:
     """Write weights as a ``.safetensors`` file, atomically."""
-    content = safetensors.torch.save(
-        {name: tensor.contiguous() for name, tensor in weights.items()}, dict(metadata)
-    )
+    tensors = {name: tensor.contiguous() for name, tensor in weights.items()}
+    content = safetensors.torch.save(tensors, dict(metadata))
     write_atomically(path, lambda file: file.write(content))
 
 
-def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint, a file with a state dict, or a ``.safetensors`` file.
 
     No code in the file is run, and every byte of a checkpoint is compared with its checksum.
@@ -205,10 +179,10 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     remedy = f"use an earlier one: latest_checkpoint({str(path.parent)!r}) skips incomplete files"
     if path.suffix == ".safetensors":
         try:
-            return {"state_dict": safetensors.torch.load_file(path, device=str(map_location))}
+            return {"state_dict": safetensors.torch.load_file(path)}
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{name} is damaged ({error}); {remedy}") from error
-    content = read_torch_file(path, name, MAX_FILE_BYTES, remedy, map_location)
+    content = read_torch_file(path, name, MAX_FILE_BYTES, remedy)
     weights = state_dict_of(content)
     if weights is None or not content:
         raise WeightsError(f"{name} holds no weights; write one with save_checkpoint")
@@ -217,17 +191,11 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
-    """Return a folder's complete checkpoints, in the order in which they were written.
-
-    Args:
-        folder: The folder, which need not exist. Links and temporary files are left out.
-    """
+    """Return a folder's complete checkpoints, without links, in the order of their writing."""
     found = [
-        path
-        for path in Path(folder).glob("*")
-        if not path.name.startswith(".") and not path.is_symlink() and _is_complete(path)
+        path for path in Path(folder).glob("[!.]*") if not path.is_symlink() and _is_complete(path)
     ]
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, len(path.name), path.name))
+    return sorted(found, key=_age)
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
@@ -235,12 +203,26 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     return next(reversed(checkpoints(folder)), None)
 
 
-def check_plain(value: Any, name: str) -> None:
-    """Refuse objects that ``torch.load(weights_only=True)`` would not read back.
+def find_checkpoint(folder: str | Path) -> tuple[Path | None, list[Path]]:
+    """Return the checkpoint that was written last and can be read, and later ones that can't.
 
-    Raises:
-        UsageError: Names the object's place, as ``name['key'][0]``.
+    Every byte is read. The names of checkpoints are those that runners give them by default.
     """
+    damaged: list[Path] = []
+    named = [path for path in Path(folder).glob("*_*.pt") if _NAME.fullmatch(path.name)]
+    for path in sorted(named, key=_age, reverse=True):
+        try:
+            content = read_checkpoint(path)
+            if all(key in content for key in _NEEDED):
+                return path, damaged
+        except WeightsError:
+            pass
+        damaged.append(path)
+    return None, damaged
+
+
+def check_plain(value: Any, name: str) -> None:
+    """Refuse an object that ``torch.load(weights_only=True)`` would not read back, by its place."""
     if isinstance(value, Mapping) and type(value).__module__ in ("builtins", "collections"):
         for key, entry in value.items():
             check_plain(key, f"{name} key")
@@ -259,6 +241,10 @@ def check_plain(value: Any, name: str) -> None:
         )
 
 
+def _age(path: Path) -> tuple[int, int, str]:
+    return path.stat().st_mtime_ns, len(path.name), path.name
+
+
 def _is_complete(path: Path) -> bool:
     """Return whether a file is a checkpoint with its end, where a zip archive has its index."""
     try:
@@ -267,12 +253,3 @@ def _is_complete(path: Path) -> bool:
             return FORMAT.encode() in archive.read(content)
     except (OSError, ValueError, zipfile.BadZipFile):
         return False
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

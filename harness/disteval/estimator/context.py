@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from disteval.arguments import check_choice
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.estimator import rng
@@ -20,9 +21,10 @@ from disteval.estimator.checkpoint import (
     write_checkpoint,
     write_on_rank_0,
 )
-from disteval.estimator.course import Course, place_of
+from disteval.estimator.course import Course
 from disteval.estimator.distributed import fitting_backend
-from disteval.estimator.log_buffer import LogBuffer
+from disteval.estimator.records import LogBuffer, Record, check_metrics
+from disteval.metrics import BaseMetric
 
 _ONLY = "optimizer"  # the name of a runner's single optimizer
 
@@ -45,11 +47,16 @@ class Context:
             generators when training is resumed with another world size.
         max_iters: The iteration at which training ends, for an `IterBasedRunner`.
         max_epochs: The epoch at which training ends.
+        metrics: Metrics by name, for every validation and evaluation of this runner; each gets
+            ``add(scores, labels)``. None stands for accuracy where scores are those of classes.
+        autocast: ``bfloat16`` to run training steps in torch's automatic mixed precision.
+            Validation is in full precision, so that its figures are those of the saved weights.
+        stop_on_nan: Whether a loss that is NaN or infinite ends training with a TrainingError.
         backend: Carries messages between ranks, an instance or a name. None stands for the backend
             that fits torch.distributed's process group, or else for the default.
 
     Raises:
-        UsageError: Both ``max_iters`` and ``max_epochs`` were given.
+        UsageError: Both ``max_iters`` and ``max_epochs`` were given, or an argument can't work.
 
     Attributes:
         epoch: Complete passes over the training data.
@@ -60,6 +67,7 @@ class Context:
         log_buffer: The variables that the steps of the current phase reported.
         data_loader, data_batch, outputs: Those of the current iteration.
         records: One for each phase; see `disteval.estimator.records`.
+        stopped: Why a hook ended training early; None while it did not.
         on_record: Called with each record.
         on_progress: Called after each batch with the number of batches done and their total.
         course: The place in the workflow and in the loaders.
@@ -79,11 +87,25 @@ class Context:
         max_iters: int | None = None,
         max_epochs: int | None = None,
         *,
+        metrics: Mapping[str, BaseMetric] | None = None,
+        autocast: str | None = None,
+        stop_on_nan: bool = True,
         backend: str | BaseDistBackend | None = None,
     ) -> None:
         if max_iters is not None and max_epochs is not None:
             raise UsageError("give one of max_iters and max_epochs, not both")
+        if max_iters is not None and self.by_epoch:
+            raise UsageError(
+                f"max_iters={max_iters}: an EpochBasedRunner ends with an epoch; give max_epochs, "
+                f"or use IterBasedRunner"
+            )
+        if autocast is not None:
+            check_choice("autocast", autocast, ("bfloat16",))
         self.model = model
+        self.metrics = check_metrics(metrics)
+        self.autocast = autocast
+        self.stop_on_nan = stop_on_nan
+        self.stopped: str | None = None
         self.batch_processor = batch_processor
         self.optimizer = optimizer
         self.work_dir = None if work_dir is None else Path(work_dir)
@@ -98,8 +120,8 @@ class Context:
         self.data_loader: Any = None
         self.data_batch: Any = None
         self.outputs: Any = None
-        self.records: list[dict[str, Any]] = []
-        self.on_record: Callable[[dict[str, Any]], None] | None = None
+        self.records: list[Record] = []
+        self.on_record: Callable[[Record], None] | None = None
         self.on_progress: Callable[[int, int], None] | None = None
         self.course = Course(self.by_epoch)
         self._backend = backend
@@ -129,7 +151,13 @@ class Context:
         for hook in list(self.hooks):
             getattr(hook, stage)(self, *args)
 
-    def publish(self, record: dict[str, Any]) -> None:
+    def stop(self, reason: str) -> None:
+        """End training with the current phase; the turn of the workflow is finished."""
+        self.stopped = reason
+        if self.rank == 0:
+            self.logger.warning("training ends at epoch %d: %s", self.trained()[0], reason)
+
+    def publish(self, record: Record) -> None:
         """Keep a record, and pass it to `on_record` and to the hooks."""
         self.records.append(record)
         if self.on_record is not None:
@@ -142,25 +170,21 @@ class Context:
             return dict(self.optimizer)
         return {} if self.optimizer is None else {_ONLY: self.optimizer}
 
-    def current_lr(self) -> list[float] | dict[str, list[float]]:
-        """Return each parameter group's learning rate; by name where there are several optimizers.
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the parameter groups of all optimizers."""
+        return [group for each in self.optimizers().values() for group in each.param_groups]
 
-        Raises:
-            UsageError: There is no optimizer.
-        """
+    def current_lr(self) -> list[float] | dict[str, list[float]]:
+        """Return each parameter group's learning rate, by optimizer where these are named."""
         if self.optimizer is None:
             raise UsageError("there is no learning rate: give the runner an optimizer")
-        rates = {
-            name: [float(group["lr"]) for group in each.param_groups]
-            for name, each in self.optimizers().items()
-        }
+        named = self.optimizers().items()
+        rates = {name: [float(g["lr"]) for g in each.param_groups] for name, each in named}
         return rates if isinstance(self.optimizer, Mapping) else rates[_ONLY]
 
     def first_lr(self) -> float | None:
         """Return the first parameter group's learning rate; None without an optimizer."""
-        for each in self.optimizers().values():
-            return float(each.param_groups[0]["lr"])
-        return None
+        return next((float(group["lr"]) for group in self.parameter_groups()), None)
 
     def trained(self) -> tuple[int, int]:
         """Return the complete epochs and iterations, also at the stages of the last ones."""
@@ -171,23 +195,17 @@ class Context:
         out_dir: str | Path,
         filename_tmpl: str | None = None,
         save_optimizer: bool = True,
-        meta: Mapping[str, Any] | None = None,
-        create_symlink: bool = True,
     ) -> Path:
         """Write the state to a file; every rank must call this, and rank 0 writes.
 
-        The file appears whole or not at all, and every rank continues when it is there.
+        The file appears whole or not at all, and the link ``latest.pt`` points to it. Every rank
+        returns its path when it is there.
 
         Args:
             out_dir: The folder, which is made if it is missing.
             filename_tmpl: ``{}`` stands for the number of epochs or iterations that are complete;
                 None for ``epoch_{}.pt`` or ``iter_{}.pt``.
             save_optimizer: Whether to include the optimizers' state.
-            meta: Entries to add to the runner's ``meta``.
-            create_symlink: Whether to let the link ``latest.pt`` point to the file.
-
-        Returns:
-            The file.
 
         Raises:
             RankError: On every rank, when rank 0 could not write.
@@ -195,54 +213,43 @@ class Context:
         epoch, iteration = self.trained()
         template = filename_tmpl or ("epoch_{}.pt" if self.by_epoch else "iter_{}.pt")
         path = Path(out_dir) / template.format(epoch if self.by_epoch else iteration)
-        state = self.state_dict(save_optimizer, meta)
-        write_on_rank_0(
-            self.backend, path, lambda: write_checkpoint(path, state, link=create_symlink)
-        )
+        state = self.state_dict(save_optimizer)
+        write_on_rank_0(self.backend, path, lambda: write_checkpoint(path, state))
         return path
 
-    def load_checkpoint(
-        self, filename: str | Path, map_location: Any = "cpu", strict: bool = False
-    ) -> dict[str, Any]:
-        """Take the weights from a file, and nothing else.
+    def load_checkpoint(self, filename: str | Path, strict: bool = False) -> dict[str, Any]:
+        """Take the weights from a file, and nothing else; return its content.
 
         Args:
             filename: A checkpoint, a file with a state dict, or a ``.safetensors`` file.
-            map_location: See ``torch.load``.
             strict: Whether missing or unexpected names are an error instead of a warning.
-
-        Returns:
-            The content of the file.
 
         Raises:
             WeightsError: The file is missing or damaged, or does not fit the model.
         """
-        found = read_checkpoint(filename, map_location)
+        found = read_checkpoint(filename)
         wrong = load_weights(self.model, found["state_dict"], str(filename), strict=strict)
         if wrong:
             self.logger.warning("%s: missing or unexpected: %s", filename, ", ".join(wrong))
         return found
 
-    def state_dict(
-        self, save_optimizer: bool = True, meta: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def state_dict(self, save_optimizer: bool = True) -> dict[str, Any]:
         """Return the state in plain containers and tensors; every rank must call this.
 
         It holds ``state_dict`` (the weights, without ``module.``), ``optimizer``, ``epoch``,
-        ``iter``, ``hooks``, ``rng`` (of every rank), ``sampler_seed``, ``position`` and ``meta``.
+        ``iter``, ``hooks``, ``rng`` (of every rank), ``position`` and ``meta``.
         All but ``rng`` is of this rank, and a checkpoint keeps the state of rank 0.
         """
         epoch, iteration = self.trained()
         position = dict(self.course.place())
         own = {"now": self._generators or rng.capture(), "passes": position.pop("starts")}
         state = {
-            "meta": {**self.meta, **(meta or {}), "epoch": epoch, "iter": iteration},
+            "meta": {**self.meta, "epoch": epoch, "iter": iteration},
             "state_dict": weights_of(self.model),
             "epoch": epoch,
             "iter": iteration,
             "hooks": {name: hook.state_dict() for name, hook in name_by_class(self.hooks).items()},
             "rng": self.backend.all_gather_object(own),
-            "sampler_seed": position.pop("sampler_seed"),
             "position": position,
         }
         if save_optimizer and self.optimizer is not None:
@@ -250,15 +257,8 @@ class Context:
             state["optimizer"] = copy.deepcopy(states)
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the result of `state_dict`; see `resume`."""
-        self.resume(state)
-
     def resume(
-        self,
-        checkpoint: str | Path | Mapping[str, Any],
-        resume_optimizer: bool = True,
-        map_location: Any = "cpu",
+        self, checkpoint: str | Path | Mapping[str, Any], resume_optimizer: bool = True
     ) -> None:
         """Take the whole state of a checkpoint, so that `run` continues from there.
 
@@ -271,16 +271,14 @@ class Context:
         Args:
             checkpoint: A file of `save_checkpoint`, or the result of `state_dict`.
             resume_optimizer: Whether to take the optimizers' state.
-            map_location: See ``torch.load``.
 
         Raises:
             WeightsError: The checkpoint is missing, damaged or incomplete, or does not fit.
         """
         state, origin = checkpoint, "the state"
         if not isinstance(state, Mapping):
-            state, origin = read_checkpoint(state, map_location), str(checkpoint)
-        optimizers = self.optimizers() if resume_optimizer else {}
-        resume_model(self.model, optimizers, state, origin)
+            state, origin = read_checkpoint(state), str(checkpoint)
+        resume_model(self.model, self.optimizers() if resume_optimizer else {}, state, origin)
         self.epoch, self.iter = state["epoch"], state["iter"]
         hooks = name_by_class(self.hooks)
         for name, kept in state.get("hooks", {}).items():
@@ -288,13 +286,15 @@ class Context:
                 hooks[name].load_state_dict(kept)
             elif kept:
                 self.logger.warning("the checkpoint has a state of %s, a hook not here", name)
+        place = dict(state["position"])
         if len(state["rng"]) == self.world_size:
             own = state["rng"][self.rank]
-            self.course.pending = place_of(state, own["passes"])
+            place["starts"] = own["passes"]
             rng.restore(own["now"])
         else:
-            self.course.pending = place_of(state, None)
-            seed = state.get("meta", {}).get("seed", state.get("sampler_seed")) or 0
+            place["starts"] = [None] * len(place["feeds"])
+            seed = state.get("meta", {}).get("seed", place["sampler_seed"]) or 0
             rng.derive(int(seed), state["iter"], self.rank)
+        self.course.pending = place
         # Creating the loaders may draw from the generators before the next run begins.
         self._generators = rng.capture()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from disteval.errors import UsageError
@@ -11,23 +11,23 @@ from disteval.estimator.loaders import sampler_with_epoch
 
 
 class Feed:
-    """The batches of one loader, which remembers its place in a pass and can continue from there.
+    """The batches of one training loader, with its place in a pass, where it can continue.
 
     To continue in the middle of a pass, the pass is begun with the random number generators as they
     were at its start, its first batches are drawn and dropped, and the generators are put back. So
     the samples that follow are those that would have followed.
 
-    Args:
-        loader: Any iterable of batches with a length.
-        epoch: The number of the first pass.
-
     Attributes:
+        epoch: The number of the current pass.
         done: The batches of the current pass that were handed out.
     """
 
     def __init__(self, loader: Any, epoch: int = 0) -> None:
         self.loader = loader
         self.epoch = epoch
+        self._reset()
+
+    def _reset(self) -> None:
         self.done = 0
         self._iterator: Iterator[Any] | None = None
         self._start: rng.RngState | None = None
@@ -49,6 +49,9 @@ class Feed:
         if self._start is not None:
             rng.restore(self._start)
         self._start = rng.capture()
+        sampler = sampler_with_epoch(self.loader)
+        if sampler is not None:  # without this, all epochs are shuffled alike
+            sampler.set_epoch(self.epoch)
         self._iterator = iter(self.loader)
         for _ in range(self.done):
             next(self._iterator)
@@ -56,14 +59,7 @@ class Feed:
             rng.restore(now)
 
     def batches(self, *, to_the_end: bool) -> Iterator[Any]:
-        """Yield the rest of the pass.
-
-        Args:
-            to_the_end: Whether to continue until the loader ends, even past its length.
-
-        Raises:
-            UsageError: The loader ended before its length, and ``to_the_end`` is false.
-        """
+        """Yield the rest of the pass, up to the loader's length or else to its very end."""
         assert self._iterator is not None
         while to_the_end or not self.complete:
             try:
@@ -85,30 +81,20 @@ class Feed:
     def end(self) -> None:
         """End the pass; `begin` starts the next."""
         self.epoch += 1
-        self.done = 0
-        self._iterator = self._start = None
-        self._exhausted = False
+        self._reset()
 
-    def position(self) -> dict[str, int]:
-        """Return the place in the loader, which is the same on every rank, for `go_to`."""
+    def position(self) -> tuple[dict[str, int], rng.RngState | None]:
+        """Return the place in the loader, and this rank's generators at the start of the pass.
+
+        The generators are None outside of a pass; the place is the same on every rank.
+        """
         ended = self.complete
-        return {
-            "epoch": self.epoch + ended,
-            "done": 0 if ended else self.done,
-            "length": len(self.loader),
-        }
-
-    def start_of_pass(self) -> rng.RngState | None:
-        """Return this rank's generators at the start of a pass; None outside of a pass."""
-        return None if self.complete or not self.done else self._start
+        done = 0 if ended else self.done
+        place = {"epoch": self.epoch + ended, "done": done, "length": len(self.loader)}
+        return place, self._start if done else None
 
     def go_to(self, position: Mapping[str, int], start: Mapping[str, Any] | None) -> None:
-        """Go to a place in a pass, or to the start of that pass if the place can't be found.
-
-        Args:
-            position: The result of `position`.
-            start: This rank's result of `start_of_pass`; None if the world size has changed.
-        """
+        """Go to a place in a pass, or to the start of that pass if ``start`` is not known."""
         self.epoch = position["epoch"]
         if start is not None and position["length"] == len(self.loader):
             self.done = position["done"]
@@ -116,13 +102,7 @@ class Feed:
 
 
 class Flow(NamedTuple):
-    """An entry of a workflow and its loader.
-
-    Attributes:
-        mode: ``train`` or ``val``.
-        times: Its epochs or iterations in each turn of the workflow.
-        loader: This rank's batches.
-    """
+    """An entry of a workflow, and this rank's loader for it."""
 
     mode: str
     times: int
@@ -141,7 +121,6 @@ class Course:
         done: The iterations that are done in the current phase, if it counts iterations.
         in_step: Whether hooks are called for an iteration that is not counted yet.
         pending: The place from which the next run continues; None while a run trains.
-        sampler_seed: The seed of the training loader's sampler, if it has one.
     """
 
     def __init__(self, by_epoch: bool) -> None:
@@ -152,36 +131,31 @@ class Course:
         self.done = 0
         self.in_step = False
         self.pending: Mapping[str, Any] | None = None
-        self.sampler_seed: int | None = None
+        self._sampler_seed: int | None = None
 
     def begin(self, flows: list[Flow], epoch: int) -> bool:
-        """Take up a workflow, at the pending place if it belongs to this workflow.
-
-        Args:
-            flows: The workflow's entries.
-            epoch: The epochs that are trained.
+        """Take up a workflow, at the pending place if that belongs to the same workflow.
 
         Returns:
             Whether the workflow trains; if not, the pending place is left to the next run.
         """
         self.flows, self.feeds = flows, []
         self.phase = self.done = 0
-        trained = [self.feed(flow.loader, epoch) for flow in flows if flow.mode == "train"]
-        if not trained:
+        for flow in flows:
+            if flow.mode == "train":
+                self.feed(flow.loader, epoch)
+        if not self.feeds:
             return False
-        place, self.pending = self.pending, None
-        seed = None if place is None else place["sampler_seed"]
+        place, self.pending = self.pending or {}, None
         for feed in self.feeds:
             sampler: Any = sampler_with_epoch(feed.loader)
-            if seed is not None and hasattr(sampler, "seed"):
-                sampler.seed = seed
-            self.sampler_seed = getattr(sampler, "seed", None)
-        if place is not None and self._fits(place):
+            if place.get("sampler_seed") is not None and hasattr(sampler, "seed"):
+                sampler.seed = place["sampler_seed"]
+            self._sampler_seed = getattr(sampler, "seed", None)
+        if place.get("workflow") == self._plain and len(place["feeds"]) == len(self.feeds):
             self.phase, self.done = place["phase"], place["done"]
-            for feed, position, start in zip(
-                self.feeds, place["feeds"], place["starts"], strict=True
-            ):
-                feed.go_to(position, start)
+            for feed, at, start in zip(self.feeds, place["feeds"], place["starts"], strict=True):
+                feed.go_to(at, start)
         return True
 
     def feed(self, loader: Any, epoch: int) -> Feed:
@@ -197,39 +171,19 @@ class Course:
         return epoch + any(feed.complete for feed in self.feeds), iteration + self.in_step
 
     def place(self) -> Mapping[str, Any]:
-        """Return the place from which the next run, or another process, can continue.
-
-        ``starts`` differs from rank to rank; see `Feed.start_of_pass`.
-        """
+        """Return the place from which a run can continue, in which ``starts`` are this rank's."""
         if self.pending is not None:
             return self.pending
         passed = self._by_epoch and any(feed.complete for feed in self.feeds)
         return {
-            "workflow": _plain(self.flows),
+            "workflow": self._plain,
             "phase": self.phase + passed,
             "done": 0 if self._by_epoch else self.done + self.in_step,
-            "feeds": [feed.position() for feed in self.feeds],
-            "starts": [feed.start_of_pass() for feed in self.feeds],
-            "sampler_seed": self.sampler_seed,
+            "feeds": [feed.position()[0] for feed in self.feeds],
+            "starts": [feed.position()[1] for feed in self.feeds],
+            "sampler_seed": self._sampler_seed,
         }
 
-    def _fits(self, place: Mapping[str, Any]) -> bool:
-        same_workflow = _plain(place["workflow"]) == _plain(self.flows)
-        return same_workflow and len(place["feeds"]) == len(self.feeds)
-
-
-def place_of(state: Mapping[str, Any], starts: list[rng.RngState | None] | None) -> dict[str, Any]:
-    """Return the place that a checkpoint holds.
-
-    Args:
-        state: The checkpoint.
-        starts: This rank's entry of the place; None if the world size has changed, so that passes
-            are begun anew.
-    """
-    position = dict(state["position"])
-    known = starts if starts is not None else [None] * len(position["feeds"])
-    return {**position, "starts": known, "sampler_seed": state.get("sampler_seed")}
-
-
-def _plain(workflow: Sequence[Any]) -> list[list[Any]]:
-    return [list(entry[:2]) for entry in workflow]
+    @property
+    def _plain(self) -> list[list[Any]]:
+        return [list(flow[:2]) for flow in self.flows]

@@ -16,12 +16,7 @@ Creator = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Source:
-    """A creator with its name.
-
-    Args:
-        name: The creator's name in messages.
-        creator: The user's function.
-        key: A number that the same creator keeps as long as the estimator lives.
+    """A creator, its name in messages, and a key that it keeps as long as the estimator lives.
 
     Raises:
         UsageError: The creator can't be called, or can't be sent to ranks.
@@ -43,11 +38,7 @@ class Source:
             ) from error
 
     def call(self, config: dict[str, Any]) -> Any:
-        """Return the creator's result for a copy of the config.
-
-        Raises:
-            UsageError: The creator raised, or returned None.
-        """
+        """Return the creator's result for a copy of the config; UsageError if it has none."""
         try:
             made = self.creator(dict(config))
         except HarnessError:
@@ -60,11 +51,7 @@ class Source:
 
 
 def loader_sources(creators: Any, known: list[Creator]) -> list[Source]:
-    """Return a source for each creator of a loader.
-
-    Args:
-        creators: The user's functions.
-        known: The creators that the estimator was given before; new ones are added to it.
+    """Return a source for each creator of a loader, and add new creators to the known ones.
 
     Raises:
         UsageError: The argument is not a list, or a creator can't be called or sent.

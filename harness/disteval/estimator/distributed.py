@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,8 @@ class _TrainStep(nn.Module):  # type: ignore[misc]
 def distribute(model: nn.Module, **options: Any) -> nn.Module:
     """Wrap a model that has ``train_step`` so that training averages gradients over the ranks.
 
-    DistributedDataParallel averages the gradients of its own ``forward``. A ``train_step`` of the
-    module that it wraps would go past that, so here the step itself is wrapped as a forward pass.
+    DistributedDataParallel averages the gradients of its own ``forward`` alone, which a
+    ``train_step`` goes past; so here the step itself is wrapped as a forward pass.
 
     Args:
         model: It has ``train_step(data, optimizer)`` and, to be validated, ``val_step``. It gets
@@ -100,15 +101,27 @@ def inner(model: Any) -> Any:
     return model.module if isinstance(model, wrappers) else model
 
 
-def goes_past_reducer(model: Any) -> bool:
-    """Return whether a ``train_step`` of the model would not average gradients over the ranks."""
-    return isinstance(model, DistributedDataParallel) and not hasattr(type(model), "train_step")
-
-
 def averages_gradients(model: Any) -> bool:
     """Return whether a model or a part of it is wrapped so that gradients are averaged."""
     wrappers = (Distributed, DistributedDataParallel)
     return isinstance(model, nn.Module) and any(isinstance(m, wrappers) for m in model.modules())
+
+
+def versions_of(model: Any) -> list[int]:
+    """Return how often each parameter was changed in place; empty if the model has none."""
+    return [each._version for each in model.parameters()] if isinstance(model, nn.Module) else []
+
+
+def warn_if_not_averaged(model: Any, backend: BaseDistBackend, logger: logging.Logger) -> None:
+    """Warn on rank 0 if each rank would train a model of its own."""
+    if backend.rank == 0 and backend.world_size > 1 and not averages_gradients(model):
+        logger.warning(
+            "nothing in %s averages gradients over the %d ranks, so each rank trains a model of "
+            "its own, unless a hook or the optimizer averages them; once torch.distributed is "
+            "initialised, wrap it with disteval.estimator.distributed.distribute",
+            type(model).__name__,
+            backend.world_size,
+        )
 
 
 def share_buffers(model: Any, backend: BaseDistBackend) -> None:
@@ -119,8 +132,11 @@ def share_buffers(model: Any, backend: BaseDistBackend) -> None:
     buffers: dict[str, torch.Tensor] = dict(inner(model).named_buffers())
     if backend.world_size == 1 or not buffers:
         return
-    # Buffers are sent as bytes, because NumPy lacks some of torch's dtypes.
-    sent = {name: _bytes_of(b).numpy() for name, b in buffers.items()} if backend.rank == 0 else {}
+    sent = {}
+    if backend.rank == 0:
+        # Buffers are sent as bytes, because NumPy lacks some of torch's dtypes.
+        flat = {name: each.detach().cpu().reshape(-1) for name, each in buffers.items()}
+        sent = {name: each.view(torch.uint8).numpy() for name, each in flat.items()}
     received = backend.broadcast_object(sent, src=0)
     with torch.no_grad():
         for name, buffer in buffers.items():
@@ -136,7 +152,3 @@ def fitting_backend(chosen: str | BaseDistBackend | None) -> BaseDistBackend:
         return get_dist_backend(chosen)
     on_cpu = "cpu" in str(torch.distributed.get_backend_config())
     return get_dist_backend("torch_cpu" if on_cpu else "torch_cuda")
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

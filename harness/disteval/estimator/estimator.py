@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ class Estimator:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        runner = Source("runner_creator", runner_creator)
+        creator = Source("runner_creator", runner_creator)
         check_choice("launcher", launcher, ("local", "ray"))
         check_choice("device", device, ("cpu", "cuda"))
         for name, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
@@ -83,15 +82,17 @@ class Estimator:
                 )
         self.world_size = world_size
         self.max_failures = check_count("max_failures", max_failures, least=0)
-        self._setup = rank.Setup(runner, dict(config or {}), seed, device)
-        self._launcher = launcher
-        self._cpus = cpus_per_worker
-        self._gpus = gpus_per_worker
-        self._address = address
+        self._setup = (creator, dict(config or {}), seed, device)
+        threads = None if cpus_per_worker is None else max(1, int(cpus_per_worker))
+        self._backend = f"torch_{device}"
+        self._options: dict[str, Any] = {"timeout": timeout, "threads": threads}
+        if launcher == "ray":
+            self._options["launcher"] = RayLauncher(
+                address, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker
+            )
         self._timeout = timeout
         self._progress = progress
         self._known: list[Creator] = []
-        self._world: World | None = None
         self._start()
 
     def fit(
@@ -127,17 +128,18 @@ class Estimator:
                 f"data_loaders has {len(sources)} creators; it needs one for each entry of the "
                 f"workflow {workflow}"
             )
-        order = rank.Fit(sources, list(workflow), max_epochs, secrets.token_hex(8))
-        beginning = self._order(rank.save)[0] if self.max_failures else b""
+        token = secrets.token_hex(8)
+        beginning = self._order("save")[0] if self.max_failures else b""
         records: list[Record] = []
         failures = 0
         lost: WorldError | None = None
         while True:
             try:
                 if lost is not None:
-                    self._go_back(order.token, beginning, records, lost)
+                    self._go_back(token, beginning, records, lost)
+                order = (sources, list(workflow), max_epochs, token, len(records))
                 with Display(self._progress, records.append) as display:
-                    self._order(rank.fit, replace(order, records=len(records)), display=display)
+                    self._order("fit", *order, display=display)
                 return records
             except WorldError as error:
                 failures += 1
@@ -153,7 +155,7 @@ class Estimator:
         Args:
             data_loader_creator: As for `fit`.
             metrics: Metrics by name, which get ``add(scores, labels)`` with the scores and labels
-                that the model's ``val_step`` returns; None stands for accuracy.
+                that the model's ``val_step`` returns; None stands for those of the runner.
 
         Returns:
             The record of the evaluation: see `disteval.estimator.records`. A metric's result has
@@ -166,7 +168,7 @@ class Estimator:
         """
         [source] = loader_sources([data_loader_creator], self._known)
         with Display(self._progress) as display:
-            record: Record = self._order(rank.evaluate, (source, metrics), display=display)[0]
+            record: Record = self._order("evaluate", source, metrics, display=display)[0]
         return record
 
     def predict(self, data_loader_creator: Creator) -> Any:
@@ -187,7 +189,7 @@ class Estimator:
         """
         [source] = loader_sources([data_loader_creator], self._known)
         with Display(self._progress) as display:
-            shares = self._order(rank.predict, source, display=display)
+            shares = self._order("predict", source, display=display)
         shares = [(places, rows) for places, rows in shares if len(places)]
         order = np.argsort(np.concatenate([places for places, _ in shares]))
         if all(isinstance(rows, np.ndarray) for _, rows in shares):
@@ -201,7 +203,7 @@ class Estimator:
         It holds weights, optimizer, epoch, iteration, hooks, sampler and random generators, up to
         1 GiB; a larger state needs a checkpoint hook, which writes on the ranks' own machines.
         """
-        data = self._order(rank.save)[0]
+        data = self._order("save")[0]
         write_atomically(Path(path), lambda file: file.write(data))
 
     def load(self, path: str | Path) -> None:
@@ -219,18 +221,17 @@ class Estimator:
                 f"save() or of a checkpoint hook, or load the weights in runner_creator"
             )
         data = Path(path).read_bytes()
-        if self._world is None or not self._world.is_open:
+        if not self._world.is_open:
             self._start()
-        self._order(rank.load, data)
+        self._order("load", data)
 
     def get_model(self) -> Any:
         """Return a copy of the trained model, on the CPU and ready to evaluate."""
-        return self._order(rank.get_model)[0]
+        return self._order("get_model")[0]
 
     def shutdown(self) -> None:
         """End the ranks; a second call does nothing."""
-        if self._world is not None:
-            self._world.close()
+        self._world.close()
 
     def __enter__(self) -> Estimator:
         return self
@@ -239,46 +240,27 @@ class Estimator:
         self.shutdown()
 
     def _start(self) -> None:
-        launcher = None
-        if self._launcher == "ray":
-            launcher = RayLauncher(
-                self._address, cpus_per_worker=self._cpus, gpus_per_worker=self._gpus
-            )
-        threads = None if self._cpus is None else max(1, int(self._cpus))
-        self._world = World(
-            "torch_cuda" if self._setup.device == "cuda" else "torch_cpu",
-            self.world_size,
-            launcher=launcher,
-            timeout=self._timeout,
-            threads=threads,
-        )
+        self._world = World(self._backend, self.world_size, **self._options)
         try:
-            self._order(rank.prepare, self._setup, seconds=START_SECONDS)
+            self._run(rank.prepare, self._setup, timeout=max(self._timeout, START_SECONDS))
         except BaseException:
             self._world.close()
             raise
 
-    def _order(
-        self,
-        function: Any,
-        *argument: Any,
-        display: Display | None = None,
-        seconds: float = 0.0,
-    ) -> list[Any]:
-        """Run a function on every rank; an error that all ranks raise alike is raised as it is."""
-        if self._world is None or not self._world.is_open:
+    def _order(self, name: str, *arguments: Any, display: Display | None = None) -> list[Any]:
+        """Call a method of `disteval.estimator.rank.Trainee` on every rank."""
+        if not self._world.is_open:
             raise WorldError(
                 "the ranks of this estimator have ended, and their training since the last save "
                 "is lost; load() a checkpoint, or make another estimator"
             )
+        heard = {"on_progress": display.on_progress, "on_note": display.on_note} if display else {}
+        return self._run(rank.carry_out, (name, arguments), timeout=self._timeout, **heard)
+
+    def _run(self, function: Any, argument: Any, **options: Any) -> list[Any]:
+        """Run a function on every rank; an error that all ranks raise alike is raised as it is."""
         try:
-            return self._world.run(
-                function,
-                *[argument[0]] * self.world_size if argument else (),
-                timeout=max(self._timeout, seconds),
-                on_progress=display.on_progress if display else None,
-                on_note=display.on_note if display else None,
-            )
+            return self._world.run(function, *[argument] * self.world_size, **options)
         except WorldError as error:
             if error.common is not None:
                 raise error.common from error
@@ -288,10 +270,9 @@ class Estimator:
         self, token: str, beginning: bytes, records: list[Record], error: WorldError
     ) -> None:
         """Start fresh ranks at the last checkpoint, and drop records that will be made again."""
-        if self._world is not None:
-            self._world.close()
+        self._world.close()
         self._start()
-        kept, name = self._order(rank.restore, (token, beginning))[0]
+        kept, name = self._order("restore", token, beginning)[0]
         del records[kept:]
         _log.warning(
             "%s; continuing from %s",

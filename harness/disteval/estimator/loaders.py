@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -48,33 +49,28 @@ def with_sampler(
         raise UsageError(f"a torch DataLoader is needed, not {type(loader).__name__}")
     chooser = _chooser(loader)
     replaced = [RandomSampler, SequentialSampler, *([] if training else [DistributedSampler])]
-    if type(chooser) not in replaced or _draws_otherwise(chooser):
+    if isinstance(chooser, IterableDataset):
+        places = None
+    else:
+        places = ShardPlan(len(loader.dataset), world_size, rank).indices.tolist()
+    listed = isinstance(chooser, (list, np.ndarray)) and list(chooser) == places and not training
+    if not listed and (type(chooser) not in replaced or _draws_otherwise(chooser)):
+        own = getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None)
         stays = training or isinstance(chooser, IterableDataset)
-        if stays and (world_size == 1 or _splits_itself(chooser, rank, world_size)):
+        if stays and (world_size == 1 or own == (rank, world_size)):
             return loader
         raise UsageError(_refusal(chooser, world_size, training))
     if not training:
-        places = ShardPlan(len(loader.dataset), world_size, rank).indices.tolist()
         return _choosing(loader, places, drop_last=False)
     batches = loader.batch_sampler
     drop_last = loader.drop_last if batches is None else batches.drop_last
-    sampler = DistributedSampler(
-        loader.dataset,
-        num_replicas=world_size,
-        rank=rank,
-        shuffle=isinstance(chooser, RandomSampler),
-        seed=seed,
-        drop_last=drop_last,
-    )
+    shuffle = isinstance(chooser, RandomSampler)
+    sampler = DistributedSampler(loader.dataset, world_size, rank, shuffle, seed, drop_last)
     return _choosing(loader, sampler, drop_last)
 
 
 def split(loader: Any, backend: BaseDistBackend, training: bool, seed: int) -> DataLoader:
-    """Return this rank's share of a user's loader, see `with_sampler`; it must not be empty.
-
-    Raises:
-        UsageError: The loader can't be split, has no samples, or no batch to train on.
-    """
+    """Return this rank's share of a user's loader, see `with_sampler`; refuse an empty one."""
     share = with_sampler(loader, backend.rank, backend.world_size, training, seed)
     if hasattr(share.dataset, "__len__") and not len(share.dataset):
         raise UsageError("the data set is empty; give one with samples")
@@ -86,13 +82,10 @@ def split(loader: Any, backend: BaseDistBackend, training: bool, seed: int) -> D
     return share
 
 
-def places_of(loader: DataLoader) -> list[int] | None:
-    """Return the place in the data set of each sample that a rank's validation loader draws.
-
-    An iterable data set has no places; None is returned for it.
-    """
+def places_of(loader: DataLoader, size: int) -> list[int]:
+    """Return the places in the data set of the samples that a rank's validation loader draws."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    return sampler if isinstance(sampler, list) else None
+    return sampler if isinstance(sampler, list) else list(range(size))
 
 
 def sampler_with_epoch(loader: Any) -> Any | None:
@@ -102,18 +95,11 @@ def sampler_with_epoch(loader: Any) -> Any | None:
     """
     batch_sampler = getattr(loader, "batch_sampler", None)
     found = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", 0))
-    for sampler in found:
-        if callable(getattr(sampler, "set_epoch", None)):
-            return sampler
-    return None
+    return next((each for each in found if callable(getattr(each, "set_epoch", None))), None)
 
 
 def check_exact(loader: Any) -> None:
-    """Refuse a validation loader whose sampler gives equally many samples to each rank.
-
-    Raises:
-        UsageError: A ``DistributedSampler`` repeats samples for that, or leaves some out.
-    """
+    """Refuse a validation loader whose ``DistributedSampler`` repeats or leaves out samples."""
     sampler = sampler_with_epoch(loader)
     if not isinstance(sampler, DistributedSampler):
         return
@@ -124,7 +110,7 @@ def check_exact(loader: Any) -> None:
         )
         raise UsageError(
             f"the validation loader's DistributedSampler {what}; to count each sample once, give "
-            f"sampler=ShardPlan(size, world_size, rank, pad=False).indices"
+            f"sampler=ShardPlan(size, world_size, rank, pad=False).indices.tolist()"
         )
 
 
@@ -140,32 +126,25 @@ def _chooser(loader: DataLoader) -> Any:
 
 def _draws_otherwise(sampler: Any) -> bool:
     """Return whether a random sampler does not draw each sample of its data set once."""
-    if isinstance(sampler, RandomSampler):
-        return bool(sampler.replacement or sampler.num_samples != len(sampler.data_source))
-    return False
-
-
-def _splits_itself(chooser: Any, rank: int, world_size: int) -> bool:
-    own = (getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None))
-    return own == (rank, world_size)
+    return isinstance(sampler, RandomSampler) and (
+        sampler.replacement or sampler.num_samples != len(sampler.data_source)
+    )
 
 
 def _refusal(chooser: Any, world_size: int, training: bool) -> str:
-    name = type(chooser).__name__
     how = ", which draws with replacement or only some" if _draws_otherwise(chooser) else ""
+    found = f"the loader chooses its samples by {type(chooser).__name__}{how}"
+    if not training and not isinstance(chooser, IterableDataset):
+        return (
+            f"{found}; validation takes each sample of the data set once: leave it out, or give a "
+            f"torch.utils.data.Subset of the data"
+        )
+    remedy = "shuffle=True or False"
     if isinstance(chooser, IterableDataset):
         remedy = "one with __getitem__"
-    elif training:
-        remedy = "shuffle=True or False"
-    else:
-        return (
-            f"the loader chooses its samples by {name}{how}; validation takes each sample of the "
-            f"data set once: leave it out, or give a torch.utils.data.Subset of the data"
-        )
     return (
-        f"the loader chooses its samples by {name}{how}, which can't be split over {world_size} "
-        f"ranks without changing what it means; give {remedy}, or let it have num_replicas and "
-        f"rank and choose for that rank alone"
+        f"{found}, which can't be split over {world_size} ranks without changing what it means; "
+        f"give {remedy}, or let it have num_replicas and rank and choose for that rank alone"
     )
 
 

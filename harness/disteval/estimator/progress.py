@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
 from tqdm import tqdm
 
+_log = logging.getLogger("disteval.estimator")
 _PLAIN = {"epoch", "iter", "mode", "num_samples", "seconds", "correct", "evaluated"}
 
 
@@ -37,13 +37,19 @@ class Display:
         self._bar.total = sum(self._total.values())
         self._bar.update(sum(self._done.values()) - self._bar.n)
 
-    def on_note(self, _rank: int, record: dict[str, Any]) -> None:
-        """Take the record of a phase that has ended."""
+    def on_note(self, _rank: int, record: dict[str, Any] | tuple[int, str]) -> None:
+        """Take a log line and its level, or the record of a phase that has ended."""
+        if isinstance(record, tuple):
+            level, line = record
+            if level >= logging.WARNING:
+                _log.log(level, "%s", line)
+            elif self._shown:
+                tqdm.write(line)
+            return
         if self._on_record is not None:
             self._on_record(record)
         if self._shown:
-            self._bar.clear()
-            Console(highlight=False).print(Text(line_of(record)), soft_wrap=True)
+            tqdm.write(line_of(record))
         self._done.clear()
         self._total.clear()
         self._bar.reset()
@@ -59,8 +65,8 @@ def line_of(record: dict[str, Any]) -> str:
     """Return a record as one line of text."""
     parts = [f"epoch {record['epoch']:<3}", f"{record['mode']:<5}"]
     for name, value in record.items():
-        if name == "images_per_second":
-            parts.append(f"{value:.0f} images/s")
+        if name == "samples_per_second":
+            parts.append(f"{value:.0f} samples/s")
         elif name == "accuracy" and "correct" in record:
             parts.append(f"accuracy {value:.4f} ({record['correct']} of {record['evaluated']})")
         elif name not in _PLAIN and isinstance(value, (int, float)):

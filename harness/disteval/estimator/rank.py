@@ -1,14 +1,14 @@
-"""The functions that an estimator runs on each rank: they build the runner, keep it and use it.
+"""The runner on each rank, and the orders of an estimator that it carries out.
 
-`disteval.worlds.World.run` runs each of them on all ranks at once.
+`disteval.worlds.World.run` calls `prepare`, and then `carry_out`, on all ranks at once.
 """
 
 from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from disteval.estimator.hooks import CheckpointHook, EvalHook
 from disteval.estimator.loaders import places_of, split
 from disteval.estimator.records import Record
 from disteval.estimator.runner import BaseRunner
-from disteval.estimator.validation import evaluating, validate
 from disteval.metrics.base import BaseMetric
 from disteval.models.torch_files import read_torch_file
 from disteval.worlds import report_progress, send_note
@@ -41,255 +40,216 @@ from disteval.worlds import report_progress, send_note
 _FIT = "fit"  # the key in a runner's meta
 
 
-@dataclass(frozen=True)
-class Setup:
-    """The arguments of an estimator that its ranks need; see `disteval.estimator.Estimator`."""
+class _Lines(logging.Handler):
+    """Sends log lines to the estimator, which shows them."""
 
-    runner: Source
-    config: dict[str, Any]
-    seed: int
-    device: str
+    def emit(self, record: logging.LogRecord) -> None:
+        send_note((record.levelno, record.getMessage()))
 
 
-@dataclass(frozen=True)
-class Fit:
-    """The arguments of a fit; see `disteval.estimator.Estimator.fit`.
-
-    Attributes:
-        sources: The creator of the loader for each entry of the workflow.
-        workflow: The workflow.
-        max_epochs: The epoch at which training ends, if it is given.
-        token: A mark in checkpoints, which distinguishes this fit's from others in their folder.
-        records: The number of records that ranks which were lost have sent.
-    """
-
-    sources: Sequence[Source]
-    workflow: Sequence[tuple[str, int]]
-    max_epochs: int | None
-    token: str
-    records: int = 0
-
-
-@dataclass
-class _Kept:
-    """The objects that a rank keeps between calls.
-
-    Attributes:
-        setup: The arguments of the estimator.
-        runner: The runner, whose model is wrapped for several ranks.
-        loaders: This rank's shares, by the creator's key and whether they are for training.
-    """
-
-    setup: Setup
-    runner: BaseRunner
-    loaders: dict[tuple[int, bool], DataLoader] = field(default_factory=dict)
-
-    def loader(self, backend: BaseDistBackend, source: Source, training: bool) -> DataLoader:
-        """Return this rank's share of a source, the same object each time."""
-        key = (source.key, training)
-        if key not in self.loaders:
-            made = source.call(self.setup.config)
-            try:
-                self.loaders[key] = split(made, backend, training, self.setup.seed)
-            except UsageError as error:
-                raise UsageError(f"{source.name}: {error}") from error
-        return self.loaders[key]
-
-
-_current: _Kept | None = None
-
-
-def prepare(backend: BaseDistBackend, setup: Setup) -> None:
-    """Create the runner, and wrap its model for several ranks.
+class Trainee:
+    """A runner on its rank, and the loaders that were made for it; its methods are orders.
 
     Raises:
         UsageError: The creator raised, or its result is not a runner with a torch module.
     """
-    global _current
-    # All ranks draw the same numbers while the model is initialised, and different ones afterwards.
-    rng.derive(setup.seed, 0, 0)
-    runner = setup.runner.call(setup.config)
-    if not isinstance(runner, BaseRunner):
-        raise UsageError(
-            f"runner_creator returned a {type(runner).__name__}; it must return an "
-            f"EpochBasedRunner or an IterBasedRunner"
+
+    def __init__(
+        self,
+        backend: BaseDistBackend,
+        creator: Source,
+        config: dict[str, Any],
+        seed: int,
+        device: str,
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._seed = seed
+        self._loaders: dict[tuple[int, bool], DataLoader] = {}
+        # All ranks draw the same numbers while the model is initialised, and others afterwards.
+        rng.derive(seed, 0, 0)
+        self._runner = runner = creator.call(config)
+        if not isinstance(runner, BaseRunner):
+            raise UsageError(
+                f"runner_creator returned a {type(runner).__name__}; it must return an "
+                f"EpochBasedRunner or an IterBasedRunner"
+            )
+        model = runner.model
+        if not isinstance(model, torch.nn.Module):
+            raise UsageError(
+                f"the runner's model is a {type(model).__name__}; it must be a torch.nn.Module"
+            )
+        if device == "cuda":
+            inner(model).cuda()
+        if backend.world_size > 1 and not averages_gradients(model):
+            if hasattr(model, "train_step"):
+                runner.model = distribute(model)
+            elif runner.batch_processor is not None:
+                runner.model = DistributedDataParallel(model)
+        runner.backend = backend
+        runner.on_progress = report_progress
+        runner.meta.setdefault("seed", seed)
+        if backend.rank == 0 and not runner.logger.handlers:
+            runner.logger.addHandler(_Lines())
+            runner.logger.setLevel(runner.logger.level or logging.INFO)
+        for hook in runner.hooks:
+            if isinstance(hook, EvalHook) and isinstance(hook.dataloader, DataLoader):
+                hook.dataloader = split(hook.dataloader, backend, False, seed)
+        rng.derive(seed, 0, 1 + backend.rank)
+
+    def fit(
+        self,
+        sources: Sequence[Source],
+        workflow: list[tuple[str, int]],
+        max_epochs: int | None,
+        token: str,
+        records: int,
+    ) -> None:
+        """Run the workflow; rank 0 sends each record as soon as it is made.
+
+        Checkpoints get the fit's ``token``, and count the ``records`` from those that were sent by
+        ranks which were lost.
+        """
+        modes = [mode == "train" for mode, _ in workflow]
+        phases = list(zip(sources, modes, strict=True))
+        loaders = [self._loader(source, training) for source, training in phases]
+        wanted = {(source.key, training) for source, training in phases}
+        self._loaders = {key: self._loaders[key] for key in wanted}
+        sent: dict[str, Any] = {"token": token, "records": records}
+        self._runner.meta[_FIT] = sent
+
+        def on_record(record: Record) -> None:
+            sent["records"] += 1
+            if self._backend.rank == 0:
+                send_note(record)
+
+        self._runner.on_record = on_record
+        self._runner.run(loaders, workflow, max_epochs)
+
+    def evaluate(self, source: Source, metrics: Mapping[str, BaseMetric] | None) -> Record:
+        """Evaluate, and raise CoverageError unless every sample was counted once."""
+        loader = self._loader(source, training=False)
+        record = steps.validate(self._runner, loader, metrics)
+        counted = record["num_samples"]
+        size = len(loader.dataset) if hasattr(loader.dataset, "__len__") else counted
+        if counted != size:
+            raise CoverageError(
+                f"{source.name} has {size} samples, but the model's steps counted {counted}; look "
+                f"at the num_samples that val_step returns"
+            )
+        return record
+
+    def predict(self, source: Source) -> tuple[list[int], Any]:
+        """Compute the model's output for this rank's share.
+
+        Returns:
+            The place of each sample in the data set; and an array with a row for each, or a list
+            where the model's steps do not return tensors.
+        """
+        loader = self._loader(source, training=False)
+        model = inner(self._runner.model)
+        batches: list[Any] = []
+        with steps.evaluating(model, self._backend):
+            for done, batch in enumerate(loader, start=1):
+                output = self._output(model, batch)
+                batches.append(output.cpu().numpy() if torch.is_tensor(output) else output)
+                report_progress(done, len(loader))
+        rows: Any = [row for batch in batches for row in batch]
+        if batches and all(isinstance(batch, np.ndarray) for batch in batches):
+            rows = np.concatenate(batches)
+        places = places_of(loader, len(rows))
+        if len(places) != len(rows):
+            raise UsageError(
+                f"{type(model).__name__} returned {len(rows)} rows for {len(places)} samples; its "
+                f"predict_step, or the scores of its val_step, must have one for each"
+            )
+        return places, rows
+
+    def save(self) -> bytes | None:
+        """Return the whole state as bytes on rank 0."""
+        state = self._runner.state_dict()
+        if self._backend.rank > 0:
+            return None
+        check_plain(state, "the runner's state")
+        file = io.BytesIO()
+        torch.save({"format": FORMAT, **state}, file)
+        return file.getvalue()
+
+    def load(self, data: bytes) -> None:
+        """Take the result of `save`, on any number of ranks."""
+        file = io.BytesIO(data)
+        self._runner.resume(
+            read_torch_file(file, "the saved state", MAX_FILE_BYTES, "save it again")
         )
-    if not isinstance(runner.model, torch.nn.Module):
-        raise UsageError(
-            f"the runner's model is a {type(runner.model).__name__}; it must be a torch.nn.Module"
-        )
-    if setup.device == "cuda":
-        inner(runner.model).cuda()
-    if backend.world_size > 1 and not averages_gradients(runner.model):
-        if hasattr(runner.model, "train_step"):
-            runner.model = distribute(runner.model)
-        elif runner.batch_processor is not None:
-            runner.model = DistributedDataParallel(runner.model)
-    runner.backend = backend
-    runner.on_progress = report_progress
-    runner.meta.setdefault("seed", setup.seed)
-    for hook in runner.hooks:
-        if isinstance(hook, EvalHook) and isinstance(hook.dataloader, DataLoader):
-            hook.dataloader = split(hook.dataloader, backend, False, setup.seed)
-    _current = _Kept(setup, runner)
-    rng.derive(setup.seed, 0, 1 + backend.rank)
 
+    def restore(self, token: str, beginning: bytes) -> tuple[int, str]:
+        """Go back to the last checkpoint of a fit, or to its beginning, after ranks were lost.
 
-def fit(backend: BaseDistBackend, order: Fit) -> None:
-    """Run the workflow; rank 0 sends each record as soon as it is made."""
-    kept = _prepared()
-    phases = [
-        (source, mode == "train")
-        for source, (mode, _) in zip(order.sources, order.workflow, strict=True)
-    ]
-    loaders = [kept.loader(backend, source, training) for source, training in phases]
-    wanted = {(source.key, training) for source, training in phases}
-    kept.loaders = {key: loader for key, loader in kept.loaders.items() if key in wanted}
-    sent: dict[str, Any] = {"token": order.token, "records": order.records}
-    kept.runner.meta[_FIT] = sent
+        Returns:
+            The number of records that had been sent when the checkpoint was written; and its name,
+            an empty one for the fit's beginning.
+        """
+        found: tuple[str, int, bytes] | None = None
+        if self._backend.rank == 0:  # the folder may be on this rank's disk alone
+            found = self._last_checkpoint(token)
+        name, records, data = self._backend.broadcast_object(found) or ("", 0, beginning)
+        self.load(data)
+        return records, name
 
-    def on_record(record: Record) -> None:
-        sent["records"] += 1
-        if backend.rank == 0:
-            send_note(record)
+    def get_model(self) -> torch.nn.Module | None:
+        """Return a copy of the model on rank 0, on the CPU and ready to evaluate."""
+        if self._backend.rank > 0:
+            return None
+        return copy.deepcopy(inner(self._runner.model)).cpu().eval()
 
-    kept.runner.on_record = on_record
-    kept.runner.run(loaders, list(order.workflow), order.max_epochs)
-
-
-def evaluate(
-    backend: BaseDistBackend, order: tuple[Source, Mapping[str, BaseMetric] | None]
-) -> Record:
-    """Evaluate, and check that every sample was counted.
-
-    Raises:
-        CoverageError: On every rank, when steps counted more or fewer samples than there are.
-    """
-    kept, (source, metrics) = _prepared(), order
-    loader = kept.loader(backend, source, training=False)
-    record = validate(kept.runner, loader, metrics)
-    size = len(loader.dataset) if hasattr(loader.dataset, "__len__") else record["num_samples"]
-    if record["num_samples"] != size:
-        raise CoverageError(
-            f"{source.name} has {size} samples, but the model's steps counted "
-            f"{record['num_samples']}; look at the num_samples that val_step returns"
-        )
-    return record
-
-
-def predict(backend: BaseDistBackend, source: Source) -> tuple[list[int], Any]:
-    """Compute the model's output for this rank's share.
-
-    Returns:
-        The place of each sample in the data set; and an array with a row for each, or a list where
-        the model's steps do not return tensors.
-
-    Raises:
-        UsageError: Steps return no output, or not as many rows as there are samples.
-    """
-    kept = _prepared()
-    loader = kept.loader(backend, source, training=False)
-    model = inner(kept.runner.model)
-    with evaluating(model, backend):
-        batches = [_on_host(_outputs(kept.runner, batch)) for batch in _reporting(loader)]
-    rows: Any = [row for batch in batches for row in batch]
-    if batches and all(isinstance(batch, np.ndarray) for batch in batches):
-        rows = np.concatenate(batches)
-    places = places_of(loader)
-    if places is None:
-        places = list(range(len(rows)))
-    if len(places) != len(rows):
-        raise UsageError(
-            f"{type(model).__name__} returned {len(rows)} rows for {len(places)} samples; its "
-            f"predict_step, or the scores of its val_step, must have one for each"
-        )
-    return places, rows
-
-
-def save(backend: BaseDistBackend) -> bytes | None:
-    """Return the whole state as bytes on rank 0; every rank must call this."""
-    state = _prepared().runner.state_dict()
-    if backend.rank > 0:
-        return None
-    check_plain(state, "the runner's state")
-    file = io.BytesIO()
-    torch.save({"format": FORMAT, **state}, file)
-    return file.getvalue()
-
-
-def load(backend: BaseDistBackend, data: bytes) -> None:
-    """Take the result of `save`, on any number of ranks."""
-    state = read_torch_file(io.BytesIO(data), "the saved state", MAX_FILE_BYTES, "save it again")
-    _prepared().runner.resume(state)
-
-
-def restore(backend: BaseDistBackend, order: tuple[str, bytes]) -> tuple[int, str]:
-    """Go back to the last checkpoint of a fit, after its ranks were lost.
-
-    Args:
-        backend: The backend of the new ranks.
-        order: The fit's token, and the result of `save` before it began.
-
-    Returns:
-        The number of records that had been sent when the checkpoint was written; and its name, an
-        empty one for the fit's beginning.
-    """
-    token, beginning = order
-    found: tuple[str, int, bytes] | None = None
-    if backend.rank == 0:  # the folder may be on this rank's disk alone
-        found = _last_checkpoint(_prepared().runner, token)
-    name, records, data = backend.broadcast_object(found) or ("", 0, beginning)
-    load(backend, data)
-    return records, name
-
-
-def get_model(backend: BaseDistBackend) -> torch.nn.Module | None:
-    """Return a copy of the model on rank 0, on the CPU and ready to evaluate."""
-    if backend.rank > 0:
-        return None
-    return copy.deepcopy(inner(_prepared().runner.model)).cpu().eval()
-
-
-def _prepared() -> _Kept:
-    assert _current is not None, "the estimator calls prepare() on its ranks before anything else"
-    return _current
-
-
-def _outputs(runner: BaseRunner, batch: Any) -> Any:
-    """Return the result of the model's ``predict_step``, else the scores of its ``val_step``."""
-    model = inner(runner.model)
-    if hasattr(model, "predict_step"):
-        return model.predict_step(batch)
-    stepped = steps.val_step(runner, batch)
-    if "scores" not in stepped:
-        raise UsageError(
-            f"{type(model).__name__} has no predict_step(data), and its val_step returned no "
-            f"scores; add one of them"
-        )
-    return stepped["scores"]
-
-
-def _reporting(loader: DataLoader) -> Iterator[Any]:
-    """Yield batches, and report each one to the estimator."""
-    for done, batch in enumerate(loader, start=1):
-        yield batch
-        report_progress(done, len(loader))
-
-
-def _last_checkpoint(runner: BaseRunner, token: str) -> tuple[str, int, bytes] | None:
-    """Return the name, the number of records and the bytes of a fit's last whole checkpoint."""
-    hooks = [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
-    folders = dict.fromkeys(hook.out_dir or runner.work_dir for hook in hooks)
-    for folder in (Path(folder) for folder in folders if folder is not None):
-        for path in reversed(checkpoints(folder)):
+    def _loader(self, source: Source, training: bool) -> DataLoader:
+        """Return this rank's share of a source, the same object each time."""
+        key = (source.key, training)
+        if key not in self._loaders:
+            made = source.call(self._config)
             try:
-                kept = read_checkpoint(path).get("meta", {}).get(_FIT, {})
-            except WeightsError:  # damaged since it was written; an earlier one will do
-                continue
-            if kept.get("token") == token:
-                return path.name, kept["records"], path.read_bytes()
-    return None
+                self._loaders[key] = split(made, self._backend, training, self._seed)
+            except UsageError as error:
+                raise UsageError(f"{source.name}: {error}") from error
+        return self._loaders[key]
+
+    def _output(self, model: Any, batch: Any) -> Any:
+        if hasattr(model, "predict_step"):
+            return model.predict_step(batch)
+        outputs = steps.step(self._runner, batch, train=False)
+        if "scores" not in outputs:
+            raise UsageError(
+                f"{type(model).__name__} has no predict_step(data), and its val_step returned no "
+                f"scores; add one of them"
+            )
+        return outputs["scores"]
+
+    def _last_checkpoint(self, token: str) -> tuple[str, int, bytes] | None:
+        """Return the name, the number of records and the bytes of a fit's last checkpoint."""
+        hooks = [hook for hook in self._runner.hooks if isinstance(hook, CheckpointHook)]
+        folders = dict.fromkeys(hook.out_dir or self._runner.work_dir for hook in hooks)
+        for folder in (Path(folder) for folder in folders if folder is not None):
+            for path in reversed(checkpoints(folder)):
+                try:
+                    kept = read_checkpoint(path).get("meta", {}).get(_FIT, {})
+                except WeightsError as error:  # damaged since; an earlier one will do
+                    self._runner.logger.warning("%s", error)
+                    continue
+                if kept.get("token") == token:
+                    return path.name, kept["records"], path.read_bytes()
+        return None
 
 
-def _on_host(outputs: Any) -> Any:
-    return outputs.cpu().numpy() if isinstance(outputs, torch.Tensor) else outputs
+_current: Trainee | None = None
+
+
+def prepare(backend: BaseDistBackend, arguments: tuple[Any, ...]) -> None:
+    """Create the rank's `Trainee`."""
+    global _current
+    _current = Trainee(backend, *arguments)
+
+
+def carry_out(_backend: BaseDistBackend, order: tuple[str, tuple[Any, ...]]) -> Any:
+    """Call a method of the rank's `Trainee`, given its name and arguments."""
+    name, arguments = order
+    return getattr(_current, name)(*arguments)

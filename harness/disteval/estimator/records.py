@@ -1,4 +1,6 @@
-"""The record of a phase: what was done and found on all ranks together, the same on each.
+"""The records of phases, and the variables that steps and hooks report for them.
+
+A record says what was done and found on all ranks together, and is the same on each of them.
 
 ========================  =====================================================================
 ``epoch``, ``iter``       passes and iterations that were trained when the phase had ended
@@ -6,9 +8,10 @@
 ``num_samples``           samples on all ranks
 ``loss``, each log_var    mean over all ranks' batches, weighted by samples, rounded once
 ``lr``                    train: the first parameter group's learning rate at the last iteration
-``images_per_second``     samples divided by seconds
+``samples_per_second``    samples divided by seconds
 ``seconds``               the time that the slowest rank took
-``accuracy``              val, where the step returns scores and labels: ``correct / evaluated``
+each metric               val: its result; one with several values gives ``{name}_{key}`` for each
+``accuracy``              val, without metrics, if scores are of classes: ``correct / evaluated``
 ``correct``               samples whose label has the best score, an integer
 ``evaluated``             samples with a score, an integer
 ========================  =====================================================================
@@ -16,37 +19,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from disteval.estimator.context import Context
-from disteval.estimator.log_buffer import LogBuffer, averages
+import numpy as np
+
+from disteval.errors import UsageError
+from disteval.metrics import BaseMetric
+from disteval.metrics.exact import exact_mean, exact_sum
 
 Record = dict[str, Any]
 
+WeightedSum = tuple[list[int], int]
+"""`disteval.metrics.exact.exact_sum` of value times weight, as a list; and the sum of weights."""
 
-def gather_record(
-    context: Context, mode: str, buffer: LogBuffer, samples: int, seconds: float, scored: int = 0
-) -> tuple[Record, list[int]]:
-    """Make the record of a phase with one collective; every rank must call this.
 
-    Args:
-        context: The runner, whose backend, epoch and iteration are used.
-        mode: ``train`` or ``val``.
-        buffer: The variables that the phase's steps reported on this rank.
-        samples: This rank's samples.
-        seconds: This rank's time.
-        scored: This rank's samples with a score.
+def check_metrics(metrics: Any) -> dict[str, BaseMetric] | None:
+    """Return metrics by name as a dict; UsageError if they are something else."""
+    if metrics is None:
+        return None
+    if not isinstance(metrics, Mapping):
+        raise UsageError(
+            f"metrics must be a dict such as {{'accuracy': Accuracy()}}, not {metrics!r}"
+        )
+    for name, metric in metrics.items():
+        if not isinstance(metric, BaseMetric):
+            raise UsageError(
+                f"the metric {name!r} is {metric!r}; give an instance of a metric, such as "
+                f"disteval.metrics.Accuracy()"
+            )
+    return dict(metrics)
 
-    Returns:
-        The record, and every rank's ``scored``.
+
+class LogBuffer:
+    """The variables of the current phase on this rank.
+
+    Attributes:
+        history: For each variable, pairs of a value and its weight, one for each update.
+        output: The result of the last `average`.
     """
-    ranks = context.backend.all_gather_object((samples, seconds, scored, buffer.sums()))
-    total, slowest = sum(rank[0] for rank in ranks), max(rank[1] for rank in ranks)
-    epoch, iteration = context.trained()
-    record: Record = {"epoch": epoch, "iter": iteration, "mode": mode, "num_samples": total}
-    record |= averages([rank[3] for rank in ranks])
-    if mode == "train" and context.optimizer is not None:
-        record["lr"] = context.first_lr()
-    record["images_per_second"] = total / slowest if slowest else 0.0
-    record["seconds"] = slowest
-    return record, [rank[2] for rank in ranks]
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.history: dict[str, list[tuple[float, int]]] = {}
+        self.output: dict[str, float] = {}
+        self._unrecorded: set[str] = set()
+
+    def update(self, variables: Mapping[str, Any], count: int = 1, *, record: bool = True) -> None:
+        """Add one value of each variable.
+
+        Args:
+            variables: Numbers, or tensors with one element, by name.
+            count: Their weight in an average: the number of samples that they are the mean of.
+            record: Whether they belong in the phase's record, or in log lines alone.
+
+        Raises:
+            UsageError: A value is not a number. Nothing was added.
+        """
+        found = {name: number(name, value) for name, value in variables.items()}
+        for name, value in found.items():
+            self.history.setdefault(name, []).append((value, count))
+        if not record:
+            self._unrecorded |= found.keys()
+
+    def average(self, n: int = 0) -> None:
+        """Set `output` to each variable's weighted mean over its last ``n`` updates; 0 for all."""
+        for name, history in self.history.items():
+            values, weights = zip(*history[-n:], strict=True)
+            if sum(weights):
+                self.output[name] = float(np.average(values, weights=weights))
+
+    def sums(self) -> dict[str, WeightedSum]:
+        """Return the sum over the phase of each variable that belongs in the record."""
+        found = {}
+        for name, history in self.history.items():
+            if name in self._unrecorded:
+                continue
+            # A phase's batches have few sizes, so there are few products of large integers.
+            by_weight: dict[int, list[float]] = {}
+            for value, weight in history:
+                by_weight.setdefault(weight, []).append(value)
+            total = sum(exact_sum(np.array(v)) * weight for weight, v in by_weight.items())
+            weights = sum(weight * len(v) for weight, v in by_weight.items())
+            found[name] = [int(part) for part in np.asarray(total)], weights
+        return found
+
+
+def number(name: str, value: Any) -> float:
+    """Return the number, or tensor with one element, that a step reported as a float."""
+    try:
+        if isinstance(value, str):
+            raise TypeError("text")
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"the variable {name!r} must be a number or a tensor with one element, not {value!r}"
+        ) from error
+
+
+def averages(ranks: Sequence[Mapping[str, WeightedSum]]) -> dict[str, float]:
+    """Return the weighted means over all ranks' batches from each rank's `LogBuffer.sums`.
+
+    The float64 nearest to each mean is the same for any order and any split over ranks.
+    """
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for sums in ranks for name in sums):
+        parts = [sums[name] for sums in ranks if name in sums]
+        weight = sum(part[1] for part in parts)
+        if weight:
+            total = sum(np.array(part[0], dtype=object) for part in parts)
+            found[name] = exact_mean(np.asarray(total), weight)
+    return found

@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from itertools import chain, cycle, islice
+from typing import Any
 
-from disteval.arguments import check_count
-from disteval.errors import UsageError
+from disteval.errors import TrainingError, UsageError
 from disteval.estimator import rng, steps
 from disteval.estimator.context import Context
 from disteval.estimator.course import Feed, Flow
-from disteval.estimator.distributed import averages_gradients
-from disteval.estimator.hooks import (
-    CheckpointHook,
-    DistSamplerSeedHook,
-    IterTimerHook,
-    OptimizerHook,
-)
+from disteval.estimator.distributed import inner, versions_of, warn_if_not_averaged
+from disteval.estimator.hooks import CheckpointHook, IterTimerHook, OptimizerHook
 from disteval.estimator.hooks.build import Config, build, build_loggers, build_lr
 from disteval.estimator.hooks.hook import Hook, priority_of
-from disteval.estimator.records import Record, gather_record
-from disteval.estimator.validation import validate
+from disteval.estimator.records import Record
 from disteval.estimator.workflow import Workflow, agree
 
 
-class Phase(NamedTuple):
-    """A part of a turn of the workflow, of which there is one record.
-
-    Attributes:
-        mode: ``train`` or ``val``.
-        loader: This rank's batches.
-        limit: The number of iterations; None for a whole pass over the loader.
-    """
-
-    mode: str
-    loader: Any
-    limit: int | None
-
-
-class BaseRunner(Context, ABC):
+class BaseRunner(Context):
     """Runs phases of training and validation, and calls hooks at their stages.
 
     The interface follows MMCV 1.x's runners. Averages in records are exact over all batches and
@@ -48,8 +27,7 @@ class BaseRunner(Context, ABC):
     of `disteval.estimator.context.Context`.
     """
 
-    limited_by: ClassVar[str]
-    """The attribute that says where training ends: ``max_epochs`` or ``max_iters``."""
+    _untrained: list[int] | None = None  # versions of parameters that no step has changed
 
     def run(
         self, data_loaders: Sequence[Any], workflow: Workflow, max_epochs: int | None = None
@@ -75,15 +53,17 @@ class BaseRunner(Context, ABC):
         Raises:
             UsageError: On every rank, before anything begins, when the arguments can't work.
         """
-        flows, end = agree(self, data_loaders, workflow, lambda it: self._end(it, max_epochs))
+        flows, end = agree(self, data_loaders, workflow, max_epochs)
         trains = self.course.begin(flows, self.epoch)
-        phases = [phase for flow in flows for phase in self._phases_of(flow)]
+        # Each of these phases of a turn has one record.
+        phases = [flow for flow in flows for _ in range(flow.times if self.by_epoch else 1)]
         if end is not None:
             self._set_end(end, phases)
-        first = len(self.records)
+        first, begin, self.stopped = len(self.records), self.iter, None
+        self._untrained = versions_of(self.model) if trains else None
         self.call_hook("before_run")
         if trains:
-            self._warn_if_not_averaged()
+            warn_if_not_averaged(self.model, self.backend, self.logger)
             if self._generators is not None:
                 rng.restore(self._generators)
             self._generators = None
@@ -91,7 +71,8 @@ class BaseRunner(Context, ABC):
         while self.course.phase or not trains or self._is_due():
             for at in range(self.course.phase, len(phases)):
                 self.course.phase = at
-                mode, loader, limit = phases[at]
+                mode, times, loader = phases[at]
+                limit = None if self.by_epoch else times
                 if mode == "val":
                     self._validate(loader, limit)
                 elif self._is_due() and (limit is None or self.course.done < limit):
@@ -100,14 +81,12 @@ class BaseRunner(Context, ABC):
             self.course.phase = 0
             if not trains:
                 break
+        if self.iter > begin:
+            self._check_trained()
         self.call_hook("after_run")
         if trains:
             self.course.pending = self.course.place()
         return self.records[first:]
-
-    @abstractmethod
-    def train(self, data_loader: Any, **kwargs: Any) -> None:
-        """Train on a loader, and publish the record."""
 
     def val(self, data_loader: Any, **kwargs: Any) -> None:
         """Validate over a whole loader, and publish the record.
@@ -121,6 +100,8 @@ class BaseRunner(Context, ABC):
     def _train(self, loader: Any, count: int | None, **kwargs: Any) -> None:
         """Train for a number of iterations, or else to the end of a pass; publish the record."""
         self._begin_phase("train", loader)
+        self.model.train()
+        self.course.pending = self._generators = None
         feed = self.course.feed(loader, self.epoch)
         if not self.by_epoch:
             self.epoch = feed.epoch
@@ -140,9 +121,11 @@ class BaseRunner(Context, ABC):
                     break
             if ended or count is None:
                 ended, seconds = True, time.perf_counter() - begin
-                self.publish(gather_record(self, "train", self.log_buffer, samples, seconds)[0])
+                buffer = self.log_buffer
+                self.publish(steps.gather_record(self, "train", buffer, samples, seconds)[0])
             if feed.complete:
                 self.call_hook("after_train_epoch")
+                self._check_trained()
                 feed.end()
                 self.epoch += 1
 
@@ -150,8 +133,15 @@ class BaseRunner(Context, ABC):
         self.data_batch = batch
         self.inner_iter = feed.done - 1
         self.call_hook("before_train_iter")
-        self.outputs = steps.train_step(self, batch, **kwargs)
+        self.outputs = steps.step(self, batch, train=True, **kwargs)
         samples = steps.report(self.outputs, self.log_buffer)
+        loss = self.outputs["loss"].detach()
+        if self.stop_on_nan and not loss.isfinite().all():
+            raise TrainingError(
+                f"the loss of rank {self.rank} is {float(loss)} at iteration {self.iter + 1}, "
+                f"epoch {self.epoch + 1}; look at the learning rate and at this batch, or give the "
+                f"runner stop_on_nan=False; the weights are those before this iteration"
+            )
         self.course.in_step = True
         try:
             self.call_hook("after_train_iter")
@@ -162,16 +152,12 @@ class BaseRunner(Context, ABC):
 
     def _validate(self, loader: Any, limit: int | None, **kwargs: Any) -> None:
         self._begin_phase("val", loader)
-        self.publish(validate(self, loader, limit=limit, stages=True, **kwargs))
+        self.publish(steps.validate(self, loader, limit=limit, stages=True, **kwargs))
         self.call_hook("after_val_epoch")
 
     def _begin_phase(self, mode: str, loader: Any) -> None:
-        self.mode = mode
-        self.data_loader = loader
+        self.mode, self.data_loader = mode, loader
         self.log_buffer.clear()
-        if mode == "train":
-            self.model.train()
-            self.course.pending = self._generators = None
 
     def register_hook(self, hook: Hook, priority: str | int = "NORMAL") -> None:
         """Attach a hook, after those of the same priority.
@@ -200,7 +186,7 @@ class BaseRunner(Context, ABC):
         timer_config: Config = {"type": "IterTimerHook"},  # noqa: B006 - it is only read
         custom_hooks_config: list[Any] | Mapping[str, Any] | Hook | None = None,
     ) -> None:
-        """Attach the usual hooks, each at its usual priority, and one that has samplers shuffle.
+        """Attach the usual hooks, each at its usual priority.
 
         Each is given as a dict of its arguments, as a `Hook`, or as None to leave it out.
         Checkpoints come after hooks of priority ``NORMAL``, so that they hold the state of these,
@@ -229,7 +215,6 @@ class BaseRunner(Context, ABC):
             (build(optimizer_config, OptimizerHook), "ABOVE_NORMAL"),
             (build(checkpoint_config, CheckpointHook, by_epoch=self.by_epoch), "BELOW_NORMAL"),
             (build(timer_config, IterTimerHook), "LOW"),
-            (DistSamplerSeedHook(), "NORMAL"),
         ]
         found += [(hook, "VERY_LOW") for hook in build_loggers(log_config)]
         customs = custom_hooks_config or []
@@ -241,40 +226,75 @@ class BaseRunner(Context, ABC):
             if hook is not None:
                 self.register_hook(hook, priority)
 
-    def _warn_if_not_averaged(self) -> None:
-        if self.rank == 0 and self.world_size > 1 and not averages_gradients(self.model):
-            self.logger.warning(
-                "nothing in %s averages gradients over the %d ranks, so each rank trains a model "
-                "of its own, unless a hook or the optimizer averages them; once torch.distributed "
-                "is initialised, wrap it with disteval.estimator.distributed.distribute",
-                type(self.model).__name__,
-                self.world_size,
-            )
-
-    def _end(self, flows: Sequence[Flow], max_epochs: int | None) -> int | None:
-        if max_epochs is not None:
-            check_count("max_epochs", max_epochs)
-        end = self._end_of(flows, max_epochs)
-        if end is not None:
-            return check_count(self.limited_by, end)
-        if any(flow.mode == "train" for flow in flows):
+    def _check_trained(self) -> None:
+        """Refuse to go on if no optimizer has changed a parameter since the run began."""
+        if self._untrained and self._untrained == versions_of(self.model):
             raise UsageError(
-                f"a workflow that trains needs an end: give {type(self).__name__} {self.limited_by}"
+                f"{self.iter + 1} iterations were trained and no parameter of "
+                f"{type(inner(self.model)).__name__} was changed, because nothing steps the "
+                f"optimizer; give register_training_hooks optimizer_config={{}}, or let the "
+                f"model's train_step run the backward pass and the step"
             )
-        return None
+        self._untrained = None
 
-    @abstractmethod
-    def _phases_of(self, flow: Flow) -> list[Phase]:
-        """Return the phases of one turn that an entry of the workflow stands for."""
-
-    @abstractmethod
-    def _end_of(self, flows: Sequence[Flow], max_epochs: int | None) -> int | None:
-        """Return the runner's `limited_by` for this run; None if it is not known."""
-
-    @abstractmethod
-    def _set_end(self, end: int, phases: Sequence[Phase]) -> None:
+    def _set_end(self, end: int, phases: Sequence[Flow]) -> None:
         """Set `max_epochs` and `max_iters` as hooks are to see them."""
+        if not self.by_epoch:
+            self.max_iters = end
+            return
+        self.max_epochs = end
+        feeds = self.course.feeds
+        if feeds:
+            to_come = chain(phases[self.course.phase :], cycle(phases))
+            passes = (len(phase.loader) for phase in to_come if phase.mode == "train")
+            left = sum(islice(passes, max(end - self.epoch, 0)))
+            self.max_iters = self.iter + left - sum(feed.done for feed in feeds)
 
-    @abstractmethod
     def _is_due(self) -> bool:
         """Return whether training has not come to its end."""
+        end, done = self.max_iters, self.iter
+        if self.by_epoch:
+            end, done = self.max_epochs, self.epoch
+        return self.stopped is None and (end is None or done < end)
+
+
+class EpochBasedRunner(BaseRunner):
+    """Runs whole passes: ``[('train', 2), ('val', 1)]`` is two epochs, then one validation.
+
+    Each pass is a phase with a record. Training ends at ``max_epochs``; see `BaseRunner`.
+
+    Raises:
+        UsageError: ``max_iters`` was given.
+    """
+
+    by_epoch = True
+
+    def train(self, data_loader: Any, **kwargs: Any) -> None:
+        """Train for an epoch, or for the rest of one that was resumed.
+
+        Args:
+            data_loader: This rank's batches.
+            **kwargs: Arguments of each ``train_step``.
+        """
+        self._train(data_loader, None, **kwargs)
+
+
+class IterBasedRunner(BaseRunner):
+    """Runs iterations: ``[('train', 100), ('val', 20)]`` is 100 steps, then at most 20 batches.
+
+    Each entry is a phase with a record. A training loader that is exhausted is begun again, as a
+    new epoch; a validation begins at its loader's first batch and counts no batch twice. Training
+    ends at ``max_iters``, or after ``max_epochs`` passes over the first training loader.
+    """
+
+    by_epoch = False
+
+    def train(self, data_loader: Any, **kwargs: Any) -> None:
+        """Train for one iteration.
+
+        Args:
+            data_loader: This rank's batches, of which the next one is taken.
+            **kwargs: Arguments of ``train_step``.
+        """
+        self.course.done = 0
+        self._train(data_loader, 1, **kwargs)

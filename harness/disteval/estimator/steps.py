@@ -1,14 +1,23 @@
-"""One step of a model, and the checks of its result."""
+"""The steps of a model: one on a batch, and a pass of them over validation data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+from disteval.estimator import rng
 from disteval.estimator.context import Context
-from disteval.estimator.distributed import goes_past_reducer, inner
-from disteval.estimator.log_buffer import LogBuffer, number
+from disteval.estimator.distributed import inner, share_buffers
+from disteval.estimator.records import LogBuffer, Record, averages, check_metrics, number
+from disteval.metrics import Accuracy, BaseMetric, MetricGroup
 
 _NEEDED = {
     "log_vars": "a dict of numbers to report",
@@ -25,7 +34,8 @@ def why_not(context: Context, modes: set[str]) -> str | None:
     for mode in sorted(modes):
         if not callable(getattr(inner(model), f"{mode}_step", None)):
             return f"{name} has no {mode}_step(data, optimizer); add one, or give a batch_processor"
-    if "train" in modes and context.world_size > 1 and goes_past_reducer(model):
+    past = isinstance(model, DistributedDataParallel) and not hasattr(type(model), "train_step")
+    if "train" in modes and context.world_size > 1 and past:
         return (
             f"{name}.train_step would go past DistributedDataParallel, so gradients would not be "
             f"averaged; wrap the model with disteval.estimator.distributed.distribute instead"
@@ -33,41 +43,30 @@ def why_not(context: Context, modes: set[str]) -> str | None:
     return None
 
 
-def train_step(context: Context, data: Any, **kwargs: Any) -> dict[str, Any]:
-    """Run a training step of a runner's model.
+def step(context: Context, data: Any, *, train: bool, **kwargs: Any) -> dict[str, Any]:
+    """Run a step of a runner's model, and return its result if nothing is missing from it.
 
-    Returns:
-        ``loss``, a tensor; ``log_vars``; ``num_samples``; and all else that the step returned.
-
-    Raises:
-        UsageError: Something is missing from the step's result.
+    Validation runs on the model itself, in which no rank waits for another.
     """
-    model = context.model
-    if context.batch_processor is not None:
-        outputs = context.batch_processor(model, data, train_mode=True, **kwargs)
-        return _checked(outputs, "batch_processor", loss=True)
-    # A wrapper that has a step of its own averages the gradients.
-    owner = model if hasattr(model, "train_step") else inner(model)
-    outputs = owner.train_step(data, context.optimizer, **kwargs)
-    return _checked(outputs, f"{type(inner(model)).__name__}.train_step", loss=True)
+    model = context.model if train else inner(context.model)
+    origin, name = "batch_processor", "train_step" if train else "val_step"
+    with _precision(context, train):
+        if context.batch_processor is not None:
+            outputs = context.batch_processor(model, data, train_mode=train, **kwargs)
+        else:
+            # A wrapper that has a step of its own averages the gradients.
+            owner = model if hasattr(model, name) else inner(model)
+            origin = f"{type(inner(model)).__name__}.{name}"
+            outputs = getattr(owner, name)(data, context.optimizer, **kwargs)
+    return _checked(outputs, origin, loss=train)
 
 
-def val_step(context: Context, data: Any, **kwargs: Any) -> dict[str, Any]:
-    """Run a validation step on the model itself, in which no rank waits for another.
-
-    Returns:
-        ``log_vars``; ``num_samples``; ``scores`` and ``labels`` where there are both; and all else
-        that the step returned.
-
-    Raises:
-        UsageError: Something is missing from the step's result.
-    """
-    model = inner(context.model)
-    if context.batch_processor is not None:
-        outputs = context.batch_processor(model, data, train_mode=False, **kwargs)
-        return _checked(outputs, "batch_processor", loss=False)
-    outputs = model.val_step(data, context.optimizer, **kwargs)
-    return _checked(outputs, f"{type(model).__name__}.val_step", loss=False)
+def _precision(context: Context, train: bool) -> AbstractContextManager[Any]:
+    if context.autocast is None or not train:
+        return nullcontext()
+    device = next((each.device.type for each in context.model.parameters()), "cpu")
+    autocast: AbstractContextManager[Any] = torch.autocast(device, torch.bfloat16)
+    return autocast
 
 
 def report(outputs: Mapping[str, Any], buffer: LogBuffer) -> int:
@@ -78,6 +77,135 @@ def report(outputs: Mapping[str, Any], buffer: LogBuffer) -> int:
         variables.setdefault("loss", outputs["loss"])
     buffer.update(variables, samples)
     return samples
+
+
+def validate(
+    context: Context,
+    loader: Any,
+    metrics: Mapping[str, BaseMetric] | None = None,
+    *,
+    limit: int | None = None,
+    stages: bool = False,
+    **kwargs: Any,
+) -> Record:
+    """Evaluate the runner's model; every rank must call this, each with its share of the data.
+
+    All ranks evaluate with rank 0's buffers. Shares may differ in size or be empty: no rank waits
+    for another before the end. Training is not affected.
+
+    Args:
+        context: The runner.
+        loader: This rank's batches.
+        metrics: Metrics by name; each gets ``add(scores, labels)``. None stands for those of the
+            runner, and without these for accuracy where scores are those of classes.
+        limit: The largest number of batches; None for all.
+        stages: Whether this is a phase of a run, which calls hooks and uses the log buffer.
+        **kwargs: Arguments of each ``val_step``.
+
+    Raises:
+        UsageError: On every rank, when there are no samples at all, or metrics were given and
+            steps returned no scores and labels for them.
+    """
+    buffer = context.log_buffer if stages else LogBuffer()
+    asked = context.metrics if metrics is None else check_metrics(metrics)
+    chosen = {"accuracy": Accuracy(counts=True)} if asked is None else asked
+    group = MetricGroup(chosen, context.backend)
+    group.reset()
+    samples = scored = unscored = 0
+    total = len(loader) if limit is None else min(limit, len(loader))
+    with evaluating(context.model, context.backend):
+        if stages:
+            context.call_hook("before_val_epoch")
+        begin = time.perf_counter()
+        for done, data in enumerate(itertools.islice(loader, limit)):
+            if stages:
+                context.data_batch, context.inner_iter = data, done
+                context.call_hook("before_val_iter")
+            outputs = step(context, data, train=False, **kwargs)
+            samples += report(outputs, buffer)
+            if "scores" in outputs and (asked is not None or _are_of_classes(outputs)):
+                group.add(outputs["scores"], outputs["labels"])
+                scored += len(outputs["labels"])
+            else:
+                unscored += 1
+            if stages:
+                context.outputs = outputs
+                context.call_hook("after_val_iter")
+            if context.on_progress is not None:
+                context.on_progress(done + 1, total)
+    seconds = time.perf_counter() - begin
+    record, notes = gather_record(context, "val", buffer, samples, seconds, (scored, unscored))
+    evaluated, lacking = (sum(counts) for counts in zip(*notes, strict=True))
+    if not record["num_samples"]:
+        raise UsageError("no rank has a validation sample; give a loader that is not empty")
+    if asked and lacking:
+        raise UsageError(
+            f"{lacking} batches of {type(inner(context.model)).__name__} have no scores, from "
+            f"which {', '.join(asked)} would follow; let val_step return scores and labels, or "
+            f"leave the metrics out"
+        )
+    if evaluated and chosen:
+        record |= _flat(group.compute(), plain=asked is None) | {"evaluated": evaluated}
+    return record
+
+
+def gather_record(
+    context: Context, mode: str, buffer: LogBuffer, samples: int, seconds: float, note: Any = None
+) -> tuple[Record, list[Any]]:
+    """Make the record of a phase with one collective, which also gathers every rank's note."""
+    ranks = context.backend.all_gather_object((samples, seconds, note, buffer.sums()))
+    total, slowest = sum(rank[0] for rank in ranks), max(rank[1] for rank in ranks)
+    epoch, iteration = context.trained()
+    record: Record = {"epoch": epoch, "iter": iteration, "mode": mode, "num_samples": total}
+    record |= averages([rank[3] for rank in ranks])
+    if mode == "train" and context.optimizer is not None:
+        record["lr"] = context.first_lr()
+    record["samples_per_second"] = total / slowest if slowest else 0.0
+    record["seconds"] = slowest
+    return record, [rank[2] for rank in ranks]
+
+
+@contextmanager
+def evaluating(model: Any, backend: BaseDistBackend) -> Iterator[None]:
+    """Prepare every rank's model to evaluate alike, and afterwards restore what training uses.
+
+    Inside, gradients are off and modules are in evaluation mode with rank 0's buffers. Afterwards
+    the modes of modules and the random number generators are as they were.
+    """
+    module = inner(model)
+    modes = [(each, each.training) for each in module.modules()]
+    share_buffers(module, backend)
+    module.eval()
+    try:
+        with rng.preserved(), torch.no_grad():
+            yield
+    finally:
+        for each, training in modes:
+            each.training = training
+
+
+def _are_of_classes(outputs: Mapping[str, Any]) -> bool:
+    """Return whether a step's scores are those of classes, so that accuracy means something."""
+    scores, labels = torch.as_tensor(outputs["scores"]), torch.as_tensor(outputs["labels"])
+    whole = not (labels.is_floating_point() or labels.is_complex())
+    many = scores.ndim == 2 and scores.shape[1] > 1
+    return whole and (many or (scores.ndim == 1 and not scores.is_floating_point()))
+
+
+def _flat(results: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
+    """Name each result by its metric, and results of several values by the metric and the key."""
+    if plain:
+        found = results["accuracy"]
+        return {"accuracy": found["top1"], "correct": found["correct_top1"]}
+    flat: dict[str, Any] = {}
+    for name, result in results.items():
+        if not isinstance(result, Mapping):
+            flat[name] = result
+        elif len(result) == 1:
+            flat[name] = next(iter(result.values()))
+        else:
+            flat |= {f"{name}_{key}": value for key, value in result.items()}
+    return flat
 
 
 def _checked(outputs: Any, origin: str, *, loss: bool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from disteval.arguments import check_choice, check_count
@@ -12,23 +12,17 @@ from disteval.estimator.context import Context
 from disteval.estimator.course import Flow
 from disteval.estimator.loaders import check_exact
 
-MODES = ("train", "val")
 Workflow = Sequence[tuple[str, int]]
 
 
 def agree(
-    context: Context, loaders: Any, workflow: Any, find_end: Callable[[list[Flow]], int | None]
+    context: Context, loaders: Any, workflow: Any, max_epochs: int | None
 ) -> tuple[list[Flow], int | None]:
     """Check a run's arguments, and that all ranks were given the same; one collective.
 
-    Args:
-        context: The runner.
-        loaders: One loader for each entry of the workflow.
-        workflow: Pairs of a mode and a count.
-        find_end: Returns the epoch or iteration at which training ends, or raises UsageError.
-
     Returns:
-        The workflow's entries with their loaders, and the result of ``find_end``.
+        The workflow's entries with their loaders; and the epoch, or iteration, at which training
+        ends, None where nothing is trained.
 
     Raises:
         UsageError: On every rank, when one rank's arguments can't work, or ranks were given
@@ -39,7 +33,7 @@ def agree(
     end: int | None = None
     try:
         flows = _flows(context, loaders, workflow)
-        end = find_end(flows)
+        end = _end(context, flows, max_epochs)
     except UsageError as error:  # sent to all ranks, so that no rank waits for this one
         problem = str(error)
     lengths = [len(flow.loader) for flow in flows]
@@ -62,40 +56,53 @@ def agree(
 
 
 def _flows(context: Context, loaders: Any, workflow: Any) -> list[Flow]:
-    entries = _entries(workflow)
-    if not isinstance(loaders, Sequence) or len(loaders) != len(entries):
+    if not isinstance(workflow, Sequence) or isinstance(workflow, str) or not workflow:
+        raise UsageError(f"a workflow is a list such as [('train', 1), ('val', 1)], not {workflow}")
+    if not isinstance(loaders, Sequence) or len(loaders) != len(workflow):
         given = len(loaders) if isinstance(loaders, Sequence) else repr(loaders)
         raise UsageError(
-            f"a workflow of {len(entries)} entries needs a list of as many loaders, not {given}"
+            f"a workflow of {len(workflow)} entries needs a list of as many loaders, not {given}"
         )
-    reason = steps.why_not(context, {mode for mode, _ in entries})
-    if reason is not None:
-        raise UsageError(reason)
-    for at, ((mode, _), loader) in enumerate(zip(entries, loaders, strict=True)):
+    flows = []
+    for at, (entry, loader) in enumerate(zip(workflow, loaders, strict=True)):
+        if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
+            raise UsageError(f"a workflow's entry is a pair such as ('train', 1), not {entry!r}")
+        mode = check_choice("the workflow's mode", entry[0], ("train", "val"))
+        times = check_count(f"the workflow's count for {mode!r}", entry[1])
         _check_loader(loader, f"the loader of workflow entry {at}, {mode!r},")
         if mode == "val":
             check_exact(loader)
-    return [Flow(*entry, loader) for entry, loader in zip(entries, loaders, strict=True)]
+        flows.append(Flow(mode, times, loader))
+    reason = steps.why_not(context, {flow.mode for flow in flows})
+    if reason is not None:
+        raise UsageError(reason)
+    return flows
 
 
-def _entries(workflow: Any) -> list[tuple[str, int]]:
-    if not isinstance(workflow, Sequence) or isinstance(workflow, str) or not workflow:
-        raise UsageError(f"a workflow is a list such as [('train', 1), ('val', 1)], not {workflow}")
-    entries = []
-    for entry in workflow:
-        if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
-            raise UsageError(f"a workflow's entry is a pair such as ('train', 1), not {entry!r}")
-        mode = check_choice("the workflow's mode", entry[0], MODES)
-        entries.append((mode, check_count(f"the workflow's count for {mode!r}", entry[1])))
-    return entries
+def _end(context: Context, flows: list[Flow], max_epochs: int | None) -> int | None:
+    epochs = context.max_epochs if max_epochs is None else max_epochs
+    trained = [flow.loader for flow in flows if flow.mode == "train"]
+    if epochs is not None:
+        check_count("max_epochs", epochs)
+    if context.by_epoch:
+        end, unit = epochs, "max_epochs"
+    else:
+        end, unit = context.max_iters, "max_iters"
+        if trained and epochs is not None:
+            end = epochs * max(len(trained[0]), 1)  # an empty loader is refused elsewhere
+    if end is None and trained:
+        raise UsageError(
+            f"a workflow that trains needs an end: give {type(context).__name__} {unit}"
+        )
+    return None if end is None else check_count(unit, end)
 
 
 def _check_loader(loader: Any, what: str) -> None:
     try:
         length = len(loader)
     except TypeError as error:
-        raise UsageError(f"{what} has no length ({error}); give one with len(), in batches") from (
-            error
-        )
+        raise UsageError(
+            f"{what} has no length ({error}); give one with len(), in batches"
+        ) from error
     if length and not hasattr(loader, "__iter__"):
         raise UsageError(f"{what} is a {type(loader).__name__}, which gives no batches")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -388,3 +390,126 @@ def test_a_custom_hook_may_be_given_as_a_class() -> None:
     )
     assert isinstance(runner.hooks[0], Mine)
     assert runner.hooks[0].size == 3
+
+
+class Losses:
+    """Steps that learn as usual, and report what they are told to as the loss of validation."""
+
+    def __init__(self, *losses: float) -> None:
+        self._losses = iter(losses)
+
+    def __call__(self, model: Any, batch: Any, train_mode: bool) -> Any:
+        if train_mode:
+            return model.train_step(batch, None)
+        return {"log_vars": {"loss": next(self._losses)}, "num_samples": len(batch[1])}
+
+
+def judged(*losses: float, **options: Any) -> Any:
+    return make(max_epochs=len(losses), batch_processor=Losses(*losses), **options)
+
+
+BOTH = [("train", 1), ("val", 1)]
+
+
+@pytest.mark.parametrize("by_hook", [False, True])
+def test_training_ends_when_validation_gets_no_better(
+    by_hook: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start() -> Any:
+        runner = judged(5, 4, 4, 6, 3, 2, work_dir=tmp_path)
+        stopping = {"type": "EarlyStoppingHook", "monitor": "loss", "patience": 2}
+        hooks = [EvalHook(loader(8))] if by_hook else []
+        runner.register_training_hooks(
+            None, {}, {"interval": 9}, custom_hooks_config=[*hooks, stopping]
+        )
+        return runner
+
+    def run(runner: Any) -> Any:
+        if by_hook:
+            return runner.run([loader()], [("train", 1)])
+        return runner.run([loader(), loader(8)], BOTH)
+
+    records = run(start())
+    assert [r["loss"] for r in records if r["mode"] == "val"] == [5, 4, 4, 6]
+    assert "training ends at epoch 4: loss was not better than 4.0 in 2 validations" in caplog.text
+    resumed = start()
+    resumed.resume(tmp_path / "latest.pt")
+    assert resumed.epoch == 4
+    assert [r["mode"] for r in run(resumed)] == []
+
+
+def test_what_decides_must_be_in_a_record(tmp_path: Path) -> None:
+    for hook in (
+        {"type": "EarlyStoppingHook", "monitor": "accuracy"},
+        {"type": "CheckpointHook", "monitor": "accuracy", "keep_best": 1},
+    ):
+        with pytest.raises(UsageError, match="monitor='accuracy' is not in the record of epoch"):
+            runner = judged(1, work_dir=tmp_path)
+            runner.register_training_hooks(None, {}, custom_hooks_config=hook)
+            runner.run([loader(), loader(8)], BOTH)
+        with pytest.raises(UsageError, match="without a validation, which monitor='accuracy'"):
+            runner = make(max_epochs=1, work_dir=tmp_path)
+            runner.register_training_hooks(None, {}, custom_hooks_config=hook)
+            runner.run([loader()], [("train", 1)])
+
+
+def test_the_best_checkpoints_are_kept_beside_the_last(tmp_path: Path) -> None:
+    config = {"max_keep_ckpts": 2, "keep_best": 2, "monitor": "loss"}
+    names = []
+    for losses in ((5, 2, 4, 6), (6, 3, 7, 8)):  # the fourth validation comes after its checkpoint
+        runner = judged(*losses, work_dir=tmp_path)
+        runner.register_training_hooks(None, {}, config)
+        if names:
+            runner.resume(tmp_path / "latest.pt")
+            runner.max_epochs = 7
+        runner.run([loader(), loader(8)], BOTH)
+        names.append(sorted(path.stem for path in tmp_path.glob("epoch_*")))
+    assert names == [
+        ["epoch_2", "epoch_3", "epoch_4"],
+        ["epoch_2", "epoch_5", "epoch_6", "epoch_7"],
+    ]
+
+
+def test_accumulated_gradients_are_those_of_one_large_batch() -> None:
+    ends = []
+    for batch_size, accumulate in ((8, 1), (4, 2), (2, 4), (2, 100)):
+        runner, steps = make(max_epochs=3, lr=0.1), []
+        runner.optimizer.register_step_post_hook(lambda *_, steps=steps: steps.append(0))
+        runner.register_training_hooks(None, {"accumulate": accumulate})
+        runner.run([loader(24, batch_size)], [("train", 1)])
+        ends.append(runner.model.fc.weight.detach().clone())
+        assert len(steps) == (9 if accumulate < 100 else 3)  # the last group of a pass is smaller
+    for end in ends[1:3]:
+        assert torch.allclose(end, ends[0], atol=1e-6)
+    assert not torch.allclose(ends[3], ends[0], atol=1e-6)
+
+
+def test_a_checkpoint_that_would_lose_gradients_is_refused(tmp_path: Path) -> None:
+    runner = make(IterBasedRunner, max_iters=4, work_dir=tmp_path)
+    runner.register_training_hooks(None, {"accumulate": 2}, {"interval": 1})
+    with pytest.raises(UsageError, match="after 1 of the 2 batches of a step would lose"):
+        runner.run([loader(40)], [("train", 4)])
+    runner.hooks = [hook for hook in runner.hooks if not isinstance(hook, CheckpointHook)]
+    runner.register_hook(CheckpointHook(2, by_epoch=False), "BELOW_NORMAL")
+    runner.run([loader(40)], [("train", 4)])
+    assert (tmp_path / "iter_4.pt").is_file()
+
+
+VISIBLE = """
+import sys, torch
+from suites.frameworks.estimator import tiny
+runner = tiny.runner({"epochs": 1})
+runner.register_training_hooks(None, log_config={"interval": 5})
+runner.run([tiny.training({})], [("train", 1)])
+"""
+
+
+def test_log_lines_are_visible_without_any_configuration() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", VISIBLE], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = [line for line in done.stdout.splitlines() if line.startswith("epoch 1 [")]
+    assert [line.partition("]")[0] for line in steps] == ["epoch 1 [5/12", "epoch 1 [10/12"]
+    assert "samples_per_second: " in done.stdout.splitlines()[-1]

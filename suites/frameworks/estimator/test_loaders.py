@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from disteval import UsageError
+from disteval import ShardPlan, UsageError
 
 from suites.requirements import framework
 
@@ -180,3 +180,11 @@ def test_a_sampler_that_deals_for_its_rank_stays() -> None:
 def test_what_is_no_loader_is_refused() -> None:
     with pytest.raises(UsageError, match="DataLoader is needed, not list"):
         with_sampler([1, 2], 0, 1, training=True)
+
+
+def test_the_sampler_that_a_refusal_advises_is_taken() -> None:
+    for indices in (ShardPlan(10, 3, 1).indices, ShardPlan(10, 3, 1).indices.tolist()):
+        loader = data.DataLoader(Numbers(10), 2, sampler=indices)
+        assert [int(i) for batch in with_sampler(loader, 1, 3, False) for i in batch] == [1, 4, 7]
+        with pytest.raises(UsageError, match="leave it out"):
+            with_sampler(loader, 0, 3, training=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from disteval import UsageError
+from disteval import TrainingError, UsageError
+from disteval.metrics import Accuracy, Mean
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -352,3 +354,129 @@ def test_several_optimizers_have_names() -> None:
     assert runner.current_lr() == {"weight": [0.5], "bias": [0.25]}
     assert record["lr"] == 0.5
     assert not torch.equal(before, runner.model.fc.bias)
+
+
+class Regression(torch.nn.Module):
+    """A model whose scores are no classes; ``scored`` says which batches it scores."""
+
+    def __init__(self, scored: Any = lambda x: True) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(6, 1)
+        self.scored = scored
+
+    def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
+        loss = (self.fc(batch[0])[:, 0] - batch[1]).square().mean()
+        return {"loss": loss, "log_vars": {}, "num_samples": len(batch[1])}
+
+    def val_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
+        outputs = self.train_step(batch, optimizer)
+        if self.scored(batch[0]):
+            outputs |= {"scores": self.fc(batch[0]), "labels": batch[1]}
+        return outputs
+
+
+class MeanDistance(Mean):
+    """A metric of a regression."""
+
+    def add(self, scores: Any, labels: Any) -> None:
+        super().add((scores[:, 0] - labels).abs())
+
+
+def regress(scored: Any = lambda x: True, **options: Any) -> Any:
+    runner = EpochBasedRunner(Regression(scored), max_epochs=1, **options)
+    runner.optimizer = torch.optim.SGD(runner.model.parameters(), lr=0.1)
+    runner.register_training_hooks(None, {})
+    return runner
+
+
+def targets() -> Any:
+    x, y = samples(20).tensors
+    return data.DataLoader(data.TensorDataset(x, y.float()), 8)
+
+
+def test_a_validation_of_a_regression_assumes_no_classes() -> None:
+    [record] = regress().run([targets()], [("val", 1)])
+    assert record["loss"] > 0
+    assert "accuracy" not in record
+
+
+def test_metrics_given_once_are_in_every_validation() -> None:
+    runner = regress(metrics={"distance": MeanDistance()})
+    runner.register_hook(EvalHook(targets()))
+    records = runner.run([targets(), targets()], [("train", 1), ("val", 1)])
+    found = [record["distance"] for record in records if record["mode"] == "val"]
+    x, y = targets().dataset.tensors
+    expected = (runner.model.fc(x)[:, 0] - y).abs().mean().item()
+    assert found == [found[0]] * 2 == pytest.approx([expected] * 2)
+    assert records[-1]["evaluated"] == 20
+
+
+@pytest.mark.parametrize("scored", [lambda x: False, lambda x: len(x) == 8], ids=["no", "some"])
+def test_metrics_that_can_not_be_computed_are_an_error(scored: Any) -> None:
+    runner = regress(scored, metrics={"distance": MeanDistance()})
+    with pytest.raises(UsageError, match=r"batches of Regression have no scores, .* distance"):
+        runner.run([targets()], [("val", 1)])
+
+
+@pytest.mark.parametrize("metrics", [Accuracy(), {"accuracy": Accuracy}])
+def test_metrics_that_are_none_are_refused(metrics: Any) -> None:
+    with pytest.raises(UsageError, match=r"such as .*Accuracy\(\)"):
+        make(metrics=metrics)
+
+
+@pytest.mark.parametrize("kind", [EpochBasedRunner, IterBasedRunner])
+def test_training_that_never_steps_is_an_error(kind: Any) -> None:
+    runner, train = make(kind), loader()
+    runner.hooks = []
+    with pytest.raises(UsageError, match=r"no parameter of Tiny was changed.*optimizer_config"):
+        runner.run([train], [("train", 1)], max_epochs=3)
+    assert runner.epoch == 0
+
+
+def test_a_step_of_the_model_itself_counts() -> None:
+    runner = make(max_epochs=1)
+    runner.hooks, step = [], runner.model.train_step
+
+    def train_step(batch: Any, optimizer: Any) -> Any:
+        outputs = step(batch, optimizer)
+        outputs["loss"].backward()
+        optimizer.step()
+        return outputs
+
+    runner.model.train_step = train_step
+    assert len(runner.run([loader()], [("train", 1)])) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_training_with_its_iteration(value: float) -> None:
+    def spoil(runner: Any) -> Any:
+        step = runner.model.train_step
+
+        def spoiled(batch: Any, optimizer: Any) -> Any:
+            outputs = step(batch, optimizer)
+            return outputs | {"loss": outputs["loss"] * (value if runner.iter == 4 else 1)}
+
+        runner.model.train_step = spoiled
+        return runner
+
+    runner = spoil(make(max_epochs=3))
+    with pytest.raises(TrainingError, match=f"loss of rank 0 is {value} at iteration 5, epoch 2"):
+        runner.run([loader()], [("train", 1)])
+    assert all(p.isfinite().all() for p in runner.model.parameters())
+    records = spoil(make(max_epochs=3, stop_on_nan=False)).run([loader()], [("train", 1)])
+    assert len(records) == 3
+
+
+def test_training_steps_run_in_mixed_precision_and_validation_does_not() -> None:
+    seen: dict[str, Any] = {}
+
+    def processor(model: Any, batch: Any, train_mode: bool) -> Any:
+        seen[str(train_mode)] = model(batch[0]).dtype
+        return (model.train_step if train_mode else model.val_step)(batch, None)
+
+    runner = make(max_epochs=1, batch_processor=processor, autocast="bfloat16")
+    train, val = runner.run([loader(), loader()], [("train", 1), ("val", 1)])
+    assert seen == {"True": torch.bfloat16, "False": torch.float32}
+    assert train["loss"] > 0 and val["loss"] > 0
+    with pytest.raises(UsageError, match="autocast 'float8' is not known; use 'bfloat16'"):
+        make(autocast="float8")

@@ -161,7 +161,7 @@ def test_a_state_does_not_change_with_further_training(tmp_path: Path) -> None:
     kept = read_checkpoint(path)
     assert kept.pop("format")
     assert_same(state, kept)
-    runner.load_state_dict(state)
+    runner.resume(state)
     runner.run(loaders(False)[:1], [("train", 1)], max_epochs=3)
     assert_same(state, kept)
 

@@ -110,6 +110,7 @@ def runner(config: dict[str, Any]) -> EpochBasedRunner:
         {"policy": "cosine", "by_epoch": False},
         optimizer_config={},
         checkpoint_config=config.get("checkpoints"),
+        log_config=config.get("log"),
     )
     if config.get("eval_hook"):
         made.register_hook(EvalHook(validation(config), save_best="accuracy"))
@@ -140,7 +141,7 @@ def validation(config: dict[str, Any]) -> DataLoader:
 
 def facts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What records say but for time."""
-    timed = ("seconds", "images_per_second")
+    timed = ("seconds", "samples_per_second")
     return [{k: v for k, v in record.items() if k not in timed} for record in records]
 
 

@@ -28,7 +28,7 @@ CREATORS = [tiny.training, tiny.validation]
 
 
 def local(config: dict[str, Any] | None = None, world_size: int = 2, **options: Any) -> Estimator:
-    return Estimator(tiny.runner, config, "local", world_size, progress=False, **options)
+    return Estimator(tiny.runner, config, "local", world_size, **{"progress": False} | options)
 
 
 def pids_of(estimator: Estimator) -> list[int]:
@@ -62,7 +62,7 @@ def test_fit_tells_one_record_for_each_epoch_and_phase(trained: Any) -> None:
     assert told == [(e, mode, n) for e in (1, 2, 3) for mode, n in (("train", 96), ("val", 101))]
     for record in records:
         assert record["loss"] > 0
-        assert record["images_per_second"] > 0
+        assert record["samples_per_second"] > 0
         assert ("lr" in record) == (record["mode"] == "train")
         if record["mode"] == "val":
             assert record["accuracy"] == record["correct"] / 101
@@ -102,8 +102,10 @@ def test_a_workflow_of_validation_alone_ends(trained: Any) -> None:
     assert record["correct"] == records[-1]["correct"]
 
 
-def test_fit_again_goes_on_with_the_same_workers() -> None:
-    with local() as estimator:
+def test_fit_again_goes_on_with_the_same_workers_and_shows_their_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with local({"log": {"interval": 4}}, progress=True) as estimator:
         first = estimator.fit(CREATORS, WORKFLOW, max_epochs=1)
         pids = pids_of(estimator)
         again = estimator.fit(CREATORS, WORKFLOW, max_epochs=3)
@@ -112,6 +114,12 @@ def test_fit_again_goes_on_with_the_same_workers() -> None:
     assert [record["epoch"] for record in first + again] == [1, 1, 2, 2, 3, 3]
     assert [record["iter"] for record in first + again] == [6, 6, 12, 12, 18, 18]
     assert over == []
+    shown = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [
+        line
+        for epoch in "123"
+        for line in (["epoch", epoch, "[4/6]"], ["epoch", epoch, "train"], ["epoch", epoch, "val"])
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import UsageError
+from disteval.cli.fit import fit_command
 
 from suites.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
 from suites.requirements import framework
@@ -41,7 +43,12 @@ def trained(small_cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     work_dir = tmp_path_factory.mktemp("fit") / "work"
     report = work_dir.with_name("report.json")
     done = disteval(
-        "fit", f"--data={small_cifar10}", f"--work-dir={work_dir}", "--epochs=2", f"--json={report}"
+        "fit",
+        f"--data={small_cifar10}",
+        f"--work-dir={work_dir}",
+        "--epochs=2",
+        "--resume=auto",
+        f"--json={report}",
     )
     assert done.returncode == 0, done.stderr
     return work_dir, json.loads(report.read_text()), done.stdout
@@ -49,7 +56,8 @@ def trained(small_cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 def test_fit_prints_a_line_for_each_phase_and_reports_all(trained: Any) -> None:
     work_dir, report, printed = trained
-    lines = printed.splitlines()
+    first, *lines = printed.splitlines()
+    assert first.startswith("there is no checkpoint in")
     assert [line.split()[:3] for line in lines[:4]] == [
         ["epoch", str(epoch), mode] for epoch in (1, 2) for mode in ("train", "val")
     ]
@@ -84,17 +92,42 @@ def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
     trained: Any, small_cifar10: Path, tmp_path: Path
 ) -> None:
     work_dir, _, _ = trained
+    last = work_dir / "epoch_2.pt"
+    truncated = last.read_bytes()[:-1000]
+    last.write_bytes(truncated)
     arguments = ["fit", f"--data={small_cifar10}", f"--work-dir={work_dir}", "--epochs=3"]
     refused = disteval(*arguments)
     assert refused.returncode == 2
     assert "checkpoints of an earlier training; continue from them with --resume" in refused.stderr
     done = disteval(*arguments, "--resume", "--world-size=1", f"--json={tmp_path / 'report.json'}")
     assert done.returncode == 0, done.stderr
+    assert f"warning: {last} is damaged; it is kept as epoch_2.pt.damaged" in done.stderr
+    assert "continues from" in done.stderr and "epoch_1.pt" in done.stderr
+    assert (work_dir / "epoch_2.pt.damaged").read_bytes() == truncated
     records = json.loads((tmp_path / "report.json").read_text())["records"]
-    assert [record["epoch"] for record in records if record["mode"] == "train"] == [3]
+    assert [record["epoch"] for record in records if record["mode"] == "train"] == [2, 3]
     over = disteval(*arguments, "--resume", "--world-size=1")
     assert over.returncode == 0
     assert "3 epochs are trained already" in over.stdout
+
+
+@pytest.mark.parametrize("resume", ["", "--resume", "--resume=auto"])
+def test_fit_never_begins_anew_in_place_of_a_damaged_checkpoint(
+    resume: str, tmp_path: Path
+) -> None:
+    (tmp_path / "epoch_1.pt").write_bytes(b"the first half")
+    arguments = [f"--work-dir={tmp_path}", *([resume] if resume else [])]
+    with pytest.raises(UsageError) as caught:
+        fit_command.main(arguments, standalone_mode=False)
+    expected = "no checkpoint that can be read: epoch_1.pt" if resume else "an earlier training"
+    assert expected in str(caught.value)
+    assert (tmp_path / "epoch_1.pt").read_bytes() == b"the first half"
+
+
+def test_fit_resumes_nothing_unless_it_may_begin(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no checkpoint to continue from.*--resume=auto"):
+        fit_command.main([f"--work-dir={tmp_path / 'new'}", "--resume"], standalone_mode=False)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

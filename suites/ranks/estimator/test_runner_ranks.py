@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import RankError, UsageError, WorldError
+from disteval.metrics import CrossEntropy
 from disteval.worlds import World
 
 from suites.requirements import backend_class, framework
@@ -281,3 +282,68 @@ def test_a_checkpoint_that_can_not_be_written_is_told_to_all(two: World, tmp_pat
         two.run(save_where_nothing_can_be, folder, folder)
     assert isinstance(caught.value.common, RankError)
     assert len(caught.value.errors) == 2
+
+
+def accumulate(backend: Any, batches: int) -> Any:
+    runner = make(backend, max_epochs=2)
+    runner.hooks = []
+    runner.register_training_hooks(None, {"accumulate": batches})
+    runner.run([share(backend, 32, 8 // batches)], [("train", 1)])
+    return weights(runner)
+
+
+def test_gradients_of_several_batches_are_those_of_one_large_batch(two: World) -> None:
+    (large, _), (small, other) = (two.run(accumulate, n, n) for n in (1, 4))
+    assert differ(small, other) == []
+    for name, tensor in small.items():
+        assert torch.allclose(tensor, large[name], rtol=0, atol=1e-6), name
+
+
+class Judged(Tiny):
+    """A model that learns, and whose validations find what they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = iter((5.0, 2.0, 4.0, 6.0, 1.0))
+        self.steps: list[Any] = []
+
+    def train_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
+        self.steps.append(self(data[0]).dtype)
+        return super().train_step(data, optimizer)
+
+    def val_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
+        outputs = super().val_step(data, optimizer)
+        return outputs | {"log_vars": {"found": next(self.found)}}
+
+
+def train_with_options(backend: Any, folder: str) -> Any:
+    torch.manual_seed(5)
+    model = distribute(Judged())
+    runner = EpochBasedRunner(
+        model, optimizer=torch.optim.SGD(model.parameters(), lr=0.2), max_epochs=5,
+        work_dir=folder, autocast="bfloat16", metrics={"entropy": CrossEntropy()},
+    )  # fmt: skip
+    best = {"monitor": "found", "rule": "less"}
+    runner.register_training_hooks(
+        None,
+        {"accumulate": 2},
+        {"max_keep_ckpts": 1, "keep_best": 1, **best},
+        custom_hooks_config={"type": "EarlyStoppingHook", "patience": 2, **best},
+    )
+    runner.run([share(backend, 24, 4), exact(backend, 4)], WORKFLOW)
+    return weights(runner), facts(runner.records), runner.stopped, set(model.module.steps)
+
+
+def test_early_stopping_best_checkpoints_metrics_and_mixed_precision(
+    two: World, tmp_path: Path
+) -> None:
+    one, other = two.run(train_with_options, str(tmp_path), str(tmp_path))
+    assert differ(one[0], other[0]) == []
+    assert one[1:] == other[1:]
+    _, records, stopped, precisions = one
+    found = [record["found"] for record in records if record["mode"] == "val"]
+    assert (found, precisions) == ([5, 2, 4, 6], {torch.bfloat16})
+    assert stopped == "found was not better than 2.0 in 2 validations"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["epoch_2.pt", "epoch_4.pt", "latest.pt"]
+    assert all(record["entropy"] > 0 for record in records if record["mode"] == "val")

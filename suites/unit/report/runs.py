@@ -17,13 +17,13 @@ FIT: dict[str, Any] = {
     "best": {"epoch": 2, "correct": 6, "evaluated": 8},
     "records": [
         {"epoch": 1, "iter": 3, "mode": "train", "num_samples": 9, "loss": 2.5, "lr": 0.0625,
-         "images_per_second": 10.5, "seconds": 0.5},
+         "samples_per_second": 10.5, "seconds": 0.5},
         {"epoch": 1, "iter": 3, "mode": "val", "num_samples": 8, "loss": None, "accuracy": 0.25,
-         "correct": 2, "evaluated": 8, "images_per_second": 100.5, "seconds": 0.25},
+         "correct": 2, "evaluated": 8, "samples_per_second": 100.5, "seconds": 0.25},
         {"epoch": 2, "iter": 6, "mode": "train", "num_samples": 9, "loss": 1.25, "lr": 0.03125,
-         "images_per_second": 11.5, "seconds": 0.5},
+         "samples_per_second": 11.5, "seconds": 0.5},
         {"epoch": 2, "iter": 6, "mode": "val", "num_samples": 8, "loss": 1.5, "accuracy": 0.75,
-         "correct": 6, "evaluated": 8, "images_per_second": 101.5, "seconds": 0.25},
+         "correct": 6, "evaluated": 8, "samples_per_second": 101.5, "seconds": 0.25},
     ],
     "seconds": 3.5,
 }  # fmt: skip

@@ -1,17 +1,18 @@
 """Hooks, which act at the stages of a run; their base is `hook.Hook`."""
 
+from disteval.estimator.hooks.best import EarlyStoppingHook
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
 from disteval.estimator.hooks.logger import LoggerHook, TensorboardLoggerHook, TextLoggerHook
-from disteval.estimator.hooks.loop import DistSamplerSeedHook, IterTimerHook, OptimizerHook
+from disteval.estimator.hooks.loop import IterTimerHook, OptimizerHook
 from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, LrHook, PolyLrHook, StepLrHook
 
 __all__ = [
     "PRIORITIES",
     "CheckpointHook",
     "CosineLrHook",
-    "DistSamplerSeedHook",
+    "EarlyStoppingHook",
     "EvalHook",
     "FixedLrHook",
     "Hook",

@@ -8,28 +8,20 @@ from typing import Any
 
 from disteval.arguments import did_you_mean
 from disteval.errors import UsageError
+from disteval.estimator.hooks.best import EarlyStoppingHook
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.hooks.logger import TensorboardLoggerHook, TextLoggerHook
-from disteval.estimator.hooks.loop import DistSamplerSeedHook, IterTimerHook, OptimizerHook
-from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, LrHook, PolyLrHook, StepLrHook
+from disteval.estimator.hooks.loop import IterTimerHook, OptimizerHook
+from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, PolyLrHook, StepLrHook
 
-HOOKS: dict[str, type[Hook]] = {
-    hook.__name__: hook
-    for hook in (
-        CheckpointHook,
-        DistSamplerSeedHook,
-        EvalHook,
-        IterTimerHook,
-        OptimizerHook,
-        TensorboardLoggerHook,
-        TextLoggerHook,
-    )
-}
+_HOOKS = (CheckpointHook, EarlyStoppingHook, EvalHook, IterTimerHook, OptimizerHook)
+_LOGGERS = (TensorboardLoggerHook, TextLoggerHook)
+HOOKS: dict[str, type[Hook]] = {hook.__name__: hook for hook in (*_HOOKS, *_LOGGERS)}
 """The hooks that a configuration may name as ``type``."""
 
-POLICIES: dict[str, type[LrHook]] = {
+POLICIES: dict[str, type[Hook]] = {
     "fixed": FixedLrHook,
     "step": StepLrHook,
     "cosine": CosineLrHook,
@@ -62,22 +54,32 @@ def build(config: Config, kind: type[Hook] | None = None, **defaults: Any) -> Ho
             f"the hook {dict(config)!r} needs a 'type': a subclass of Hook, or one of "
             f"{', '.join(HOOKS)}"
         )
-    return _made(named, defaults | arguments)
+    arguments = defaults | arguments
+    parameters = inspect.signature(named).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for key in arguments:
+        if key not in parameters and not takes_any:
+            names = ", ".join(parameters) or "no arguments"
+            raise UsageError(f"{named.__name__} does not know {key!r}; it knows {names}")
+    try:
+        return named(**arguments)
+    except TypeError as error:
+        raise UsageError(f"{named.__name__} can't be made of {arguments}: {error}") from error
 
 
 def build_lr(config: Config, **defaults: Any) -> Hook | None:
     """Make the hook of a learning rate schedule from a dict with ``policy``."""
     if not isinstance(config, Mapping) or "type" in config:
         return build(config)
-    arguments = {str(key): value for key, value in config.items()}
+    arguments = dict(config)
     policy = arguments.pop("policy", None)
-    return _made(_known(policy, POLICIES, "learning rate policy"), defaults | arguments)
+    return build(arguments, _known(policy, POLICIES, "learning rate policy"), **defaults)
 
 
 def build_loggers(config: Config) -> list[Hook]:
     """Make the loggers of ``dict(interval=10, hooks=[dict(type='TextLoggerHook'), ...])``."""
     if config is None or isinstance(config, Hook):
-        return [] if config is None else [config]
+        return [config] if config else []
     unknown = [key for key in config if key not in ("interval", "hooks")]
     hooks = config.get("hooks", [{"type": "TextLoggerHook"}])
     if unknown or not isinstance(hooks, Sequence):
@@ -91,16 +93,3 @@ def _known(name: Any, known: Mapping[str, Any], what: str) -> Any:
         hint = did_you_mean(name, known)
         raise UsageError(f"{what} {name!r} is not known.{hint} Known are: {', '.join(known)}.")
     return known[name]
-
-
-def _made(kind: type[Hook], arguments: Mapping[str, Any]) -> Hook:
-    parameters = inspect.signature(kind).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    for key in arguments:
-        if key not in parameters and not takes_any:
-            names = ", ".join(parameters) or "no arguments"
-            raise UsageError(f"{kind.__name__} does not know {key!r}; it knows {names}")
-    try:
-        return kind(**arguments)
-    except TypeError as error:
-        raise UsageError(f"{kind.__name__} can't be made of {dict(arguments)}: {error}") from error

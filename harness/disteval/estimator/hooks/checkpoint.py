@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from disteval.arguments import check_count, is_count
 from disteval.errors import UsageError
 from disteval.estimator.checkpoint import checkpoints
 from disteval.estimator.context import Context
-from disteval.estimator.hooks.hook import Hook
+from disteval.estimator.hooks.best import Best
+from disteval.estimator.hooks.hook import IntervalHook
 
 
 @dataclass(eq=False)
-class CheckpointHook(Hook):
+class CheckpointHook(IntervalHook):
     """Writes a checkpoint every few epochs or iterations.
 
     Rank 0 writes, and all ranks continue when the file is complete; older ones are deleted then.
@@ -22,7 +26,11 @@ class CheckpointHook(Hook):
     Args:
         interval: The epochs or iterations between two checkpoints.
         by_epoch: Whether ``interval`` counts epochs, or else iterations.
-        max_keep_ckpts: How many to keep, from 1 up; -1 for all. Files of other names stay.
+        max_keep_ckpts: How many of the last to keep, from 1 up; -1 for all. Files of other names
+            stay.
+        keep_best: How many of the best to keep as well, by a validation after the same iteration.
+        monitor: The entry of validation's records that says which are best, such as ``accuracy``.
+        rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
         save_last: Whether the last epoch (iteration) of a run is always saved.
         save_optimizer: Whether to include the optimizer's state, without which training that is
             resumed differs from training that was not interrupted.
@@ -41,46 +49,79 @@ class CheckpointHook(Hook):
     save_optimizer: bool = True
     out_dir: str | Path | None = None
     filename_tmpl: str | None = None
+    keep_best: int = 0
+    monitor: str | None = None
+    rule: str | None = None
 
     def __post_init__(self) -> None:
-        check_count("CheckpointHook: interval", self.interval)
+        super().__post_init__()
         if self.max_keep_ckpts != -1 and not is_count(self.max_keep_ckpts):
             raise UsageError(
                 f"max_keep_ckpts must be a whole number from 1 up, or -1 for all, not "
                 f"{self.max_keep_ckpts}"
             )
+        check_count("keep_best", self.keep_best, 0)
+        if (self.keep_best > 0) != (self.monitor is not None):
+            raise UsageError(
+                f"keep_best={self.keep_best} with monitor={self.monitor!r}: give both, the number "
+                f"of the best checkpoints and the entry of the record that says which are best"
+            )
+        self._at_end = self.save_last
         self._template = self.filename_tmpl or ("epoch_{}.pt" if self.by_epoch else "iter_{}.pt")
+        self._best = Best("monitor", self.monitor, self.rule) if self.monitor else None
+        self._values: dict[str, float] = {}  # of the best checkpoints
+        self._saved = (-1, "")  # iteration and name of the last checkpoint
+        self._judged = (-1, math.nan)  # iteration and value of the last validation
 
     def before_run(self, runner: Context) -> None:
         """Find out where to write."""
-        self.out_dir = self.out_dir or runner.work_dir
-        if self.out_dir is None:
-            raise UsageError("CheckpointHook has no folder: give out_dir, or a work_dir")
+        super().before_run(runner)
+        self._saved = (runner.iter, "")
 
-    def after_train_epoch(self, runner: Context) -> None:
-        """Save a checkpoint, if one is due."""
-        if self.by_epoch and (
-            self.every_n_epochs(runner, self.interval)
-            or (self.save_last and self.is_last_epoch(runner))
-        ):
-            self._save(runner)
-
-    def after_train_iter(self, runner: Context) -> None:
-        """Save a checkpoint, if one is due."""
-        if not self.by_epoch and (
-            self.every_n_iters(runner, self.interval)
-            or (self.save_last and self.is_last_iter(runner))
-        ):
-            self._save(runner)
-
-    def _save(self, runner: Context) -> None:
+    def act(self, runner: Context) -> None:
+        """Write a checkpoint, and delete those that are too many."""
         assert self.out_dir is not None
         epoch, iteration = runner.trained()
         name = self._template.format(epoch if self.by_epoch else iteration)
+        self._saved = (iteration, name)
+        self._values.pop(name, None)
+        self._judge()
         runner.save_checkpoint(self.out_dir, name, self.save_optimizer)
         if runner.rank == 0 and self.max_keep_ckpts > 0:
             before, _, after = self._template.partition("{}")
             ours = re.compile(rf"{re.escape(before)}\d+{re.escape(after)}")
             written = [path for path in checkpoints(self.out_dir) if ours.fullmatch(path.name)]
             for path in written[: -self.max_keep_ckpts]:
-                path.unlink()
+                if path.name not in self._values:
+                    path.unlink()
+
+    def after_record(self, runner: Context, record: dict[str, Any]) -> None:
+        """Remember how good the weights are."""
+        if self._best is not None and record["mode"] == "val":
+            self._judged = (record["iter"], self._best.value_of(record))
+            self._judge()
+
+    def after_run(self, runner: Context) -> None:
+        """Save the last state also if training was stopped early."""
+        if runner.stopped and self.save_last and self._saved[0] < runner.iter:
+            self.act(runner)
+        if self._best is not None and self._saved[1]:
+            self._best.require()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values of the best checkpoints."""
+        return {"values": dict(self._values)} if self._values else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the values of the best checkpoints."""
+        self._values = dict(state.get("values", {}))
+
+    def _judge(self) -> None:
+        """Keep the last validation's value if it is one of the best of a checkpoint."""
+        (judged, value), (saved, name) = self._judged, self._saved
+        if self._best is None or not name or judged != saved or math.isnan(value):
+            return
+        self._values[name] = value
+        sign = self._best.sign
+        ordered = sorted(self._values.items(), key=lambda item: -sign * item[1])
+        self._values = dict(ordered[: self.keep_best])

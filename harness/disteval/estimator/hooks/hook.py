@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from disteval.arguments import is_count
+from disteval.arguments import check_count, is_count
 from disteval.errors import UsageError
 from disteval.estimator.context import Context
 
@@ -115,19 +117,58 @@ class Hook:
 
     def is_last_epoch(self, runner: Context) -> bool:
         """Return whether the current epoch is the last of the run."""
-        return runner.epoch + 1 == runner.max_epochs
+        return runner.stopped is not None or runner.epoch + 1 == runner.max_epochs
 
     def is_last_iter(self, runner: Context) -> bool:
         """Return whether the current iteration is the last of the run's training."""
-        return runner.iter + 1 == runner.max_iters
+        return runner.stopped is not None or runner.iter + 1 == runner.max_iters
+
+
+@dataclass(eq=False, kw_only=True)
+class IntervalHook(Hook):
+    """Acts every few epochs or iterations of training; a subclass gives `act`.
+
+    Args:
+        interval: The epochs or iterations between two actions.
+        by_epoch: Whether ``interval`` counts epochs, or else iterations.
+        out_dir: The folder to write in; None for the runner's ``work_dir``.
+    """
+
+    interval: int = 1
+    by_epoch: bool = True
+    out_dir: str | Path | None = None
+    _writes = True
+    _at_end = False  # whether the end of training is always due
+
+    def __post_init__(self) -> None:
+        check_count(f"{type(self).__name__}: interval", self.interval)
+
+    def act(self, runner: Context) -> None:
+        """Do what the hook is for."""
+
+    def before_run(self, runner: Context) -> None:
+        """Find out where to write."""
+        self.out_dir = self.out_dir or runner.work_dir
+        if self.out_dir is None and self._writes:
+            raise UsageError(
+                f"{type(self).__name__} has no folder to write in: give out_dir, or a work_dir"
+            )
+
+    def after_train_epoch(self, runner: Context) -> None:
+        """Act, if it is due."""
+        last = self._at_end and self.is_last_epoch(runner)
+        if self.by_epoch and (last or self.every_n_epochs(runner, self.interval)):
+            self.act(runner)
+
+    def after_train_iter(self, runner: Context) -> None:
+        """Act, if it is due."""
+        last = self._at_end and self.is_last_iter(runner)
+        if not self.by_epoch and (last or self.every_n_iters(runner, self.interval)):
+            self.act(runner)
 
 
 def priority_of(priority: str | int) -> int:
-    """Return a priority's number.
-
-    Raises:
-        UsageError: The value is neither a name of `PRIORITIES` nor an integer from 0 to 100.
-    """
+    """Return a priority's number; UsageError if it is not known."""
     if isinstance(priority, str) and priority.upper() in PRIORITIES:
         return PRIORITIES[priority.upper()]
     if is_count(priority, 0, 100):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +48,22 @@ class LoggerHook(Hook):
 class TextLoggerHook(LoggerHook):
     """Writes log lines by the runner's logger, and records to ``work_dir/log.jsonl``, one a line.
 
-    NaN and infinities, which JSON lacks, are written as null.
+    NaN and infinities, which JSON lacks, are written as null. If nothing in the program handles the
+    logger's lines, they are printed; an estimator prints those of rank 0, unless ``progress`` is
+    False.
 
     Args:
         interval: See `LoggerHook`.
     """
+
+    def before_run(self, runner: Context) -> None:
+        """Let the lines be seen."""
+        if runner.rank == 0 and not runner.logger.hasHandlers():
+            handler = logging.StreamHandler(sys.stdout)
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            runner.logger.addHandler(handler)
+            if runner.logger.level == logging.NOTSET:
+                runner.logger.setLevel(logging.INFO)
 
     def log_iter(self, runner: Context, averages: dict[str, float]) -> None:
         """Log one line."""
@@ -60,8 +73,9 @@ class TextLoggerHook(LoggerHook):
         )  # fmt: skip
 
     def log_record(self, runner: Context, record: dict[str, Any]) -> None:
-        """Log one line, and write a line of JSON."""
-        runner.logger.info("%s", _text(record))
+        """Log one line, unless an estimator shows records; and write a line of JSON."""
+        if runner.on_record is None:
+            runner.logger.info("%s", _text(record))
         if runner.work_dir is not None:
             runner.work_dir.mkdir(parents=True, exist_ok=True)
             line = json.dumps({key: _plain(value) for key, value in record.items()})

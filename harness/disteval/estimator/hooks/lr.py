@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from disteval.arguments import check_choice, is_count
 from disteval.errors import UsageError
 from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
-
-WARMUPS = ("constant", "linear", "exp")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,7 +28,7 @@ class LrHook(Hook):
         warmup_by_epoch: Whether ``warmup_iters`` counts epochs.
 
     Raises:
-        UsageError: ``warmup`` is not known, or its figures are out of range.
+        UsageError: ``warmup`` is not known, or a figure is out of range.
     """
 
     by_epoch: bool = True
@@ -43,7 +40,7 @@ class LrHook(Hook):
     def __post_init__(self) -> None:
         if self.warmup is None:
             return
-        check_choice("warmup", self.warmup, WARMUPS)
+        check_choice("warmup", self.warmup, ("constant", "linear", "exp"))
         if self.warmup_iters < 1 or not 0 < self.warmup_ratio <= 1:
             raise UsageError(
                 f"warmup needs warmup_iters from 1 up and warmup_ratio above 0 up to 1, not "
@@ -58,7 +55,7 @@ class LrHook(Hook):
         """Keep every group's first rate."""
         if not runner.optimizers():
             raise UsageError(f"{type(self).__name__} needs a runner with an optimizer")
-        for group in _groups(runner):
+        for group in runner.parameter_groups():
             group.setdefault("initial_lr", group["lr"])
 
     def before_train_epoch(self, runner: Context) -> None:
@@ -71,11 +68,7 @@ class LrHook(Hook):
             self._set(runner)
 
     def progress(self, runner: Context) -> tuple[int, int]:
-        """Return how far training has come and how far it goes, in epochs or iterations.
-
-        Raises:
-            UsageError: The runner does not know how far it goes.
-        """
+        """Return how far training has come and how far it goes, in epochs or iterations."""
         done, end, unit = runner.iter, runner.max_iters, "iters"
         if self.by_epoch:
             done, end, unit = runner.epoch, runner.max_epochs, "epochs"
@@ -88,18 +81,16 @@ class LrHook(Hook):
 
     def _set(self, runner: Context) -> None:
         factor = self._warmup_factor(runner.epoch if self.warmup_by_epoch else runner.iter)
-        for group in _groups(runner):
+        for group in runner.parameter_groups():
             group["lr"] = factor * self.get_lr(runner, group["initial_lr"])
 
     def _warmup_factor(self, done: int) -> float:
         if self.warmup is None or done >= self.warmup_iters:
             return 1.0
         left = 1 - done / self.warmup_iters
-        if self.warmup == "constant":
-            return self.warmup_ratio
         if self.warmup == "linear":
             return 1 - left * (1 - self.warmup_ratio)
-        return float(self.warmup_ratio**left)
+        return float(self.warmup_ratio ** (left if self.warmup == "exp" else 1))
 
 
 class FixedLrHook(LrHook):
@@ -135,11 +126,8 @@ class StepLrHook(LrHook):
 
     def get_lr(self, runner: Context, base_lr: float) -> float:
         """Return the rate after the steps that are past."""
-        done = runner.epoch if self.by_epoch else runner.iter
-        if isinstance(self.step, int):
-            past = done // self.step
-        else:
-            past = sum(done >= step for step in self.step)
+        done, step = runner.epoch if self.by_epoch else runner.iter, self.step
+        past = done // step if isinstance(step, int) else sum(done >= each for each in step)
         return max(base_lr * self.gamma**past, self.min_lr)
 
 
@@ -178,7 +166,3 @@ class PolyLrHook(LrHook):
         """Return the rate on the curve."""
         done, end = self.progress(runner)
         return float((base_lr - self.min_lr) * (1 - done / end) ** self.power + self.min_lr)
-
-
-def _groups(runner: Context) -> list[dict[str, Any]]:
-    return [group for each in runner.optimizers().values() for group in each.param_groups]
