@@ -101,12 +101,21 @@ def _check_class(backend: object, origin: str) -> None:
         raise UsageError(
             f"{origin} gives {backend!r}, which is not a subclass of disteval.BaseDistBackend"
         )
+    if missing := sorted(getattr(backend, "__abstractmethods__", ())):
+        raise UsageError(
+            f"{origin} gives {backend.__name__}, which lacks {', '.join(missing)}; a backend "
+            f"defines all five members of the contract, or inherits them from a template"
+        )
 
 
 def unknown_backend(name: object) -> UnknownBackendError:
     """Return the error of a name under which no backend is registered."""
     known = list_all_backends()
     hint = did_you_mean(name, known)
+    module, dot, last = str(name).rpartition(".")
+    if dot:
+        path = f"{module}:{last}" if last[:1].isupper() else f"{name}:Class"
+        hint = f" Give a class of your own as module:Class, such as {path!r}."
     return UnknownBackendError(
         f"there is no backend {name!r}.{hint} The known ones are: {', '.join(known)}."
     )

@@ -87,8 +87,10 @@ def check_command(
 
     TARGET is a registered name, or a module:Class that can be imported from the working directory.
     The command starts the ranks, or joins them under mpirun or torchrun. It prints the first
-    failure of each rule at once, and a table of all rules at the end. The exit status is 0 if the
-    backend is conformant, 1 if it is broken, and 2 if it could not be judged.
+    failure of each rule at once, and a table of all rules at the end. A backend is conformant only
+    if it keeps every required rule, so a check with --rules does not prove that. The exit status is
+    0 if every rule that was asked for holds or does not apply, 1 if one is broken, and 2 if one
+    could not be judged or nothing was tried.
 
     \b
     disteval check torch_cpu
@@ -129,7 +131,7 @@ def check_command(
     except HarnessError as error:
         _fail(error)
     _show(Console(), report, {rule.number: rule for rule in chosen})
-    code = {"conformant": 0, "broken": 1, "incomplete": 2}[report.verdict]
+    code = report.exit_code
     try:
         _write(report, json_path, html_path)
     except HarnessError as error:
@@ -236,6 +238,14 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         f"\n{escape(report.target)} is [bold]{report.verdict}[/bold]: "
         f"{total} examples in {report.seconds:.0f} s"
     )
+    if all(result.outcome == "unsupported" for result in report.rules):
+        console.print("Nothing was tried: no rule that was asked for applies here.")
+    if report.not_asked_for:
+        left_out = ", ".join(report.not_asked_for)
+        console.print(
+            f"A conformant backend keeps every required rule. Left out of this check: {left_out}",
+            soft_wrap=True,
+        )
 
 
 def _show_failure(console: Console, report: Report, rule: Rule, results: list[Result]) -> None:

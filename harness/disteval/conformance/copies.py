@@ -2,60 +2,63 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
 import numpy as np
 
-from disteval.conformance.fingerprint import Seen, see
-from disteval.conformance.rules import Bench, rule
+from disteval.conformance.rules import Bench, Trial, rule
 from disteval.contract import BaseDistBackend
 
 _KINDS = ("dict", "array", "large array")
 _LARGE_ENTRIES = 10_000  # more than 64 KiB
 _LATE_SECONDS = 0.01
+_CHANGE = 7
 
 
 @rule("4.1", "independence")
 def check_independence(bench: Bench) -> None:
     """A result is a copy: changing it changes neither the input nor another result."""
-    world = bench.world_size
-    for src in range(world):
-        for kind in _KINDS:
-            for alike in (False, True):
-                sent = [0 if alike else rank for rank in range(world)]
-                twice = [*sent, sent[src], *sent, sent[src]]
-                expected = [
-                    [
-                        see(changeable(kind, sent[rank])),
-                        *(_marked(kind, n, mark_of(rank, i)) for i, n in enumerate(twice)),
-                    ]
-                    for rank in range(world)
-                ]
-                example = (
-                    f"every rank sends {'the same' if alike else 'its own'} {kind}, gathers twice, "
-                    f"broadcasts twice from {src}, and changes each result"
-                )
-                bench.expect(change_results, [(kind, alike, src)] * world, expected, example)
+    ranks, trials = range(bench.world_size), []
+    for src, (number, kind) in itertools.product(ranks, enumerate(_KINDS)):
+        alike = (src + number) % 2 == 1  # with two ranks or more, each kind is sent both ways
+        sent = [0 if alike else rank for rank in ranks]
+        twice = [*sent, sent[src], *sent, sent[src]]
+        expected = [
+            [
+                changeable(kind, sent[rank]),
+                *(_changed(kind, n, mark_of(rank, i)) for i, n in enumerate(twice)),
+            ]
+            for rank in ranks
+        ]
+        example = (
+            f"every rank sends {'the same' if alike else 'its own'} {kind}, gathers twice, "
+            f"broadcasts twice from {src}, and changes each result"
+        )
+        trials.append(Trial([(kind, alike, src) for _ in ranks], expected, example))
+    bench.expect(change_results, trials)
 
 
 @rule("4.2", "inputs are free again")
 def check_inputs(bench: Bench) -> None:
-    """A rank may change its input after a collective without changing a result on any rank."""
-    world = bench.world_size
-    for src in range(world):
+    """A rank may change what it has sent, without changing a result, and send it again as it is."""
+    world, trials = bench.world_size, []
+    for src, kind in itertools.product(range(world), _KINDS):
         late = (src + 1) % world
-        for kind in _KINDS:
-            everybody = [see(changeable(kind, rank)) for rank in range(world)]
-            expected = [[everybody[src], *everybody]] * world
-            example = (
-                f"every rank sends its own {kind}, broadcast from {src} and gathered, and changes "
-                f"it when the call returns; rank {late} calls {_LATE_SECONDS:g} s later"
-            )
-            bench.expect(change_inputs, [(kind, src, late)] * world, expected, example)
+        expected = []
+        for changes in range(4):
+            everybody = [_changed(kind, rank, *[_CHANGE] * changes) for rank in range(world)]
+            expected += everybody if changes % 2 else [everybody[src]]
+        example = (
+            f"every rank sends its own {kind}, broadcast from {src} and gathered, both twice, and "
+            f"changes it when a call returns; rank {late} calls {_LATE_SECONDS:g} s later"
+        )
+        trials.append(Trial([(kind, src, late)] * world, [expected] * world, example))
+    bench.expect(change_inputs, trials)
 
 
-def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> list[Seen]:
+def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> list[Any]:
     """Change every result of four collectives in a different way, and describe all of them.
 
     Args:
@@ -73,32 +76,32 @@ def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> lis
         _change(result, mark_of(backend.rank, index))
     # Ranks may be threads: a result that two ranks share has the marks of both after this call.
     backend.all_gather_object(None)
-    return [see(mine), *(see(result) for result in results)]
+    return [mine, *results]
 
 
-def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[Seen]:
-    """Change the input of each collective as soon as it returns.
+def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[Any]:
+    """Send one object by two broadcasts and two all-gathers, and change it after each of them.
 
     Args:
         backend: The backend under test.
-        task: The kind of object, the source of the broadcast, and the rank that comes late.
+        task: The kind of object, the source of the broadcasts, and the rank that comes late.
 
     Returns:
-        The results of a broadcast and an all-gather, after all ranks have changed their inputs.
+        All results, after all ranks have changed their inputs.
     """
     kind, src, late = task
+    mine = changeable(kind, backend.rank)
     results: list[Any] = []
-    for collective in ("broadcast", "gather"):
-        mine = changeable(kind, backend.rank)
+    for collective in range(4):
         if backend.rank == late:
             time.sleep(_LATE_SECONDS)
-        if collective == "broadcast":
-            results.append(backend.broadcast_object(mine, src))
-        else:
+        if collective % 2:
             results += backend.all_gather_object(mine)
-        _change(mine, 7)
+        else:
+            results.append(backend.broadcast_object(mine, src))
+        _change(mine, _CHANGE)
     backend.all_gather_object(None)
-    return [see(result) for result in results]
+    return results
 
 
 def changeable(kind: str, value: int) -> Any:
@@ -127,7 +130,8 @@ def _change(obj: Any, mark: int) -> None:
     obj["new"] = mark
 
 
-def _marked(kind: str, value: int, mark: int) -> Seen:
+def _changed(kind: str, value: int, *marks: int) -> Any:
     obj = changeable(kind, value)
-    _change(obj, mark)
-    return see(obj)
+    for mark in marks:
+        _change(obj, mark)
+    return obj

@@ -5,16 +5,18 @@ Only the leader imports this module: ranks need no Hypothesis.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from disteval.conformance.objects import ARRAYS, SPECIAL
-from disteval.conformance.rules import Bench, BrokenRuleError
+from disteval.conformance.rules import DEPENDS, Bench, BrokenRuleError, Trial
+from disteval.contract import BaseDistBackend
 
 T = TypeVar("T")
 
@@ -28,68 +30,85 @@ _leaves = (
 )
 
 
-def objects() -> st.SearchStrategy[Any]:
-    """Return a strategy of objects of every kind and of containers of them."""
-    return st.recursive(
-        _leaves,
-        lambda inner: (
-            st.lists(inner, max_size=4)
-            | st.tuples(inner, inner)
-            | st.dictionaries(st.text(max_size=5), inner, max_size=4)
-        ),
-        max_leaves=8,
-    )
+OBJECTS: st.SearchStrategy[Any] = st.recursive(
+    _leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+"""Objects of every kind, and containers of them."""
+
+_MOST = 5  # more ranks send the same again
+
+ONE_EACH = st.lists(OBJECTS, min_size=_MOST, max_size=_MOST)
+"""Objects of any kind for as many ranks as there are by default."""
+
+RANKS = st.integers(0, _MOST - 1)
+"""Ranks; take the remainder of the division by the world size."""
+
+_one_at_a_time = threading.Lock()
 
 
-def one_each(world_size: int) -> st.SearchStrategy[list[Any]]:
-    """Return a strategy of lists that have one object of any kind for each rank."""
-    return st.lists(objects(), min_size=world_size, max_size=world_size)
+def each(
+    bench: Bench,
+    function: Callable[[BaseDistBackend, Any], list[Any]],
+    strategy: st.SearchStrategy[T],
+    trial: Callable[[T, int], Trial],
+) -> None:
+    """Run a function on every rank for drawn examples, and find the smallest that fails.
 
-
-def each(bench: Bench, strategy: st.SearchStrategy[T], body: Callable[[T], None]) -> None:
-    """Call ``body`` on drawn examples, and find the smallest that fails.
+    Args:
+        bench: The ranks, and how many examples to draw.
+        function: The function that every rank runs, see `Bench.expect`.
+        strategy: The examples, which are the same at every world size.
+        trial: Returns the trial of one example at a world size.
 
     Raises:
         BrokenRuleError: The error of the smallest failing example.
         LostWorld: An example ended in a lost world.
     """
+    world = bench.world_size
+    if bench.together:
+        with _one_at_a_time:  # several world sizes ask for the same
+            drawn = _draw(strategy, bench.examples, bench.random_seed)
+        bench.expect(function, [trial(example, world) for example in drawn])
+        return
     failures: list[BrokenRuleError] = []
 
-    @seed(bench.random_seed)
-    @_settings(bench)
-    @given(strategy)
     def run(example: T) -> None:
         try:
-            body(example)
+            bench.expect(function, [trial(example, world)])
         except BrokenRuleError as error:
             failures.append(error)
             raise
 
-    _smallest(run, failures)
+    try:
+        _call(run, strategy, bench.examples, bench.random_seed)
+    except Flaky:
+        # An example failed once and passed once: the result depends on the calls before, and every
+        # example adds calls.
+        first = min(failures, key=lambda failure: len(failure.counterexample))
+        raise BrokenRuleError(f"{first.what}\n{DEPENDS}", first.counterexample) from None
 
 
-def play(
-    bench: Bench, machine: type[RuleBasedStateMachine], failures: list[BrokenRuleError]
+@lru_cache(8)
+def _draw(strategy: st.SearchStrategy[T], examples: int, random_seed: int) -> list[T]:
+    drawn: list[T] = []
+    _call(drawn.append, strategy, examples, random_seed)
+    return drawn
+
+
+def _call(
+    function: Callable[[T], None], strategy: st.SearchStrategy[T], examples: int, random_seed: int
 ) -> None:
-    """Run a state machine with drawn steps, and find the shortest run that fails.
+    """Call a function with drawn examples, and with smaller ones once it has raised."""
 
-    Args:
-        bench: The world, and how many examples to draw.
-        machine: A machine that appends what it raises to ``failures``.
-        failures: An empty list.
-
-    Raises:
-        BrokenRuleError: The error of the shortest failing run.
-        LostWorld: A run ended in a lost world.
-    """
-    seeded = seed(bench.random_seed)(machine)
-    _smallest(lambda: run_state_machine_as_test(seeded, settings=_settings(bench)), failures)
-
-
-def _settings(bench: Bench) -> settings:
-    return settings(
-        max_examples=bench.examples,
-        stateful_step_count=8,
+    @seed(random_seed)
+    @settings(
+        max_examples=examples,
         database=None,
         deadline=None,
         report_multiple_bugs=False,
@@ -98,14 +117,8 @@ def _settings(bench: Bench) -> settings:
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
+    @given(strategy)
+    def run(example: T) -> None:
+        function(example)
 
-
-def _smallest(run: Callable[[], None], failures: list[BrokenRuleError]) -> None:
-    try:
-        run()
-    except Flaky:
-        # An example failed once and passed once: the result depends on the calls before, and every
-        # example adds calls.
-        first = min(failures, key=lambda failure: len(failure.counterexample))
-        what = f"{first.what}\nthis example fails only after some other calls"
-        raise BrokenRuleError(what, first.counterexample) from None
+    run()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from disteval import frames
-from disteval.conformance.fingerprint import Seen, see
-from disteval.conformance.on_ranks import CannotBePickled, CannotBeUnpickled, payload, raises
-from disteval.conformance.rules import Bench, BrokenRuleError, rule
+from disteval.conformance.on_ranks import (
+    CannotBePickled,
+    CannotBeUnpickled,
+    gather_once,
+    payload,
+    raises,
+)
+from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
 from disteval.contract import BaseDistBackend
 
 _SMALL_CAP = 1 << 20
@@ -41,7 +47,7 @@ def check_over_the_cap(bench: Bench) -> None:
         frames.configure(
             max_object_bytes=cap
         )  # ranks that are threads share the cap with the leader
-        if bench.world.is_open:
+        if not bench.worlds.is_lost:
             bench.run(limit, [cap] * world)
 
 
@@ -51,8 +57,8 @@ def _check_cap(bench: Bench, guilty: int, collective: str) -> None:
     outcomes = [outcome for outcome, _ in found]
     if outcomes not in (["error"] * world, ["whole"] * world):
         what = f"the ranks received: {', '.join(outcomes)}"
-    elif any(after.digest != see(list(range(world))).digest for _, after in found):
-        what = f"the next collective returns {', '.join(after.text for _, after in found)}"
+    elif any(after != list(range(world)) for _, after in found):
+        what = f"the next collective returns {', '.join(str(after) for _, after in found)}"
     else:
         return
     example = f"rank {guilty} {collective} {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
@@ -61,22 +67,22 @@ def _check_cap(bench: Bench, guilty: int, collective: str) -> None:
 
 def _check_error(bench: Bench, deed: str) -> None:
     world = bench.world_size
-    for guilty in range(world):
-        for collective in _COLLECTIVES:
-            expected = [(True, see(list(range(world))))] * world
-            example = (
-                f"rank {guilty} {collective} an object that can't be {deed}: whether each rank "
-                f"raised, and the result of the next collective"
-            )
-            bench.expect(send_impossible, [(guilty, collective, deed)] * world, expected, example)
+    trials = []
+    for guilty, collective in itertools.product(range(world), _COLLECTIVES):
+        example = (
+            f"rank {guilty} {collective} an object that can't be {deed}: whether each rank "
+            f"raised, and the result of the next collective"
+        )
+        expected = [[True, list(range(world))]] * world
+        trials.append(Trial([(guilty, collective, deed)] * world, expected, example))
+    bench.expect(send_impossible, trials)
 
 
-def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> tuple[bool, Seen]:
+def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> list[Any]:
     """Return whether an object that one rank can't send raised an error, and the next result."""
     guilty, collective, deed = task
     obj = _IMPOSSIBLE[deed]() if backend.rank == guilty else backend.rank
-    raised = raises(_call, backend, collective, obj, guilty)
-    return raised, see(backend.all_gather_object(backend.rank))
+    return [raises(_call, backend, collective, obj, guilty), gather_once(backend)]
 
 
 def limit(backend: BaseDistBackend, cap: int) -> None:
@@ -84,7 +90,7 @@ def limit(backend: BaseDistBackend, cap: int) -> None:
     frames.configure(max_object_bytes=cap)
 
 
-def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> tuple[str, Seen]:
+def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> tuple[str, Any]:
     """Return the result of sending an object of so many bytes, and the next result."""
     guilty, collective, size = task
     mine = payload(size) if backend.rank == guilty else b""
@@ -93,7 +99,7 @@ def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> t
         outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
     except Exception:
         outcome = "error"
-    return outcome, see(backend.all_gather_object(backend.rank))
+    return outcome, gather_once(backend)
 
 
 def _call(backend: BaseDistBackend, collective: str, obj: Any, src: int) -> Any:

@@ -11,8 +11,10 @@ import traceback
 
 import cloudpickle
 
+from disteval.conformance.on_ranks import gather_once
 from disteval.conformance.rules import Bench, BrokenRuleError, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
+from disteval.errors import WorldError
 
 # Starting ranks to lose them takes seconds, and more than three ranks show nothing new.
 WORLD_SIZES = (2, 3)
@@ -52,14 +54,24 @@ def _check_fault(bench: Bench, deed: str) -> None:
     if world not in WORLD_SIZES:
         sizes = " and ".join(map(str, WORLD_SIZES))
         raise NotApplicableError(f"ranks are lost only at world sizes {sizes}")
-    if not bench.can_lose:
+    if not bench.worlds.can_be_lost:
         raise NotApplicableError("losing ranks would end this job, which can't start other ranks")
-    if deed != "never calls" and not bench.world.own_processes:
-        raise NotApplicableError("not every rank is a separate process, which could be lost")
     guilty = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
     others = [rank for rank in range(world) if rank != guilty]
     bound = WAIT_SECONDS + bench.cls.capabilities.grace
-    outcome = bench.lose(lose_a_rank, (guilty, deed), others, WAIT_SECONDS, bound)
+    lost = bench.worlds.fresh(WAIT_SECONDS)
+    if deed != "never calls" and not lost.own_processes:
+        lost.close()
+        raise NotApplicableError("not every rank is a separate process, which could be lost")
+    bench.ran += 1
+    # This is a separate order, because one rank may have its result before another has.
+    try:
+        lost.run(gather_once)
+    except WorldError as error:
+        lost.close()
+        raise BrokenRuleError(str(error), "an all-gather, before any rank was lost") from error
+    tasks = [(guilty, deed)] * world
+    outcome = lost.attempt(lose_a_rank, *tasks, awaited=others, seconds=bound)
     wrong = []
     for rank in others:
         reply = outcome.replies.get(rank)
@@ -72,9 +84,9 @@ def _check_fault(bench: Bench, deed: str) -> None:
         elif reply.value is None:
             wrong.append(f"rank {rank} could not report what it saw:\n{reply.trace}")
         else:
-            error, seconds = cloudpickle.loads(reply.value)
-            if error:
-                bench.observed.append(f"rank {rank} raised {error} after {seconds:.1f} s")
+            raised, seconds = cloudpickle.loads(reply.value)
+            if raised:
+                bench.observed.append(f"rank {rank} raised {raised} after {seconds:.1f} s")
             else:
                 wrong.append(
                     f"rank {rank} returned from the collective; it should have raised an error"

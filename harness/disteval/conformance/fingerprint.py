@@ -10,7 +10,8 @@ import datetime
 import hashlib
 import reprlib
 import struct
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -21,18 +22,11 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
-class Seen(NamedTuple):
-    """The description of an object: a digest to compare and a text for people."""
-
-    digest: str
-    text: str
-
-
-def see(obj: Any) -> Seen:
-    """Describe an object; equal digests mean objects that are the same to the last bit."""
-    digest = hashlib.sha256()
-    _feed(digest, obj, {})
-    return Seen(digest.hexdigest()[:24], describe(obj))
+def digest(obj: Any) -> str:
+    """Return a digest; equal ones mean objects that are the same to the last bit."""
+    into = hashlib.sha256()
+    _feed(into, obj, {})
+    return into.hexdigest()[:24]
 
 
 def describe(obj: Any) -> str:
@@ -47,16 +41,21 @@ def describe(obj: Any) -> str:
     return _SHORT.repr(obj)
 
 
+def listed(sent: Iterable[Any]) -> str:
+    """Describe for people what each rank sends."""
+    return f"[{', '.join(map(describe, sent))}]"
+
+
 def _is_fortran(array: Any) -> bool:
     return bool(array.flags.f_contiguous and not array.flags.c_contiguous)
 
 
-def _feed(digest: Any, obj: Any, known: dict[int, tuple[int, Any]]) -> None:
+def _feed(into: Any, obj: Any, known: dict[int, tuple[int, Any]]) -> None:
     """Feed an object's type, value and inner sharing to a digest."""
 
     def put(tag: str, data: bytes | memoryview = b"") -> None:
-        digest.update(f"{tag}:{len(data)}:".encode())
-        digest.update(data)
+        into.update(f"{tag}:{len(data)}:".encode())
+        into.update(data)
 
     kind = type(obj)
     if obj is None or kind in (bool, int, str):
@@ -73,37 +72,37 @@ def _feed(digest: Any, obj: Any, known: dict[int, tuple[int, Any]]) -> None:
         if not isinstance(obj, _IMMUTABLE):
             # The object is kept too, because no other object can have its id while it exists.
             known[id(obj)] = len(known), obj
-        _feed_compound(digest, obj, known, put)
+        _feed_compound(into, obj, known, put)
 
 
-def _feed_compound(digest: Any, obj: Any, known: dict[int, tuple[int, Any]], put: Any) -> None:
+def _feed_compound(into: Any, obj: Any, known: dict[int, tuple[int, Any]], put: Any) -> None:
     kind = type(obj)
     if kind is bytearray:
         put("bytearray", bytes(obj))
     elif kind in (list, tuple):
         put(kind.__name__, str(len(obj)).encode())
         for item in obj:
-            _feed(digest, item, known)
+            _feed(into, item, known)
     elif kind is dict:
         put("dict", str(len(obj)).encode())
         for key, value in obj.items():
-            _feed(digest, key, known)
-            _feed(digest, value, known)
+            _feed(into, key, known)
+            _feed(into, value, known)
     elif kind in (set, frozenset):
-        put(kind.__name__, "".join(sorted(see(item).digest for item in obj)).encode())
+        put(kind.__name__, "".join(sorted(digest(item) for item in obj)).encode())
     elif isinstance(obj, np.ndarray):
         put("array", f"{obj.dtype.str} {obj.dtype.descr} {obj.shape} {_is_fortran(obj)}".encode())
         if obj.dtype.hasobject:
-            _feed(digest, obj.tolist(), known)
+            _feed(into, obj.tolist(), known)
         else:
             put("data", obj.tobytes())
     elif isinstance(obj, np.generic):
         put(f"numpy {obj.dtype.str}", obj.tobytes())
     elif isinstance(obj, BaseException):
         put("exception", f"{kind.__module__}.{kind.__qualname__}".encode())
-        _feed(digest, obj.args, known)
+        _feed(into, obj.args, known)
     elif hasattr(obj, "__dict__") and not isinstance(obj, type):
         put("object", f"{kind.__module__}.{kind.__qualname__}".encode())
-        _feed(digest, vars(obj), known)
+        _feed(into, vars(obj), known)
     else:
         put(f"{kind.__module__}.{kind.__qualname__}", repr(obj).encode())

@@ -11,14 +11,13 @@ import importlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ class ForkServers:
         Raises:
             WorldError: The servers were closed meanwhile.
         """
-        safe = all(server.safe for server in self._servers)
+        safe = all(server.is_safe() for server in self._servers)
         if self._closed:
             raise WorldError("the check has ended, so it starts no more ranks")
         return _ForkLauncher(self._servers) if safe else LocalLauncher()
@@ -73,7 +72,7 @@ class ForkServers:
         """Terminate every rank that is left, and the servers; closing twice is fine."""
         self._closed = True
         for server in self._servers:
-            server.hang_up()
+            server.process.terminate()
         for server in self._servers:
             server.close()
 
@@ -95,32 +94,24 @@ class _ForkLauncher(LocalLauncher):
         """Have the servers fork a process for each rank."""
         self._log = directory / "launcher.log"
         self._log.touch()
-        environment = outside_environment() | thread_variables(world_size, threads)
+        variables = outside_environment() | thread_variables(world_size, threads)
         for rank in range(world_size):
-            server = self._servers[rank % len(self._servers)]
-            process: Any = server.fork((directory, rank, environment))
-            self._processes.append(process)
+            forked: Any = _Forked(self._servers[rank % _SERVERS], directory, rank, variables)
+            self._processes.append(forked)
         return []
 
 
 class _Server:
-    """The leader's end of one server."""
+    """The leader's end of one server, which answers one question at a time."""
 
     def __init__(self, libraries: list[str]) -> None:
         self._connection, theirs = Pipe()
         self._lock = threading.Lock()
-        self._statuses: dict[int, int] = {}
         self._safe: bool | None = None
         with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    _SERVER_CODE,
-                    str(theirs.fileno()),
-                    import_path(),
-                    *libraries,
-                ],
+            code = [_SERVER_CODE, str(theirs.fileno()), import_path()]
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", *code, *libraries],
                 env=outside_environment() | thread_variables(1, 1),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -129,91 +120,71 @@ class _Server:
                 start_new_session=True,
             )
 
-    @property
-    def safe(self) -> bool:
-        """Whether the server is there and has one thread; waits until it has imported."""
-        with self._lock:
-            if self._safe is None:
-                try:
-                    self._safe = bool(self._receive())
-                except (EOFError, OSError):
-                    self._safe = False
-            return self._safe
+    def is_safe(self) -> bool:
+        """Return whether the server has one thread and answers; wait until it has imported."""
+        if self._safe is None:
+            with contextlib.suppress(OSError, EOFError):
+                self._safe = self.ask(None)
+        return bool(self._safe)
 
-    def fork(self, what: tuple[Path, int, dict[str, str]]) -> _Forked:
-        """Fork a process that becomes a rank.
+    def ask(self, question: Any) -> Any:
+        """Return the answer to a question of `_answer`.
 
         Raises:
-            WorldError: The server has ended, or does not answer.
+            EOFError, OSError: The server has ended, or does not answer.
         """
         with self._lock:
+            if self._safe is False:
+                raise EOFError("it failed before")
             try:
-                if not self._safe:
-                    raise EOFError("it failed before")
-                self._connection.send(what)
-                while (pid := self._take()) is None:
-                    pass
-            except (EOFError, OSError) as error:
+                self._connection.send(question)
+                if not self._connection.poll(_ANSWER_SECONDS):
+                    raise TimeoutError("no answer")
+                return self._connection.recv()
+            except (EOFError, OSError):
                 self._safe = False  # a late answer would be taken for the next one
-                raise WorldError(
-                    f"rank {what[1]} was not started: process {self._process.pid}, which forks "
-                    f"ranks, has ended or did not answer within {_ANSWER_SECONDS:g} s; see whether "
-                    f"the system killed it for lack of memory, and run the check again"
-                ) from error
-            return _Forked(self, pid)
-
-    def status(self, pid: int) -> int | None:
-        """Return the exit status of a process that the server has forked; None while it runs."""
-        with self._lock, contextlib.suppress(EOFError, OSError):
-            while pid not in self._statuses and self._connection.poll():
-                self._take()
-        # A server that has ended in order has killed every rank that was left.
-        missing = -signal.SIGKILL if self._process.returncode == 0 else None
-        return self._statuses.get(pid, missing)
-
-    def _take(self) -> int | None:
-        """Take one message: the id of a new process, or the status of one that has ended."""
-        pid, status = self._receive()
-        if status is None:
-            return int(pid)
-        self._statuses[pid] = os.waitstatus_to_exitcode(status)
-        return None
-
-    def _receive(self) -> Any:
-        if not self._connection.poll(_ANSWER_SECONDS):
-            raise TimeoutError("no answer")
-        return self._connection.recv()
-
-    def hang_up(self) -> None:
-        """Have the server terminate the ranks that are left and end, whoever waits for it now."""
-        if self._connection.closed:
-            return
-        # Closing the descriptor would not wake a thread that waits for an answer.
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
-            end.shutdown(socket.SHUT_RDWR)
-        if self._safe is None:  # it may still be importing, and has forked nothing
-            self._process.kill()
+                raise
 
     def close(self) -> None:
-        """Wait until the server has ended after `hang_up`, and kill it if that takes too long."""
+        """Wait until the server, which was terminated, has ended; kill it if that takes long."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_CLOSE_SECONDS)
-        self._process.kill()
-        self._process.wait()
+            self.process.wait(_CLOSE_SECONDS)
+        self.process.kill()
+        self.process.wait()
         with self._lock:
             self._connection.close()
 
 
 class _Forked:
-    """A process that a server has forked, with the methods of `subprocess.Popen` that are used."""
+    """A process that a server has forked, with the methods of `subprocess.Popen` that are used.
 
-    def __init__(self, server: _Server, pid: int) -> None:
+    Raises:
+        WorldError: The server has ended, or does not answer.
+    """
+
+    def __init__(
+        self, server: _Server, directory: Path, rank: int, variables: dict[str, str]
+    ) -> None:
         self._server = server
-        self.pid = pid
+        self._status: int | None = None
+        try:
+            self.pid = server.ask((directory, rank, variables))
+        except (EOFError, OSError) as error:
+            raise WorldError(
+                f"rank {rank} was not started: process {server.process.pid}, which forks "
+                f"ranks, has ended or did not answer within {_ANSWER_SECONDS:g} s; see whether "
+                f"the system killed it for lack of memory, and run the check again"
+            ) from error
 
     def poll(self) -> int | None:
         """See `subprocess.Popen.poll`."""
-        return self._server.status(self.pid)
+        if self._status is None:
+            try:
+                self._status = self._server.ask(self.pid)
+            except (EOFError, OSError):
+                # A server that has ended in order has killed every rank that was left.
+                self._status = -signal.SIGKILL if self._server.process.returncode == 0 else None
+        return self._status
 
     def wait(self, timeout: float) -> int:
         """See `subprocess.Popen.wait`."""
@@ -226,32 +197,15 @@ class _Forked:
 
 
 def serve(descriptor: int, libraries: list[str]) -> None:
-    """Import libraries, then fork ranks until the leader closes the connection or has ended."""
+    """Import libraries, then fork ranks until the leader terminates this process or has ended."""
     for name in libraries:
         importlib.import_module(name)
-    connection = Connection(descriptor)
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    connection.send(len(list(Path("/proc/self/task").iterdir())) == 1)
     running: dict[int, Path] = {}
-    with contextlib.suppress(EOFError, OSError):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    with contextlib.suppress(EOFError, OSError, SystemExit):
+        connection = Connection(descriptor)
         while True:
-            ready = wait([connection, reader])
-            if reader in ready:
-                os.read(reader, 4096)
-                _report_ended(connection, running)
-            if connection in ready:
-                directory, rank, environment = connection.recv()
-                try:
-                    pid = os.fork()
-                except OSError:  # there is no memory left; the ranks of other worlds go on
-                    os._exit(1)
-                if pid == 0:
-                    os._exit(_become(connection, directory, rank, environment))
-                running[pid] = directory
-                connection.send((pid, None))
+            connection.send(_answer(connection.recv(), running, connection))
     # A rank that is stopped, or has not reached the leader yet, can't notice that it is gone.
     for pid in running:
         os.kill(pid, signal.SIGKILL)
@@ -259,20 +213,40 @@ def serve(descriptor: int, libraries: list[str]) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _report_ended(connection: Connection, running: dict[int, Path]) -> None:
-    with contextlib.suppress(ChildProcessError):  # there are no children left
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            del running[ended[0]]
-            connection.send(ended)
+def _answer(question: Any, running: dict[int, Path], connection: Connection) -> Any:
+    """Answer one question of the leader.
+
+    Args:
+        question: None asks whether this process may be forked, a process id for the status of that
+            process, and a control directory, a rank and variables for the id of a new process.
+        running: The control directories of the processes that have not ended, by process id.
+        connection: The connection to the leader.
+    """
+    if question is None:
+        return len(list(Path("/proc/self/task").iterdir())) == 1
+    if isinstance(question, int):
+        ended, status = os.waitpid(question, os.WNOHANG)
+        if not ended:
+            return None
+        del running[ended]
+        return os.waitstatus_to_exitcode(status)
+    directory, rank, environment = question
+    try:
+        pid = os.fork()
+    except OSError:  # there is no memory left; the ranks of other worlds go on
+        os._exit(1)
+    if pid == 0:
+        connection.close()
+        os._exit(_become(directory, rank, environment))
+    running[pid] = directory
+    return pid
 
 
-def _become(connection: Connection, directory: Path, rank: int, environment: dict[str, str]) -> int:
+def _become(directory: Path, rank: int, environment: dict[str, str]) -> int:
     """Be a rank, as if the process had just been started; return its exit status."""
     try:
         os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        connection.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with (directory / "launcher.log").open("ab") as log:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)

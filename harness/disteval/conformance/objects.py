@@ -12,8 +12,11 @@ from disteval.conformance.on_ranks import Sample
 SIZES = (0, 1, 255, 256, 257, 4_096, 65_535, 65_536, 65_537, 1 << 20)
 """Payload sizes in bytes at which length fields and buffers often fail."""
 
-LARGE = 64 << 20
-"""One large payload, 64 MiB."""
+LARGE = {1: 33 << 20, 2: 64 << 20, 3: 33 << 20}
+"""One payload at each world size, in bytes. More is the same again, and takes longer."""
+
+LARGE_FROM_4_RANKS = 52 << 20
+"""One payload at larger world sizes: padded to it, the ranks' payloads have over 2**31 bits."""
 
 
 def _nan_with_payload() -> Any:

@@ -7,21 +7,22 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from disteval.conformance.fingerprint import Seen, see
+from disteval.conformance.fingerprint import describe, digest
 from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
 from disteval.sharding import ShardPlan
+from disteval.worlds import report_progress
 from disteval.worlds.collective_log import LoggedBackend
 
-Step = tuple[str, Any, int, float]
-"""``gather`` or ``broadcast``, this rank's object, the source, and the seconds to wait before."""
+Step = tuple[Any, int | None, float]
+"""This rank's object, the source of a broadcast or None, and the seconds to wait before."""
 
 
 class Sample:
@@ -53,45 +54,74 @@ def _refuse() -> None:
     raise LookupError("this object can't be unpickled")
 
 
-def gather(backend: BaseDistBackend, obj: Any) -> list[Seen]:
+def compare(
+    function: Callable[[BaseDistBackend, Any], list[Any]],
+    backend: BaseDistBackend,
+    tasks: list[tuple[Any, list[str]]],
+) -> dict[int, str]:
+    """Run a function once for each task, and compare its results with the expected digests.
+
+    Args:
+        function: Returns the list of its results.
+        backend: The backend under test.
+        tasks: The argument of each run, and the digests of the results that it must return.
+
+    Returns:
+        A description of the results that differ, by the number of their task.
+    """
+    wrong = {}
+    for number, (argument, digests) in enumerate(tasks):
+        results = function(backend, argument)
+        if [digest(result) for result in results] != digests:
+            wrong[number] = ", ".join(map(describe, results))
+        report_progress(number + 1, len(tasks))
+    return wrong
+
+
+def gather(backend: BaseDistBackend, obj: Any) -> list[Any]:
     """Return the result of one all-gather."""
     gathered = backend.all_gather_object(obj)
     if type(gathered) is not list:
         raise TypeError(f"all_gather_object returned a {type(gathered).__name__}, not a list")
-    return [see(item) for item in gathered]
+    return gathered
 
 
-def gather_bytes(backend: BaseDistBackend, size: int) -> list[Seen]:
+def gather_once(backend: BaseDistBackend) -> list[int]:
+    """Gather the numbers of the ranks."""
+    return backend.all_gather_object(backend.rank)
+
+
+def gather_bytes(backend: BaseDistBackend, size: int) -> list[Any]:
     """Return the result of an all-gather of a `payload` of that size."""
     return gather(backend, payload(size))
 
 
+@lru_cache(16)
 def payload(size: int) -> bytes:
     """Return bytes of that length that any truncation and any stripping of zeros changes."""
     return bytes(range(1, 252)) * (size // 251) + bytes(size % 251)
 
 
-def broadcast(backend: BaseDistBackend, task: tuple[Any, int]) -> Seen:
+def broadcast(backend: BaseDistBackend, task: tuple[Any, int]) -> list[Any]:
     """Return the result of one broadcast."""
-    obj, src = task
-    return see(backend.broadcast_object(obj, src))
+    return [backend.broadcast_object(*task)]
 
 
-def broadcast_bytes(backend: BaseDistBackend, task: tuple[int, int]) -> Seen:
+def broadcast_bytes(backend: BaseDistBackend, task: tuple[int, int]) -> list[Any]:
     """Return the result of a broadcast of a `payload` of that size."""
     size, src = task
-    return see(backend.broadcast_object(payload(size), src))
+    return [backend.broadcast_object(payload(size), src)]
 
 
-def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> Seen:
+def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> list[Any]:
     """Broadcast while the other ranks pass an object that can't be pickled, or a larger one."""
     junk = CannotBePickled() if backend.rank % 2 else bytes(100_000)
-    return see(backend.broadcast_object("sent" if backend.rank == src else junk, src))
+    return [backend.broadcast_object("sent" if backend.rank == src else junk, src)]
 
 
-def broadcast_from_nowhere(backend: BaseDistBackend, src: int) -> tuple[bool, Seen]:
+def broadcast_from_nowhere(backend: BaseDistBackend, src: int) -> list[Any]:
     """Return whether a broadcast from no rank raised an error, and the next result."""
-    return raises(backend.broadcast_object, 0, src), see(backend.all_gather_object(backend.rank))
+    return [raises(backend.broadcast_object, 0, src), gather_once(backend)]
 
 
 def raises(call: Callable[..., Any], *args: Any) -> bool:
@@ -103,34 +133,37 @@ def raises(call: Callable[..., Any], *args: Any) -> bool:
     return False
 
 
-_kept: WeakKeyDictionary[BaseDistBackend, list[Any]] = WeakKeyDictionary()
+def gather_and_identify(backend: BaseDistBackend, calls: int) -> list[Any]:
+    """Return the rank and the world size after each of so many all-gathers."""
+    identities = []
+    for call in range(calls):
+        backend.all_gather_object(call)
+        identities.append((bool(backend.is_initialized), backend.rank, backend.world_size))
+    return identities
 
 
-def sequence(backend: BaseDistBackend, task: tuple[bool, list[Step]]) -> list[Seen | list[Seen]]:
-    """Call collectives one after another, some late, without an answer to the leader in between.
-
-    Args:
-        backend: The backend under test.
-        task: Whether a new sequence begins, which deletes earlier results, and the steps.
+def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Any]:
+    """Call collectives one after another, some late.
 
     Returns:
-        All results of the sequence so far; later calls must not have changed them.
+        The results of all of them; later calls must not have changed them. A list is preceded by
+        its length.
     """
-    begins, steps = task
-    if begins:
-        _kept[backend] = []
-    kept = _kept[backend]
-    for kind, obj, src, delay in steps:
+    kept: list[tuple[bool, Any]] = []
+    for obj, src, delay in steps:
         if delay:
             time.sleep(delay)
-        if kind == "gather":
+        if src is None:
             kept.append((True, backend.all_gather_object(obj)))
         else:
             kept.append((False, backend.broadcast_object(obj, src)))
-    return [[see(item) for item in result] if many else see(result) for many, result in kept]
+    results: list[Any] = []
+    for is_list, result in kept:
+        results += [len(result), *result] if is_list else [result]
+    return results
 
 
-def use_several_objects(backend: LoggedBackend, src: int) -> list[Seen]:
+def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
     """Call collectives of three backend objects in turn; the third is created in between.
 
     Returns:
@@ -144,35 +177,20 @@ def use_several_objects(backend: LoggedBackend, src: int) -> list[Seen]:
         sent = [(turn, index, backend.rank) for index in range(len(objects))]
         results += [o.all_gather_object(mine) for o, mine in zip(objects, sent, strict=True)]
         results += [o.broadcast_object(mine, src) for o, mine in zip(objects, sent, strict=True)]
-    results.append([(each.rank, each.world_size) for each in objects])
-    return [see(result) for result in results]
+    return [*results, [(each.rank, each.world_size) for each in objects]]
 
 
 def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:
     """Return file descriptors, threads and resident bytes after so many more calls."""
     for call in range(calls):
-        backend.all_gather_object([call, b"x" * 1000])
+        backend.all_gather_object([call, b"x" * 20_000])
         backend.broadcast_object(call, call % backend.world_size)
     gc.collect()
-    return _open_files(), _threads(), _resident_bytes()
-
-
-def _open_files() -> int:
-    open_now = Path("/proc/self/fd")
-    return len(list(open_now.iterdir())) if open_now.is_dir() else 0
-
-
-def _threads() -> int:
-    """Count the threads of this process, including those that a library has started."""
-    tasks = Path("/proc/self/task")
-    return len(list(tasks.iterdir())) if tasks.is_dir() else threading.active_count()
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
+    if not Path("/proc/self/statm").exists():
+        return 0, threading.active_count(), 0
+    files, threads = (len([*Path("/proc/self", kind).iterdir()]) for kind in ("fd", "task"))
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return files, threads, pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class _Indices(BaseMetric):
@@ -185,7 +203,7 @@ class _Indices(BaseMetric):
         return results
 
 
-def count_samples(backend: BaseDistBackend, task: tuple[int, str, bool, int]) -> Seen:
+def count_samples(backend: BaseDistBackend, task: tuple[int, str, bool, int]) -> list[Any]:
     """Count the samples of a data set with metrics over this backend, batch by batch."""
     size, mode, pad, batch_size = task
     collect = "unzip" if mode == "strided" else "cat"
@@ -196,7 +214,7 @@ def count_samples(backend: BaseDistBackend, task: tuple[int, str, bool, int]) ->
         batch = plan.indices[start : start + batch_size]
         indices.add(batch)
         accuracy.add(*scores_and_labels(batch))
-    return see((indices.compute(size), accuracy.compute(size) if size else None))
+    return [indices.compute(size), accuracy.compute(size) if size else None]
 
 
 def scores_and_labels(indices: Any) -> tuple[Any, Any]:

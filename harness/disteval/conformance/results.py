@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
 
-from disteval.conformance.rules import Rule
+from disteval.conformance.rules import RULES, Rule
 from disteval.report.files import SCHEMA_VERSION
 
 DEFAULT_TIMEOUT = 20.0
@@ -82,11 +82,31 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """``conformant``, ``broken``, or ``incomplete``: a rule has an error, or no rule passed."""
+        """``broken`` if a rule failed; ``conformant`` if every required rule holds.
+
+        ``incomplete`` if no rule failed, and a required one was not asked for or not judged.
+        """
+        if self.exit_code == 1:
+            return "broken"
+        return "incomplete" if self.exit_code or self.not_asked_for else "conformant"
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all rules that were asked for hold, 1 if one failed, 2 if one was not judged.
+
+        It is 2 also if no rule could be tried.
+        """
         outcomes = {result.outcome for result in self.rules}
         if "failed" in outcomes:
-            return "broken"
-        return "conformant" if "passed" in outcomes and "error" not in outcomes else "incomplete"
+            return 1
+        return 0 if "passed" in outcomes and "error" not in outcomes else 2
+
+    @property
+    def not_asked_for(self) -> list[str]:
+        """The numbers of the required rules that were left out of the check."""
+        asked = {result.id for result in self.rules}
+        required = (rule.number for rule in RULES if rule.capability is None)
+        return sorted(number for number in required if number not in asked)
 
     @property
     def required_run(self) -> int:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial, update_wrapper
+from typing import Any, NamedTuple, TypeVar
 
-from disteval.conformance.fingerprint import Seen
-from disteval.contract import BaseDistBackend
-from disteval.errors import HarnessError, UsageError, WorldError
-from disteval.worlds import World
-from disteval.worlds.channel.outcome import Outcome
+from disteval.conformance.fingerprint import describe, digest
+from disteval.conformance.on_ranks import compare
+from disteval.conformance.world import BackendWorlds
+from disteval.errors import HarnessError, WorldError
 
 T = TypeVar("T")
+
+
+DEPENDS = "this example fails only after some other calls"
 
 
 class BrokenRuleError(HarnessError):
@@ -36,7 +39,7 @@ class LostWorld(BaseException):
     """An exception that ends Hypothesis, because no world is left to look for a smaller example."""
 
     def __init__(self, error: WorldError, counterexample: str) -> None:
-        self.error = error
+        self.error, self.what = error, str(error)
         self.counterexample = counterexample
 
 
@@ -44,131 +47,135 @@ class NotApplicableError(HarnessError):
     """The rule does not apply to this backend, or can't be tried on these ranks."""
 
 
+class Trial(NamedTuple):
+    """One example of a check.
+
+    Attributes:
+        args: The argument of each rank.
+        expected: The results that each rank must return, in a list.
+        example: A description of the example for people.
+    """
+
+    args: Sequence[Any]
+    expected: Sequence[list[Any]]
+    example: str
+
+
 class Bench:
     """The ranks of the backend under test, and the number of examples to try.
 
     Args:
-        world: The world of these ranks.
-        cls: The backend's class.
+        worlds: The worlds of these ranks.
         examples: The number of drawn examples for each rule.
         random_seed: The seed of drawing.
-        fresh: A function that starts another such world, whose backend waits for the given number
-            of seconds; None if no other world can be started.
+        together: Whether all trials of a rule travel in one order, which takes the least time.
+            Otherwise each is an order, and drawn ones are shrunk to the smallest that fails.
 
     Attributes:
+        cls: The backend's class.
+        world_size: The number of ranks.
         ran: The number of examples tried so far.
         observed: Lines in which a check describes what the ranks did, also if it passes.
     """
 
     def __init__(
         self,
-        world: World,
-        cls: type[BaseDistBackend],
+        worlds: BackendWorlds,
         examples: int = 100,
         random_seed: int = 0,
-        fresh: Callable[[float], World] | None = None,
+        together: bool = False,
     ) -> None:
-        self.world = world
-        self.cls = cls
+        self.worlds = worlds
+        self.cls = worlds.cls
+        self.world_size = worlds.world_size
         self.examples = examples
         self.ran = 0
         self.observed: list[str] = []
         self.random_seed = random_seed
-        self._fresh = fresh
-
-    @property
-    def can_lose(self) -> bool:
-        """Whether worlds can be started whose ranks the check may kill."""
-        return self._fresh is not None
-
-    def lose(
-        self,
-        function: Callable[..., Any],
-        task: Any,
-        awaited: Sequence[int],
-        wait: float,
-        seconds: float,
-    ) -> Outcome:
-        """Run a function on every rank of a separate world, of which some ranks will be lost.
-
-        All ranks call one collective before the function.
-
-        Args:
-            function: The function that every rank runs.
-            task: The function's argument, the same on every rank.
-            awaited: The ranks that must return.
-            wait: The seconds that the backend waits, `Rendezvous.timeout`.
-            seconds: The seconds within which the awaited ranks must return.
-
-        Raises:
-            UsageError: No separate world can be started, see `can_lose`.
-            BrokenRuleError: The collective before the function failed.
-        """
-        if self._fresh is None:
-            raise UsageError("no second world can be started; see Bench.can_lose")
-        self.ran += 1
-        world = self._fresh(wait)
-        # This is a separate run, because one rank may have its result before another has.
-        try:
-            world.run(gather_once)
-        except WorldError as error:
-            world.close()
-            raise BrokenRuleError(str(error), "an all-gather, before any rank was lost") from error
-        return world.attempt(function, *[task] * self.world_size, awaited=awaited, seconds=seconds)
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.world.world_size
+        self.together = together
+        self._several = False
 
     def run(
-        self,
-        function: Callable[..., T],
-        args: Sequence[Any] = (),
-        example: str = "",
-        delay: float = 0.0,
+        self, function: Callable[..., T], args: Sequence[Any] = (), example: str = ""
     ) -> list[T]:
-        """Run a function on every rank; an exception on any rank breaks the rule.
+        """Run a function on every rank, and return its results.
 
         Args:
             function: The function that every rank runs.
             args: One argument for each rank.
             example: A description of the example for people.
-            delay: The seconds by which ranks are late on purpose; the timeout is that much longer.
 
         Raises:
             BrokenRuleError: A rank raised an exception, and the world can go on.
             LostWorld: The ranks can't go on, for example because one hangs.
         """
         self.ran += 1
+        return self._run(function, args, [example])
+
+    def _run(
+        self,
+        function: Callable[..., T],
+        args: Sequence[Any],
+        examples: Sequence[str],
+        delay: float = 0.0,
+    ) -> list[T]:
+        done = dict.fromkeys(range(self.world_size), 0)
+
+        def note(rank: int, count: int, _total: int) -> None:
+            done[rank] = count
+
+        world = self.worlds.get()
         try:
-            return self.world.run(function, *args, timeout=self.world.timeout + delay)
+            return world.run(function, *args, timeout=world.timeout + delay, on_progress=note)
         except WorldError as error:
+            example = examples[min(*done.values(), len(examples) - 1)]
             if error.in_step:
                 raise BrokenRuleError(str(error), example) from error
             raise LostWorld(error, example) from error
 
     def expect(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        expected: Sequence[Any],
-        example: str,
-        delay: float = 0.0,
+        self, function: Callable[..., list[Any]], trials: Sequence[Trial], delay: float = 0.0
     ) -> None:
-        """Run a function on every rank, see `run`, and compare each result with the expected one.
+        """Run a function on every rank for each trial, and compare the results to the last bit.
+
+        Args:
+            function: The function that every rank runs; it returns the list of its results.
+            trials: The trials, in order.
+            delay: The seconds by which ranks are late on purpose; the timeout is that much longer.
 
         Raises:
-            BrokenRuleError: The result of a rank differs, or `run` raised the error.
+            BrokenRuleError: The results of a trial differ, or a rank raised an exception.
+            LostWorld: The ranks can't go on, for example because one hangs.
         """
-        found = self.run(function, args, example, delay)
-        wrong = [rank for rank in range(self.world_size) if found[rank] != expected[rank]]
-        if wrong:
-            lines = [
-                f"rank {rank} got {_text(found[rank])}\n  instead of {_text(expected[rank])}"
-                for rank in wrong
-            ]
-            raise BrokenRuleError("\n".join(lines), example)
+        on_rank = update_wrapper(partial(compare, function), function)
+        for some in [trials] if self.together else [[trial] for trial in trials]:
+            self.ran += len(some)
+            self._several = len(some) > 1
+            tasks = zip(*map(_tasks, some), strict=True)
+            examples = [trial.example for trial in some]
+            found = self._run(on_rank, [list(task) for task in tasks], examples, delay)
+            for index, trial in enumerate(some):
+                lines = [
+                    f"rank {rank} got [{wrong[index]}]\n"
+                    f"  instead of [{', '.join(map(describe, trial.expected[rank]))}]"
+                    for rank, wrong in enumerate(found)
+                    if index in wrong
+                ]
+                if lines:
+                    raise BrokenRuleError("\n".join(lines), trial.example)
+
+    def can_try_one_by_one(self, error: BrokenRuleError | LostWorld) -> bool:
+        """Whether trying the trials of a failed order one by one may find a smaller example."""
+        if isinstance(error, LostWorld):  # ranks that hang would hang again, for as long
+            return self._several and self.worlds.can_be_lost and bool(error.error.errors)
+        return self._several
+
+
+def _tasks(trial: Trial) -> list[tuple[Any, list[str]]]:
+    """Return the argument of each rank, and the digests of the results that it must return."""
+    known = {id(results): results for results in trial.expected}
+    digests = {key: [digest(result) for result in results] for key, results in known.items()}
+    return [(arg, digests[id(e)]) for arg, e in zip(trial.args, trial.expected, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -227,16 +234,3 @@ def rule(
         return check
 
     return register
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Seen):
-        return value.text
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_text(item) for item in value) + "]"
-    return repr(value)
-
-
-def gather_once(backend: BaseDistBackend) -> list[int]:
-    """Call one all-gather, and return its result."""
-    return backend.all_gather_object(backend.rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from disteval.conformance import (  # noqa: F401 - they register the rules
@@ -16,10 +16,10 @@ from disteval.conformance import (  # noqa: F401 - they register the rules
     sequences,
     template,
 )
-from disteval.conformance.faults import WAIT_SECONDS
 from disteval.conformance.forked import ForkServers
 from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
 from disteval.conformance.rules import (
+    DEPENDS,
     RULES,
     Bench,
     BrokenRuleError,
@@ -27,7 +27,7 @@ from disteval.conformance.rules import (
     NotApplicableError,
     Rule,
 )
-from disteval.conformance.schedule import Job, plan, run_side_by_side, to_repeat
+from disteval.conformance.schedule import Job, lost_beside_others, plan, run_side_by_side
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, No
 from disteval.errors import UsageError, WorldError
@@ -99,17 +99,18 @@ def check_backend(
     )
     found = None if led else get_launcher(launcher or cls.launcher)
     phases = plan(chosen, sizes, found)
-    ranks = sum(job.size for lanes in phases for lane in lanes for job in lane.jobs)
+    ranks = sum(job.size for jobs in phases for job in jobs)
     forks = type(found) is LocalLauncher and ranks >= _RANKS_WORTH_A_SERVER
     with (
         found.kept() if found else nullcontext(),
         ForkServers() if forks else nullcontext() as servers,
     ):
         check = _Check(report, cls, partial(start, servers=servers), on_result, servers)
-        for lanes in phases:
-            run_side_by_side(lanes, check.run, check.stop)
-        failed = {key for key, result in check.results.items() if result.outcome == "failed"}
-        run_side_by_side([to_repeat(phases, failed)], check.run, check.stop)
+        for jobs in phases:
+            run_side_by_side(jobs, check.run, check.stop)
+        # Beside others they may only have been too slow.
+        again = [job for job in lost_beside_others(phases) if not check.has_passed(job)]
+        run_side_by_side(again, check.run, check.stop)
     report.rules = [check.results[size, rule.number] for size in sizes for rule in chosen]
     report.seconds = time.monotonic() - begin
     return report
@@ -157,7 +158,7 @@ class _Check:
                     outcome = "unsupported" if declared else "error"
                     result = Result.of(rule, job.size, outcome, declared or self._given_up)
                 else:
-                    result = self._judge(rule, job, worlds)
+                    result = check_rule(rule, worlds, self._report.examples, self._report.seed)
                     lost = lost + 1 if worlds.is_lost else 0
                     reason = _reason_to_give_up(lost, job.size, worlds.can_be_lost)
                     self._given_up = self._given_up or reason
@@ -169,18 +170,10 @@ class _Check:
                 if self._on_result is not None:
                     self._on_result(result)
 
-    def _judge(self, rule: Rule, job: Job, worlds: BackendWorlds) -> Result:
-        examples, seed = self._report.examples, self._report.seed
-        if not job.loses_ranks:
-            fresh = worlds.fresh if worlds.can_be_lost else None
-            world = worlds.get()
-            return check_rule(rule, self._cls, world, examples=examples, seed=seed, fresh=fresh)
-        try:
-            world = worlds.fresh(WAIT_SECONDS)
-        except WorldError as error:
-            return Result.of(rule, job.size, "error", str(error))
-        with world:
-            return check_rule(rule, self._cls, world, seed=seed, fresh=lambda _: world)
+    def has_passed(self, job: Job) -> bool:
+        """Return whether no rule of a job failed or could not be judged."""
+        outcomes = {self.results[job.size, rule.number].outcome for rule in job.rules}
+        return outcomes <= {"passed", "unsupported"}
 
     def _add_world(self, world: World) -> None:
         self._worlds.append(world)
@@ -206,55 +199,49 @@ def _reason_to_give_up(lost: int, size: int, others: bool) -> str:
     return f"not run: {rules} ended in a lost world or a timeout at world size {size}"
 
 
-def check_rule(
-    rule: Rule,
-    cls: type[BaseDistBackend],
-    world: World,
-    *,
-    examples: int = 100,
-    seed: int = 0,
-    fresh: Callable[[float], World] | None = None,
-) -> Result:
-    """Check a backend against one rule in an open world, which may be closed afterwards.
+def check_rule(rule: Rule, worlds: BackendWorlds, examples: int = 100, seed: int = 0) -> Result:
+    """Check a backend against one rule.
 
     Args:
         rule: The rule.
-        cls: The backend's class, which has its declarations.
-        world: The world of the backend.
+        worlds: The worlds of the backend, which may be lost.
         examples: The number of drawn examples.
         seed: The seed of drawing.
-        fresh: A function that starts another such world, whose ranks may be lost and whose backend
-            waits for the given number of seconds; None if no other world can be started.
     """
-    result = Result.of(rule, world.world_size)
-    bench = Bench(world, cls, examples, seed, fresh)
+    result = Result.of(rule, worlds.world_size)
+    bench = Bench(worlds, examples, seed, together=True)
     begin = time.monotonic()
     try:
         _try(rule, bench)
     except NotApplicableError as reason:
         result.outcome, result.message = "unsupported", str(reason)
-    except BrokenRuleError as error:
+    except (BrokenRuleError, LostWorld) as error:
         result.outcome, result.message = "failed", error.what
         result.counterexample = error.counterexample
-    except LostWorld as lost:
-        result.outcome, result.message = "failed", str(lost.error)
-        result.counterexample = lost.counterexample
-    except WorldError as error:  # a world whose ranks were to be lost did not start
+    except WorldError as error:  # a world did not start
+        if not rule.loses_ranks:
+            raise
         result.outcome, result.message = "error", str(error)
     result.examples, result.seconds = bench.ran, time.monotonic() - begin
     result.observed = "\n".join(bench.observed)
-    _hold_against_declaration(rule, cls, result)
+    _hold_against_declaration(rule, worlds.cls, result)
     return result
 
 
 def _try(rule: Rule, bench: Bench) -> None:
-    """Run a check, and repeat a stochastic one that failed."""
+    """Run a check; after a failure, repeat a stochastic one, and look for the smallest example."""
     for _ in range(rule.tries - 1):
-        try:
+        with suppress(BrokenRuleError):
             return rule.check(bench)
-        except BrokenRuleError:
-            continue
-    return rule.check(bench)
+    try:
+        return rule.check(bench)
+    except (BrokenRuleError, LostWorld) as error:
+        if not bench.can_try_one_by_one(error):
+            raise
+        first = error
+    bench.together = False
+    rule.check(bench)
+    raise BrokenRuleError(f"{first.what}\n{DEPENDS}", first.counterexample)
 
 
 def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:

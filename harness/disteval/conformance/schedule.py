@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
 from disteval.conformance.faults import WORLD_SIZES
 from disteval.conformance.rules import Rule
-from disteval.worlds.launchers import Launcher
-from disteval.worlds.launchers.base import ProcessLauncher
-from disteval.worlds.launchers.threads import ThreadsLauncher
+from disteval.worlds.launchers import Launcher, ProcessLauncher, ThreadsLauncher
 
-_WORLDS_AT_ONCE = 2
+_AT_ONCE = 8  # one world of each size, and some whose ranks are lost, which mostly wait
 _STOP_SECONDS = 10.0
-_LOST_WORLDS_AT_ONCE = 4  # their ranks mostly wait
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class Job:
     Attributes:
         size: The world size.
         rules: The rules, in order.
-        loses_ranks: Whether each of the rules needs a world of its own, which it ends.
+        loses_ranks: Whether the rule needs a world of its own, which it ends.
     """
 
     size: int
@@ -34,18 +31,8 @@ class Job:
     loses_ranks: bool = False
 
 
-@dataclass(frozen=True)
-class Lane:
-    """Jobs of one kind, of which so many may run at the same time."""
-
-    jobs: Sequence[Job]
-    at_once: int = 1
-
-
-def plan(
-    rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None
-) -> list[list[Lane]]:
-    """Divide a check into phases, which follow each other, and lanes, which run side by side.
+def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None) -> list[list[Job]]:
+    """Divide a check into phases, which follow each other; the jobs of one run side by side.
 
     Args:
         rules: All rules.
@@ -53,76 +40,59 @@ def plan(
         launcher: What starts the ranks; None where somebody else has started them.
     """
     threads = isinstance(launcher, ThreadsLauncher)
-    if launcher is None or not (threads or isinstance(launcher, ProcessLauncher)):
+    if not (threads or isinstance(launcher, ProcessLauncher)):
         # There may be no room for the ranks of two worlds.
-        return [[Lane([Job(size, rules) for size in sizes])]]
-    lost = [r for r in rules if r.loses_ranks]
+        return [[Job(size, rules)] for size in sizes]
     # Ranks that are threads share what such a rule measures or sets with those of other worlds.
     alone = [r for r in rules if r.process_wide and threads]
-    worlds, lost_worlds = [], []
+    jobs, losing = [], []
     for size in sorted(sizes, reverse=True):  # the largest takes longest
-        here = lost if size in WORLD_SIZES else []
-        if others := [r for r in rules if r not in here and r not in alone]:
-            worlds.append(Job(size, others))
-        lost_worlds += [Job(size, [r], loses_ranks=True) for r in here]
-    lanes = [Lane(worlds, _WORLDS_AT_ONCE), Lane(lost_worlds, _LOST_WORLDS_AT_ONCE)]
-    phases = [[lane for lane in lanes if lane.jobs]]
-    return [*phases, [Lane([Job(size, alone) for size in sizes])]] if alone else phases
+        lost = [r for r in rules if r.loses_ranks and size in WORLD_SIZES]
+        losing += [Job(size, [r], loses_ranks=True) for r in lost]
+        if others := [r for r in rules if r not in lost and r not in alone]:
+            jobs.append(Job(size, others))
+    losing.sort(key=lambda job: job.rules[0].number, reverse=True)  # the last ones wait longest
+    return [jobs + losing, *([Job(size, alone)] for size in sizes if alone)]
 
 
-def to_repeat(phases: Sequence[Sequence[Lane]], failed: set[tuple[int, str]]) -> Lane:
-    """Return the jobs whose ranks were lost too late while the worlds of other jobs were busy.
-
-    Args:
-        phases: What has run.
-        failed: The world size and the number of each rule that failed.
-    """
-    jobs = [
-        job
-        for lanes in phases
-        if len(lanes) > 1
-        for lane in lanes
-        for job in lane.jobs
-        if job.loses_ranks and (job.size, job.rules[0].number) in failed
-    ]
-    return Lane(jobs, _LOST_WORLDS_AT_ONCE)
+def lost_beside_others(phases: Iterable[Sequence[Job]]) -> list[Job]:
+    """Return the jobs whose ranks were lost while the worlds of other jobs were busy."""
+    busy = [jobs for jobs in phases if not all(job.loses_ranks for job in jobs)]
+    return [job for jobs in busy for job in jobs if job.loses_ranks]
 
 
 def run_side_by_side(
-    lanes: Sequence[Lane], run: Callable[[Job], None], stop: Callable[[], None]
+    jobs: Sequence[Job], run: Callable[[Job], None], stop: Callable[[], None]
 ) -> None:
-    """Run the jobs of all lanes, in threads unless one follows another, and wait for them.
+    """Run jobs, in threads if there are several, and wait for them.
 
     Args:
-        lanes: The jobs; those of one lane begin in their order.
+        jobs: The jobs; they begin in their order.
         run: Runs one job.
         stop: Makes every job end soon; called when one has raised, and on Ctrl-C.
 
     Raises:
         BaseException: What the first job that raised has raised; the others are left unfinished.
     """
-    if len(lanes) == 1 and min(lanes[0].at_once, len(lanes[0].jobs)) <= 1:
-        for job in lanes[0].jobs:
-            run(job)
+    if len(jobs) == 1:
+        run(jobs[0])
         return
+    count = min(len(jobs), _AT_ONCE)
+    waiting: SimpleQueue[Job | None] = SimpleQueue()
+    for job in [*jobs, *[None] * count]:
+        waiting.put(job)
     ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def work(jobs: SimpleQueue[Job | None]) -> None:
+    def work() -> None:
         try:
-            for job in iter(jobs.get, None):
+            for job in iter(waiting.get, None):
                 run(job)
             ended.put(None)
         except BaseException as error:
             ended.put(error)
 
-    threads = []
-    for lane in lanes:
-        count = min(lane.at_once, len(lane.jobs))
-        jobs: SimpleQueue[Job | None] = SimpleQueue()
-        for entry in [*lane.jobs, *[None] * count]:
-            jobs.put(entry)
-        # Daemons: Ctrl-C ends the process, however long a job still waits for its ranks.
-        threads += [threading.Thread(target=work, args=(jobs,), daemon=True) for _ in range(count)]
+    # Daemons: Ctrl-C ends the process, however long a job still waits for its ranks.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
     try:
         for thread in threads:
             thread.start()

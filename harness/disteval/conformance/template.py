@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
-from disteval.conformance.fingerprint import Seen, see
-from disteval.conformance.rules import Bench, NotApplicableError, rule
+from disteval.conformance.rules import Bench, NotApplicableError, Trial, rule
 from disteval.templates import TensorBaseDistBackend
 from disteval.worlds.collective_log import LoggedBackend
 
@@ -15,14 +16,13 @@ _SIZES = (0, 1, 257, 512, 1 << 16)
 @rule("9.1", "template: bytes to a tensor and back")
 def check_tensors(bench: Bench) -> None:
     """A tensor template turns bytes into a flat tensor of their length, and back into bytes."""
-    _check_conversions(bench, padding=0)
+    _check_conversions(bench, [0])
 
 
 @rule("9.2", "template: padding")
 def check_padding(bench: Bench) -> None:
     """A tensor template pads after the bytes, up to the length that was asked for."""
-    for padding in (1, 4096):
-        _check_conversions(bench, padding)
+    _check_conversions(bench, [1, 4096])
 
 
 @rule("9.3", "template: collectives of tensors")
@@ -32,10 +32,12 @@ def check_tensor_collectives(bench: Bench) -> None:
     world = bench.world_size
     if world == 1:
         raise NotApplicableError("at world size 1 no tensor is moved")
+    trials = []
     for size in (64, 512, 1 << 16):  # the template passes only multiples of 64
-        sent = [see(bytes([rank]) * size) for rank in range(world)]
+        sent = [bytes([rank]) * size for rank in range(world)]
         example = f"every rank gathers a tensor of {size} bytes, and broadcasts one from each src"
-        bench.expect(move_tensors, [size] * world, [(sent, sent)] * world, example)
+        trials.append(Trial([size] * world, [[*sent, *sent]] * world, example))
+    bench.expect(move_tensors, trials)
 
 
 def _need_template(bench: Bench) -> None:
@@ -43,41 +45,42 @@ def _need_template(bench: Bench) -> None:
         raise NotApplicableError("the backend is not a subclass of TensorBaseDistBackend")
 
 
-def _check_conversions(bench: Bench, padding: int) -> None:
+def _check_conversions(bench: Bench, padding: Sequence[int]) -> None:
     _need_template(bench)
-    world = bench.world_size
-    for size in _SIZES:
-        expected = [((size + padding,), see(_bytes_of(size)))] * world
-        example = f"{size} bytes, padded by {padding}: the tensor's shape, and the bytes it becomes"
-        bench.expect(convert, [(size, padding)] * world, expected, example)
+    world, trials = bench.world_size, []
+    for more, size in itertools.product(padding, _SIZES):
+        expected = [[(size + more,), _bytes_of(size)]] * world
+        example = f"{size} bytes, padded by {more}: the tensor's shape, and the bytes it becomes"
+        trials.append(Trial([(size, more)] * world, expected, example))
+    bench.expect(convert, trials)
 
 
 def _bytes_of(size: int) -> bytes:
     return (bytes(range(1, 256)) * (size // 255 + 1))[:size]
 
 
-def convert(backend: LoggedBackend, task: tuple[int, int]) -> tuple[tuple[int, ...], Seen]:
+def convert(backend: LoggedBackend, task: tuple[int, int]) -> list[Any]:
     """Return the shape of the tensor of some bytes, and the bytes into which it turns back."""
     inner = _template(backend)
     size, padding = task
     tensor = inner._to_tensor(_bytes_of(size), size + padding)
     back = bytes(memoryview(inner._to_bytes(tensor))[:size])
-    return tuple(int(length) for length in tensor.shape), see(back)
+    return [tuple(int(length) for length in tensor.shape), back]
 
 
-def move_tensors(backend: LoggedBackend, size: int) -> tuple[list[Seen], list[Seen]]:
+def move_tensors(backend: LoggedBackend, size: int) -> list[Any]:
     """Call both tensor collectives directly, with tensors of one length."""
     inner = _template(backend)
 
     def tensor() -> Any:
         return inner._to_tensor(bytes([inner.rank]) * size, size)
 
-    def bytes_of(tensor: Any) -> Seen:
-        return see(bytes(memoryview(inner._to_bytes(tensor))[:size]))
+    def bytes_of(tensor: Any) -> bytes:
+        return bytes(memoryview(inner._to_bytes(tensor))[:size])
 
     gathered = [bytes_of(other) for other in inner._all_gather_tensor(tensor())]
-    sent = [bytes_of(inner._broadcast_tensor(tensor(), src)) for src in range(inner.world_size)]
-    return gathered, sent
+    sources = range(inner.world_size)
+    return [*gathered, *(bytes_of(inner._broadcast_tensor(tensor(), src)) for src in sources)]
 
 
 def _template(backend: LoggedBackend) -> TensorBaseDistBackend[Any]:

@@ -76,6 +76,7 @@ class BackendWorlds:
 
     Attributes:
         cls: The backend's class.
+        world_size: See above.
         can_be_lost: Whether other worlds can be started beside the present one.
 
     Raises:
@@ -102,8 +103,8 @@ class BackendWorlds:
                     f"and no fewer"
                 )
         self.cls = get_backend_class(backend) if isinstance(backend, str) else backend
-        self.can_be_lost = led is None
-        self._backend, self._world_size = backend, world_size
+        self.can_be_lost, self.world_size = led is None, world_size
+        self._backend = backend
         self._led, self._launcher = led, launcher
         self._believe, self._timeout = believe, timeout
         self._servers, self._started = servers, started
@@ -121,12 +122,12 @@ class BackendWorlds:
 
     def fresh(self, backend_timeout: float) -> JudgedWorld:
         """Start another world whose ranks may be lost, and whose backend waits that long."""
-        launcher = _launcher(self._launcher, self._world_size)
+        launcher = _launcher(self._launcher, self.world_size)
         if self._servers is not None:
             launcher = self._servers.launcher()
         world = JudgedWorld(
             self._backend,
-            self._world_size,
+            self.world_size,
             launcher=launcher,
             backend_timeout=backend_timeout,
             timeout=self._timeout,

@@ -99,6 +99,20 @@ class InputIsMarked(Mutant):
         return gathered
 
 
+class CachesByIdentity(Mutant):
+    """Sends an old copy of an object that it has sent before, as a cache of frames does."""
+
+    breaks = "4.2"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.sent: dict[int, tuple[Any, bytes]] = {}
+
+    def all_gather_object(self, obj: Any) -> Any:
+        _, frame = self.sent.setdefault(id(obj), (obj, bytes(frames.encode(obj))))
+        return super().all_gather_object(frames.decode(frame, self.rank))
+
+
 class SendsWhenOthersArrive(Mutant):
     """Lets the source leave a reference, which the other ranks pickle when they arrive."""
 

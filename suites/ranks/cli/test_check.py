@@ -23,6 +23,7 @@ RULES = select_rules()
 MINE = """
 import time
 from pathlib import Path
+from disteval.contract import BaseDistBackend
 from disteval.worlds import detect_outer_world
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -64,6 +65,10 @@ class StuckAnywhere(Stuck):
     is_initialized = True
 
 NotABackend = 3
+
+class Partial(BaseDistBackend):
+    is_initialized = False
+    rank = 0
 """
 
 
@@ -153,6 +158,9 @@ def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any)
         (("none:Backend",), "importing none:Backend failed with ModuleNotFoundError"),
         (("mine:Missing",), "importing mine:Missing failed with AttributeError"),
         (("mine:NotABackend",), "is not a subclass of disteval.BaseDistBackend"),
+        (("mine:Partial",), "Partial, which lacks all_gather_object, broadcast_object, world_size"),
+        (("my.mod.Class",), "Give a class of your own as module:Class, such as 'my.mod:Class'."),
+        (("my.mod",), "Give a class of your own as module:Class, such as 'my.mod:Class'."),
         (("threads", "--rules=77.*"), "no rule matches '77.*'; the known ones are: 1.1, 1.2"),
         (("threads", "--world-size=0"), "'0' is not a list of world sizes"),
         (("threads", "--launcher=ssh"), "no launcher 'ssh'"),
@@ -166,6 +174,17 @@ def test_what_cannot_be_judged_exits_with_2(
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_was_not_tried_makes_no_backend_conformant(check: Any) -> None:
+    nothing = check("mine:Good", "--rules=9.*", "--world-size=2")
+    assert nothing.returncode == 2
+    assert "mine:Good is incomplete: 0 examples" in nothing.stdout
+    assert "Nothing was tried: no rule that was asked for applies here." in nothing.stdout
+    some = check("mine:Good", "--rules=1.*,2.*,3.*,4.*,6.2,6.3", "--world-size=2", "--examples=5")
+    assert some.returncode == 0  # all that was asked for holds
+    assert "mine:Good is incomplete" in some.stdout
+    assert "Left out of this check: 5.1, 5.2, 5.3, 5.4, 8.1, 9.1, 9.2, 9.3" in some.stdout
 
 
 def test_the_rules_are_listed(check: Any) -> None:
@@ -221,7 +240,7 @@ def test_an_outer_world_is_joined_and_reports_once(check: Any, name: str) -> Non
     backend_class(name)
     done = check(name, "--examples=5", "--rules=1.*,2.1,7.1", under=mpirun(3))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"{name} is conformant") == 1
+    assert done.stdout.count(f"{name} is incomplete") == 1
     assert "losing ranks would end this job" in done.stdout
     refused = check(name, "--world-size=2", under=mpirun(3))
     assert refused.returncode == 2

@@ -18,7 +18,8 @@ from disteval.conformance import forked
 from disteval.conformance.forked import ForkServers
 from disteval.conformance.results import Result
 from disteval.conformance.runner import check_backend, check_rule, select_rules
-from disteval.conformance.schedule import Job, Lane, run_side_by_side
+from disteval.conformance.schedule import Job, run_side_by_side
+from disteval.conformance.world import BackendWorlds
 from disteval.contract import Rendezvous
 from disteval.errors import WorldError
 from disteval.worlds import World
@@ -56,9 +57,9 @@ def cap(backend: Any) -> int:
 
 def test_the_cap_that_a_rule_sets_does_not_outlive_it() -> None:
     [rule] = select_rules(["6.3"])
-    with World(Lenient, 2) as world:
-        assert check_rule(rule, Lenient, world).outcome == "failed"
-        assert world.run(cap) == [frames.max_object_bytes()] * 2
+    with BackendWorlds(Lenient, 2) as worlds:
+        assert check_rule(rule, worlds).outcome == "failed"
+        assert worlds.get().run(cap) == [frames.max_object_bytes()] * 2
 
 
 def test_a_world_to_be_lost_that_cannot_start_costs_no_other_rule_its_verdict() -> None:
@@ -175,4 +176,4 @@ def test_a_job_that_raises_is_not_taken_for_one_that_is_done() -> None:
             raise queue.Empty
 
     with pytest.raises(queue.Empty):
-        run_side_by_side([Lane([Job(1, []), Job(2, [])], 2)], run, lambda: None)
+        run_side_by_side([Job(1, []), Job(2, [])], run, lambda: None)

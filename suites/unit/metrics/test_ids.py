@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from disteval import CoverageError, RankError, ShardPlan, UsageError, frames
-from disteval.conformance.fingerprint import see
+from disteval.conformance.fingerprint import digest
 from disteval.metrics import (
     AUROC,
     Accuracy,
@@ -67,7 +67,7 @@ def alone(name: str, ids: Any) -> Any:
     metric = make()
     metric.dist_backend = "non_dist"
     metric.add(*inputs(ids))
-    return see(metric.compute()).digest
+    return digest(metric.compute())
 
 
 def everywhere(name: str, shards: list[list[list[int]]], size: int | None) -> list[Any]:
@@ -80,7 +80,7 @@ def everywhere(name: str, shards: list[list[list[int]]], size: int | None) -> li
         for batch in shards[backend.rank]:
             ids = np.array(batch, dtype=np.int64)
             metric.add(*inputs(ids), ids=ids)
-        return see(metric.compute(size)).digest
+        return digest(metric.compute(size))
 
     return values(run_ranks(len(shards), rank))
 

@@ -14,13 +14,7 @@ from disteval.conformance.world import BackendWorlds
 @pytest.mark.parametrize("rule", select_rules(), ids=lambda rule: rule.number)
 def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest) -> None:
     """Check the backend under test against one rule of the contract."""
-    result = check_rule(
-        rule,
-        worlds.cls,
-        worlds.get(),
-        examples=request.config.getoption("examples"),
-        fresh=worlds.fresh if worlds.can_be_lost else None,
-    )
+    result = check_rule(rule, worlds, request.config.getoption("examples"))
     if result.outcome == "unsupported":
         pytest.skip(result.message)
     assert result.outcome == "passed", f"{rule.sentence}\n{result.message}\n{result.counterexample}"
