@@ -109,7 +109,6 @@ class Bench:
             BrokenRuleError: A rank raised an exception, and the world can go on.
             LostWorld: The ranks can't go on, for example because one hangs.
         """
-        self.ran += 1
         return self._run(function, args, [example])
 
     def _run(
@@ -126,12 +125,16 @@ class Bench:
 
         world = self.worlds.get()
         try:
-            return world.run(function, *args, timeout=world.timeout + delay, on_progress=note)
+            found = world.run(function, *args, timeout=world.timeout + delay, on_progress=note)
         except WorldError as error:
-            example = examples[min(*done.values(), len(examples) - 1)]
+            number = min(*done.values(), len(examples) - 1)
+            self.ran += number + 1
+            example = examples[number]
             if error.in_step:
                 raise BrokenRuleError(str(error), example) from error
             raise LostWorld(error, example) from error
+        self.ran += len(examples)
+        return found
 
     def expect(
         self, function: Callable[..., list[Any]], trials: Sequence[Trial], delay: float = 0.0
@@ -149,7 +152,6 @@ class Bench:
         """
         on_rank = update_wrapper(partial(compare, function), function)
         for some in [trials] if self.together else [[trial] for trial in trials]:
-            self.ran += len(some)
             self._several = len(some) > 1
             tasks = zip(*map(_tasks, some), strict=True)
             examples = [trial.example for trial in some]
