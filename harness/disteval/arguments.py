@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tempfile
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ def check_count(name: str, value: Any, least: int = 1, most: int | None = None) 
         limit = f"from {least} up" if most is None else f"from {least} to {most}"
         raise UsageError(f"{name} must be a whole number {limit}, not {value!r}")
     return int(value)
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise UsageError if a value is not a positive number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        raise UsageError(f"{name} must be a positive number of seconds, not {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:

@@ -55,16 +55,23 @@ def register_backend(name: str, backend: type[BaseDistBackend]) -> None:
     _registered[name] = backend
 
 
-def get_backend_class(name: str) -> type[BaseDistBackend]:
+def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend]:
     """Import a backend's class and return it, without creating an instance.
 
     Args:
-        name: A name of `list_all_backends`, or ``module:Class``.
+        name: A name of `list_all_backends`, or ``module:Class``. A class is returned as it is.
 
     Raises:
+        UsageError: ``name`` is neither a name nor the class of a backend.
         UnknownBackendError: No backend is registered under ``name``.
         BackendUnavailableError: The backend's library is missing, or its module can't be imported.
     """
+    if isinstance(name, type) and issubclass(name, BaseDistBackend):
+        return name
+    if not isinstance(name, str):
+        raise UsageError(
+            f"expected a backend's name, or a subclass of disteval.BaseDistBackend, not {name!r}"
+        )
     if name in _registered:
         return _registered[name]
     entry = _entries().get(name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from disteval.arguments import check_count
+from disteval.arguments import check_count, check_seconds
 from disteval.contract import BaseDistBackend, No, Rendezvous
 from disteval.errors import UsageError
 from disteval.registry import get_backend_class
@@ -65,13 +65,17 @@ class World(WorkerGroup):
         backend_timeout: float = BACKEND_SECONDS,
         threads: int | None = None,
     ) -> None:
-        cls = get_backend_class(backend) if isinstance(backend, str) else backend
+        check_seconds("timeout", timeout)
+        check_seconds("backend_timeout", backend_timeout)
+        if threads is not None:
+            check_count("threads", threads)
+        cls = None if backend is None else get_backend_class(backend)
         if cls is not None:
             check_world_size(cls, world_size)
             launcher = launcher or cls.launcher
         if launcher is None:
             raise UsageError("ranks without a backend need a launcher; give its name")
-        if isinstance(launcher, str):
+        if not isinstance(launcher, Launcher):
             launcher = get_launcher(launcher)
         if cls is not None:
             launcher.accept(cls)
@@ -126,7 +130,7 @@ class World(WorkerGroup):
         """
         self.leave()
         self.load(backend)
-        cls = get_backend_class(backend) if isinstance(backend, str) else backend
+        cls = get_backend_class(backend)
         check_world_size(cls, self.world_size)
         meetings = self._meetings(backend_timeout)
         function = partial(Rank.join, cls=cls, world_size=self.world_size)
@@ -198,6 +202,10 @@ class World(WorkerGroup):
             WorldError: A rank raised, was lost, or made no progress. After a mere exception on
                 ranks that all replied, the world can be used again; otherwise it is closed.
         """
+        if not callable(function):
+            raise UsageError(f"expected a function that each rank runs, not {function!r}")
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         name = getattr(function, "__name__", repr(function))
         on_rank = partial(Rank.run, function=function)
         return self._order(f"run {name}", on_rank, args, timeout, on_progress, on_note)

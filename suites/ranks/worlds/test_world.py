@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval import UsageError, WorldError
+from disteval import UsageError, WorldError, get_dist_backend
 from disteval.worlds import World, launchers, report_progress, send_note
 from disteval.worlds.channel import messages
 
@@ -286,6 +286,34 @@ def test_a_world_size_that_is_no_positive_integer_is_refused(size: Any) -> None:
 def test_a_backend_of_one_process_gives_its_reason() -> None:
     with pytest.raises(UsageError, match="NonDist can't run with world size 3: it is one process"):
         World("non_dist", 3)
+
+
+@pytest.mark.needs_nothing
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"backend": get_dist_backend("threads")}, "expected a backend's name, or a subclass of"),
+        ({"backend": 3}, r"expected a backend's name, .*, not 3"),
+        ({"launcher": 3}, "there is no launcher 3; the known ones are: local, threads"),
+        ({"timeout": "20"}, "timeout must be a positive number of seconds, not '20'"),
+        ({"timeout": None}, "timeout must be a positive number of seconds, not None"),
+        ({"timeout": -1}, "timeout must be a positive number of seconds, not -1"),
+        ({"backend_timeout": 0}, "backend_timeout must be a positive number of seconds, not 0"),
+        ({"threads": 0}, "threads must be a whole number from 1 up, not 0"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        World(**{"backend": "threads", "world_size": 2, **given})
+
+
+def test_what_ranks_cannot_run_is_refused_before_it_is_sent() -> None:
+    with World("threads", 1) as world:
+        with pytest.raises(UsageError, match="expected a function that each rank runs, not None"):
+            world.run(None)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="timeout must be a positive number of seconds"):
+            world.run(gather, 1, timeout="5")  # type: ignore[arg-type]
+        assert world.run(gather, 1) == [(0, [1])]
 
 
 def test_the_number_of_arguments_must_be_the_world_size() -> None:

@@ -159,7 +159,7 @@ def get_launcher(name: str) -> Launcher:
     Raises:
         UsageError: No launcher has that name.
     """
-    if name not in _launchers:
+    if not isinstance(name, str) or name not in _launchers:
         raise UsageError(
             f"there is no launcher {name!r}; the known ones are: {', '.join(_launchers)}"
         )
