@@ -230,10 +230,10 @@ class BaseRunner(Context):
         """Refuse to go on if no optimizer has changed a parameter since the run began."""
         if self._untrained and self._untrained == versions_of(self.model):
             raise UsageError(
-                f"{self.iter + 1} iterations were trained and no parameter of "
+                f"training has come to iteration {self.iter} and no parameter of "
                 f"{type(inner(self.model)).__name__} was changed, because nothing steps the "
-                f"optimizer; give register_training_hooks optimizer_config={{}}, or let the "
-                f"model's train_step run the backward pass and the step"
+                f"optimizer, or it has another model's parameters; give register_training_hooks "
+                f"optimizer_config={{}}, or let train_step run the backward pass and the step"
             )
         self._untrained = None
 

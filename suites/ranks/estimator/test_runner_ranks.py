@@ -123,6 +123,7 @@ def warnings_of(backend: Any, kind: str) -> list[str]:
     if kind == "parts":
         runner.model = Tiny()
         runner.model.fc = torch.nn.parallel.DistributedDataParallel(runner.model.fc)
+    runner.optimizer = torch.optim.SGD(runner.model.parameters(), lr=0.2)
     runner.run([share(backend, 8, 4)], [("train", 1)])
     return [record.getMessage() for record in said.buffer]
 
