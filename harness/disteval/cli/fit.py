@@ -32,43 +32,32 @@ from disteval.worlds import detect_outer_world
 
 @click.command("fit")
 @click.option(
-    "--launcher",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    help="Where ranks run: as processes of this machine, or on a Ray cluster.",
-)
+    "--launcher", type=click.Choice(["local", "ray"]), default="local",
+    help="The launcher of the ranks: processes of this machine, or a Ray cluster.",
+)  # fmt: skip
 @click.option(
     "--address",
-    help="The Ray cluster's host:port, or 'auto'; without it Ray is started on this machine.",
+    help="The Ray cluster's host:port, or 'auto'; without it, Ray is started on this machine.",
 )
 @click.option(
-    "--world-size",
-    type=click.IntRange(min=1),
-    default=2,
+    "--world-size", type=click.IntRange(min=1), default=2,
     help="The number of ranks that share the training.",
-)
+)  # fmt: skip
 @force_option
 @click.option(
-    "--epochs",
-    type=click.IntRange(min=1),
-    default=4,
+    "--epochs", type=click.IntRange(min=1), default=4,
     help="The epoch at which training ends, counted from the first training.",
-)
+)  # fmt: skip
 @data_options
 @click.option(
-    "--work-dir",
-    type=OutputPath(check_output_folder),
-    default=Path("disteval-fit"),
-    help="Where checkpoints and the best weights go.",
-)
+    "--work-dir", type=OutputPath(check_output_folder), default=Path("disteval-fit"),
+    help="The folder for checkpoints and the best weights.",
+)  # fmt: skip
 @click.option(
-    "--resume",
-    is_flag=False,
-    flag_value="yes",
-    type=click.Choice(["yes", "auto"]),
-    help="Continue from the last checkpoint in --work-dir; with =auto begin where there is none.",
-)
-@batch_size_option(64, "Pictures in a training batch, on each rank.")
+    "--resume", is_flag=False, flag_value="yes", type=click.Choice(["yes", "auto"]),
+    help="Continue from the last checkpoint in --work-dir; with =auto, begin if there is none.",
+)  # fmt: skip
+@batch_size_option(64, "The number of pictures in a training batch, on each rank.")
 @click.option("--lr", type=POSITIVE, default=0.1, help="The highest learning rate of the schedule.")
 @click.option("--seed", type=int, default=0, help="The seed of everything that is random.")
 @click.option(
@@ -76,7 +65,7 @@ from disteval.worlds import detect_outer_world
     help="The number of times that lost ranks are replaced.",
 )  # fmt: skip
 @timeout_option(120.0, "Seconds without a finished batch after which the ranks have failed.")
-@device_option("Where the network runs; with cuda each rank gets a GPU of its own.")
+@device_option("The device that computes the network; with cuda, each rank gets a GPU of its own.")
 @json_option
 def fit_command(
     launcher: str,

@@ -29,6 +29,7 @@ from disteval.estimator.hooks import (  # noqa: E402
     Hook,
     OptimizerHook,
     TensorboardLoggerHook,
+    TextLoggerHook,
 )
 from disteval.metrics import Accuracy, CrossEntropy  # noqa: E402
 
@@ -225,6 +226,19 @@ def test_a_hook_that_writes_says_so_when_it_has_nowhere_to() -> None:
         runner.register_hook(hook)
         with pytest.raises(UsageError, match="give out_dir, or a work_dir"):
             runner.run([loader()], [("train", 1)])
+
+
+def test_a_folder_that_can_not_be_written_is_refused_before_training(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("a file")
+    for hook in (CheckpointHook(), EvalHook(loader(), save_best="accuracy"), TextLoggerHook()):
+        runner = make(max_epochs=1, work_dir=mine / "run")
+        before = runner.model.fc.weight.detach().clone()
+        runner.register_hook(OptimizerHook())
+        runner.register_hook(hook)
+        with pytest.raises(UsageError, match=r"_dir \S+mine/run can't be written: Not a directory"):
+            runner.run([loader()], [("train", 1)])
+        assert runner.model.fc.weight.equal(before)
 
 
 def test_each_record_is_a_line_of_json(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disteval.arguments import check_count, is_count
+from disteval.arguments import check_count, check_output_folder, is_count
 from disteval.errors import UsageError
 from disteval.estimator.context import Context
 
@@ -153,6 +153,8 @@ class IntervalHook(Hook):
             raise UsageError(
                 f"{type(self).__name__} has no folder to write in: give out_dir, or a work_dir"
             )
+        if self.out_dir is not None and self._writes and runner.rank == 0:
+            check_output_folder(f"{type(self).__name__}: out_dir", Path(self.out_dir))
 
     def after_train_epoch(self, runner: Context) -> None:
         """Act, if it is due."""

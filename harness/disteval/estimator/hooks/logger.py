@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from disteval.arguments import check_count
+from disteval.arguments import check_count, check_output_folder
 from disteval.errors import LibraryMissingError, UsageError
 from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
@@ -57,7 +57,9 @@ class TextLoggerHook(LoggerHook):
     """
 
     def before_run(self, runner: Context) -> None:
-        """Let the lines be seen."""
+        """Let the lines be seen, and refuse a folder that can't be written."""
+        if runner.rank == 0 and runner.work_dir is not None:
+            check_output_folder("work_dir", runner.work_dir)
         if runner.rank == 0 and not runner.logger.hasHandlers():
             handler = logging.StreamHandler(sys.stdout)
             handler.setFormatter(logging.Formatter("%(message)s"))
