@@ -63,13 +63,7 @@ class Coverage:
             CoverageError: On every rank, when a sample was missed or counted more than once. Only
                 then the ids are gathered, to name the samples.
         """
-        if not prove(certificates, self._size):
-            ids = np.concatenate(self._backend.all_gather_object(self._ids()))
-            raise CoverageError(
-                f"the samples were not counted exactly once: {len(ids)} were counted of "
-                f"{self._size}; {describe_faults(ids, self._size)}. "
-                f"Look at how samples are distributed over ranks"
-            )
+        check_once(certificates, self._ids(), self._size, self._backend)
 
     def _ids(self) -> npt.NDArray[np.int64]:
         return np.concatenate([np.zeros(0, np.int64), *self._counted])
@@ -85,6 +79,35 @@ def prove(certificates: Sequence[Certificate], size: int) -> bool:
     if sum(sent.counted for sent in certificates) != size:
         return False
     return sum(sent.mixed for sent in certificates) & _MASK == _expected(size)
+
+
+def check_once(
+    certificates: Sequence[Certificate],
+    ids: npt.NDArray[np.int64],
+    size: int | None,
+    backend: BaseDistBackend,
+) -> None:
+    """Check that each sample was counted once; every rank must call it.
+
+    Args:
+        certificates: Each rank's part of the proof.
+        ids: The ids that this rank counted, which are gathered if the proof fails.
+        size: The number of samples in the data set; None if only repeated ids are faults.
+        backend: The backend that joins the ranks.
+
+    Raises:
+        CoverageError: On every rank, when a sample was missed or counted more than once.
+    """
+    if size is not None and prove(certificates, size):
+        return
+    found = np.concatenate(backend.all_gather_object(ids))
+    faults = describe_faults(found, size)
+    if faults:
+        of = "" if size is None else f" of {size}"
+        raise CoverageError(
+            f"the samples were not counted exactly once: {len(found)} were counted{of}; {faults}. "
+            f"Look at how samples are distributed over ranks"
+        )
 
 
 def describe_faults(ids: npt.NDArray[np.int64], size: int | None) -> str:

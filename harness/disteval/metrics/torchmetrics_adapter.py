@@ -9,11 +9,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import numpy as np
-
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, describe_faults, prove
-from disteval.errors import CoverageError, RankError, UsageError, describe_error
+from disteval.coverage import check_once
+from disteval.errors import RankError, UsageError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
 from disteval.metrics.ids import check_all_or_none
 from disteval.metrics.tensors import length, pack, to_tensors, unpack
@@ -101,7 +99,8 @@ class _TorchMetric(BaseMetric):
         except Exception as error:  # the other ranks wait in the collective
             mine = None, describe_error(error)
         sent = (self._ids.certificate(), size, self._results.samples, *mine)
-        shards = self.dist_backend.all_gather_object(sent)
+        backend = self.dist_backend
+        shards = backend.all_gather_object(sent)
         check_sizes([given for _, given, _, _, _ in shards])
         lengths = [samples for _, _, samples, _, _ in shards]
         added = sum(lengths)
@@ -110,7 +109,7 @@ class _TorchMetric(BaseMetric):
                 raise RankError(rank, f"could not send {type(self._metric).__name__}: {failure}")
         proofs = [certificate for certificate, *_ in shards]
         if check_all_or_none(lengths, proofs):
-            self._check_once([proof for proof in proofs if proof], size)
+            check_once([proof for proof in proofs if proof], self._ids.all(), size, backend)
             size = None
         check_collected(size, added)
         if size is not None and size < added:
@@ -121,17 +120,6 @@ class _TorchMetric(BaseMetric):
         if not added:
             raise no_samples()
         return self.compute_metric([states for _, _, samples, states, _ in shards if samples])
-
-    def _check_once(self, proofs: list[Certificate], size: int | None) -> None:
-        """Raise CoverageError on every rank unless each id was added once."""
-        if size is None or not prove(proofs, size):
-            ids = np.concatenate(self.dist_backend.all_gather_object(self._ids.all()))
-            faults = describe_faults(ids, size)
-            if faults:
-                raise CoverageError(
-                    f"{faults}; a torchmetrics metric can't drop samples, so add each sample of "
-                    f"the data set once"
-                )
 
     def compute_metric(self, results: list[Any]) -> Any:
         """Merge the states of the ranks that have samples, and compute on every rank."""
