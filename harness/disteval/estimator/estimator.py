@@ -242,7 +242,8 @@ class Estimator:
     def _start(self) -> None:
         self._world = World(self._backend, self.world_size, **self._options)
         try:
-            self._run(rank.prepare, self._setup, timeout=max(self._timeout, START_SECONDS))
+            setups = [self._setup] * self.world_size
+            self._run(rank.prepare, *setups, timeout=max(self._timeout, START_SECONDS))
         except BaseException:
             self._world.close()
             raise
@@ -255,12 +256,12 @@ class Estimator:
                 "is lost; load() a checkpoint, or make another estimator"
             )
         heard = {"on_progress": display.on_progress, "on_note": display.on_note} if display else {}
-        return self._run(rank.carry_out, (name, arguments), timeout=self._timeout, **heard)
+        return self._run(rank.Order(name, arguments), timeout=self._timeout, **heard)
 
-    def _run(self, function: Any, argument: Any, **options: Any) -> list[Any]:
+    def _run(self, function: Any, *arguments: Any, **options: Any) -> list[Any]:
         """Run a function on every rank; an error that all ranks raise alike is raised as it is."""
         try:
-            return self._world.run(function, *[argument] * self.world_size, **options)
+            return self._world.run(function, *arguments, **options)
         except WorldError as error:
             if error.common is not None:
                 raise error.common from error

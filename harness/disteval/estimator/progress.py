@@ -26,16 +26,13 @@ class Display:
         self._shown = shown
         self._on_record = on_record
         self._bar = tqdm(unit="batch", leave=False, disable=None if shown else True)
-        self._done: dict[int, int] = {}
-        self._total: dict[int, int] = {}
+        self._done: dict[int, tuple[int, int]] = {}
 
     def on_progress(self, rank: int, done: int, total: int) -> None:
         """Take the number of batches of its phase that a rank has done."""
-        if done < self._done.get(rank, 0) or total != self._total.get(rank):
-            self._done.pop(rank, None)
-        self._done[rank], self._total[rank] = done, total
-        self._bar.total = sum(self._total.values())
-        self._bar.update(sum(self._done.values()) - self._bar.n)
+        self._done[rank] = done, total
+        finished, self._bar.total = map(sum, zip(*self._done.values(), strict=True))
+        self._bar.update(finished - self._bar.n)
 
     def on_note(self, _rank: int, record: dict[str, Any] | tuple[int, str]) -> None:
         """Take a log line and its level, or the record of a phase that has ended."""
@@ -51,7 +48,6 @@ class Display:
         if self._shown:
             tqdm.write(line_of(record))
         self._done.clear()
-        self._total.clear()
         self._bar.reset()
 
     def __enter__(self) -> Display:

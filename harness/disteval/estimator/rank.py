@@ -1,6 +1,6 @@
 """The runner on each rank, and the orders of an estimator that it carries out.
 
-`disteval.worlds.World.run` calls `prepare`, and then `carry_out`, on all ranks at once.
+`disteval.worlds.World.run` calls `prepare`, and then each `Order`, on all ranks at once.
 """
 
 from __future__ import annotations
@@ -249,7 +249,13 @@ def prepare(backend: BaseDistBackend, arguments: tuple[Any, ...]) -> None:
     _current = Trainee(backend, *arguments)
 
 
-def carry_out(_backend: BaseDistBackend, order: tuple[str, tuple[Any, ...]]) -> Any:
-    """Call a method of the rank's `Trainee`, given its name and arguments."""
-    name, arguments = order
-    return getattr(_current, name)(*arguments)
+class Order:
+    """A call of a method of the rank's `Trainee`, under the method's name in reports."""
+
+    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
+        self.__name__ = name
+        self._arguments = arguments
+
+    def __call__(self, _backend: BaseDistBackend) -> Any:
+        """Call the method."""
+        return getattr(_current, self.__name__)(*self._arguments)

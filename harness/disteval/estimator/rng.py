@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,13 +46,3 @@ def derive(seed: int, iteration: int, rank: int) -> None:
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))
     torch.manual_seed(int(words[2]))
-
-
-@contextmanager
-def preserved() -> Iterator[None]:
-    """Put the generators back at the end of the block."""
-    state = capture()
-    try:
-        yield
-    finally:
-        restore(state)

@@ -176,10 +176,12 @@ def evaluating(model: Any, backend: BaseDistBackend) -> Iterator[None]:
     modes = [(each, each.training) for each in module.modules()]
     share_buffers(module, backend)
     module.eval()
+    generators = rng.capture()
     try:
-        with rng.preserved(), torch.no_grad():
+        with torch.no_grad():
             yield
     finally:
+        rng.restore(generators)
         for each, training in modes:
             each.training = training
 

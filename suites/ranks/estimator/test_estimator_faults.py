@@ -138,6 +138,7 @@ def test_the_guilty_workers_traceback_reaches_the_caller(tmp_path: Path) -> None
         fit(config_of(tmp_path, CRIMES["raises in training"]), tmp_path / "end.pt")
     report = str(caught.value)
     assert report.startswith("rank 1 raised LookupError: the worker's own mistake")
+    assert "the order was to run fit" in report
     assert "in _commit" in report
     assert isinstance(caught.value.errors[1], LookupError)
 

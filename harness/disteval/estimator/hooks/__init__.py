@@ -6,7 +6,7 @@ from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
 from disteval.estimator.hooks.logger import LoggerHook, TensorboardLoggerHook, TextLoggerHook
 from disteval.estimator.hooks.loop import IterTimerHook, OptimizerHook
-from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, LrHook, PolyLrHook, StepLrHook
+from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
 
 __all__ = [
     "PRIORITIES",
@@ -14,7 +14,6 @@ __all__ = [
     "CosineLrHook",
     "EarlyStoppingHook",
     "EvalHook",
-    "FixedLrHook",
     "Hook",
     "IterTimerHook",
     "LoggerHook",

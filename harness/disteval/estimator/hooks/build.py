@@ -14,7 +14,7 @@ from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.hooks.logger import TensorboardLoggerHook, TextLoggerHook
 from disteval.estimator.hooks.loop import IterTimerHook, OptimizerHook
-from disteval.estimator.hooks.lr import CosineLrHook, FixedLrHook, PolyLrHook, StepLrHook
+from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
 
 _HOOKS = (CheckpointHook, EarlyStoppingHook, EvalHook, IterTimerHook, OptimizerHook)
 _LOGGERS = (TensorboardLoggerHook, TextLoggerHook)
@@ -22,7 +22,7 @@ HOOKS: dict[str, type[Hook]] = {hook.__name__: hook for hook in (*_HOOKS, *_LOGG
 """The hooks that a configuration may name as ``type``."""
 
 POLICIES: dict[str, type[Hook]] = {
-    "fixed": FixedLrHook,
+    "fixed": LrHook,
     "step": StepLrHook,
     "cosine": CosineLrHook,
     "CosineAnnealing": CosineLrHook,

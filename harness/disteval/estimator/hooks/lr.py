@@ -17,7 +17,8 @@ class LrHook(Hook):
     """Sets each parameter group's learning rate before each epoch or iteration.
 
     A schedule keeps no state: a rate follows from the group's first rate, which the optimizer
-    keeps as ``initial_lr``, and from the runner's epoch or iteration. A subclass gives `get_lr`.
+    keeps as ``initial_lr``, and from the runner's epoch or iteration. A subclass gives `get_lr`;
+    this class keeps the first rate, except for a warm-up.
 
     Args:
         by_epoch: Whether the schedule counts epochs, or else iterations.
@@ -48,8 +49,8 @@ class LrHook(Hook):
             )
 
     def get_lr(self, runner: Context, base_lr: float) -> float:
-        """Return the current rate, given a group's first rate."""
-        raise NotImplementedError
+        """Return the current rate, given a group's first rate; without a schedule this one."""
+        return base_lr
 
     def before_run(self, runner: Context) -> None:
         """Keep every group's first rate."""
@@ -91,14 +92,6 @@ class LrHook(Hook):
         if self.warmup == "linear":
             return 1 - left * (1 - self.warmup_ratio)
         return float(self.warmup_ratio ** (left if self.warmup == "exp" else 1))
-
-
-class FixedLrHook(LrHook):
-    """Keeps the first rate throughout, except for a warm-up."""
-
-    def get_lr(self, runner: Context, base_lr: float) -> float:
-        """Return the first rate."""
-        return base_lr
 
 
 @dataclass(eq=False)
