@@ -22,6 +22,8 @@ from disteval_backends.threads_dist import ThreadsDist
 from suites.thread_world import run_ranks, values
 from suites.unit.test_evaluate import numbered, read_label
 
+pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
+
 JOBS = {
     "torchrun": {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "3"},
     "mpirun": {"PMI_RANK": "1", "PMI_SIZE": "3"},

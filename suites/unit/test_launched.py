@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from disteval import UsageError
 from disteval.launched import Job, launched_job
+from disteval.worlds import detect_outer_world
+from disteval.worlds.environment import outside_environment
+
+pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
@@ -54,3 +58,31 @@ def test_variables_that_no_launcher_sets_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         launched_job(variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "remedy"),
+    [
+        (SLURM | {"SLURM_LOCALID": "1"}, "with srun --mpi=pmi2, or one task .* --ntasks=1"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "Start them with torchrun or mpirun"),
+    ],
+)
+def test_ranks_that_can_not_be_led_are_refused_with_what_works(
+    variables: dict[str, str], remedy: str
+) -> None:
+    with pytest.raises(UsageError, match=f"started 2 processes.* is rank 1.*{remedy}"):
+        detect_outer_world(variables)
+
+
+def test_one_task_of_slurm_is_alone_and_srun_with_pmi_is_joined() -> None:
+    assert detect_outer_world({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
+    outer = detect_outer_world(SLURM | {"PMI_RANK": "1", "PMI_SIZE": "2"})
+    assert outer is not None
+    assert (outer.launcher, outer.rank, outer.world_size) == ("mpirun", 1, 2)
+
+
+def test_ranks_that_a_task_starts_are_no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    assert launched_job(outside_environment()) is None
+    assert outside_environment()["SLURM_NTASKS"] == "2"

@@ -14,8 +14,9 @@ from typing import Any
 import click
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from disteval.errors import HarnessError, WorldError, exit_code_of
-from disteval.worlds import detect_outer_world, exit_now
+from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
+from disteval.launched import Job, launched_job
+from disteval.worlds import exit_now
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""
@@ -60,12 +61,12 @@ class Commands(click.Group):
 
 def _fail(ctx: click.Context, error: HarnessError) -> None:
     """End with a paragraph, or with a world's whole report where ranks did different things."""
-    code, outer = exit_code_of(error), detect_outer_world()
+    code, job = exit_code_of(error), _job()
     lost = isinstance(error, WorldError) and not error.in_step
-    if outer is None or outer.rank == 0 or code == 1:  # wrong usage is wrong on every rank
+    if job is None or job.rank == 0 or code == 1:  # wrong usage is wrong on every rank
         common = error.common if isinstance(error, WorldError) else None
         print_error(ctx.invoked_subcommand, str(common or error), error)
-    if outer is not None and lost:
+    if job is not None and lost:
         exit_now(code)
     ctx.exit(code)
 
@@ -84,9 +85,15 @@ def print_error(command: str | None, what: str, error: BaseException) -> None:
     """Print one paragraph on standard error; with ``--verbose``, also the error's traceback."""
     if is_verbose():
         click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
-    outer = detect_outer_world()
-    rank = f"[rank {outer.rank}] " if outer is not None and outer.rank > 0 else ""
+    job = _job()
+    rank = f"[rank {job.rank}] " if job is not None and job.rank > 0 else ""
     click.echo(f"{rank}{' '.join(filter(None, ['disteval', command]))}: {what}", err=True)
+
+
+def _job() -> Job | None:
+    with contextlib.suppress(UsageError):  # that is the error to print, then
+        return launched_job()
+    return None
 
 
 def _options() -> list[click.Parameter]:

@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Run no tests on a rank other than 0 of an outer world, but follow the orders of rank 0."""
-    outer = detect_outer_world()
+    outer = _outer_world()
     if outer is None:
         return None
     if config.getoption("numprocesses", None):
@@ -100,10 +100,17 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         raise pytest.UsageError(str(error)) from error
 
 
+def _outer_world() -> OuterWorld | None:
+    try:
+        return detect_outer_world()
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
 @pytest.hookimpl(specname="pytest_cmdline_main", wrapper=True)
 def pytest_cmdline_main_of_the_leader(config: pytest.Config) -> Generator[None, Code, Code]:
     """Run the tests on rank 0 of an outer world, and send the exit status to the other ranks."""
-    outer = detect_outer_world()
+    outer = _outer_world()
     if outer is None or outer.rank > 0:
         return (yield)
     try:

@@ -1,6 +1,6 @@
 """The worker group that somebody's launcher put this process in, as its environment tells.
 
-The launchers are ``mpirun``, ``torchrun`` and ``horovodrun``.
+The launchers are ``mpirun``, ``torchrun`` and ``horovodrun``; ranks of others are refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from disteval.errors import WorldError
+from disteval.errors import UsageError, WorldError
 from disteval.launched import launched_job
 
 _VARIABLES = (
@@ -27,6 +27,11 @@ _SETS_JOB = {
     "mpirun": ("PMIX_NAMESPACE",),
 }
 """The launchers whose ranks can be led, and the variables that tell one job from another."""
+
+_SRUN = (
+    "Start them with srun --mpi=pmi2, or one task that starts the ranks itself, with "
+    "srun --ntasks=1 and --world-size."
+)
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,16 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
     """Return the worker group that a launcher's variables describe; None without a launcher.
 
     This decides who leads, and nothing else: the backend says whether it has joined a group.
+
+    Raises:
+        UsageError: The variables are wrong, or the launcher's ranks can't be led.
     """
     job = launched_job(environ)
-    if job is None or job.launcher not in _SETS_JOB:
+    if job is None or (job.launcher not in _SETS_JOB and job.world_size == 1):
         return None
+    if job.launcher not in _SETS_JOB:
+        remedy = _SRUN if job.launcher == "srun" else "Start them with torchrun or mpirun."
+        raise UsageError(f"{job}. disteval can't join them, and each would do all work. {remedy}")
     names = _SETS_JOB[job.launcher]
     name = ":".join(environ.get(name, "") for name in names)
     return OuterWorld(*job, job=name or _parent())

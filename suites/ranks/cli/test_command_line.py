@@ -284,3 +284,25 @@ def test_the_page_has_every_option_as_it_is() -> None:
     command = [sys.executable, str(ROOT / "tools" / "write_command_line.py"), "--check"]
     done = run_plainly(command, ROOT, 60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["eval", "check threads", "fit"])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"},
+        {"PMI_RANK": "five", "PMI_SIZE": "2"},
+        {"PMI_RANK": "5", "PMI_SIZE": "2"},
+        {"PMIX_RANK": "0"},
+        {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"},
+    ],
+    ids=str,
+)
+def test_a_launcher_that_can_not_be_joined_is_wrong_usage_in_a_sentence(
+    command: str, variables: dict[str, str]
+) -> None:
+    done = CliRunner().invoke(main, command.split(), env=variables)
+    assert done.exit_code == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"disteval {command.split()[0]}: ")
+    assert next(iter(variables)) in line or "srun started 3 processes" in line
