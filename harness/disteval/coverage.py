@@ -35,40 +35,6 @@ class Certificate(NamedTuple):
     mixed: int
 
 
-class Coverage:
-    """A record of the samples that one rank counts.
-
-    Args:
-        size: The number of samples in the data set.
-        backend: The backend that joins the ranks.
-    """
-
-    def __init__(self, size: int, backend: BaseDistBackend) -> None:
-        self._size = size
-        self._backend = backend
-        self._counted: list[npt.NDArray[np.int64]] = []
-
-    def count(self, ids: npt.NDArray[np.int64]) -> None:
-        """Count samples, by their indices in the data set."""
-        self._counted.append(np.array(ids, dtype=np.int64))
-
-    def certificate(self) -> Certificate:
-        """Return this rank's part of the proof."""
-        return certify(self._ids())
-
-    def check(self, certificates: Sequence[Certificate]) -> None:
-        """Compare all ranks' certificates with the data set; every rank must call it.
-
-        Raises:
-            CoverageError: On every rank, when a sample was missed or counted more than once. Only
-                then the ids are gathered, to name the samples.
-        """
-        check_once(certificates, self._ids(), self._size, self._backend)
-
-    def _ids(self) -> npt.NDArray[np.int64]:
-        return np.concatenate([np.zeros(0, np.int64), *self._counted])
-
-
 def certify(ids: npt.NDArray[np.int64]) -> Certificate:
     """Return the certificate of a rank that counted the samples with these ids."""
     return Certificate(len(ids), _mixed_sum(ids))

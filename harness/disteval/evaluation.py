@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, Coverage
+from disteval.coverage import Certificate, certify, check_once
 from disteval.data.base import ArrayDataset, check_samples
 from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
@@ -109,16 +109,18 @@ def evaluate(
         share = shard(len(dataset), backend.world_size, backend.rank)
     plan = _samples(share, len(dataset))
     group.reset()
-    coverage = Coverage(len(dataset), backend)
+    counted: list[npt.NDArray[np.int64]] = []
     _check_agreement(backend, (len(dataset), batch_size, mode, pad, list(metrics)))
 
     begin = time.perf_counter()
     with _reporting(progress, backend.rank, len(plan.indices)) as report:
-        _run_shard(predict, dataset, group, coverage, plan, batch_size, report)
-    note = (*coverage.certificate(), len(plan.indices))
+        _run_shard(predict, dataset, group, counted, plan, batch_size, report)
+    ids = np.concatenate([np.zeros(0, np.int64), *counted])
+    note = (*certify(ids), len(plan.indices))
     results, notes = group.compute_with_note(note=note)
     seconds = time.perf_counter() - begin
-    coverage.check([Certificate(*certificate) for *certificate, _ in notes])
+    certificates = [Certificate(*certificate) for *certificate, _ in notes]
+    check_once(certificates, ids, len(dataset), backend)
     return Evaluation(
         metrics=results,
         size=len(dataset),
@@ -134,7 +136,7 @@ def _run_shard(
     predict: Predict,
     dataset: ArrayDataset,
     metrics: MetricGroup,
-    coverage: Coverage,
+    ids: list[npt.NDArray[np.int64]],
     plan: Shard,
     batch_size: int,
     report: Progress,
@@ -150,7 +152,7 @@ def _run_shard(
         counted = len(indices) - int(plan.is_padding[start : start + batch_size].sum())
         if counted:
             metrics.add(scores[:counted], dataset.labels[indices[:counted]])
-            coverage.count(indices[:counted])
+            ids.append(indices[:counted])
         report(start + len(indices), total)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import CoverageError, ShardPlan, UsageError, evaluate
-from disteval.coverage import Coverage
+from disteval.coverage import certify, check_once
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -90,9 +90,8 @@ def test_the_certificate_holds_for_each_sample_once_alone(ids: list[int], world:
     size = 12
 
     def rank(backend: ThreadsDist) -> Any:
-        coverage = Coverage(size, backend)
-        coverage.count(np.array(ids[backend.rank :: world], dtype=np.int64))
-        coverage.check(backend.all_gather_object(coverage.certificate()))
+        mine = np.array(ids[backend.rank :: world], dtype=np.int64)
+        check_once(backend.all_gather_object(certify(mine)), mine, size, backend)
 
     for outcome in run_ranks(world, rank):
         assert (outcome is None) == (sorted(ids) == list(range(size)))
@@ -100,9 +99,8 @@ def test_the_certificate_holds_for_each_sample_once_alone(ids: list[int], world:
 
 def test_ids_outside_of_the_data_set_are_named() -> None:
     def rank(backend: ThreadsDist) -> Any:
-        coverage = Coverage(3, backend)
-        coverage.count(np.array([0, 1, 7]))
-        coverage.check(backend.all_gather_object(coverage.certificate()))
+        ids = np.array([0, 1, 7])
+        check_once(backend.all_gather_object(certify(ids)), ids, 3, backend)
 
     (outcome,) = run_ranks(1, rank)
     assert isinstance(outcome, CoverageError)
