@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -132,16 +131,11 @@ def share_buffers(model: Any, backend: BaseDistBackend) -> None:
     buffers: dict[str, torch.Tensor] = dict(inner(model).named_buffers())
     if backend.world_size == 1 or not buffers:
         return
-    sent = {}
-    if backend.rank == 0:
-        # Buffers are sent as bytes, because NumPy lacks some of torch's dtypes.
-        flat = {name: each.detach().cpu().reshape(-1) for name, each in buffers.items()}
-        sent = {name: each.view(torch.uint8).numpy() for name, each in flat.items()}
-    received = backend.broadcast_object(sent, src=0)
+    sent = {name: each.detach().cpu() for name, each in buffers.items()}
+    received = backend.broadcast_object(sent if backend.rank == 0 else None, src=0)
     with torch.no_grad():
         for name, buffer in buffers.items():
-            values = torch.from_numpy(np.array(received[name])).view(buffer.dtype)
-            buffer.copy_(values.reshape(buffer.shape))
+            buffer.copy_(received[name])
 
 
 def fitting_backend(chosen: str | BaseDistBackend | None) -> BaseDistBackend:

@@ -29,7 +29,8 @@ def with_sampler(
     ``set_epoch``; a loader that does not shuffle keeps its order. The ranks get equally many
     samples, so up to ``world_size - 1`` of them are drawn twice an epoch, or, with ``drop_last``,
     left out. For validation every sample is drawn once over all ranks, in the data set's order; the
-    loader's ``shuffle`` and ``drop_last`` are ignored, and a ``DistributedSampler`` is replaced.
+    loader's ``shuffle`` and ``drop_last`` are ignored, and a ``DistributedSampler`` is replaced. A
+    list of this rank's samples is accepted as a `ShardPlan` gives it.
 
     Another sampler, batch sampler or iterable data set stays as it is for training on one rank, or
     if its ``num_replicas`` and ``rank`` are those of this rank; otherwise it is refused.
@@ -49,12 +50,12 @@ def with_sampler(
         raise UsageError(f"a torch DataLoader is needed, not {type(loader).__name__}")
     chooser = _chooser(loader)
     replaced = [RandomSampler, SequentialSampler, *([] if training else [DistributedSampler])]
-    if isinstance(chooser, IterableDataset):
-        places = None
-    else:
+    places: list[int] = []
+    if not training and not isinstance(chooser, IterableDataset):
         places = ShardPlan(len(loader.dataset), world_size, rank).indices.tolist()
-    listed = isinstance(chooser, (list, np.ndarray)) and list(chooser) == places and not training
-    if not listed and (type(chooser) not in replaced or _draws_otherwise(chooser)):
+        if isinstance(chooser, (list, np.ndarray)) and list(chooser) == places:
+            replaced.append(type(chooser))
+    if type(chooser) not in replaced or _draws_otherwise(chooser):
         own = getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None)
         stays = training or isinstance(chooser, IterableDataset)
         if stays and (world_size == 1 or own == (rank, world_size)):
