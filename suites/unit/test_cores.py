@@ -33,9 +33,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("name", "figure", "most", "reason"),
     [
-        ("available_cores", 2, 32, "it has 2 cores, of which each can start 16;"),
-        ("_free_mib", 1500, 10, "it has 1500 MiB of free memory, of which each takes about 150;"),
-        ("_most_processes", 80, 10, "it has a limit of 80 processes and threads, of which each"),
+        ("available_cores", 2, 32, "it has 2 core(s), for 16 ranks each;"),
+        ("_free_mib", 1500, 10, "it has 1500 MiB of free memory, for 150 MiB a rank;"),
+        ("_most_processes", 80, 10, "it has a limit of 80 processes and threads, for 8 a rank;"),
     ],
 )
 def test_what_is_scarce_is_named_with_its_figure(
@@ -74,7 +74,7 @@ def test_a_command_starts_no_more_ranks_than_there_is_room_for_unless_forced(
     asked = [*command, "--world-size", "1000"]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 2
-    assert "1000 ranks are too many for this machine: it has 2 cores" in done.output
+    assert "1000 ranks are too many for this machine: it has 2 core(s)" in done.output
     assert started == []
     CliRunner().invoke(main, [*asked, "--force"])
     assert started

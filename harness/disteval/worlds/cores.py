@@ -53,22 +53,19 @@ def check_room(ranks: int) -> None:
         UsageError: Says how many there is room for, and why.
     """
     cores, free, processes = available_cores(), _free_mib(), _most_processes()
-    room = {
-        f"{cores} core{'s' * (cores != 1)}, of which each can start {_RANKS_PER_CORE}": (
-            cores * _RANKS_PER_CORE
+    most, scarce = min(
+        (cores * _RANKS_PER_CORE, f"{cores} core(s), for {_RANKS_PER_CORE} ranks each"),
+        (free // _MIB_PER_RANK, f"{free} MiB of free memory, for {_MIB_PER_RANK} MiB a rank"),
+        (
+            processes // _THREADS_PER_RANK,
+            f"a limit of {processes} processes and threads, for {_THREADS_PER_RANK} a rank",
         ),
-        f"{free} MiB of free memory, of which each takes about {_MIB_PER_RANK}": (
-            free // _MIB_PER_RANK
-        ),
-        f"a limit of {processes} processes and threads, of which each has about "
-        f"{_THREADS_PER_RANK}": processes // _THREADS_PER_RANK,
-    }
-    scarce = min(room, key=lambda what: room[what])
-    most = max(1, room[scarce])
-    if ranks > most:
+    )
+    if ranks > max(1, most):
         raise UsageError(
-            f"{ranks} ranks are too many for this machine: it has {scarce}; use up to {most}, or "
-            f"--force to start them all the same, with a --timeout that is long enough"
+            f"{ranks} ranks are too many for this machine: it has {scarce}; use up to "
+            f"{max(1, most)}, or --force to start them all the same, with a --timeout that is long "
+            f"enough"
         )
 
 

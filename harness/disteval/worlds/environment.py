@@ -8,12 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from disteval.errors import UsageError, WorldError
-from disteval.launched import launched_job
+from disteval.errors import UsageError
+from disteval.launched import Job, launched_job
 
 _VARIABLES = (
     "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
@@ -34,23 +32,8 @@ _SRUN = (
 )
 
 
-@dataclass(frozen=True)
-class OuterWorld:
-    """The worker group that an outer launcher put this process in.
-
-    Attributes:
-        launcher: ``mpirun``, ``torchrun`` or ``horovodrun``.
-        rank: The rank of this process, as the launcher counts.
-        world_size: The number of processes that the launcher started.
-        ranks_on_host: The number of these processes on this host.
-        job: A text that all ranks of the job have and no other job's.
-    """
-
-    launcher: str
-    rank: int
-    world_size: int
-    ranks_on_host: int
-    job: str
+class OuterWorld(Job):
+    """The worker group that ``mpirun``, ``torchrun`` or ``horovodrun`` put this process in."""
 
     def control_directory(self) -> Path:
         """Return where the job's ranks, all of one host, find their leader.
@@ -59,26 +42,12 @@ class OuterWorld:
         folder for temporary files.
         """
         parent = Path(os.environ.get("DISTEVAL_CONTROL_DIR", tempfile.gettempdir()))
-        digest = hashlib.sha256(f"{self.launcher} {self.job}".encode()).hexdigest()[:16]
+        job = ":".join(os.environ.get(name, "") for name in _SETS_JOB[self.launcher]) or _parent()
+        digest = hashlib.sha256(f"{self.launcher} {job}".encode()).hexdigest()[:16]
         return parent / f"disteval-{os.getuid()}-{digest}"
 
-    def create_control_directory(self) -> Path:
-        """Create the control directory, private to this user; the leader calls this once.
 
-        Raises:
-            WorldError: The directory exists, so another leader may be using it.
-        """
-        path = self.control_directory()
-        try:
-            path.mkdir(mode=0o700)
-        except FileExistsError:
-            raise WorldError(
-                f"{path} exists already; remove it if no other world of this job is running"
-            ) from None
-        return path
-
-
-def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | None:
+def detect_outer_world() -> OuterWorld | None:
     """Return the worker group that a launcher's variables describe; None without a launcher.
 
     This decides who leads, and nothing else: the backend says whether it has joined a group.
@@ -86,15 +55,13 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
     Raises:
         UsageError: The variables are wrong, or the launcher's ranks can't be led.
     """
-    job = launched_job(environ)
+    job = launched_job()
     if job is None or (job.launcher not in _SETS_JOB and job.world_size == 1):
         return None
     if job.launcher not in _SETS_JOB:
         remedy = _SRUN if job.launcher == "srun" else "Start them with torchrun or mpirun."
         raise UsageError(f"{job}. disteval can't join them, and each would do all work. {remedy}")
-    names = _SETS_JOB[job.launcher]
-    name = ":".join(environ.get(name, "") for name in names)
-    return OuterWorld(*job, job=name or _parent())
+    return OuterWorld(*job)
 
 
 def outside_environment() -> dict[str, str]:

@@ -40,7 +40,8 @@ class WorkerGroup:
         self.world_size = world_size
         self.timeout = timeout
         self._launcher = launcher
-        self._open = True
+        self.is_open = True
+        self.attached, self.own_processes = launcher.attached, launcher.own_processes
         self._channel = Channel(world_size)
         with interrupted_later():
             self._directory = launcher.directory()
@@ -80,21 +81,6 @@ class WorkerGroup:
     def _start_seconds(self) -> float:
         return max(self.timeout, START_SECONDS)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the ranks are there and in step."""
-        return self._open
-
-    @property
-    def attached(self) -> bool:
-        """Whether somebody else started the ranks, so that others can't be started for them."""
-        return self._launcher.attached
-
-    @property
-    def own_processes(self) -> bool:
-        """Whether each rank is a process of its own that may be ended."""
-        return self._launcher.own_processes
-
     def _order(
         self,
         what: str,
@@ -122,7 +108,7 @@ class WorkerGroup:
 
     def _pack(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Order]:
         """Pickle all orders before any is sent: an argument that fails leaves the ranks in step."""
-        if not self._open:
+        if not self.is_open:
             raise WorldError("this world is closed, so its ranks take no orders; start another")
         if args and len(args) != self.world_size:
             count = f"{len(args)} argument{'s were' if len(args) > 1 else ' was'} given"
@@ -174,15 +160,15 @@ class WorkerGroup:
         Args:
             exit_code: The status with which ranks of an outer launcher end.
         """
-        if self._open:
+        if self.is_open:
             self._channel.dismiss(exit_code)
             self._launcher.wait(_LEAVE_SECONDS)
-        if self._open or not self.attached:
+        if self.is_open or not self.attached:
             self.terminate()
 
     def _abandon(self) -> None:
         """End ranks that are no longer in step."""
-        self._open = False
+        self.is_open = False
         # Ranks of somebody's mpirun are left alone until the leader ends: if they ended first,
         # mpirun would end the leader before it has said why. The leader then ends without exit
         # handlers, so the control directory is removed now.
@@ -193,12 +179,12 @@ class WorkerGroup:
 
     def terminate(self) -> None:
         """End every process that was started here at once, and remove the control directory."""
-        self._open = False
+        self.is_open = False
         self._end()
 
     def _close_after(self, error: BaseException) -> None:
         # Ranks that replied can leave in order; after Ctrl-C above all, nobody waits for that.
-        if self.attached or (isinstance(error, Exception) and self._open):
+        if self.attached or (isinstance(error, Exception) and self.is_open):
             self.close(exit_code_of(error))
         else:
             self.terminate()

@@ -47,7 +47,9 @@ class World(WorkerGroup):
 
     Attributes:
         world_size: The number of ranks.
-        timeout: See above.
+        is_open: Whether the ranks are there and in step.
+        attached: Whether somebody else started the ranks, so that others can't be started for them.
+        own_processes: Whether each rank is a process of its own that may be ended.
 
     Raises:
         UsageError: ``world_size`` is below 1, or the backend can't do it; or the launcher can't

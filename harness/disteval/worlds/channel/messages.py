@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -26,8 +25,7 @@ MAX_NOTE_BYTES = 1 << 20
 _ENVELOPE_BYTES = 1 << 20  # left for the function or the traceback beside the value
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """The first message of a rank: its number, and the process and thread that it runs in."""
 
     rank: int
@@ -35,39 +33,34 @@ class Hello:
     thread: int
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """Call a function with the rank and its arguments; both are pickled with cloudpickle."""
 
     function: bytes
     arguments: bytes
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """The rank has done ``done`` of ``total`` samples of the present order."""
 
     done: int
     total: int
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """A value that the rank sends before its order is done; pickled with cloudpickle."""
 
     value: bytes
 
 
-@dataclass(frozen=True)
-class KeyValue:
+class KeyValue(NamedTuple):
     """The value of a key; None asks for the value that another rank has published or will."""
 
     key: str
     value: str | bytes | None = None
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """The result of an order: a value, or an exception with its traceback and message as text."""
 
     value: bytes | None
@@ -76,8 +69,7 @@ class Reply:
     message: str = ""
 
 
-@dataclass(frozen=True)
-class Dismissal:
+class Dismissal(NamedTuple):
     """No more orders follow: the rank leaves its group and ends with this exit status."""
 
     exit_code: int = 0

@@ -6,17 +6,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
+from disteval.errors import WorldError
 from disteval.worlds.environment import OuterWorld
 from disteval.worlds.launchers.threads import ThreadsLauncher
 from disteval.worlds.postmortem import exit_text
 
 
 class OuterLauncher(ThreadsLauncher):
-    """Starts no process: this process leads, and a thread of it is rank 0.
-
-    Args:
-        outer: The worker group that this process leads.
-    """
+    """Starts no process: this process leads, and a thread of it is rank 0."""
 
     name = "outer"
     attached: ClassVar[bool] = True
@@ -26,8 +23,19 @@ class OuterLauncher(ThreadsLauncher):
         self._outer = outer
 
     def directory(self) -> Path:
-        """Create the control directory where the other ranks look for it."""
-        return self._outer.create_control_directory()
+        """Create the control directory where the other ranks look for it.
+
+        Raises:
+            WorldError: The directory exists, so another leader may be using it.
+        """
+        path = self._outer.control_directory()
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            raise WorldError(
+                f"{path} exists already; remove it if no other world of this job is running"
+            ) from None
+        return path
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the thread of rank 0; the other ranks connect by themselves."""
