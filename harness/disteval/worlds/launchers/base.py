@@ -65,7 +65,7 @@ class Launcher(ABC):
     @property
     def on_this_host(self) -> bool:
         """Whether each rank is a process that is started on this host."""
-        return False
+        return self.own_processes
 
     def directory(self) -> Path:
         """Create the world's control directory, private to this user."""
@@ -172,11 +172,6 @@ class ProcessLauncher(Launcher):
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._log: Path | None = None
-
-    @property
-    def on_this_host(self) -> bool:
-        """See `Launcher.on_this_host`."""
-        return True
 
     @abstractmethod
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
