@@ -1,4 +1,4 @@
-"""The base of every metric: collect on each rank, count each sample once, agree on the result."""
+"""The base of every metric: collect on each rank, and compute over the samples of all ranks."""
 
 from __future__ import annotations
 

@@ -18,6 +18,9 @@ Rows = npt.NDArray[Any]
 Sums = npt.NDArray[Any]
 """Exact sums: an array of int64, or of Python integers (dtype object) where int64 is too small."""
 
+SumsOf = Callable[[Rows], Sums]
+"""Sums rows exactly, see `SummableMetric.sums_of`."""
+
 Bring = Callable[[], Rows]
 """Waits for rows that a device is computing, and returns them."""
 
@@ -28,12 +31,11 @@ _PENDING = 4
 class Column:
     """The rows of one rank's samples, and their sums so far.
 
-    Args:
-        sums_of: Sums rows exactly.
+    Methods that may have to sum rows take the function that does it. If the column kept it, the
+    metric and the column would refer to each other, and their memory would not be freed at once.
     """
 
-    def __init__(self, sums_of: Callable[[Rows], Sums]) -> None:
-        self._sums_of = sums_of
+    def __init__(self) -> None:
         self._chunks: list[Rows] = []
         self._length = 0
         self._sums: Sums | None = None
@@ -42,26 +44,27 @@ class Column:
     def __len__(self) -> int:
         return self._length + sum(length for length, _ in self._pending)
 
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: Rows, sums_of: SumsOf) -> None:
         """Add rows, after those that are pending."""
-        self._settle()
-        self._append(rows)
+        self._settle(sums_of)
+        self._append(rows, sums_of)
 
-    def append_later(self, length: int, bring: Bring) -> None:
+    def append_later(self, length: int, bring: Bring, sums_of: SumsOf) -> None:
         """Add ``length`` rows that ``bring`` returns; the oldest pending rows are brought first."""
-        self._settle(_PENDING - 1)
+        self._settle(sums_of, _PENDING - 1)
         self._pending.append((length, bring))
 
-    def sums(self, keep: int | npt.NDArray[np.bool_]) -> Sums | None:
+    def sums(self, keep: int | npt.NDArray[np.bool_], sums_of: SumsOf) -> Sums | None:
         """Sum the rows to keep, or subtract the sums of the others if these are fewer.
 
         Args:
             keep: The number of rows to keep from the beginning, or whether to keep each row.
+            sums_of: Sums rows exactly.
 
         Returns:
             The sums; None if no row is kept.
         """
-        self._settle()
+        self._settle(sums_of)
         kept: Any = keep if isinstance(keep, np.ndarray) else slice(keep)
         dropped: Any = ~keep if isinstance(keep, np.ndarray) else slice(keep, None)
         count = int(np.count_nonzero(keep)) if isinstance(keep, np.ndarray) else keep
@@ -70,17 +73,18 @@ class Column:
         if count == self._length:
             return self._sums
         if count > self._length // 2:
-            return self._sums - self._sums_of(self._all()[dropped])
-        return self._sums_of(self._all()[kept])
+            return self._sums - sums_of(self._all()[dropped])
+        return sums_of(self._all()[kept])
 
     def digests(self, lengths: Numbers, samples: Numbers) -> npt.NDArray[np.uint64]:
         """Return a hash of the rows of some samples, the same for equal numbers.
+
+        No rows may be pending, as after `sums`.
 
         Args:
             lengths: The number of rows of each sample.
             samples: The positions of the samples.
         """
-        self._settle()
         rows = self._all()
         if rows.dtype.kind == "f":
             rows = np.where(np.isnan(rows), np.nan, rows) + 0.0  # one NaN and one zero
@@ -89,16 +93,16 @@ class Column:
         hashes = [blake2b(pickle.dumps(each), digest_size=8).digest() for each in found]
         return np.frombuffer(b"".join(hashes), dtype=np.uint64)
 
-    def _settle(self, most: int = 0) -> None:
+    def _settle(self, sums_of: SumsOf, most: int = 0) -> None:
         """Bring pending rows until no more than ``most`` batches are pending."""
         while len(self._pending) > most:
-            self._append(self._pending[0][1]())
+            self._append(self._pending[0][1](), sums_of)
             # Not before: rows that can't be had must fail again, instead of being forgotten.
             self._pending.popleft()
 
-    def _append(self, rows: Rows) -> None:
+    def _append(self, rows: Rows, sums_of: SumsOf) -> None:
         if len(rows):
-            sums = self._sums_of(rows)
+            sums = sums_of(rows)
             self._chunks.append(rows)
             self._length += len(rows)
             self._sums = sums if self._sums is None else self._sums + sums

@@ -61,7 +61,7 @@ class SummableMetric(BaseMetric):
     def _append(self, column: Rows, ids: Any = None) -> None:
         """Add one row for each sample, and the ids that `add` was given."""
         checked = self._ids.check(ids, len(column), len(self._results))
-        self._results.append(column)
+        self._results.append(column, self.sums_of)
         self._ids.add(checked)
 
     def _append_later(self, length: int, bring: Bring, ids: Any = None) -> None:
@@ -73,11 +73,11 @@ class SummableMetric(BaseMetric):
             ids: The ids that `add` was given.
         """
         checked = self._ids.check(ids, length, len(self._results))
-        self._results.append_later(length, bring)
+        self._results.append_later(length, bring, self.sums_of)
         self._ids.add(checked)
 
     def _fresh(self) -> Any:
-        return Column(self.sums_of)
+        return Column()
 
 
 _FEW = 16
@@ -175,11 +175,11 @@ def _offer(metric: SummableMetric, keep: _Keep, rank: int) -> _Offer:
     try:
         if isinstance(keep, Once):
             rows = np.repeat(keep.kept(rank), ids.all_rows())
+            sums = _sendable(column.sums(rows, metric.sums_of))
             digests = column.digests(ids.all_rows(), keep.repeated(rank))
-            sums = _sendable(column.sums(rows))
             return _Offer(length, int(np.count_nonzero(rows)), sums, digests=digests)
-        sums = _sendable(column.sums(keep))
-        whole = _sendable(column.sums(length)) if keep < length else None
+        sums = _sendable(column.sums(keep, metric.sums_of))
+        whole = _sendable(column.sums(length, metric.sums_of)) if keep < length else None
     except Exception as error:  # the other ranks wait in the collective
         return _Offer(length, failure=describe_error(error))
     return _Offer(length, keep, sums, whole, certificate=ids.certificate())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import permutations
 from typing import Any, Literal
 
@@ -237,3 +239,15 @@ def test_rows_that_come_late_keep_their_place(
     size = data.draw(st.integers(0, count))
     if size:
         assert mixed.compute(size) == plain.compute(size)
+
+
+def test_rows_are_freed_with_their_metric() -> None:
+    metric = Total(dist_backend="non_dist")
+    metric.add(np.zeros(1000))
+    there = weakref.ref(metric)
+    gc.disable()
+    try:
+        del metric
+        assert there() is None, "the rows wait for the garbage collector"
+    finally:
+        gc.enable()
