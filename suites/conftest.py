@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from disteval.conformance.forked import ForkServers
+from disteval.data import load_cifar10
+from disteval.metrics import Accuracy
+from disteval.models import default_weights
 from disteval.worlds import detect_outer_world
 
 from suites import marks, requirements
@@ -56,6 +59,18 @@ def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cifar10")
     write_small_cifar10(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_accuracy(small_cifar10: Path) -> dict[str, float]:
+    """The accuracy that the default model has on `small_cifar10`, found in one process."""
+    requirements.framework("torch")
+    from disteval.models.resnet18_torch import make_predict
+
+    dataset = load_cifar10(small_cifar10)
+    accuracy = Accuracy(topk=(1, 3))
+    accuracy.add(make_predict(default_weights())(dataset.images), dataset.labels)
+    return accuracy.compute(size=len(dataset))
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@ from suites.processes import processes_below, wait_for
 # Read when Ray is imported, here and in what is started: nobody without the token gets in.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+# Ray's workers would give way to every other process, such as another session of tests.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 _BURY_SECONDS = 20.0
 

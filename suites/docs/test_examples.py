@@ -9,12 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from disteval.data import load_cifar10
-from disteval.metrics import Accuracy
-from disteval.models import default_weights
 from disteval.worlds.launchers import MpirunLauncher
 
-from suites.requirements import backend_class, framework
+from suites.requirements import backend_class
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -23,18 +20,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def clone() -> None:
     if not EXAMPLES.is_dir():
         pytest.skip("the examples are not part of an installed package; run this from a clone")
-
-
-@pytest.fixture(scope="module")
-def expected(small_cifar10: Path) -> dict[str, float]:
-    """The accuracy that one process of the library finds."""
-    framework("torch")
-    from disteval.models.resnet18_torch import make_predict
-
-    dataset = load_cifar10(small_cifar10)
-    accuracy = Accuracy(topk=(1, 3))
-    accuracy.add(make_predict(default_weights())(dataset.images), dataset.labels)
-    return accuracy.compute(size=len(dataset))
 
 
 def accuracy(data: Path, *command: str) -> dict[str, float]:
@@ -53,20 +38,20 @@ def accuracy(data: Path, *command: str) -> dict[str, float]:
     return found
 
 
-def test_single(expected: dict[str, float], small_cifar10: Path) -> None:
-    assert expected["top1"] > 0.7
+def test_single(small_accuracy: dict[str, float], small_cifar10: Path) -> None:
+    assert small_accuracy["top1"] > 0.7
     script = str(EXAMPLES / "cifar10_eval_single.py")
-    assert accuracy(small_cifar10, sys.executable, script) == expected
+    assert accuracy(small_cifar10, sys.executable, script) == small_accuracy
 
 
-def test_torch_dist(expected: dict[str, float], small_cifar10: Path) -> None:
+def test_torch_dist(small_accuracy: dict[str, float], small_cifar10: Path) -> None:
     backend_class("torch_cpu")
     script = str(EXAMPLES / "cifar10_eval_torch_dist.py")
-    assert accuracy(small_cifar10, sys.executable, script) == expected
+    assert accuracy(small_cifar10, sys.executable, script) == small_accuracy
 
 
-def test_mpi4py(expected: dict[str, float], small_cifar10: Path, tmp_path: Path) -> None:
+def test_mpi4py(small_accuracy: dict[str, float], small_cifar10: Path, tmp_path: Path) -> None:
     backend_class("mpi4py")
     mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
     script = str(EXAMPLES / "cifar10_eval_mpi4py.py")
-    assert accuracy(small_cifar10, *mpirun, sys.executable, script) == expected
+    assert accuracy(small_cifar10, *mpirun, sys.executable, script) == small_accuracy

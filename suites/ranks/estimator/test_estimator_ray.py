@@ -57,9 +57,10 @@ def fit(config: dict[str, Any], end: Path, **options: Any) -> list[dict[str, Any
 
 
 def test_ray_trains_as_local_processes_do_and_replaces_a_killed_worker(
-    undisturbed: Any, tmp_path: Path
+    cluster: Any, undisturbed: Any, tmp_path: Path
 ) -> None:
-    records = fit(config_of(tmp_path, STAGE), tmp_path / "end.pt", max_failures=1)
+    room = {"address": cluster[0].address}
+    records = fit(config_of(tmp_path, STAGE), tmp_path / "end.pt", max_failures=1, **room)
     assert (tmp_path / "once").exists()
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
     tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])

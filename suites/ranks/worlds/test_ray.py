@@ -30,7 +30,6 @@ from suites.requirements import backend_class, framework
 SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
 DISTEVAL = [sys.executable, "-m", "disteval.cli"]
-CORRECT = {"top1": 7960, "top3": 9336}  # of the embedded pictures, on any number of ranks
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +74,6 @@ def hang_1(backend: Any, rank: int) -> Any:
     return backend.all_gather_object(rank)
 
 
-def freeze_1(backend: Any, rank: int) -> Any:
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return backend.all_gather_object(rank)
-
-
 def raise_on_1(backend: Any, rank: int) -> Any:
     if rank == 1:
         raise LookupError("rank 1's own mistake")
@@ -97,10 +90,9 @@ def test_ranks_are_actors_that_gather(ray: Any) -> None:
     assert left_over([found["pid"] for found in told]) == []
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_each_rank_gets_the_computing_threads_that_were_asked_for(ray: Any, threads: int) -> None:
-    with World(SOCKETS, 2, launcher="ray", threads=threads) as world:
-        assert [found["threads"] for found in world.run(describe)] == [str(threads)] * 2
+def test_each_rank_gets_the_computing_threads_that_were_asked_for(ray: Any) -> None:
+    with World(SOCKETS, 2, launcher="ray", threads=3) as world:
+        assert [found["threads"] for found in world.run(describe)] == ["3"] * 2
 
 
 def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
@@ -118,15 +110,14 @@ def test_a_killed_rank_is_named(ray: Any) -> None:
     assert left_over(pids) == []
 
 
-@pytest.mark.parametrize("crime", [hang_1, freeze_1])
-def test_a_hung_rank_is_named_with_its_stack_and_terminated(ray: Any, crime: Any) -> None:
+def test_a_hung_rank_is_named_with_its_stack_and_terminated(ray: Any) -> None:
     with World(SOCKETS, 2, launcher="ray") as world:
         pids = [found["pid"] for found in world.run(describe)]
         with pytest.raises(WorldError) as caught:
-            world.run(crime, 0, 1, timeout=SHORT)
+            world.run(hang_1, 0, 1, timeout=SHORT)
     report = str(caught.value)
     assert "rank 0: waits in all_gather_object #1" in report
-    assert ("in hang_1" if crime is hang_1 else "rank 1: is stopped (SIGSTOP)") in report
+    assert "in hang_1" in report
     assert left_over(pids) == []
 
 
@@ -290,8 +281,15 @@ def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) 
     assert done.stdout.splitlines()[-1] == "True there"
 
 
-def test_a_backend_is_checked_with_a_world_lost_beside_the_first(tmp_path: Path) -> None:
-    framework("ray")
+@pytest.fixture
+def joinable(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands join the Ray that runs here, instead of starting another."""
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+
+
+def test_a_backend_is_checked_with_a_world_lost_beside_the_first(
+    joinable: None, tmp_path: Path
+) -> None:
     options = ["--launcher=ray", "--world-size=2", "--rules=1.1,7.2", "--json=report.json"]
     done = run_plainly([*DISTEVAL, "check", SOCKETS, *options], tmp_path, 120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -300,11 +298,12 @@ def test_a_backend_is_checked_with_a_world_lost_beside_the_first(tmp_path: Path)
     assert report["launcher"] == "ray"
 
 
-def test_eval_finds_on_ray_what_it_finds_elsewhere(tmp_path: Path) -> None:
-    framework("ray")
+def test_eval_finds_on_ray_what_it_finds_elsewhere(
+    joinable: None, small_cifar10: Path, small_accuracy: dict[str, float], tmp_path: Path
+) -> None:
     backend_class("torch_cpu")
-    options = ["--launcher=ray", "--world-size=2", "--json=report.json"]
+    options = ["--launcher=ray", "--world-size=2", f"--data={small_cifar10}", "--json=report.json"]
     done = run_plainly([*DISTEVAL, "eval", *options], tmp_path, 180)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert (report["evaluated"], report["correct"]) == (10_000, CORRECT)
+    assert (report["evaluated"], report["accuracy"]) == (301, small_accuracy)
