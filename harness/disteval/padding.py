@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
+from disteval.extras import needs
 
 Array = Any
 Tree = Any
@@ -22,8 +24,8 @@ Tree = Any
 
 def pad_shard_unpad(
     fn: Callable[..., Tree],
-    static_argnums: Sequence[int] = (0,),
-    static_argnames: Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (0,),
+    static_argnames: str | Sequence[str] = (),
     static_return: bool = False,
     *,
     mask: str | None = None,
@@ -40,7 +42,7 @@ def pad_shard_unpad(
     Args:
         fn: A function such as ``jax.pmap(…)``, whose arrays have the shape (d, rows on a device,
             …). With ``sharding``, one such as ``jax.jit(…)``: (d x rows on a device, …).
-        static_argnums: Positions of arguments that are passed on unchanged.
+        static_argnums: Positions of arguments that are passed on unchanged; by default the first.
         static_argnames: Names of keyword arguments that are passed on unchanged.
         static_return: Whether the results of ``fn`` have no batch axis and are returned unchanged.
         mask: The name of a keyword argument with which ``fn`` gets a bool array, true for rows that
@@ -51,14 +53,24 @@ def pad_shard_unpad(
             The mesh may span several processes, each of which passes its own batch.
 
     Raises:
-        UsageError: On a call: an array has no leading axis or one of another length, there is no
-            array, or an argument has the mask's name.
+        UsageError: ``fn`` is not a function. On a call: an array has no leading axis or one of
+            another length, there is no array, or an argument has the mask's name.
+        LibraryMissingError: On a call: JAX is not installed.
     """
+    if not callable(fn):
+        raise UsageError(f"fn must be a function of sharded batches, not {fn!r}")
+    if isinstance(static_argnums, int):
+        static_argnums = (static_argnums,)
+    if isinstance(static_argnames, str):
+        static_argnames = (static_argnames,)
 
     @wraps(fn)
     def call(*args: Tree, min_device_batch: int | None = None, **kwargs: Tree) -> Tree:
-        import jax
+        with needs("pad_shard_unpad", "jax"):
+            import jax
 
+        if min_device_batch is not None:
+            check_count("min_device_batch", min_device_batch)
         if mask in kwargs:
             raise UsageError(
                 f"the call has an argument {mask!r}, which the mask of real rows would replace; "
@@ -97,8 +109,12 @@ def with_infinite_padding(
         UsageError: There is neither a batch nor ``like``, or a batch has the key ``mask`` already.
             A dataset's iterator raises TensorFlow's ``FailedPreconditionError`` for the first.
     """
+    if like is not None:
+        _rows(like, "like")
     if hasattr(batches, "element_spec"):
         return _dataset_with_infinite_padding(batches, mask, like)
+    if not isinstance(batches, Iterable):
+        raise UsageError(f"batches must be an iterable of dicts of arrays, not {batches!r}")
     return _infinite(batches, mask, like)
 
 
@@ -117,9 +133,17 @@ def in_step(
         dist_backend: The backend that joins the ranks, or its name; None stands for the default,
             see `disteval.get_dist_backend`.
         mask: The key of the mask.
+
+    Raises:
+        UsageError: A batch has no mask.
     """
     backend = joining_backend(dist_backend)
     for batch in batches:
+        if not isinstance(batch, Mapping) or mask not in batch:
+            raise UsageError(
+                f"a batch has no mask {mask!r}; give in_step the batches of with_infinite_padding, "
+                f"with the same name for the mask"
+            )
         if not any(backend.all_gather_object(bool(np.any(batch[mask])))):
             return
         yield batch
@@ -205,7 +229,10 @@ def _batch_size(arguments: dict[str, Tree]) -> int:
             )
         sizes[name] = np.shape(leaf)[0]
     if not sizes:
-        raise UsageError("there is no array to shard; all arguments are static")
+        raise UsageError(
+            "there is no array to shard; all arguments are static, as the first is by default: "
+            "pass static_argnums=() if it is a batch"
+        )
     first = next(iter(sizes))
     for name, size in sizes.items():
         if size == 0:
@@ -223,7 +250,7 @@ def _infinite(
 ) -> Iterator[Mapping[str, Array]]:
     batch = like
     for batch in batches:
-        rows = {len(array) for array in batch.values()}
+        rows = _rows(batch, "a batch")
         if mask in batch or len(rows) != 1:
             raise UsageError(
                 f"a batch with the keys {', '.join(batch)} and leading axes {sorted(rows)} can't "
@@ -239,6 +266,16 @@ def _infinite(
     padding[mask] = np.zeros(len(next(iter(example.values()))), dtype=bool)
     while True:
         yield padding
+
+
+def _rows(batch: Mapping[str, Array], name: str) -> set[int]:
+    """Return the lengths of the leading axes of a batch's arrays."""
+    if not isinstance(batch, Mapping) or not all(map(np.ndim, batch.values())):
+        raise UsageError(
+            f"{name} must be a dict of arrays whose leading axis is that of the batch, such as "
+            f"{{'image': …, 'label': …}}, not {type(batch).__name__}: {batch!r:.200}"
+        )
+    return {len(array) for array in batch.values()}
 
 
 def _dataset_with_infinite_padding(

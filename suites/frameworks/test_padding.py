@@ -201,3 +201,9 @@ def test_a_dataset_of_tensorflow(fixed: bool) -> None:
     else:  # and without them it says so, instead of having no padding
         with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 1 elem"):
             next(with_infinite_padding(dataset.take(0)).as_numpy_iterator())
+
+
+def test_one_static_argument_needs_no_list(jax: Any) -> None:
+    batch = rows(jax, 3, "float32")
+    fn = pad_shard_unpad(lambda factor, x, *, train, trained: x * factor, 0, "trained")
+    same(fn(2.0, batch, train=batch, trained=3), 2 * batch)
