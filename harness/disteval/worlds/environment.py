@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from disteval.errors import UsageError
@@ -47,7 +48,7 @@ class OuterWorld(Job):
         return parent / f"disteval-{os.getuid()}-{digest}"
 
 
-def detect_outer_world() -> OuterWorld | None:
+def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | None:
     """Return the worker group that a launcher's variables describe; None without a launcher.
 
     This decides who leads, and nothing else: the backend says whether it has joined a group.
@@ -55,7 +56,7 @@ def detect_outer_world() -> OuterWorld | None:
     Raises:
         UsageError: The variables are wrong, or the launcher's ranks can't be led.
     """
-    job = launched_job()
+    job = launched_job(environ)
     if job is None or (job.launcher not in _SETS_JOB and job.world_size == 1):
         return None
     if job.launcher not in _SETS_JOB:
