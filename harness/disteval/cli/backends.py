@@ -52,13 +52,6 @@ def support_of(name: str) -> Support:
     )  # fmt: skip
 
 
-def markdown_row(support: Support) -> str:
-    """Return the backend's line of the table in docs/backends.md."""
-    library = f"`{support.library}`" if support.library else "none"
-    cannot = "<br>".join(f"`{name}`: {reason}" for name, reason in support.cannot) or "nothing"
-    return f"| `{support.name}` | {library} | {support.devices} | {support.launcher} | {cannot} |"
-
-
 @click.command("backends")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def backends_command(as_json: bool) -> None:

@@ -63,7 +63,9 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
     """End with a paragraph, or with a world's whole report where ranks did different things."""
     code, job = exit_code_of(error), _job()
     lost = isinstance(error, WorldError) and not error.in_step
-    if job is None or job.rank == 0 or code == 1:  # wrong usage is wrong on every rank
+    # Wrong usage is wrong on every rank of a host, but a file may be missing on another host.
+    told = job is not None and job.rank > 0 and job.ranks_on_host == job.world_size
+    if code == 1 or not told:
         common = error.common if isinstance(error, WorldError) else None
         print_error(ctx.invoked_subcommand, str(common or error), error)
     if job is not None and lost:

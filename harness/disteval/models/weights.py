@@ -175,9 +175,7 @@ def _checked(path: Path, found: Mapping[str, _Stored]) -> Weights:
                 f"weights file {path}: {name} holds {stored.dtype}, not a dense array of floats; "
                 f"store float16, bfloat16, float32 or float64"
             )
-        with np.errstate(
-            over="ignore"
-        ):  # numbers that float32 can't hold become infinite, see below
+        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, see below
             array = np.array(stored.floats(), dtype=np.float32, order="C")
         if not np.isfinite(array).all():
             raise WeightsError(

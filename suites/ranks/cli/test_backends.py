@@ -9,9 +9,16 @@ import pytest
 from click.testing import CliRunner
 from disteval import list_all_backends
 from disteval.cli import main
-from disteval.cli.backends import markdown_row, support_of
+from disteval.cli.backends import Support, support_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "backends.md"
+
+
+def markdown_row(support: Support) -> str:
+    """Return the backend's line of the table on the page."""
+    library = f"`{support.library}`" if support.library else "none"
+    cannot = "<br>".join(f"`{name}`: {reason}" for name, reason in support.cannot) or "nothing"
+    return f"| `{support.name}` | {library} | {support.devices} | {support.launcher} | {cannot} |"
 
 
 def test_every_backend_is_listed_with_its_reasons() -> None:

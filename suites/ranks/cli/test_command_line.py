@@ -196,6 +196,19 @@ def test_a_download_never_mixes_with_files_that_are_there(tmp_path: Path, comman
     assert "--download needs a folder to put CIFAR-10 in: add --data DIR" in done.stderr
 
 
+@pytest.mark.parametrize(("rank", "on_host", "lines"), [(0, 2, 1), (1, 2, 0), (1, 1, 1)])
+def test_wrong_usage_is_said_by_one_rank_of_a_host_at_least(
+    rank: int, on_host: int, lines: int
+) -> None:
+    started = {
+        "TORCHELASTIC_RUN_ID": "a", "RANK": str(rank), "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(on_host),
+    }  # fmt: skip
+    done = CliRunner(env=started).invoke(main, ["eval", "--json=/none/r.json"])
+    assert done.exit_code == 2
+    assert done.stderr.count("--json /none/r.json: the folder /none does not exist") == lines
+
+
 def _folder_and_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "there").mkdir()
     (place / "file").write_text("mine")
