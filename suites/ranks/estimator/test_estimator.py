@@ -217,6 +217,9 @@ def test_a_batch_processor_trains_on_several_workers_as_on_one() -> None:
         config = {"batch_size": 12 // world_size}
         with Estimator(processing, config, "local", world_size, progress=False) as estimator:
             records = estimator.fit([tiny.training], [("train", 1)], max_epochs=3)
+            with pytest.raises(UsageError, match=r"batches of Scorer have no scores.* accuracy"):
+                estimator.evaluate(tiny.validation, {"accuracy": Accuracy()})
+            assert "accuracy" not in estimator.evaluate(tiny.validation)
         losses.append([record["loss"] for record in records])
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
