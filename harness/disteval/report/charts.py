@@ -30,21 +30,6 @@ class Benchmark:
     curves: list[Curve]
     charts: list[Chart]
 
-    @property
-    def measured(self) -> list[Curve]:
-        """The curves that have a value."""
-        return [curve for curve in self.curves if curve.measured]
-
-    @property
-    def skipped(self) -> list[Curve]:
-        """The curves that were skipped because they can't run there."""
-        return [curve for curve in self.curves if curve.skipped]
-
-    @property
-    def failed(self) -> list[Curve]:
-        """The curves that could run, and never gave a value."""
-        return [c for c in self.curves if not (c.measured or c.skipped)]
-
 
 def make_benchmarks(curves: Iterable[Curve]) -> list[Benchmark]:
     """Make charts of the curves of `disteval.report.history.read_history`."""

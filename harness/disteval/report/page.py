@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Sequence
 from importlib import metadata, resources
 from pathlib import Path
@@ -14,7 +15,7 @@ from disteval.extras import DISTRIBUTION, needs
 from disteval.report import model
 from disteval.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
 from disteval.report.files import write_file
-from disteval.report.svg import Chart, draw
+from disteval.report.svg import draw
 from disteval.report.text import visible
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
     )
     columns = model.make_columns(checks)
     rows = model.make_rows(columns)
+    number = itertools.count(1)  # the ids of charts are unique in the page
     style, script = _source("page.css"), _source("page.js")
     return environment.get_template("template.html").render(
         columns=columns,
@@ -68,7 +70,7 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
         evidence=model.evidence,
         shown=shown,
         day=day,
-        draw=_numbered(),
+        draw=lambda chart: _as_is(draw(chart, f"chart-{next(number)}")),
         version=metadata.version(DISTRIBUTION),
         style=_as_is(style),
         script=_as_is(script),
@@ -96,18 +98,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _numbered() -> Any:
-    """Return a function that draws charts with ids that are unique in the page."""
-    drawn = 0
-
-    def draw_next(chart: Chart) -> Markup:
-        nonlocal drawn
-        drawn += 1
-        return _as_is(draw(chart, f"chart-{drawn}"))
-
-    return draw_next
 
 
 def _as_is(text: str) -> Markup:
