@@ -62,25 +62,19 @@ class Ids:
             return None
         if collected != self.rows:
             raise UsageError("this batch has ids, but earlier ones had none; give ids to each")
-        ids, each = ids if isinstance(ids, SampleRows) else (ids, None)
-        found = _integers("ids", ids)
-        if each is None:
-            if found.shape != (rows,):
-                raise UsageError(
-                    f"ids have shape {found.shape}, but must be one for each of the {rows} rows, "
-                    f"of shape ({rows},); use SampleRows if a sample has several rows"
-                )
-            return SampleRows(found, np.broadcast_to(np.int64(1), rows))
-        counts = _integers("SampleRows.rows", each)
+        several = isinstance(ids, SampleRows)
+        found = _integers("ids", ids.ids if several else ids)
+        counts = _integers("SampleRows.rows", ids.rows) if several else np.array(1)
         if found.ndim != 1 or counts.shape not in ((), found.shape):
             raise UsageError(
-                f"SampleRows has ids of shape {found.shape} and rows of shape {counts.shape}; "
-                f"give ids of shape (B,), and as rows one integer or integers of shape (B,)"
+                f"ids have shape {found.shape}, with rows of shape {counts.shape}; give ids of "
+                f"shape (N,), and the rows of SampleRows as one integer or of the same shape"
             )
         counts = np.broadcast_to(counts, found.shape)
         if counts.sum() != rows:
             raise UsageError(
-                f"SampleRows has ids for {counts.sum()} rows, but the batch has {rows} rows"
+                f"the ids are those of {counts.sum()} rows, but the batch has {rows}; give one for "
+                f"each row, or SampleRows if a sample has several rows"
             )
         return SampleRows(found, counts)
 
