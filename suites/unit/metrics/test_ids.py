@@ -23,7 +23,7 @@ from disteval.metrics import (
     SampleRows,
 )
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from suites.thread_world import Counting, run_ranks, values
@@ -101,6 +101,7 @@ def dealt(draw: st.DrawFn) -> tuple[int, list[list[list[int]]]]:
 @pytest.mark.parametrize("name", METRICS)
 def test_any_way_of_dealing_gives_the_result_of_one_process(name: str) -> None:
     @given(dealt(), st.booleans())
+    @settings(max_examples=40)
     def check(drawn: tuple[int, Any], proved: bool) -> None:
         size, shards = drawn
         found = everywhere(name, shards, size if proved else None)
