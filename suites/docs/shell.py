@@ -137,7 +137,8 @@ def _parse(command: click.Command, words: list[str]) -> None:
         raise click.UsageError(f"unexpected {rest}")
     for option in given:
         if isinstance(option, click.Option) and not isinstance(option.type, click.Path):
-            option.type_cast_value(context, values[option.name])
+            value, _ = option.consume_value(context, values)
+            option.type_cast_value(context, value)
 
 
 def _lines(code: str, first: int) -> Iterator[tuple[int, str]]:
