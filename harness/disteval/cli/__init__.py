@@ -34,7 +34,7 @@ def main() -> None:
 
     \b
     Exit status:
-      0    the command succeeded, and a checked backend is conformant
+      0    the command succeeded, and every rule that was checked holds
       1    the command failed, or the verdict is "broken"
       2    wrong usage, something needed is not installed, or there is no verdict
       130  interrupted by Ctrl-C

@@ -5,7 +5,6 @@ A check takes a `Bench` and raises `BrokenRuleError`. You can also call it on a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 
 from disteval.conformance import on_ranks
 from disteval.conformance.drawing import OBJECTS, ONE_EACH, RANKS, each
-from disteval.conformance.fingerprint import describe, listed
 from disteval.conformance.objects import ARRAYS, LARGE, LARGE_FROM_4_RANKS, SIZES, SPECIAL, as_sent
 from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
+from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import identity_of
 
 _BROADCASTS = st.tuples(OBJECTS, OBJECTS, RANKS)
@@ -59,29 +58,34 @@ def check_identity_before(bench: Bench) -> None:
 @rule("2.1", "all-gather order")
 def check_all_gather(bench: Bench) -> None:
     """On every rank, entry r of an all-gather is rank r's object, to the last bit."""
-    each(bench, on_ranks.gather, ONE_EACH, _gathering)
+    each(bench, on_ranks.sequence, ONE_EACH, _gathering)
 
 
 @rule("2.2", "all-gather of every kind")
 def check_all_gather_kinds(bench: Bench) -> None:
     """Objects of every kind come back to the last bit: type, dtype, order, sharing, NaN."""
     # The leader sends each rank its object first, so that a view arrives as a copy.
-    kinds = [as_sent(obj) for obj in (*SPECIAL, *ARRAYS)] * 2
-    trials = [_gathering(kinds[i:], bench.world_size) for i in range(len(kinds) // 2)]
-    bench.expect(on_ranks.gather, trials)
+    kinds = [as_sent(obj) for obj in (*SPECIAL, *ARRAYS)]
+    trials = [
+        _gathering(kinds[first:] + kinds[:first], bench.world_size) for first in range(len(kinds))
+    ]
+    bench.expect(on_ranks.sequence, trials)
 
 
 @rule("2.3", "all-gather sizes")
 def check_all_gather_sizes(bench: Bench) -> None:
     """Payloads may have any sizes, and the largest may be on any rank."""
-    _gather_bytes(bench, [(size, rank) for size in SIZES for rank in range(bench.world_size)])
+    ranks = range(bench.world_size)
+    sent = [_payloads(bench, size, largest) for size in SIZES for largest in ranks]
+    bench.expect(on_ranks.sequence, [trial_of([Collective(each)]) for each in sent])
 
 
 @rule("2.4", "all-gather of one large object")
 def check_all_gather_large(bench: Bench) -> None:
     """One rank may send 33 to 64 MiB while the others send next to nothing."""
-    size = LARGE.get(bench.world_size, LARGE_FROM_4_RANKS)
-    _gather_bytes(bench, [(size, bench.world_size - 1)])
+    last = bench.world_size - 1
+    sent = _payloads(bench, LARGE.get(bench.world_size, LARGE_FROM_4_RANKS), last)
+    bench.expect(on_ranks.sequence, [trial_of([Collective(sent)])])
 
 
 @rule("3.1", "broadcast")
@@ -91,17 +95,21 @@ def check_broadcast(bench: Bench) -> None:
     def trial(drawn: tuple[Any, Any, int], world: int) -> Trial:
         sent, other, src = drawn
         src %= world
-        args = [(sent if rank == src else other, src) for rank in range(world)]
-        example = f"src {src} sends {describe(sent)}; the others pass {describe(other)}"
-        return Trial(args, [[sent]] * world, example)
+        objects = [sent if rank == src else other for rank in range(world)]
+        return trial_of([Collective(objects, src)])
 
-    each(bench, on_ranks.broadcast, _BROADCASTS, trial)
+    each(bench, on_ranks.sequence, _BROADCASTS, trial)
 
 
 @rule("3.2", "broadcast sizes")
 def check_broadcast_sizes(bench: Bench) -> None:
     """A payload of any size can be broadcast from every rank."""
-    _broadcast_bytes(bench, [(size, src) for size in SIZES for src in range(bench.world_size)])
+    trials = [
+        trial_of([Collective(_payloads(bench, size, src), src)])
+        for size in SIZES
+        for src in range(bench.world_size)
+    ]
+    bench.expect(on_ranks.sequence, trials)
 
 
 @rule("3.3", "only src's argument counts")
@@ -126,8 +134,9 @@ def check_broadcast_src(bench: Bench) -> None:
 @rule("3.5", "broadcast of one large object")
 def check_broadcast_large(bench: Bench) -> None:
     """A rank may broadcast 33 to 64 MiB."""
-    size = LARGE.get(bench.world_size, LARGE_FROM_4_RANKS)
-    _broadcast_bytes(bench, [(size, bench.world_size - 1)])
+    last = bench.world_size - 1
+    sent = _payloads(bench, LARGE.get(bench.world_size, LARGE_FROM_4_RANKS), last)
+    bench.expect(on_ranks.sequence, [trial_of([Collective(sent, last)])])
 
 
 @rule("8.1", "exactly once")
@@ -152,25 +161,10 @@ def check_counting(bench: Bench) -> None:
 
 
 def _gathering(objects: list[Any], world: int) -> Trial:
-    sent = [objects[rank % len(objects)] for rank in range(world)]
-    return Trial(sent, [sent] * world, f"ranks send {listed(sent)}")
+    return trial_of([Collective([objects[rank % len(objects)] for rank in range(world)])])
 
 
-def _gather_bytes(bench: Bench, largest: Iterable[tuple[int, int]]) -> None:
+def _payloads(bench: Bench, size: int, largest: int) -> list[on_ranks.Payload]:
     """Let one rank send so many bytes, while the others send as many bytes as their rank."""
-    trials = []
-    for size, large in largest:
-        sizes = [size if rank == large else rank for rank in range(bench.world_size)]
-        expected = [on_ranks.payload(size) for size in sizes]
-        trials.append(Trial(sizes, [expected] * len(sizes), f"ranks send bytes of {sizes}"))
-    bench.expect(on_ranks.gather_bytes, trials)
-
-
-def _broadcast_bytes(bench: Bench, sources: Iterable[tuple[int, int]]) -> None:
-    """Let one rank broadcast so many bytes, while the others pass as many bytes as their rank."""
-    world, trials = bench.world_size, []
-    for size, src in sources:
-        args = [(size if rank == src else rank, src) for rank in range(world)]
-        expected = [[on_ranks.payload(size)]] * world
-        trials.append(Trial(args, expected, f"src {src} sends {size} bytes"))
-    bench.expect(on_ranks.broadcast_bytes, trials)
+    ranks = range(bench.world_size)
+    return [on_ranks.Payload(size if rank == largest else rank) for rank in ranks]

@@ -59,14 +59,9 @@ def check_inputs(bench: Bench) -> None:
 
 
 def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> list[Any]:
-    """Change every result of four collectives in a different way, and describe all of them.
+    """Return an input and the results of four collectives, each of which all ranks have changed.
 
-    Args:
-        backend: The backend under test.
-        task: The kind of object, whether all ranks send equal ones, and the source of broadcasts.
-
-    Returns:
-        This rank's input and its results, after all ranks have changed theirs.
+    The task is the kind of object, whether all ranks send equal ones, and the broadcasts' source.
     """
     kind, alike, src = task
     mine = changeable(kind, 0 if alike else backend.rank)
@@ -80,14 +75,9 @@ def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> lis
 
 
 def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[Any]:
-    """Send one object by two broadcasts and two all-gathers, and change it after each of them.
+    """Return the results of broadcasts and all-gathers of one object that changes after each call.
 
-    Args:
-        backend: The backend under test.
-        task: The kind of object, the source of the broadcasts, and the rank that comes late.
-
-    Returns:
-        All results, after all ranks have changed their inputs.
+    The task is the kind of object, the source of the broadcasts, and the rank that comes late.
     """
     kind, src, late = task
     mine = changeable(kind, backend.rank)

@@ -65,10 +65,6 @@ def each(
         function: The function that every rank runs, see `Bench.expect`.
         strategy: The examples, which are the same at every world size.
         trial: Returns the trial of one example at a world size.
-
-    Raises:
-        BrokenRuleError: The error of the smallest failing example.
-        LostWorld: An example ended in a lost world.
     """
     world = bench.world_size
     if bench.together:

@@ -97,11 +97,7 @@ def _check_fault(bench: Bench, deed: str) -> None:
 
 
 def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, float]:
-    """Let one rank fail, and call a collective on the others.
-
-    Returns:
-        The error that the collective raised, shortened, or an empty text; and the seconds it took.
-    """
+    """Let one rank fail; return the error of a collective on the others, and its seconds."""
     guilty, deed = task
     if backend.rank == guilty:
         _fail(deed)

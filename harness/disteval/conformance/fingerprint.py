@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import reprlib
 import struct
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,14 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
+class Gathered(list[Any]):
+    """The entries of an all-gather: which of them are one and the same object is not compared."""
+
+
 def digest(obj: Any) -> str:
     """Return a digest; equal ones mean objects that are the same to the last bit."""
+    if type(obj) is Gathered:
+        return " ".join(map(digest, obj))
     into = hashlib.sha256()
     _feed(into, obj, {})
     return into.hexdigest()[:24]
@@ -31,6 +36,8 @@ def digest(obj: Any) -> str:
 
 def describe(obj: Any) -> str:
     """Return a short text that shows the differences between similar objects."""
+    if type(obj) is Gathered:
+        return f"[{', '.join(map(describe, obj))}]"
     if isinstance(obj, np.ndarray):
         order = "F" if _is_fortran(obj) else "C"
         return (
@@ -39,11 +46,6 @@ def describe(obj: Any) -> str:
     if isinstance(obj, (bytes, bytearray)) and len(obj) > 40:
         return f"{type(obj).__name__} of length {len(obj)}"
     return _SHORT.repr(obj)
-
-
-def listed(sent: Iterable[Any]) -> str:
-    """Describe for people what each rank sends."""
-    return f"[{', '.join(map(describe, sent))}]"
 
 
 def _is_fortran(array: Any) -> bool:

@@ -216,11 +216,8 @@ def serve(descriptor: int, libraries: list[str]) -> None:
 def _answer(question: Any, running: dict[int, Path], connection: Connection) -> Any:
     """Answer one question of the leader.
 
-    Args:
-        question: None asks whether this process may be forked, a process id for the status of that
-            process, and a control directory, a rank and variables for the id of a new process.
-        running: The control directories of the processes that have not ended, by process id.
-        connection: The connection to the leader.
+    None asks whether this process may be forked, a process id for the status of that process, and a
+    control directory, a rank and variables for the id of a new process.
     """
     if question is None:
         return len(list(Path("/proc/self/task").iterdir())) == 1

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from disteval.conformance.fingerprint import describe, digest
+from disteval.conformance.fingerprint import Gathered, describe, digest
 from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
@@ -34,6 +34,12 @@ class Sample:
 
     def __repr__(self) -> str:
         return f"Sample({self.index}, {self.scores!r})"
+
+
+class Payload(NamedTuple):
+    """A number of bytes that a rank makes itself, see `payload`."""
+
+    size: int
 
 
 class CannotBePickled:
@@ -59,12 +65,7 @@ def compare(
     backend: BaseDistBackend,
     tasks: list[tuple[Any, list[str]]],
 ) -> dict[int, str]:
-    """Run a function once for each task, and compare its results with the expected digests.
-
-    Args:
-        function: Returns the list of its results.
-        backend: The backend under test.
-        tasks: The argument of each run, and the digests of the results that it must return.
+    """Run a function with the argument of each task, and compare its results with the digests.
 
     Returns:
         A description of the results that differ, by the number of their task.
@@ -78,39 +79,15 @@ def compare(
     return wrong
 
 
-def gather(backend: BaseDistBackend, obj: Any) -> list[Any]:
-    """Return the result of one all-gather."""
-    gathered = backend.all_gather_object(obj)
-    if type(gathered) is not list:
-        raise TypeError(f"all_gather_object returned a {type(gathered).__name__}, not a list")
-    return gathered
-
-
 def gather_once(backend: BaseDistBackend) -> list[int]:
     """Gather the numbers of the ranks."""
     return backend.all_gather_object(backend.rank)
-
-
-def gather_bytes(backend: BaseDistBackend, size: int) -> list[Any]:
-    """Return the result of an all-gather of a `payload` of that size."""
-    return gather(backend, payload(size))
 
 
 @lru_cache(16)
 def payload(size: int) -> bytes:
     """Return bytes of that length that any truncation and any stripping of zeros changes."""
     return bytes(range(1, 252)) * (size // 251) + bytes(size % 251)
-
-
-def broadcast(backend: BaseDistBackend, task: tuple[Any, int]) -> list[Any]:
-    """Return the result of one broadcast."""
-    return [backend.broadcast_object(*task)]
-
-
-def broadcast_bytes(backend: BaseDistBackend, task: tuple[int, int]) -> list[Any]:
-    """Return the result of a broadcast of a `payload` of that size."""
-    size, src = task
-    return [backend.broadcast_object(payload(size), src)]
 
 
 def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> list[Any]:
@@ -146,29 +123,26 @@ def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Any]:
     """Call collectives one after another, some late.
 
     Returns:
-        The results of all of them; later calls must not have changed them. A list is preceded by
-        its length.
+        The results of all of them, which later calls must not have changed.
     """
-    kept: list[tuple[bool, Any]] = []
+    results: list[tuple[bool, Any]] = []
     for obj, src, delay in steps:
+        mine = payload(obj.size) if isinstance(obj, Payload) else obj
         if delay:
             time.sleep(delay)
         if src is None:
-            kept.append((True, backend.all_gather_object(obj)))
+            gathered = backend.all_gather_object(mine)
+            if type(gathered) is not list:
+                kind = type(gathered).__name__
+                raise TypeError(f"all_gather_object returned a {kind}, not a list")
+            results.append((True, gathered))
         else:
-            kept.append((False, backend.broadcast_object(obj, src)))
-    results: list[Any] = []
-    for is_list, result in kept:
-        results += [len(result), *result] if is_list else [result]
-    return results
+            results.append((False, backend.broadcast_object(mine, src)))
+    return [Gathered(result) if many else result for many, result in results]
 
 
 def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
-    """Call collectives of three backend objects in turn; the third is created in between.
-
-    Returns:
-        The result of each call, and at the end the rank and world size of each object.
-    """
+    """Return results of three backend objects, one of them created later, and their identities."""
     objects: list[BaseDistBackend] = [backend, type(backend.inner)()]
     results: list[Any] = []
     for turn in range(4):

@@ -23,7 +23,7 @@ import pytest
 
 from disteval.conformance.forked import ForkServers
 from disteval.conformance.world import BackendWorlds, JudgedWorld
-from disteval.contract import BaseDistBackend, Capabilities, No
+from disteval.contract import Capabilities, No
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.worlds import (
@@ -170,25 +170,30 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
     name, size = request.param
     config = request.config
     led, outer = config.stash.get(_LED, None), config.stash.get(_OUTER, None)
-    cls = _class(config, name, led)
-    if outer is not None and (reason := why_not_in(outer, name, cls)):
-        not_run(config, name, reason)
-    if outer is not None and size != outer.world_size:
-        pytest.skip(f"not run: world size {size}, and this job has {outer.world_size} ranks")
-    multi = cls.capabilities.multi_rank
-    if size > 1 and isinstance(multi, No):
-        pytest.skip(f"{name} declares that it can't do world size {size}: {multi.reason}")
-    timeout = config.getoption("world_timeout")
-    forks = led is None and size > 1 and cls.launcher == LocalLauncher.name
-    servers = request.getfixturevalue("fork_servers") if forks else None
-    served = BackendWorlds(name, size, led=led, timeout=timeout, servers=servers)
     try:
+        if led is not None:
+            led.load(name)
+        cls = get_backend_class(name)
+        if outer is not None and (reason := why_not_in(outer, name, cls)):
+            not_run(config, name, reason)
+        if outer is not None and size != outer.world_size:
+            pytest.skip(f"not run: world size {size}, and this job has {outer.world_size} ranks")
+        multi = cls.capabilities.multi_rank
+        if size > 1 and isinstance(multi, No):
+            pytest.skip(f"{name} declares that it can't do world size {size}: {multi.reason}")
+        timeout = config.getoption("world_timeout")
+        forks = led is None and size > 1 and cls.launcher == LocalLauncher.name
+        servers = request.getfixturevalue("fork_servers") if forks else None
+        served = BackendWorlds(name, size, led=led, timeout=timeout, servers=servers)
         served.get()
-    except WorldError as error:
-        _give_up_if_unavailable(config, name, error)
+    except (LibraryMissingError, WorldError) as error:
+        # Every rank may say that the backend can't be used on this machine.
+        missing = error.common if isinstance(error, WorldError) else error
+        if isinstance(missing, LibraryMissingError):
+            not_run(config, name, str(missing))
         raise
-    yield served
-    served.close()
+    with served:
+        yield served
 
 
 @pytest.fixture
@@ -200,24 +205,6 @@ def world(worlds: BackendWorlds, request: pytest.FixtureRequest) -> World:
         if isinstance(declared, No):
             pytest.skip(f"{worlds.cls.__name__} declares no {capability}: {declared.reason}")
     return worlds.get()
-
-
-def _class(config: pytest.Config, name: str, led: JudgedWorld | None) -> type[BaseDistBackend]:
-    try:
-        if led is not None:
-            led.load(name)
-        return get_backend_class(name)
-    except LibraryMissingError as error:
-        not_run(config, name, str(error))
-    except WorldError as error:
-        _give_up_if_unavailable(config, name, error)
-        raise
-
-
-def _give_up_if_unavailable(config: pytest.Config, name: str, error: WorldError) -> None:
-    """End the test if every rank says that the backend can't be used on this machine."""
-    if isinstance(error.common, LibraryMissingError):
-        not_run(config, name, str(error.common))
 
 
 def not_run(config: pytest.Config, name: str, reason: str) -> NoReturn:

@@ -127,17 +127,13 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values, as ``report.schema.json`` describes them."""
+        values = asdict(self)
+        del values["seconds"]
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "check",
             "version": metadata.version("disteval-harness"),
-            "created": self.created,
-            "target": self.target,
             "verdict": self.verdict,
             "required_run": self.required_run,
-            "seed": self.seed,
-            "examples": self.examples,
-            "timeout": self.timeout,
-            "launcher": self.launcher,
-            "rules": [asdict(result) for result in self.rules],
+            **values,
         }

@@ -96,28 +96,24 @@ class Bench:
         self._several = False
 
     def run(
-        self, function: Callable[..., T], args: Sequence[Any] = (), example: str = ""
+        self,
+        function: Callable[..., T],
+        args: Sequence[Any] = (),
+        examples: Sequence[str] = ("",),
+        delay: float = 0.0,
     ) -> list[T]:
         """Run a function on every rank, and return its results.
 
         Args:
             function: The function that every rank runs.
             args: One argument for each rank.
-            example: A description of the example for people.
+            examples: Descriptions of the examples, after each of which the ranks report progress.
+            delay: The seconds by which ranks are late on purpose; the timeout is that much longer.
 
         Raises:
             BrokenRuleError: A rank raised an exception, and the world can go on.
             LostWorld: The ranks can't go on, for example because one hangs.
         """
-        return self._run(function, args, [example])
-
-    def _run(
-        self,
-        function: Callable[..., T],
-        args: Sequence[Any],
-        examples: Sequence[str],
-        delay: float = 0.0,
-    ) -> list[T]:
         done = dict.fromkeys(range(self.world_size), 0)
 
         def note(rank: int, count: int, _total: int) -> None:
@@ -155,11 +151,11 @@ class Bench:
             self._several = len(some) > 1
             tasks = zip(*map(_tasks, some), strict=True)
             examples = [trial.example for trial in some]
-            found = self._run(on_rank, [list(task) for task in tasks], examples, delay)
+            found = self.run(on_rank, [list(task) for task in tasks], examples, delay)
             for index, trial in enumerate(some):
                 lines = [
-                    f"rank {rank} got [{wrong[index]}]\n"
-                    f"  instead of [{', '.join(map(describe, trial.expected[rank]))}]"
+                    f"rank {rank} got {wrong[index]}\n"
+                    f"  instead of {', '.join(map(describe, trial.expected[rank]))}"
                     for rank, wrong in enumerate(found)
                     if index in wrong
                 ]

@@ -6,6 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from disteval.conformance import (  # noqa: F401 - they register the rules
@@ -92,11 +93,7 @@ def check_backend(
     report = Report(name, seed, examples, timeout, launcher)
     chosen = select_rules() if rules is None else list(rules)
     sizes = list(world_sizes)
-    # The ranks of a backend's own launcher may claim a wrong rank, which rule 1.1 then reports.
-    believe = launcher in (None, cls.launcher)
-    start = partial(
-        BackendWorlds, backend, led=led, launcher=launcher, believe=believe, timeout=timeout
-    )
+    worlds = partial(BackendWorlds, backend, led=led, launcher=launcher, timeout=timeout)
     found = None if led else get_launcher(launcher or cls.launcher)
     phases = plan(chosen, sizes, found)
     ranks = sum(job.size for jobs in phases for job in jobs)
@@ -105,7 +102,7 @@ def check_backend(
         found.kept() if found else nullcontext(),
         ForkServers() if forks else nullcontext() as servers,
     ):
-        check = _Check(report, cls, partial(start, servers=servers), on_result, servers)
+        check = _Check(report, partial(worlds, servers=servers), on_result, servers)
         for jobs in phases:
             run_side_by_side(jobs, check.run, check.stop)
         # Beside others they may only have been too slow.
@@ -116,59 +113,43 @@ def check_backend(
     return report
 
 
+@dataclass
 class _Check:
-    """One check of one backend, whose jobs may run in several threads.
+    """One check of one backend, whose jobs may run in several threads."""
 
-    Args:
-        report: The report, which names the backend and the settings.
-        cls: The backend's class.
-        start: A function that creates the worlds of one size.
-        on_result: A function that is called with each result.
-        servers: Processes that fork off the ranks, also those of worlds that are being started.
-    """
-
-    def __init__(
-        self,
-        report: Report,
-        cls: type[BaseDistBackend],
-        start: Callable[..., BackendWorlds],
-        on_result: Callable[[Result], None] | None,
-        servers: ForkServers | None,
-    ) -> None:
-        self.results: dict[tuple[int, str], Result] = {}
-        self._report = report
-        self._cls = cls
-        self._start = start
-        self._on_result = on_result
-        self._servers = servers
-        self._worlds: list[World] = []
-        self._given_up = ""
-        self._stopped = False
+    report: Report
+    worlds: Callable[..., BackendWorlds]
+    on_result: Callable[[Result], None] | None
+    servers: ForkServers | None
+    results: dict[tuple[int, str], Result] = field(default_factory=dict)
+    started: list[World] = field(default_factory=list)
+    given_up: str = ""
+    stopped: bool = False
 
     def run(self, job: Job) -> None:
         """Check the backend against the rules of one job, at its world size."""
-        multi = self._cls.capabilities.multi_rank
-        declared = multi.reason if job.size > 1 and isinstance(multi, No) else ""
         lost = 0
-        if self._stopped:
+        if self.stopped:
             return
-        with self._start(job.size, started=self._add_world) as worlds:
+        with self.worlds(job.size, started=self._add_world) as worlds:
+            multi = worlds.cls.capabilities.multi_rank
+            declared = multi.reason if job.size > 1 and isinstance(multi, No) else ""
             for rule in job.rules:
-                if declared or self._given_up:
+                if declared or self.given_up:
                     outcome = "unsupported" if declared else "error"
-                    result = Result.of(rule, job.size, outcome, declared or self._given_up)
+                    result = Result.of(rule, job.size, outcome, declared or self.given_up)
                 else:
-                    result = check_rule(rule, worlds, self._report.examples, self._report.seed)
+                    result = check_rule(rule, worlds, self.report.examples, self.report.seed)
                     lost = lost + 1 if worlds.is_lost else 0
                     reason = _reason_to_give_up(lost, job.size, worlds.can_be_lost)
-                    self._given_up = self._given_up or reason
-                if self._stopped:  # what ended the ranks was not the backend
+                    self.given_up = self.given_up or reason
+                if self.stopped:  # what ended the ranks was not the backend
                     return
                 if result.outcome == "failed":
-                    result.replay = self._report.replay(result)
+                    result.replay = self.report.replay(result)
                 self.results[job.size, rule.number] = result
-                if self._on_result is not None:
-                    self._on_result(result)
+                if self.on_result is not None:
+                    self.on_result(result)
 
     def has_passed(self, job: Job) -> bool:
         """Return whether no rule of a job failed or could not be judged."""
@@ -176,16 +157,16 @@ class _Check:
         return outcomes <= {"passed", "unsupported"}
 
     def _add_world(self, world: World) -> None:
-        self._worlds.append(world)
-        if self._stopped:
+        self.started.append(world)
+        if self.stopped:
             self.stop()
 
     def stop(self) -> None:
         """Terminate the ranks of every world that this check has started."""
-        self._stopped = True
-        if self._servers is not None:
-            self._servers.close()
-        for world in self._worlds:
+        self.stopped = True
+        if self.servers is not None:
+            self.servers.close()
+        for world in self.started:
             if not world.attached:
                 world.terminate()
 

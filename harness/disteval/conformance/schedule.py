@@ -34,10 +34,7 @@ class Job:
 def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None) -> list[list[Job]]:
     """Divide a check into phases, which follow each other; the jobs of one run side by side.
 
-    Args:
-        rules: All rules.
-        sizes: All world sizes.
-        launcher: What starts the ranks; None where somebody else has started them.
+    ``launcher`` starts the ranks; it is None where somebody else has started them.
     """
     threads = isinstance(launcher, ThreadsLauncher)
     if not (threads or isinstance(launcher, ProcessLauncher)):
@@ -64,15 +61,9 @@ def lost_beside_others(phases: Iterable[Sequence[Job]]) -> list[Job]:
 def run_side_by_side(
     jobs: Sequence[Job], run: Callable[[Job], None], stop: Callable[[], None]
 ) -> None:
-    """Run jobs, in threads if there are several, and wait for them.
+    """Run jobs, in threads if there are several; they begin in their order.
 
-    Args:
-        jobs: The jobs; they begin in their order.
-        run: Runs one job.
-        stop: Makes every job end soon; called when one has raised, and on Ctrl-C.
-
-    Raises:
-        BaseException: What the first job that raised has raised; the others are left unfinished.
+    When a job raises, and on Ctrl-C, ``stop`` makes the others end soon, and the exception goes on.
     """
     if len(jobs) == 1:
         run(jobs[0])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import strategies as st
 
 from disteval.conformance import on_ranks
 from disteval.conformance.drawing import OBJECTS, RANKS, each
-from disteval.conformance.fingerprint import listed
 from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
+from disteval.conformance.trials import Collective, trial_of
 
 LATE_SECONDS = (0.01, 0.1, 1.0)
 """The seconds by which ranks are late at a collective in rule 5.2."""
@@ -33,15 +33,13 @@ def check_sequences(bench: Bench) -> None:
     """Any interleaving of collectives, objects and sources keeps its pairing and its results."""
 
     def trial(steps: list[tuple[list[Any], int | None, int | None]], world: int) -> Trial:
-        return _sequence(
-            [
-                Collective(
-                    [(rank, drawn[rank % len(drawn)]) for rank in range(world)],
-                    None if src is None else src % world,
-                    {} if late is None else {late % world: _SLIGHTLY_LATE_SECONDS},
-                )
-                for drawn, src, late in steps
-            ]
+        return trial_of(
+            Collective(
+                [(rank, drawn[rank % len(drawn)]) for rank in range(world)],
+                None if src is None else src % world,
+                {} if late is None else {late % world: _SLIGHTLY_LATE_SECONDS},
+            )
+            for drawn, src, late in steps
         )
 
     each(bench, on_ranks.sequence, _STEPS, trial)
@@ -60,7 +58,7 @@ def check_late_ranks(bench: Bench) -> None:
         # one and everybody else comes late to the other.
         for ranks, src in ((odd, None), (even, None), ((last,), last), (others, 0)):
             late = dict.fromkeys(ranks, seconds)
-            trials.append(_sequence([Collective(sent, src, late), Collective(sent, None, {})]))
+            trials.append(trial_of([Collective(sent, src, late), Collective(sent)]))
     bench.expect(on_ranks.sequence, trials, LATE_SECONDS[-1])
 
 
@@ -95,27 +93,3 @@ def check_several_objects(bench: Bench) -> None:
         )
         trials.append(Trial([src] * world, everywhere, example))
     bench.expect(on_ranks.use_several_objects, trials)
-
-
-class Collective(NamedTuple):
-    """One collective of a sequence: the object of each rank, the source, and who comes late.
-
-    A broadcast has a source, and an all-gather None. Ranks are late by so many seconds.
-    """
-
-    sent: list[Any]
-    src: int | None
-    late: dict[int, float]
-
-
-def _sequence(collectives: list[Collective]) -> Trial:
-    world, expected, described = len(collectives[0].sent), [], []
-    args: list[list[on_ranks.Step]] = [[] for _ in range(world)]
-    for sent, src, late in collectives:
-        expected += [world, *sent] if src is None else [sent[src]]
-        what = f"gather {listed(sent)}" if src is None else f"broadcast {listed(sent)} from {src}"
-        by = "".join(f" (rank {rank} late by {s:g} s)" for rank, s in late.items())
-        described.append(what + by)
-        for rank, steps in enumerate(args):
-            steps.append((sent[rank], src, late.get(rank, 0.0)))
-    return Trial(args, [expected] * world, "; ".join(described))

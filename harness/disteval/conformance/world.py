@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from disteval.conformance.forked import ForkServers
@@ -18,32 +18,14 @@ Identity = tuple[bool, int, int]
 
 
 class JudgedWorld(World):
-    """A world that asks the backend who it is before it joins, for rule 1.3 to judge.
-
-    Args:
-        backend: As for `World`.
-        world_size: As for `World`.
-        believe: Let a backend number the ranks otherwise than their launcher, for rule 1.1 to
-            judge; a plain `World` refuses it.
-        **options: As for `World`.
+    """A world that lets a backend be wrong about its ranks, for rules 1.1 and 1.3 to judge.
 
     Attributes:
-        believe: See above.
         before: The identity that the backend reported on each rank before it joined its group, or
             the exception that it raised.
     """
 
-    def __init__(
-        self,
-        backend: str | type[BaseDistBackend] | None,
-        world_size: int,
-        *,
-        believe: bool = False,
-        **options: Any,
-    ) -> None:
-        self.believe = believe
-        self.before: list[Identity | str] = []
-        super().__init__(backend, world_size, **options)
+    before: Sequence[Identity | str] = ()
 
     def join(
         self, backend: str | type[BaseDistBackend], backend_timeout: float = BACKEND_SECONDS
@@ -57,7 +39,7 @@ class JudgedWorld(World):
 
     def check_ranks(self, cls: type[BaseDistBackend], found: Any) -> None:
         """See `World.check_ranks`."""
-        if not self.believe:
+        if not (self.attached or self._launcher.name == cls.launcher):
             super().check_ranks(cls, found)
 
 
@@ -69,7 +51,6 @@ class BackendWorlds:
         world_size: The number of ranks.
         led: Ranks that somebody else has started, to be used instead of starting any.
         launcher: How to start the ranks; None stands for the launcher that the class names.
-        believe: As for `JudgedWorld`.
         timeout: As for `World`.
         servers: Processes that fork off the ranks; None starts them as the launcher does.
         started: Called with each world that was started.
@@ -90,13 +71,12 @@ class BackendWorlds:
         *,
         led: JudgedWorld | None = None,
         launcher: str | None = None,
-        believe: bool = False,
         timeout: float = 20.0,
         servers: ForkServers | None = None,
         started: Callable[[World], None] = lambda _: None,
     ) -> None:
         if led is not None:
-            led.believe, led.timeout = believe, timeout
+            led.timeout = timeout
             if led.world_size != world_size:
                 raise UsageError(
                     f"world size {world_size}, but this job has {led.world_size} ranks, no more "
@@ -106,8 +86,7 @@ class BackendWorlds:
         self.can_be_lost, self.world_size = led is None, world_size
         self._backend = backend
         self._led, self._launcher = led, launcher
-        self._believe, self._timeout = believe, timeout
-        self._servers, self._started = servers, started
+        self._timeout, self._servers, self._started = timeout, servers, started
         self._world: JudgedWorld | None = None
 
     def get(self) -> JudgedWorld:
@@ -131,7 +110,6 @@ class BackendWorlds:
             launcher=launcher,
             backend_timeout=backend_timeout,
             timeout=self._timeout,
-            believe=self._believe,
         )
         self._started(world)
         return world

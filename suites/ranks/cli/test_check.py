@@ -116,7 +116,7 @@ def test_a_broken_backend_gets_the_smallest_example_and_a_line_that_replays_it(
     assert "mine:Swapped is broken" in done.stdout
     assert "On every rank, entry r of an all-gather is rank r's object" in done.stdout
     # Shrunk: two ranks send None, and one sends the simplest thing that is not.
-    found = re.search(r"example: ranks send \[(.{1,30})\]\n", done.stdout)
+    found = re.search(r"example: gather \[(.{1,30})\]\n", done.stdout)
     assert found is not None, done.stdout
     assert found[1].count("None") == 2
     assert f"instead of [{found[1]}]" in done.stdout

@@ -119,7 +119,7 @@ def test_a_failure_has_what_it_takes_to_see_it_again(broken: dict[str, Any]) -> 
     [failure] = [r for r in broken["rules"] if r["outcome"] == "failed"]
     assert (failure["id"], failure["world_size"]) == ("2.1", 2)
     assert failure["sentence"].startswith("On every rank, entry r of an all-gather")
-    assert failure["counterexample"].startswith("ranks send [")
+    assert failure["counterexample"].startswith("gather [")
     words = "--rules 2.1 --world-size 2 --seed 0 --examples 2"
     assert failure["replay"] == f"disteval check ReversedOrder {words}"
     assert {r["replay"] for r in broken["rules"] if r is not failure} == {""}

@@ -1,0 +1,42 @@
+"""Trials whose ranks call collectives one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from disteval.conformance.fingerprint import Gathered, describe
+from disteval.conformance.on_ranks import Payload, Step, payload
+from disteval.conformance.rules import Trial
+
+
+class Collective(NamedTuple):
+    """One collective of a trial.
+
+    Attributes:
+        sent: The object of each rank.
+        src: The source of a broadcast; None for an all-gather.
+        late: The seconds by which ranks come late, by rank.
+    """
+
+    sent: list[Any]
+    src: int | None = None
+    late: Mapping[int, float] = {}
+
+
+def trial_of(collectives: Iterable[Collective]) -> Trial:
+    """Return a trial of `disteval.conformance.on_ranks.sequence`."""
+    expected: list[Any] = []
+    described = []
+    steps: list[list[Step]] = []
+    for sent, src, late in collectives:
+        came = Gathered(payload(o.size) if isinstance(o, Payload) else o for o in sent)
+        expected.append(came if src is None else came[src])
+        what = f"gather {describe(came)}"
+        if src is not None:
+            what = f"broadcast {describe(came)} from {src}"
+        by = "".join(f" (rank {rank} late by {seconds:g} s)" for rank, seconds in late.items())
+        described.append(what + by)
+        steps.append([(obj, src, late.get(rank, 0.0)) for rank, obj in enumerate(sent)])
+    args = [list(of_rank) for of_rank in zip(*steps, strict=True)]
+    return Trial(args, [expected] * len(args), "; ".join(described))
