@@ -162,7 +162,7 @@ def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any)
         (("my.mod.Class",), "Give a class of your own as module:Class, such as 'my.mod:Class'."),
         (("my.mod",), "Give a class of your own as module:Class, such as 'my.mod:Class'."),
         (("threads", "--rules=77.*"), "no rule matches '77.*'; the known ones are: 1.1, 1.2"),
-        (("threads", "--world-size=0"), "'0' is not a list of world sizes"),
+        (("threads", "--world-size=0"), "'0' is not a list of different whole numbers from 1 up"),
         (("threads", "--launcher=ssh"), "no launcher 'ssh'"),
         ((), "no backend is named; name one, or give --list"),
     ],
