@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from disteval.conformance import on_ranks
 from disteval.conformance.drawing import OBJECTS, ONE_EACH, RANKS, each
-from disteval.conformance.objects import ARRAYS, LARGE, LARGE_FROM_4_RANKS, SIZES, SPECIAL, as_sent
+from disteval.conformance.objects import ARRAYS, SIZES, SPECIAL, as_sent, large
 from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
 from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import identity_of
@@ -83,8 +83,7 @@ def check_all_gather_sizes(bench: Bench) -> None:
 @rule("2.4", "all-gather of one large object")
 def check_all_gather_large(bench: Bench) -> None:
     """One rank may send 33 to 64 MiB while the others send next to nothing."""
-    last = bench.world_size - 1
-    sent = _payloads(bench, LARGE.get(bench.world_size, LARGE_FROM_4_RANKS), last)
+    sent = _payloads(bench, large(bench.world_size), bench.world_size - 1)
     bench.expect(on_ranks.sequence, [trial_of([Collective(sent)])])
 
 
@@ -135,7 +134,7 @@ def check_broadcast_src(bench: Bench) -> None:
 def check_broadcast_large(bench: Bench) -> None:
     """A rank may broadcast 33 to 64 MiB."""
     last = bench.world_size - 1
-    sent = _payloads(bench, LARGE.get(bench.world_size, LARGE_FROM_4_RANKS), last)
+    sent = _payloads(bench, large(bench.world_size), last)
     bench.expect(on_ranks.sequence, [trial_of([Collective(sent, last)])])
 
 

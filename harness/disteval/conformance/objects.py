@@ -12,11 +12,15 @@ from disteval.conformance.on_ranks import Sample
 SIZES = (0, 1, 255, 256, 257, 4_096, 65_535, 65_536, 65_537, 1 << 20)
 """Payload sizes in bytes at which length fields and buffers often fail."""
 
-LARGE = {1: 33 << 20, 2: 64 << 20, 3: 33 << 20}
-"""One payload at each world size, in bytes. More is the same again, and takes longer."""
 
-LARGE_FROM_4_RANKS = 52 << 20
-"""One payload at larger world sizes: padded to it, the ranks' payloads have over 2**31 bits."""
+def large(world_size: int) -> int:
+    """Return the size of one large payload: over 32 MiB everywhere, and 64 MiB at one world size.
+
+    If four ranks or more pad their payloads to it, these have more than 2**31 bits.
+    """
+    if world_size < 4:
+        return (33, 64, 33)[world_size - 1] << 20
+    return max(33 << 20, (1 << 28) // world_size + 1)
 
 
 def _nan_with_payload() -> Any:
