@@ -24,6 +24,7 @@ from disteval.contract import Rendezvous
 from disteval.errors import WorldError
 from disteval.worlds import World
 from disteval.worlds.launchers.local import LocalLauncher
+from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.sockets import Sockets
 from suites.processes import is_running, left_over, processes_below
@@ -60,6 +61,44 @@ def test_the_cap_that_a_rule_sets_does_not_outlive_it() -> None:
     with BackendWorlds(Lenient, 2) as worlds:
         assert check_rule(rule, worlds).outcome == "failed"
         assert worlds.get().run(cap) == [frames.max_object_bytes()] * 2
+
+
+class CannotReadText(ThreadsDist):
+    """A backend whose rank 1 raises alone, so that the other ranks go on to their next example."""
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        gathered = super().all_gather_object(obj)
+        if self.rank == 1 and any(type(item) is str for item in gathered):
+            raise LookupError("what is text?")
+        return gathered
+
+
+def test_the_smallest_example_is_found_also_after_an_order_of_many_that_lost_the_world() -> None:
+    report = check_backend(CannotReadText, (2,), rules=select_rules(["2.1"]), timeout=10)
+    [result] = report.rules
+    assert result.outcome == "failed"
+    assert "rank 1 raised LookupError: what is text?" in result.message
+    assert sorted(result.counterexample) == sorted("gather [None, '']")
+
+
+class Forgetful(ThreadsDist):
+    """A backend that returns None at its 30th call, and never again."""
+
+    calls = 0
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        self.calls += 1
+        gathered = super().all_gather_object(obj)
+        return [None] * len(gathered) if self.calls == 30 else gathered
+
+
+def test_an_example_that_fails_only_once_is_reported_as_it_was_seen() -> None:
+    report = check_backend(Forgetful, (1,), rules=select_rules(["2.1"]))
+    [result] = report.rules
+    assert result.outcome == "failed"
+    assert "rank 0 got [None]" in result.message
+    assert "this example fails only after some other calls" in result.message
+    assert 30 <= result.examples <= 200
 
 
 def test_a_world_to_be_lost_that_cannot_start_costs_no_other_rule_its_verdict() -> None:
