@@ -32,7 +32,7 @@ def counts(most: int | None = None) -> Callable[[object, object, str | None], An
 
     def parsed(_context: object, _option: object, text: str | None) -> tuple[int, ...] | None:
         parts = [] if text is None else text.split(",")
-        found = tuple(int(part) for part in parts if part.strip().isdecimal())
+        found = tuple(int(part) for part in parts if part.strip().isdecimal() and len(part) < 10)
         wrong = [n for n in found if n < 1 or (most is not None and n > most)]
         if wrong or len(set(found)) < len(parts):
             limit = "from 1 up" if most is None else f"from 1 to {most}"
