@@ -316,6 +316,6 @@ def test_a_launcher_that_can_not_be_joined_is_wrong_usage_in_a_sentence(
 ) -> None:
     done = CliRunner().invoke(main, command.split(), env=variables)
     assert done.exit_code == 2
-    [line] = done.stderr.splitlines()
+    [line] = done.output.splitlines()
     assert line.startswith(f"disteval {command.split()[0]}: ")
     assert next(iter(variables)) in line or "srun started 3 processes" in line
