@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend
@@ -106,9 +107,13 @@ def averages_gradients(model: Any) -> bool:
     return isinstance(model, nn.Module) and any(isinstance(m, wrappers) for m in model.modules())
 
 
-def versions_of(model: Any) -> list[int]:
-    """Return how often each parameter was changed in place; empty if the model has none."""
-    return [each._version for each in model.parameters()] if isinstance(model, nn.Module) else []
+def fingerprints(model: Any) -> list[tuple[int, Any]]:
+    """Return numbers that differ once a parameter was changed; an empty list if there is none."""
+    if not isinstance(model, nn.Module):
+        return []
+    known = [each.detach() for each in model.parameters() if not is_lazy(each)]
+    # A fused optimizer counts no new version, and a rate of 0 changes no sum.
+    return [(each._version, each.sum().item()) for each in known]
 
 
 def warn_if_not_averaged(model: Any, backend: BaseDistBackend, logger: logging.Logger) -> None:

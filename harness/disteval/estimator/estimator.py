@@ -48,7 +48,8 @@ class Estimator:
             `disteval.worlds.RayLauncher`.
         timeout: Seconds without a finished batch after which the ranks have failed.
         seed: Decides the model's first weights and the order of training samples.
-        progress: Whether `fit` shows a bar and prints a line for each record.
+        progress: Whether `fit` shows a bar, and prints a line for each record and the log lines of
+            rank 0; warnings are always logged.
 
     Raises:
         UsageError: An argument can't work, or ``runner_creator`` raised or returned no runner.

@@ -48,7 +48,9 @@ class _Lines(logging.Handler):
 
 
 class Trainee:
-    """A runner on its rank, and the loaders that were made for it; its methods are orders.
+    """The runner of a rank and the loaders that were made for it.
+
+    Each public method carries out an order of the estimator, on all ranks at once.
 
     Raises:
         UsageError: The creator raised, or its result is not a runner with a torch module.

@@ -11,7 +11,7 @@ from disteval.errors import TrainingError, UsageError
 from disteval.estimator import rng, steps
 from disteval.estimator.context import Context
 from disteval.estimator.course import Feed, Flow
-from disteval.estimator.distributed import inner, versions_of, warn_if_not_averaged
+from disteval.estimator.distributed import fingerprints, inner, warn_if_not_averaged
 from disteval.estimator.hooks import CheckpointHook, IterTimerHook, OptimizerHook
 from disteval.estimator.hooks.build import Config, build, build_loggers, build_lr
 from disteval.estimator.hooks.hook import Hook, priority_of
@@ -27,7 +27,7 @@ class BaseRunner(Context):
     of `disteval.estimator.context.Context`.
     """
 
-    _untrained: list[int] | None = None  # versions of parameters that no step has changed
+    _untrained: list[tuple[int, Any]] | None = None  # fingerprints before the first step
 
     def run(
         self, data_loaders: Sequence[Any], workflow: Workflow, max_epochs: int | None = None
@@ -60,7 +60,7 @@ class BaseRunner(Context):
         if end is not None:
             self._set_end(end, phases)
         first, begin, self.stopped = len(self.records), self.iter, None
-        self._untrained = versions_of(self.model) if trains else None
+        self._untrained = fingerprints(self.model) if trains else None
         self.call_hook("before_run")
         if trains:
             warn_if_not_averaged(self.model, self.backend, self.logger)
@@ -228,7 +228,7 @@ class BaseRunner(Context):
 
     def _check_trained(self) -> None:
         """Refuse to go on if no optimizer has changed a parameter since the run began."""
-        if self._untrained and self._untrained == versions_of(self.model):
+        if self._untrained and self._untrained == fingerprints(self.model):
             raise UsageError(
                 f"training has come to iteration {self.iter} and no parameter of "
                 f"{type(inner(self.model)).__name__} was changed, because nothing steps the "

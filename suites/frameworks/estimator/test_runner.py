@@ -433,8 +433,10 @@ def test_training_that_never_steps_is_an_error(kind: Any) -> None:
     assert runner.epoch == 0
 
 
-def test_a_step_of_the_model_itself_counts() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_of_the_model_itself_counts(fused: bool) -> None:
     runner = make(max_epochs=1)
+    runner.optimizer = torch.optim.SGD(runner.model.parameters(), lr=0.1, fused=fused)
     runner.hooks, step = [], runner.model.train_step
 
     def train_step(batch: Any, optimizer: Any) -> Any:
