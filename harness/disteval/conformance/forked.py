@@ -36,7 +36,7 @@ _POLL_SECONDS = 0.01
 _CLOSE_SECONDS = 5.0
 _ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come first
 
-_LIBRARIES = ("torch", "torch.distributed")
+_LIBRARIES = ("torch", "torch.distributed", "jax", "tensorflow", "paddle")
 
 _SERVER_CODE = (
     import_code("sys.argv[2]", "disteval.conformance.forked import serve")
