@@ -38,7 +38,7 @@ def check_count(name: str, value: Any, least: int = 1, most: int | None = None) 
     """
     if not is_count(value, least, most):
         limit = f"from {least} up" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} must be a whole number {limit}, not {value!r}")
+        raise UsageError(f"{name} must be a whole number {limit}, not {value!r:.200}")
     return int(value)
 
 

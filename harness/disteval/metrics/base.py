@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
@@ -57,6 +57,16 @@ class BaseMetric(ABC):
         self.dist_collect_mode = dist_collect_mode
         self._backend = dist_backend
         self.reset()
+
+    if not TYPE_CHECKING:  # or every attribute would seem to exist
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("_backend", "_results", "_ids", "dist_collect_mode", "dataset_meta"):
+                raise UsageError(
+                    f"{type(self).__name__} has no {name} yet; call super().__init__() in its "
+                    f"__init__, before anything is added"
+                )
+            return super().__getattribute__(name)  # raises AttributeError as always
 
     @property
     def dist_backend(self) -> BaseDistBackend:

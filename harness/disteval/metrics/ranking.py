@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.metrics.arrays import shape_of, to_numpy
-from disteval.metrics.base import BaseMetric
+from disteval.metrics.base import BaseMetric, no_samples
 from disteval.metrics.exact import float64_of
 from disteval.metrics.labels import check_paired, class_indices
 
@@ -55,8 +55,10 @@ class _Ranking(BaseMetric):
         missing = int(np.isnan(scores).sum())
         if missing:
             raise UsageError(f"{missing} of {len(scores)} scores are NaN, which can't be ranked")
+        if not results:
+            raise no_samples()
         if not positive.any() or positive.all():
-            kind = "positive" if len(positive) and positive.all() else "negative"
+            kind = "positive" if positive.all() else "negative"
             raise UsageError(
                 f"all {len(positive)} samples are {kind}; this metric needs samples of both classes"
             )

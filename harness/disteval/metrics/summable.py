@@ -13,7 +13,7 @@ import numpy as np
 from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, prove
-from disteval.errors import RankError, describe_error
+from disteval.errors import RankError, UsageError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
 from disteval.metrics.ids import Once, check_all_or_none
 from disteval.metrics.rows import Bring, Column, Rows, Sums
@@ -186,9 +186,15 @@ def _offer(metric: SummableMetric, keep: _Keep, rank: int) -> _Offer:
 
 
 def _sendable(sums: Sums | None) -> Sums | list[Any] | None:
-    if sums is not None and (sums.dtype == object or sums.size <= _FEW):
-        return list(sums.tolist())
-    return sums
+    if sums is None:
+        return None
+    if np.ndim(sums) == 0 or sums.dtype.kind not in "iuO":
+        raise UsageError(
+            f"sums_of returned {getattr(sums, 'dtype', type(sums).__name__)} of shape "
+            f"{np.shape(sums)}; it must return an array of integers with one axis or more, because "
+            f"only integers add up to the same sum in any order"
+        )
+    return list(sums.tolist()) if sums.dtype == object or sums.size <= _FEW else sums
 
 
 def _by_metric(metrics: Sequence[SummableMetric], sent: list[Any]) -> list[list[_Offer]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from disteval import UsageError
+from disteval import RankError, UsageError
 from disteval.metrics import (
     AUROC,
     Accuracy,
@@ -16,6 +18,7 @@ from disteval.metrics import (
     CrossEntropy,
     Mean,
     MetricGroup,
+    SummableMetric,
 )
 
 METRICS = [Accuracy, Mean, CrossEntropy, lambda: ConfusionMatrix(4), AveragePrecision, AUROC]
@@ -50,3 +53,56 @@ def test_facts_about_the_data_set_are_a_dict(meta: Any) -> None:
 def test_a_group_refuses_what_is_no_metric() -> None:
     with pytest.raises(UsageError, match="the metric 'mean' must be an instance"):
         MetricGroup({"mean": Mean}, "non_dist")  # type: ignore[dict-item]
+
+
+class Forgetful(Mean):
+    """A metric whose author forgot a line."""
+
+    def __init__(self) -> None:
+        self.mine = 1
+
+
+def test_a_metric_of_ones_own_is_told_to_call_the_base() -> None:
+    metric = Forgetful()
+    for use in (lambda: metric.add([1.0]), metric.compute):
+        with pytest.raises(UsageError, match=r"Forgetful has no _\w+ yet; call super\(\).__init__"):
+            use()
+    assert not hasattr(metric, "unknown")
+    assert copy.deepcopy(Mean(dist_backend="non_dist"))([1.0]) == {"mean": 1.0}
+
+
+class Inexact(SummableMetric):
+    """A metric whose sums are not those of any other order."""
+
+    def __init__(self, sums: Any) -> None:
+        super().__init__(dist_backend="non_dist")
+        self._sums = sums
+
+    def add(self, values: Any) -> None:
+        self._append(np.asarray(values))
+
+    def sums_of(self, column: Any) -> Any:
+        return self._sums
+
+    def from_sums(self, sums: Any, size: int) -> Any:
+        return sums
+
+
+@pytest.mark.parametrize(
+    ("sums", "found"),
+    [
+        (np.array([0.1]), r"float64 of shape \(1,\)"),
+        (np.array(3), r"int64 of shape \(\)"),
+        (3, r"int of shape \(\)"),
+        (np.array([True]), r"bool of shape \(1,\)"),
+    ],
+)
+def test_sums_that_are_no_arrays_of_integers_are_refused(sums: Any, found: str) -> None:
+    with pytest.raises(RankError, match=f"sums_of returned {found}; it must return an array of"):
+        Inexact(sums)([1, 2])
+
+
+@pytest.mark.parametrize("make", [AUROC, AveragePrecision])
+def test_a_ranking_of_no_samples_says_so(make: Callable[[], BaseMetric]) -> None:
+    with pytest.raises(RankError, match=r"no samples: add\(\) was not called on any rank"):
+        make().compute()

@@ -119,7 +119,7 @@ def test_they_are_one_float_in_any_world(
             "all 4 samples are negative; this metric needs samples of both classes",
         ),
         ([math.nan, 0.2], [0, 1], "2 of 4 scores are NaN, which can't be ranked"),
-        ([], [], "all 0 samples"),
+        ([], [], "no samples: add"),
     ],
 )
 def test_what_has_no_result_is_an_error_on_every_rank(
