@@ -26,6 +26,7 @@ from disteval.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: 
 from disteval.estimator.distributed import distribute, inner  # noqa: E402
 from disteval.estimator.hooks import CheckpointHook, Hook  # noqa: E402
 from disteval.sharding import ShardPlan  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook  # noqa: E402
 
 from suites.frameworks.estimator.tiny import Tiny, facts, samples  # noqa: E402
 
@@ -289,13 +290,20 @@ def accumulate(backend: Any, batches: int) -> Any:
     runner = make(backend, max_epochs=2)
     runner.hooks = []
     runner.register_training_hooks(None, {"accumulate": batches})
+    averaged: list[Any] = []
+    runner.model._parallel[0].register_comm_hook(
+        None, lambda _, bucket: averaged.append(bucket.index()) or allreduce_hook(None, bucket)
+    )
     runner.run([share(backend, 32, 8 // batches)], [("train", 1)])
-    return weights(runner)
+    return weights(runner), averaged
 
 
 def test_gradients_of_several_batches_are_those_of_one_large_batch(two: World) -> None:
-    (large, _), (small, other) = (two.run(accumulate, n, n) for n in (1, 4))
+    ((large, steps), _), ((small, averaged), (other, _)) = (
+        two.run(accumulate, n, n) for n in (1, 4)
+    )
     assert differ(small, other) == []
+    assert averaged == steps == [0] * 4  # not once for each batch
     for name, tensor in small.items():
         assert torch.allclose(tensor, large[name], rtol=0, atol=1e-6), name
 
