@@ -45,6 +45,7 @@ FOLDERS = {
     "frameworks/metrics": "arrays",
     "frameworks/estimator": "estimator",
     "ranks/estimator": "estimator",
+    "ranks/worlds": "worlds",
     "package": "package",
     "web": "web",
 }
