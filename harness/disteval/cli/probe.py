@@ -59,7 +59,9 @@ def try_backend(name: str, start: bool, seconds: float) -> Trial:
             ended = _run(command, file, seconds)
         if answer.exists():
             return Trial(**json.loads(answer.read_text()))
-        printed = output.read_bytes()[-_MOST_BYTES:].decode(errors="replace")
+        with output.open("rb") as file:
+            file.seek(-min(output.stat().st_size, _MOST_BYTES), os.SEEK_END)
+            printed = file.read().decode(errors="replace")
         last = "\n".join(printed.splitlines()[-_OUTPUT_LINES:])
         return Trial(name, available=False, why_not=ended, output=last)
 
