@@ -51,7 +51,6 @@ def needs(command: Command) -> set[str] | None:
     given = dict(pairwise([*words, ""]))
     if name != "disteval" or not words or given.keys() & set(_THEIR_OWN):
         return None
-    found |= {"ray"} & {given.get("--launcher", "")}
     if words[0] == "eval":
         computes = given.get("--framework")
         return found | {computes, given.get("--backend", "torch_cpu")} if computes else None
@@ -69,6 +68,8 @@ def _needs_of_check(
         return found | {"hypothesis"}
     if f"{target.partition(':')[0].replace('.', '/')}.py" in shown:
         return found | {"hypothesis"}
+    if "--launcher" in given:
+        return None  # `suites/ranks/worlds/test_ray.py` checks a backend on Ray
     if "--rules" in given and target in list_all_backends():
         return found | {"hypothesis", target}
     return None
