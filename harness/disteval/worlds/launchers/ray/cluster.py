@@ -22,14 +22,14 @@ from disteval.extras import needs
 from disteval.worlds.cores import available_cores
 from disteval.worlds.interrupts import interrupted_later
 
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
 _OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own connections, so Ray stores little
 _ANSWER_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 20.0
 
 _lock = threading.RLock()
 _users = 0
-_leave: Callable[[], None] | None = None  # ends what this module has begun
-_started_here = False
+_folder: str | None = None  # of the Ray that this module has started; empty if it has joined one
 
 
 def import_ray() -> Any:
@@ -66,7 +66,7 @@ def join(address: str | None = None) -> None:
         UsageError: The address is not that of a node, or this process is in another cluster.
         WorldError: No cluster answers at the address.
     """
-    global _leave, _users
+    global _users
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
     if "://" in wanted:
         raise UsageError(
@@ -78,8 +78,7 @@ def join(address: str | None = None) -> None:
         if ray.is_initialized():
             _check_same_cluster(ray, address)
         else:
-            _leave = _begin(ray, wanted)
-            atexit.register(_end)
+            _begin(ray, wanted)
         _users += 1
 
 
@@ -94,7 +93,7 @@ def leave() -> None:
 
 def started_here() -> bool:
     """Return whether this module started the cluster, which therefore can't grow."""
-    return _started_here
+    return bool(_folder)
 
 
 def bounded(function: Callable[[], object], seconds: float) -> bool:
@@ -114,25 +113,29 @@ def _check_same_cluster(ray: Any, address: str | None) -> None:
         )
 
 
-def _begin(ray: Any, address: str) -> Callable[[], None]:
-    """Join or start a cluster; return the function that leaves or ends it."""
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
-    if address == "local":
-        return _start(ray, quiet)
+def _begin(ray: Any, address: str) -> None:
+    """Join or start a cluster, which `_end` leaves or ends."""
+    global _folder
+    atexit.register(_end)
+    _folder = ""
     try:
-        _check_listens(address)
-        ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address == "local":
+            _start(ray)
+        else:
+            _check_listens(address)
+            ray.init(address=address, **_QUIET)
+    except BaseException as error:
+        _end()
+        if not isinstance(error, Exception):
+            raise
+        # The last line of the cause alone mentions a missing token, for example.
+        reason = str(error.__cause__ or error).strip().rpartition("\n")[2].rstrip(".")
+        if address == "local":
+            raise WorldError(f"Ray could not be started here: {reason}") from error
         raise WorldError(
-            f"the Ray cluster at {address!r} could not be joined: {_reason(error)}; start one with "
+            f"the Ray cluster at {address!r} could not be joined: {reason}; start one with "
             f"`ray start --head`, or leave the address out to use this machine alone"
         ) from error
-    except KeyboardInterrupt:
-        ray.shutdown()
-        raise
-
-    end: Callable[[], None] = ray.shutdown
-    return end
 
 
 def _check_listens(address: str) -> None:
@@ -146,48 +149,29 @@ def _check_listens(address: str) -> None:
         raise ConnectionError(f"nobody answers there: {error}") from None
 
 
-def _start(ray: Any, quiet: dict[str, Any]) -> Callable[[], None]:
-    global _started_here
+def _start(ray: Any) -> None:
+    global _folder
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray would warn that its new cluster admits nobody without a token, which is as it should be.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
-    folder = tempfile.mkdtemp(prefix="disteval-ray-")
-
-    def end() -> None:
-        global _started_here
-        _started_here = False
-        try:
-            ray.shutdown()
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    try:
-        with interrupted_later():  # a part of Ray can't be ended in order
-            ray.init(
-                address="local",
-                num_cpus=available_cores(),
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                _temp_dir=folder,
-                **quiet,
-            )
-    except BaseException as error:
-        end()
-        if isinstance(error, Exception):
-            raise WorldError(f"Ray could not be started here: {_reason(error)}") from error
-        raise
-    _started_here = True
-    return end
-
-
-def _reason(error: Exception) -> str:
-    """Return the last line of the cause, which alone mentions a missing token, for example."""
-    return str(error.__cause__ or error).strip().rpartition("\n")[2].rstrip(".")
+    with interrupted_later():  # a part of Ray can't be ended in order
+        _folder = tempfile.mkdtemp(prefix="disteval-ray-")
+        ray.init(
+            address="local",
+            num_cpus=available_cores(),
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            _temp_dir=_folder,
+            **_QUIET,
+        )
 
 
 def _end() -> None:
-    global _leave
+    """Leave or end the cluster that this module has joined or started."""
+    global _folder
     atexit.unregister(_end)
-    end, _leave = _leave, None
-    if end is not None:
-        bounded(end, _SHUTDOWN_SECONDS)
+    folder, _folder = _folder, None
+    if folder is not None:
+        bounded(import_ray().shutdown, _SHUTDOWN_SECONDS)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)

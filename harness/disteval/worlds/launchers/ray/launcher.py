@@ -181,7 +181,8 @@ class RayLauncher(Launcher):
         """Kill every actor, remove its files on other nodes, and remove the placement group."""
         if not self._joined:
             return
-        cluster.bounded(lambda: self._terminate_by_ray(pids), _TERMINATE_SECONDS)
+        if cluster.import_ray().is_initialized():  # at Python's end it may have been left already
+            cluster.bounded(lambda: self._terminate_by_ray(pids), _TERMINATE_SECONDS)
         deadline = time.monotonic() + _END_SECONDS
         for pid in [pid for rank, pid in pids.items() if self._is_here(rank)]:
             kill_rank(pid)  # it may be stopped, or out of Ray's reach
