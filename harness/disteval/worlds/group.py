@@ -144,7 +144,9 @@ class WorkerGroup:
 
     def _examine(self, outcome: Outcome) -> list[RankStatus]:
         """Return the status of each rank, with all that can be seen of it from outside."""
-        hellos, replies = self._channel.hellos, outcome.replies
+        hellos = self._channel.hellos
+        # Without the values, since other hosts may have to be asked.
+        replies = {r: reply._replace(value=None) for r, reply in outcome.replies.items()}
         ranks = [RankStatus(r, hellos.get(r), replies.get(r)) for r in range(self.world_size)]
         for rank in outcome.lost:
             ranks[rank].end = self._launcher.how_lost(rank)
