@@ -10,7 +10,9 @@ from pathlib import Path
 
 import disteval
 import pytest
+from click.testing import CliRunner
 from disteval import WorldError
+from disteval.cli import main
 from disteval.worlds import World, group, launchers
 from disteval.worlds.channel import connection
 
@@ -52,6 +54,12 @@ def test_who_waits_for_ranks_is_told_how_many_have_started(
     monkeypatch.setattr(group, "_NOTICE_SECONDS", 0.02)
     with World("non_dist", 1):
         assert "0 of 1 ranks have started after 0 s" in caplog.messages[0]
+    caplog.clear()
+    command = ["check", "non_dist", "--world-size", "1", "--rules", "1.1"]
+    for options, said in ([], True), (["--quiet"], False):
+        CliRunner().invoke(main, [*command, *options])
+        assert ("1 ranks have started" in caplog.text) == said
+        caplog.clear()
 
 
 def test_a_leader_that_is_gone_already_is_told(tmp_path: Path) -> None:
