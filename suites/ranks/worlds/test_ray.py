@@ -274,8 +274,8 @@ def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) 
         f"ray.init('local', num_cpus=1, include_dashboard=False, _temp_dir={str(temporary)!r})\n"
         "with World('non_dist', 1, launcher='ray') as world:\n"
         "    assert world.run(describe)[0]['rank'] == 0\n"
-        "unclosed = World('non_dist', 1, launcher='ray')\n"
         "print(ray.is_initialized(), ray.get(ray.remote(lambda: 'there').remote()))\n"
+        "unclosed = World('non_dist', 1, launcher='ray')\n"
     )
     done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
     assert done.returncode == 0, done.stderr
