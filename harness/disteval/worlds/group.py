@@ -73,9 +73,10 @@ class WorkerGroup:
 
         if not self._channel.wait_for_ranks(inside, give_up):
             why = "; ".join(f"process {i}: {how}" for i, how in self._launcher.ended().items())
-            headline = why or f"not every rank started within {self._start_seconds:g} s"
+            started = f"{len(self._channel.hellos)} of {self.world_size} ranks started"
+            late = f"{started} within {self._start_seconds:g} s; start fewer, or raise the timeout"
             ranks = self._examine(Outcome(self.world_size))
-            raise WorldError(report(headline, ranks, self._launcher.log()))
+            raise WorldError(report(why or late, ranks, self._launcher.log()))
 
     @property
     def _start_seconds(self) -> float:

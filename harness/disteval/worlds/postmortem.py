@@ -68,7 +68,12 @@ def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -
     last = max(ranks, key=lambda s: s.position.entered).position
     shared = raised_alike(ranks)
     lines = [headline]
-    lines += [] if shared else [f"  rank {s.rank}: {_describe(s, last)}" for s in ranks]
+    # There may be a thousand of these; the others are described one by one.
+    missing = [s.rank for s in ranks if s.hello is None]
+    if missing:
+        lines.append(f"  {list_ranks(missing, len(ranks))} never reported to the leader")
+    there = [] if shared else [s for s in ranks if s.hello]
+    lines += [f"  rank {s.rank}: {_describe(s, last)}" for s in there]
     traces = {s.rank: s.reply.trace.rstrip() for s in ranks if s.reply}
     lines += _evidence("traceback", {r: t.removesuffix(shared) for r, t in traces.items()}, ranks)
     lines += _evidence("stack", {s.rank: s.stack for s in ranks}, ranks)
@@ -101,8 +106,6 @@ def exit_text(status: int | None) -> str:
 def _describe(status: RankStatus, last: Position) -> str:
     if status.reply is not None:
         return f"raised {first_line(status.raised)}" if status.raised else "returned"
-    if status.hello is None:
-        return "never reported to the leader"
     where = status.unseen or _whereabouts(status.position, last)
     if status.end:
         return f"{status.end}; {where}"

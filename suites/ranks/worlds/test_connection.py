@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -15,6 +16,8 @@ from disteval import WorldError
 from disteval.cli import main
 from disteval.worlds import World, group, launchers
 from disteval.worlds.channel import connection
+
+from suites.mutants.sockets import Sockets
 
 
 class Disturbed(launchers.LocalLauncher):
@@ -60,6 +63,28 @@ def test_who_waits_for_ranks_is_told_how_many_have_started(
         CliRunner().invoke(main, [*command, *options])
         assert ("1 ranks have started" in caplog.text) == said
         caplog.clear()
+
+
+class Forgetful(launchers.LocalLauncher):
+    """Starts rank 0 alone."""
+
+    name = "forgetful"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        return super().commands(directory, 1)
+
+
+def test_ranks_that_never_start_are_counted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "START_SECONDS", 0.5)
+    with pytest.raises(WorldError) as caught:
+        World(Sockets, 30, launcher=Forgetful(), timeout=0.5)
+    headline, missing, *_ = str(caught.value).splitlines()
+    assert re.fullmatch(
+        "[01] of 30 ranks started within 0.5 s; start fewer, or raise the timeout", headline
+    )
+    assert re.fullmatch(
+        r"  (all 30 ranks|ranks 1, 2, .*, 29) never reported to the leader", missing
+    )
 
 
 def test_a_leader_that_is_gone_already_is_told(tmp_path: Path) -> None:
