@@ -18,7 +18,7 @@ from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
 from disteval.sharding import ShardPlan
-from disteval.worlds import report_progress
+from disteval.worlds import report_progress, send_note
 from disteval.worlds.collective_log import LoggedBackend
 
 Step = tuple[Any, int | None, float]
@@ -75,6 +75,7 @@ def compare(
         results = function(backend, argument)
         if [digest(result) for result in results] != digests:
             wrong[number] = ", ".join(map(describe, results))
+            send_note(number)  # the ranks may hang in the next one
         report_progress(number + 1, len(tasks))
     return wrong
 

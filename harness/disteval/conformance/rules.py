@@ -115,17 +115,20 @@ class Bench:
             LostWorld: The ranks can't go on, for example because one hangs.
         """
         done = dict.fromkeys(range(self.world_size), 0)
-
-        def note(rank: int, count: int, _total: int) -> None:
-            done[rank] = count
-
+        wrong: list[int] = []
         world = self.worlds.get()
         try:
-            found = world.run(function, *args, timeout=world.timeout + delay, on_progress=note)
+            found = world.run(
+                function,
+                *args,
+                timeout=world.timeout + delay,
+                on_progress=lambda rank, count, _: done.update({rank: count}),
+                on_note=lambda _, number: wrong.append(number),
+            )
         except WorldError as error:
             number = min(*done.values(), len(examples) - 1)
             self.ran += number + 1
-            example = examples[number]
+            example = examples[min([number, *wrong])]  # it may have made the ranks hang
             if error.in_step:
                 raise BrokenRuleError(str(error), example) from error
             raise LostWorld(error, example) from error

@@ -14,11 +14,13 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import RankError, frames
-from disteval.conformance import forked
+from disteval.conformance import forked, on_ranks
 from disteval.conformance.forked import ForkServers
 from disteval.conformance.results import Result
+from disteval.conformance.rules import Bench, Rule
 from disteval.conformance.runner import check_backend, check_rule, select_rules
 from disteval.conformance.schedule import Job, run_side_by_side
+from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import BackendWorlds
 from disteval.contract import Rendezvous
 from disteval.errors import WorldError
@@ -79,6 +81,31 @@ def test_the_smallest_example_is_found_also_after_an_order_of_many_that_lost_the
     assert result.outcome == "failed"
     assert "rank 1 raised LookupError: what is text?" in result.message
     assert sorted(result.counterexample) == sorted("gather [None, '']")
+
+
+def gather_four_pairs(bench: Bench) -> None:
+    trials = [trial_of([Collective([(0, n), (1, n)])]) for n in range(4)]
+    bench.expect(on_ranks.sequence, trials)
+
+
+def test_the_example_that_was_wrong_first_is_named_and_not_the_one_that_hangs() -> None:
+    class Shifted(ThreadsDist):
+        """A backend whose rank 1 is one collective behind from its second call on."""
+
+        calls = 0
+
+        def all_gather_object(self, obj: Any) -> list[Any]:
+            self.calls += 1
+            if (self.rank, self.calls) == (1, 2):
+                super().all_gather_object("once more")
+            return super().all_gather_object(obj)
+
+    rule = Rule("1.0", "four pairs", "Pairs come back.", gather_four_pairs)
+    with BackendWorlds(Shifted, 2, timeout=1) as worlds:
+        result = check_rule(rule, worlds)
+    assert result.outcome == "failed"
+    assert "no progress for 1 s" in result.message
+    assert result.counterexample == "gather [(0, 1), (1, 1)]"
 
 
 class Forgetful(ThreadsDist):
