@@ -40,13 +40,11 @@ def check_over_the_cap(bench: Bench) -> None:
     cap = frames.max_object_bytes()
     bench.run(limit, [_SMALL_CAP] * world)
     try:
-        for guilty in range(world):
-            for collective in _COLLECTIVES:
-                _check_cap(bench, guilty, collective)
+        for guilty, collective in itertools.product(range(world), _COLLECTIVES):
+            _check_cap(bench, guilty, collective)
     finally:
-        frames.configure(
-            max_object_bytes=cap
-        )  # ranks that are threads share the cap with the leader
+        # Ranks that are threads share the cap with the leader.
+        frames.configure(max_object_bytes=cap)
         if not bench.worlds.is_lost:
             bench.run(limit, [cap] * world)
 
