@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,8 @@ nox.options.error_on_missing_interpreters = False
 # What pip would compile is mostly never imported; Python compiles what is imported.
 os.environ.setdefault("PIP_COMPILE", "0")
 nox.needs_version = ">=2026.10"  # whose --parallel runs the sessions of `tests`
+# Like Ctrl-C, so that nox ends its sessions before it ends; each of its processes reads this file.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 COVERAGE = "COVERAGE_FILE"
 """Where each process leaves what it has run, in sessions of `coverage`."""
