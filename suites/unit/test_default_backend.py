@@ -108,6 +108,20 @@ def test_a_chosen_backend_that_joins_nothing_is_refused(
         mean_of(1.0, dist_backend="threads").compute()
 
 
+def test_a_backend_that_does_not_see_its_launchers_ranks_is_refused(
+    started_by: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OtherMpi(ThreadsDist):
+        launcher, is_initialized = "mpirun", True  # type: ignore[assignment]
+
+    started_by("mpirun")
+    monkeypatch.setitem(default_backend._instances, "other_mpi", OtherMpi())
+    with pytest.raises(UsageError, match="mpirun started 3 .*OtherMpi finds one process"):
+        mean_of(1.0, dist_backend="other_mpi").compute()
+    # A group of one rank may be what a caller wants, who made it.
+    assert mean_of(1.0, dist_backend=OtherMpi()).compute() == {"mean": 1.0}
+
+
 def test_one_process_is_alone_under_a_launcher_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "1")
