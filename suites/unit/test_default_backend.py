@@ -116,7 +116,7 @@ def test_a_backend_that_does_not_see_its_launchers_ranks_is_refused(
 
     started_by("mpirun")
     monkeypatch.setitem(default_backend._instances, "other_mpi", OtherMpi())
-    with pytest.raises(UsageError, match="mpirun started 3 .*OtherMpi finds one process"):
+    with pytest.raises(UsageError, match=r"mpirun started 3 .*OtherMpi finds one process"):
         mean_of(1.0, dist_backend="other_mpi").compute()
     # A group of one rank may be what a caller wants, who made it.
     assert mean_of(1.0, dist_backend=OtherMpi()).compute() == {"mean": 1.0}
