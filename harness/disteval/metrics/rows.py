@@ -76,22 +76,23 @@ class Column:
             return self._sums - sums_of(self._all()[dropped])
         return sums_of(self._all()[kept])
 
-    def digests(self, lengths: Numbers, samples: Numbers) -> npt.NDArray[np.uint64]:
-        """Return a hash of the rows of some samples, the same for equal numbers.
+    def values(self, lengths: Numbers, samples: Numbers) -> list[Any]:
+        """Return one number for each of some samples, by which repeats of a sample are compared.
 
-        No rows may be pending, as after `sums`.
+        It is the sum of the sample's rows if these are floats, which may be rounded otherwise in
+        another batch; else a hash of the rows. No rows may be pending, as after `sums`.
 
         Args:
             lengths: The number of rows of each sample.
             samples: The positions of the samples.
         """
         rows = self._all()
-        if rows.dtype.kind == "f":
-            rows = np.where(np.isnan(rows), np.nan, rows) + 0.0  # one NaN and one zero
         ends = np.cumsum(lengths)
-        found = [rows[ends[i] - lengths[i] : ends[i]].tolist() for i in samples]
-        hashes = [blake2b(pickle.dumps(each), digest_size=8).digest() for each in found]
-        return np.frombuffer(b"".join(hashes), dtype=np.uint64)
+        found = [rows[ends[i] - lengths[i] : ends[i]] for i in samples]
+        if rows.dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                return [float(each.sum()) for each in found]
+        return [blake2b(pickle.dumps(each.tolist()), digest_size=8).digest() for each in found]
 
     def _settle(self, sums_of: SumsOf, most: int = 0) -> None:
         """Bring pending rows until no more than ``most`` batches are pending."""

@@ -94,7 +94,7 @@ class _Offer(NamedTuple):
         whole: The sums of all of the rank's rows, if these are more.
         failure: The error of a rank that could not sum.
         certificate: The proof of coverage, if the samples have ids.
-        digests: A hash of each sample whose id occurs more than once, if repeated ones are dropped.
+        values: A number for each sample whose id occurs more than once, if repeats are dropped.
     """
 
     length: int
@@ -103,7 +103,7 @@ class _Offer(NamedTuple):
     whole: Any = None
     failure: str | None = None
     certificate: Any = None
-    digests: Any = None
+    values: Any = None
 
 
 def compute_together(
@@ -143,7 +143,7 @@ def compute_together(
         gathered = _by_metric(metrics, backend.all_gather_object(_offers(metrics, keep, rank)))
         for decided, offers in zip(keep, gathered, strict=True):
             if isinstance(decided, Once):
-                decided.compare(np.concatenate([offer.digests for offer in offers]))
+                decided.compare([value for offer in offers for value in offer.values])
         counted = [[offer.kept for offer in offers] for offers in gathered]
         sums = [[offer.sums for offer in offers] for offers in gathered]
     results = [_result(*each) for each in zip(metrics, sums, counted, strict=True)]
@@ -176,8 +176,8 @@ def _offer(metric: SummableMetric, keep: _Keep, rank: int) -> _Offer:
         if isinstance(keep, Once):
             rows = np.repeat(keep.kept(rank), ids.all_rows())
             sums = _sendable(column.sums(rows, metric.sums_of))
-            digests = column.digests(ids.all_rows(), keep.repeated(rank))
-            return _Offer(length, int(np.count_nonzero(rows)), sums, digests=digests)
+            values = column.values(ids.all_rows(), keep.repeated(rank))
+            return _Offer(length, int(np.count_nonzero(rows)), sums, values=values)
         sums = _sendable(column.sums(keep, metric.sums_of))
         whole = _sendable(column.sums(length, metric.sums_of)) if keep < length else None
     except Exception as error:  # the other ranks wait in the collective

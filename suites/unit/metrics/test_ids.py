@@ -223,16 +223,26 @@ def test_a_sample_with_two_values_is_an_error_that_names_it(name: str, guilty: i
     def rank(backend: ThreadsDist) -> Any:
         metric = make()
         metric.dist_backend = backend
-        metric.add(*inputs(np.array([0, 6, 7, 8])), ids=[0, 6, 7, 8])
-        other = 9 if backend.rank == guilty else 6
-        metric.add(*inputs(np.array([other, 1])), ids=[6, 1])
+        metric.add(*inputs(np.array([0, 8, 7, 6])), ids=[0, 8, 7, 6])
+        other = 9 if backend.rank == guilty else 8
+        metric.add(*inputs(np.array([other, 1])), ids=[8, 1])
         return metric.compute()
 
     first, second = (0, 0) if guilty == 0 else (0, guilty)
-    message = f"sample 6 was added with one value on rank {first} and another on rank {second}; 1 "
+    message = f"sample 8 was added with one value on rank {first} and another on rank {second}; 1 "
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, CoverageError)
         assert message in str(outcome)
+
+
+@pytest.mark.parametrize("make", [Mean, Words])
+def test_a_loss_that_is_rounded_otherwise_in_another_batch_counts_once(make: Any) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metric = make(dist_backend=backend)
+        metric.add(np.array([1.0, 2.0 + 1e-6 * backend.rank]), ids=[backend.rank + 1, 0])
+        return metric.compute(3)
+
+    assert values(run_ranks(2, rank)) in ([{"mean": 4 / 3}] * 2, [[2.0, 1.0, 1.0]] * 2)
 
 
 def test_values_that_are_equal_are_no_conflict() -> None:
