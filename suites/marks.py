@@ -129,8 +129,12 @@ def _asked_by(function: Callable[..., Any]) -> frozenset[str]:
         node.args[0].value.partition(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("framework", "backend_class")
+        and _last_name(node.func) in ("framework", "backend_class")
         and node.args
         and isinstance(node.args[0], ast.Constant)
     )
+
+
+def _last_name(called: ast.expr) -> str:
+    """Return the name of what is called, without the module that it may be written with."""
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

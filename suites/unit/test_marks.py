@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from suites import requirements
 from suites.marks import check_that_a_session_selects, needing
 from suites.requirements import framework
 
@@ -28,6 +29,11 @@ def test_a_parameter_may_carry_the_marker(request: pytest.FixtureRequest, exampl
 
 def test_what_a_test_asks_for_is_needed(request: pytest.FixtureRequest) -> None:
     framework("torch")
+    assert _markers(request) == {"torch"}
+
+
+def test_what_a_test_asks_for_by_its_full_name_is_needed(request: pytest.FixtureRequest) -> None:
+    requirements.framework("torch")
     assert _markers(request) == {"torch"}
 
 
