@@ -224,7 +224,7 @@ def test_a_sample_with_two_values_is_an_error_that_names_it(name: str, guilty: i
         metric = make()
         metric.dist_backend = backend
         metric.add(*inputs(np.array([0, 8, 7, 6])), ids=[0, 8, 7, 6])
-        other = 9 if backend.rank == guilty else 8
+        other = 7 if backend.rank == guilty else 8
         metric.add(*inputs(np.array([other, 1])), ids=[8, 1])
         return metric.compute()
 
