@@ -127,8 +127,8 @@ def test_own_weights_are_used(small_cifar10: Path, tmp_path: Path) -> None:
     for name in ("w.safetensors", "w.pt"):
         path = tmp_path / "r.json"
         done = run(
-            "--backend=torch_cpu", "--world-size=2", f"--weights={tmp_path / name}",
-            f"--data={small_cifar10}", "--topk=1", f"--json={path}",
+            "--backend=non_dist", "--topk=1", f"--weights={tmp_path / name}",
+            *_reporting(small_cifar10, path),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         found.append(json.loads(path.read_text())["correct"])
