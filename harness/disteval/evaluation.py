@@ -101,16 +101,16 @@ def evaluate(
     """
     batch_size = check_count("batch_size", batch_size)
     _check_functions(predict, shard)
-    _check_dataset(dataset)
+    size = _checked_size(dataset)
     backend = joining_backend(backend)
     group = MetricGroup(metrics, backend)
-    share: Shard = ShardPlan(len(dataset), backend.world_size, backend.rank, mode, pad)
+    share: Shard = ShardPlan(size, backend.world_size, backend.rank, mode, pad)
     if shard is not None:
-        share = shard(len(dataset), backend.world_size, backend.rank)
-    plan = _samples(share, len(dataset))
+        share = shard(size, backend.world_size, backend.rank)
+    plan = _samples(share, size)
     group.reset()
     counted: list[npt.NDArray[np.int64]] = []
-    _check_agreement(backend, (len(dataset), batch_size, mode, pad, list(metrics)))
+    _check_agreement(backend, (size, batch_size, mode, pad, list(metrics)))
 
     begin = time.perf_counter()
     with _reporting(progress, backend.rank, len(plan.indices)) as report:
@@ -120,12 +120,12 @@ def evaluate(
     results, notes = group.compute_with_note(note=note)
     seconds = time.perf_counter() - begin
     certificates = [Certificate(*certificate) for *certificate, _ in notes]
-    check_once(certificates, ids, len(dataset), backend)
+    check_once(certificates, ids, size, backend)
     return Evaluation(
         metrics=results,
-        size=len(dataset),
-        evaluated=len(dataset),
-        padded=sum(seen for *_, seen in notes) - len(dataset),
+        size=size,
+        evaluated=size,
+        padded=sum(seen for *_, seen in notes) - size,
         world_size=backend.world_size,
         batch_size=batch_size,
         seconds=seconds,
@@ -162,14 +162,29 @@ def _check_functions(predict: object, shard: object) -> None:
             raise UsageError(f"{name} must be a function, not {value!r}")
 
 
-def _check_dataset(dataset: object) -> None:
+def _checked_size(dataset: Any) -> int:
+    """Return the number of samples of a data set of anybody's, which has one label for each."""
     if not (hasattr(dataset, "images") and hasattr(dataset, "labels")):
         raise UsageError(
             f"evaluate takes a data set that holds all pictures and labels as arrays, not one "
             f"of type {type(dataset).__name__}; make a disteval.data.ArrayDataset(name, images, "
             f"labels, classes), or add batches of your own to a disteval.metrics.MetricGroup"
         )
-    check_samples(dataset.images, dataset.labels, getattr(dataset, "classes", None))
+    images, labels = dataset.images, dataset.labels
+    for name, array in (("images", images), ("labels", labels)):
+        if not getattr(array, "shape", ()):
+            raise UsageError(
+                f"{name} has the type {type(array).__name__}; it must be an array, such as "
+                f"numpy.asarray makes of lists"
+            )
+    length = len(dataset) if hasattr(dataset, "__len__") else len(images)
+    if not len(images) == len(labels) == length:
+        raise UsageError(
+            f"the data set has {len(images)} images, {len(labels)} labels and the length {length}; "
+            f"give one label for each image, and as many as len() says"
+        )
+    check_samples(images, labels, getattr(dataset, "classes", None))
+    return length
 
 
 def _check_scores(scores: Any, batch_size: int) -> None:

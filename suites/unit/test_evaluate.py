@@ -180,6 +180,28 @@ def test_anybodys_data_set_with_fractions_or_unknown_classes_is_refused() -> Non
     assert found.metrics["labels"] == [0, 1, 0, 1]
 
 
+UNEVEN = [
+    ({"length": 3}, "the data set has 4 images, 4 labels and the length 3; give one label for"),
+    ({"length": 5}, "4 images, 4 labels and the length 5"),
+    ({"labels": np.zeros(9, int)}, "4 images, 9 labels and the length 4"),
+    ({"labels": [0, 0, 0, 0]}, "labels has the type list; it must be an array, such as numpy"),
+    ({"images": [np.zeros((3, 2, 2), np.uint8)] * 4}, "images has the type list; it must be an"),
+]
+
+
+@pytest.mark.parametrize(("other", "message"), UNEVEN)
+def test_anybodys_data_set_has_one_label_for_each_picture(other: Any, message: str) -> None:
+    class Uneven:
+        images, labels, length = numbered(4).images, np.zeros(4, int), 4
+
+        def __len__(self) -> int:
+            return int(self.length)
+
+    dataset = Uneven()
+    vars(dataset).update(other)
+    refused(dataset=dataset, message=message)
+
+
 def refused(*, message: str, **given: Any) -> None:
     """Evaluate with one argument of another kind, and expect a sentence about it."""
     fine = {"predict": read_label, "dataset": numbered(4), "metrics": {"accuracy": Accuracy()}}

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
+
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import joining_backend
@@ -151,7 +153,8 @@ class BaseMetric(ABC):
 
     def _extend(self, entries: Iterable[Any], ids: Any = None) -> None:
         """Add one entry for each row, and the ids that `add` was given."""
-        entries = list(entries)
+        # A copy of an array, because the caller may reuse the memory of which rows are views.
+        entries = list(entries.copy() if isinstance(entries, np.ndarray) else entries)
         checked = self._ids.check(ids, len(entries), len(self._results))
         self._results.extend(entries)
         self._ids.add(checked)

@@ -107,7 +107,13 @@ def _check_metrics(metrics: object) -> None:
             f"metrics must be a dict of names and metrics, such as {{'accuracy': Accuracy()}}, "
             f"not a value of type {type(metrics).__name__}"
         )
+    names: dict[int, object] = {}
     for name, metric in metrics.items():
+        if (first := names.setdefault(id(metric), name)) != name:
+            raise UsageError(
+                f"the metrics {first!r} and {name!r} are one object, which would add each sample "
+                f"twice; make a metric for each name"
+            )
         if not isinstance(metric, BaseMetric):
             remedy = "make one with from_torchmetrics, if it is one of torchmetrics"
             if isinstance(metric, type):

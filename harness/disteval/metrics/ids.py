@@ -236,7 +236,8 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple) and type(one) is type(other):
         return len(one) == len(other) and all(map(_same, one, other))
     with suppress(Exception):  # values may be of any class
-        if one == other:
+        equal = one == other
+        if isinstance(equal, bool | np.bool_) and equal:  # of arrays it is an array
             return True
         if {np.asarray(one).dtype.kind, np.asarray(other).dtype.kind} == {"f"}:
             return np.shape(one) == np.shape(other) and np.allclose(one, other, **_ROUNDING)

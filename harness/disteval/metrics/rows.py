@@ -77,10 +77,11 @@ class Column:
         return sums_of(self._all()[kept])
 
     def values(self, lengths: Numbers, samples: Numbers) -> list[Any]:
-        """Return one number for each of some samples, by which repeats of a sample are compared.
+        """Return one value for each of some samples, by which repeats of a sample are compared.
 
-        It is the sum of the sample's rows if these are floats, which may be rounded otherwise in
-        another batch; else a hash of the rows. No rows may be pending, as after `sums`.
+        For floats, which may be rounded otherwise in another batch, it is the row, or the number,
+        the mean and the root mean square of several rows; else it is a hash of the rows. No rows
+        may be pending, as after `sums`.
 
         Args:
             lengths: The number of rows of each sample.
@@ -88,11 +89,8 @@ class Column:
         """
         rows = self._all()
         ends = np.cumsum(lengths)
-        found = [rows[ends[i] - lengths[i] : ends[i]] for i in samples]
-        if rows.dtype.kind == "f":
-            with np.errstate(all="ignore"):
-                return [float(each.sum()) for each in found]
-        return [blake2b(pickle.dumps(each.tolist()), digest_size=8).digest() for each in found]
+        with np.errstate(all="ignore"):
+            return [_value_of(rows[ends[i] - lengths[i] : ends[i]]) for i in samples]
 
     def _settle(self, sums_of: SumsOf, most: int = 0) -> None:
         """Bring pending rows until no more than ``most`` batches are pending."""
@@ -104,10 +102,22 @@ class Column:
     def _append(self, rows: Rows, sums_of: SumsOf) -> None:
         if len(rows):
             sums = sums_of(rows)
-            self._chunks.append(rows)
+            self._chunks.append(np.array(rows))  # a copy, because the caller may reuse the memory
             self._length += len(rows)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def _all(self) -> Rows:
         self._chunks = [np.concatenate(self._chunks)] if self._chunks else [np.zeros(0)]
         return self._chunks[0]
+
+
+def _value_of(rows: Rows) -> Any:
+    if len(rows) == 0:
+        return None
+    if rows.dtype.kind != "f":
+        return blake2b(pickle.dumps(rows.tolist()), digest_size=8).digest()
+    if len(rows) == 1:
+        return rows[0].tolist()
+    wide = rows.astype(np.longdouble)  # whose sums do not overflow
+    mean, square = wide.mean(axis=0), (wide * wide).mean(axis=0)
+    return len(rows), mean.astype(float).tolist(), np.sqrt(square).astype(float).tolist()

@@ -94,7 +94,7 @@ class _Offer(NamedTuple):
         whole: The sums of all of the rank's rows, if these are more.
         failure: The error of a rank that could not sum.
         certificate: The proof of coverage, if the samples have ids.
-        values: A number for each sample whose id occurs more than once, if repeats are dropped.
+        values: A value for each sample whose id occurs more than once, if repeats are dropped.
     """
 
     length: int

@@ -55,6 +55,12 @@ def test_a_group_refuses_what_is_no_metric() -> None:
         MetricGroup({"mean": Mean}, "non_dist")  # type: ignore[dict-item]
 
 
+def test_a_group_refuses_one_metric_under_two_names() -> None:
+    mean = Mean()
+    with pytest.raises(UsageError, match="metrics 'a' and 'b' are one object, which would add"):
+        MetricGroup({"a": mean, "b": mean}, "non_dist")
+
+
 class Forgetful(Mean):
     """A metric whose author forgot a line."""
 

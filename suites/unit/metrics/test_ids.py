@@ -21,6 +21,7 @@ from disteval.metrics import (
     Mean,
     MetricGroup,
     SampleRows,
+    SummableMetric,
 )
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import example, given, settings
@@ -243,6 +244,70 @@ def test_a_loss_that_is_rounded_otherwise_in_another_batch_counts_once(make: Any
         return metric.compute(3)
 
     assert values(run_ranks(2, rank)) in ([{"mean": 4 / 3}] * 2, [[2.0, 1.0, 1.0]] * 2)
+
+
+class Squares(SummableMetric):
+    """The mean of the squares of small integers, which the rows hold as floats."""
+
+    def add(self, values: Any, *, ids: Any = None) -> None:
+        self._append(np.asarray(values), ids)
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Any:
+        return (column.astype(np.int64) ** 2).sum(axis=0, keepdims=True)
+
+    def from_sums(self, sums: Any, size: int) -> Any:
+        return sums.tolist(), size
+
+
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [
+        (Mean, [6.0, 0.0, 0.0], [6.0]),  # the same sum of another number of rows
+        (Mean, [1.7e308] * 2, [1e308] * 2),  # both sums overflow
+        (Mean, [math.inf], [math.nan]),
+        (Mean, [math.inf, math.nan], [math.inf, 1.0]),
+        (Mean, [], [0.0]),
+        (Squares, [1.0, -1.0], [2.0, -2.0]),
+        (Squares, np.float16([60000] * 2), np.float16([50000] * 2)),
+        (Squares, [[1.0, 2.0]], [[2.0, 1.0]]),
+    ],
+)
+def test_rows_of_a_sample_that_differ_are_an_error_on_every_rank(
+    make: Any, one: Any, other: Any
+) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metric = make(dist_backend=backend)
+        rows = np.asarray(other if backend.rank else one)
+        metric.add(np.zeros_like(one), ids=SampleRows([backend.rank + 1], len(one)))
+        metric.add(rows, ids=SampleRows([0], len(rows)))
+        return metric.compute(3)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, CoverageError)
+        assert "sample 0 was added with one value on rank 0 and another on rank 1" in str(outcome)
+
+
+def test_arrays_that_are_rounded_otherwise_and_samples_without_rows_are_no_conflict() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        rows = Words(dist_backend=backend)
+        rows.add(np.ones((2, 3)) + 1e-7 * backend.rank, ids=[0, 1])
+        matrix = ConfusionMatrix(2, dist_backend=backend)
+        labels = np.zeros(backend.rank, int)  # sample 0 has no row, and rank 0 has nothing else
+        matrix.add(
+            labels, labels, ids=SampleRows([0, 1][: backend.rank + 1], [0, 1][: backend.rank + 1])
+        )
+        return np.array(rows.compute(2)).tolist(), matrix.compute(2)["matrix"].tolist()
+
+    assert values(run_ranks(2, rank)) == [(np.ones((2, 3)).tolist(), [[1, 0], [0, 0]])] * 2
+
+
+@pytest.mark.parametrize("make", [Squares, Words])
+def test_memory_that_a_caller_reuses_does_not_change_what_was_added(make: Any) -> None:
+    metric, batch = make(dist_backend="non_dist"), np.zeros((2, 1))
+    for number in range(3):
+        batch[:] = number
+        metric.add(batch)
+    assert metric.compute(3) in (([[1]], 3), [[0.0], [0.0], [1.0]])
 
 
 def test_values_that_are_equal_are_no_conflict() -> None:
