@@ -103,8 +103,10 @@ class Channel:
         deadline = time.monotonic() + timeout
         grace_given = awaited is not None
         wanted = set(self._connections if awaited is None else awaited)
-        while wanted.intersection(outcome.late()) and (left := deadline - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left):
+        while wanted.intersection(outcome.late()):
+            left = deadline - time.monotonic()
+            # Without time left too: this process may have been stopped while replies came.
+            for key, _ in self._selector.select(max(left, 0.0)):
                 rank = key.data
                 try:
                     message = receive(self._connections[rank])
@@ -122,6 +124,8 @@ class Channel:
             if outcome.failed and not grace_given:
                 grace_given = True
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+            if left <= 0 and deadline <= time.monotonic():
+                break
         return outcome
 
     def _send(self, orders: Sequence[Order], timeout: float) -> None:

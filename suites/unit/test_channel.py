@@ -1,0 +1,25 @@
+"""A leader takes the replies that have come, even if it was stopped past its own deadline."""
+
+from __future__ import annotations
+
+from multiprocessing import Pipe
+from pathlib import Path
+
+from disteval.worlds.channel.leader import Channel
+from disteval.worlds.channel.messages import Hello, Order, Reply, send
+
+OVER = 1e-9  # a deadline that is over before the leader looks at its connections
+
+
+def test_a_leader_that_is_late_itself_finds_the_replies_that_came(tmp_path: Path) -> None:
+    channel = Channel(2)
+    pairs = [Pipe() for _ in range(2)]
+    for rank, (_, theirs) in enumerate(pairs):
+        send(theirs, Hello(rank, 0, 0))
+    channel.listen(tmp_path, "127.0.0.1")
+    assert channel.wait_for_ranks([ours for ours, _ in pairs], lambda: False)
+    send(pairs[0][1], Reply(b"done"))
+    outcome = channel.carry_out([Order(b"", b"")] * 2, OVER)
+    channel.close()
+    assert outcome.replies == {0: Reply(b"done")}
+    assert outcome.late() == [1]  # nobody waits for a rank that sent nothing
