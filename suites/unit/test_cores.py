@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from disteval import UsageError
 from disteval.cli import main
+from disteval.conformance.schedule import Job, run_side_by_side
 from disteval.worlds import cores
 
 from suites.marks import needing
@@ -56,6 +58,25 @@ def test_one_rank_may_always_start(machine: dict[str, int]) -> None:
 
 def test_this_machine_has_room_for_the_default_world_sizes() -> None:
     cores.check_room(5)
+
+
+@pytest.mark.parametrize(("size", "together"), [(16, True), (17, False)])
+def test_worlds_run_side_by_side_while_there_is_room_for_the_ranks_of_all(
+    machine: dict[str, int], size: int, together: bool
+) -> None:
+    machine["available_cores"] = 2
+    running: list[Job] = []
+    several = threading.Event()
+
+    def run(job: Job) -> None:
+        running.append(job)
+        if len(running) > 1:
+            several.set()
+        several.wait(60.0 if together else 0.2)
+        running.remove(job)
+
+    run_side_by_side([Job(size, []), Job(size, [])], run, lambda: None)
+    assert several.is_set() == together
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from queue import SimpleQueue
 
 from disteval.conformance.faults import WORLD_SIZES
 from disteval.conformance.rules import Rule
+from disteval.worlds.cores import room
 from disteval.worlds.launchers import Launcher, ProcessLauncher, ThreadsLauncher
 
 _AT_ONCE = 8  # one world of each size, and some whose ranks are lost, which mostly wait
@@ -58,6 +60,13 @@ def lost_beside_others(phases: Iterable[Sequence[Job]]) -> list[Job]:
     return [job for jobs in busy for job in jobs if job.loses_ranks]
 
 
+def _how_many_at_once(jobs: Sequence[Job]) -> int:
+    """Return how many jobs run side by side: the ranks of any so many have room on this host."""
+    most, _ = room()
+    largest = sorted((job.size for job in jobs), reverse=True)[:_AT_ONCE]
+    return max(1, sum(ranks <= most for ranks in accumulate(largest)))
+
+
 def run_side_by_side(
     jobs: Sequence[Job], run: Callable[[Job], None], stop: Callable[[], None]
 ) -> None:
@@ -68,7 +77,7 @@ def run_side_by_side(
     if len(jobs) == 1:
         run(jobs[0])
         return
-    count = min(len(jobs), _AT_ONCE)
+    count = _how_many_at_once(jobs)
     waiting: SimpleQueue[Job | None] = SimpleQueue()
     for job in [*jobs, *[None] * count]:
         waiting.put(job)

@@ -47,10 +47,23 @@ def thread_variables(ranks_on_host: int, threads: int | None = None) -> dict[str
 
 
 def check_room(ranks: int) -> None:
-    """Refuse more ranks than this host can start in a minute, hold in memory, or have as processes.
+    """Refuse more ranks than there is room for on this host.
 
     Raises:
         UsageError: Says how many there is room for, and why.
+    """
+    most, scarce = room()
+    if ranks > most:
+        raise UsageError(
+            f"{ranks} ranks are too many for this machine: it has {scarce}; use up to {most}, or "
+            f"--force to start them all the same, with a --timeout that is long enough"
+        )
+
+
+def room() -> tuple[int, str]:
+    """Return how many ranks this host can start in a minute, hold in memory and have as processes.
+
+    There is room for one rank at least. The text says what does not suffice for more.
     """
     cores, free, processes = available_cores(), _free_mib(), _most_processes()
     most, scarce = min(
@@ -61,12 +74,7 @@ def check_room(ranks: int) -> None:
             f"a limit of {processes} processes and threads, for {_THREADS_PER_RANK} a rank",
         ),
     )
-    if ranks > max(1, most):
-        raise UsageError(
-            f"{ranks} ranks are too many for this machine: it has {scarce}; use up to "
-            f"{max(1, most)}, or --force to start them all the same, with a --timeout that is long "
-            f"enough"
-        )
+    return max(1, most), scarce
 
 
 def _free_mib() -> int:
