@@ -153,18 +153,17 @@ class Trainee:
         batches: list[Any] = []
         with steps.evaluating(model, self._backend):
             for done, batch in enumerate(loader, start=1):
-                output = self._output(model, batch)
-                batches.append(output.cpu().numpy() if torch.is_tensor(output) else output)
+                batches.append(_rows(model, self._output(model, batch)))
                 report_progress(done, len(loader))
         rows: Any = [row for batch in batches for row in batch]
-        if batches and all(isinstance(batch, np.ndarray) for batch in batches):
-            rows = np.concatenate(batches)
         places = places_of(loader, len(rows))
         if len(places) != len(rows):
             raise UsageError(
                 f"{type(model).__name__} returned {len(rows)} rows for {len(places)} samples; its "
                 f"predict_step, or the scores of its val_step, must have one for each"
             )
+        if batches and all(isinstance(batch, np.ndarray) for batch in batches):
+            rows = np.concatenate(batches)
         return places, rows
 
     def save(self) -> bytes | None:
@@ -240,6 +239,19 @@ class Trainee:
                 if kept.get("token") == token:
                     return path.name, kept["records"], path.read_bytes()
         return None
+
+
+def _rows(model: Any, output: Any) -> Any:
+    """Return a batch's output as an array or a list; UsageError if it has no rows."""
+    if torch.is_tensor(output):
+        output = (output.float() if output.dtype == torch.bfloat16 else output).cpu().numpy()
+    if isinstance(output, list) or (isinstance(output, np.ndarray) and output.ndim):
+        return output
+    what = "a single number" if isinstance(output, np.ndarray) else type(output).__name__
+    raise UsageError(
+        f"{type(model).__name__} returned {what} for a batch; its predict_step, or the scores of "
+        f"its val_step, must be a tensor or a list with a row for each sample"
+    )
 
 
 _current: Trainee | None = None

@@ -30,6 +30,8 @@ from disteval.metrics.exact import exact_mean, exact_sum
 
 Record = dict[str, Any]
 
+_OWN = ["epoch", "iter", "mode", "num_samples", "lr", "samples_per_second", "seconds", "evaluated"]
+
 WeightedSum = tuple[list[int], int]
 """`disteval.metrics.exact.exact_sum` of value times weight, as a list; and the sum of weights."""
 
@@ -43,6 +45,7 @@ def check_metrics(metrics: Any) -> dict[str, BaseMetric] | None:
             f"metrics must be a dict such as {{'accuracy': Accuracy()}}, not {metrics!r}"
         )
     for name, metric in metrics.items():
+        _check_name("metric", name)
         if not isinstance(metric, BaseMetric):
             raise UsageError(
                 f"the metric {name!r} is {metric!r}; give an instance of a metric, such as "
@@ -77,8 +80,11 @@ class LogBuffer:
             record: Whether they belong in the phase's record, or in log lines alone.
 
         Raises:
-            UsageError: A value is not a number. Nothing was added.
+            UsageError: A value is not a number, or a record has another entry of the variable's
+                name. Nothing was added.
         """
+        for name in variables:
+            _check_name("variable", name)
         found = {name: number(name, value) for name, value in variables.items()}
         for name, value in found.items():
             self.history.setdefault(name, []).append((value, count))
@@ -118,6 +124,14 @@ def number(name: str, value: Any) -> float:
         raise UsageError(
             f"the variable {name!r} must be a number or a tensor with one element, not {value!r}"
         ) from error
+
+
+def _check_name(what: str, name: str) -> None:
+    if name in _OWN:
+        raise UsageError(
+            f"the {what} {name!r} would replace an entry of the record; give it another name than "
+            f"{', '.join(_OWN)}"
+        )
 
 
 def averages(ranks: Sequence[Mapping[str, WeightedSum]]) -> dict[str, float]:

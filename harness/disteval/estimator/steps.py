@@ -104,7 +104,8 @@ def validate(
 
     Raises:
         UsageError: On every rank, when there are no samples at all, or metrics were given and
-            steps returned no scores and labels for them.
+            steps returned no scores and labels for them, or some steps returned scores of classes
+            and others did not.
     """
     buffer = context.log_buffer if stages else LogBuffer()
     asked = context.metrics if metrics is None else check_metrics(metrics)
@@ -143,6 +144,12 @@ def validate(
             f"{lacking} batches of {type(inner(context.model)).__name__} have no scores, from "
             f"which {', '.join(asked)} would follow; let val_step return scores and labels, or "
             f"leave the metrics out"
+        )
+    if asked is None and evaluated and lacking:
+        raise UsageError(
+            f"{lacking} batches of {type(inner(context.model)).__name__} have no scores of shape "
+            f"(batch, classes), and the others have; let every val_step return them, also for a "
+            f"batch of one sample"
         )
     if evaluated and chosen:
         record |= _flat(group.compute(), plain=asked is None) | {"evaluated": evaluated}

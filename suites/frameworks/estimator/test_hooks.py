@@ -239,6 +239,15 @@ def test_a_folder_that_can_not_be_written_is_refused_before_training(tmp_path: P
         assert runner.model.fc.weight.equal(before)
 
 
+def test_a_folder_for_tensorboard_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
+    framework("tensorboard")
+    (tmp_path / "mine").write_text("a file")
+    runner = make(max_epochs=1)
+    runner.register_hook(TensorboardLoggerHook(tmp_path / "mine"))
+    with pytest.raises(UsageError, match=r"log_dir \S+mine can't be written: Not a directory"):
+        runner.run([loader()], [("train", 1)])
+
+
 def test_each_record_is_a_line_of_json(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     runner = make(max_epochs=2, work_dir=tmp_path)
     runner.register_training_hooks({"policy": "fixed"}, {}, log_config={"interval": 2})
@@ -480,6 +489,24 @@ def test_the_best_checkpoints_are_kept_beside_the_last(tmp_path: Path) -> None:
         ["epoch_2", "epoch_3", "epoch_4"],
         ["epoch_2", "epoch_5", "epoch_6", "epoch_7"],
     ]
+
+
+class Interrupt(Hook):
+    def before_val_epoch(self, runner: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_best_checkpoint_is_kept_if_its_validation_came_after_a_resume(tmp_path: Path) -> None:
+    config = {"max_keep_ckpts": 1, "keep_best": 1, "monitor": "loss"}
+    runner = judged(0, work_dir=tmp_path)
+    runner.register_training_hooks(None, {}, config, custom_hooks_config=Interrupt())
+    with pytest.raises(KeyboardInterrupt):
+        runner.run([loader(), loader(8)], BOTH)
+    runner = judged(1, 5, 6, work_dir=tmp_path)
+    runner.register_training_hooks(None, {}, config)
+    runner.resume(tmp_path / "latest.pt")
+    runner.run([loader(), loader(8)], BOTH)
+    assert {path.stem for path in tmp_path.glob("epoch_*")} == {"epoch_1", "epoch_3"}
 
 
 def test_accumulated_gradients_are_those_of_one_large_batch() -> None:

@@ -418,6 +418,29 @@ def test_metrics_that_can_not_be_computed_are_an_error(scored: Any) -> None:
         runner.run([targets()], [("val", 1)])
 
 
+def test_scores_of_classes_in_some_batches_alone_are_an_error() -> None:
+    runner = make()
+    step = runner.model.val_step
+
+    def squeezed(batch: Any, optimizer: Any) -> Any:
+        outputs = step(batch, optimizer)
+        return outputs | {"scores": outputs["scores"].squeeze()}
+
+    runner.model.val_step = squeezed
+    with pytest.raises(UsageError, match="1 batches of Tiny have no scores of shape"):
+        runner.run([loader(17)], [("val", 1)])
+
+
+@pytest.mark.parametrize("name", ["epoch", "mode", "num_samples", "evaluated"])
+def test_names_that_would_replace_entries_of_a_record_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"the metric '{name}' would replace an entry"):
+        make(metrics={name: Accuracy()})
+    runner = make()
+    runner.model.val_step = lambda batch, optimizer: {"log_vars": {name: 7}, "num_samples": 8}
+    with pytest.raises(UsageError, match=f"the variable '{name}' would replace an entry"):
+        runner.run([loader()], [("val", 1)])
+
+
 @pytest.mark.parametrize("metrics", [Accuracy(), {"accuracy": Accuracy}])
 def test_metrics_that_are_none_are_refused(metrics: Any) -> None:
     with pytest.raises(UsageError, match=r"such as .*Accuracy\(\)"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval import UsageError, WeightsError, WorldError
+from disteval import UsageError, WeightsError, WorldError, get_dist_backend
 from disteval.metrics import Accuracy, CrossEntropy
 
 from suites.processes import is_running, wait_for
@@ -19,6 +19,8 @@ torch = framework("torch")
 
 import safetensors.torch  # noqa: E402
 from disteval.estimator import EpochBasedRunner, Estimator  # noqa: E402
+from disteval.estimator.creators import Source  # noqa: E402
+from disteval.estimator.rank import Trainee  # noqa: E402
 
 from suites.frameworks.estimator import tiny  # noqa: E402
 
@@ -94,6 +96,33 @@ def test_predict_returns_each_sample_once_in_the_order_of_the_data(trained: Any)
         expected = estimator.get_model()(x).numpy()
     assert scores.shape == (101, 3)
     assert abs(scores - expected).max() < 1e-6
+
+
+OUTPUTS = {
+    "nothing": (lambda rows: None, "returned NoneType for a batch"),
+    "by name": (lambda rows: dict(zip("abcd", rows, strict=False)), "returned dict for a batch"),
+    "two tensors": (lambda rows: (rows, rows), "returned tuple for a batch"),
+    "a number": (lambda rows: rows.mean(), "returned a single number for a batch"),
+    "too few rows": (lambda rows: rows[1:], "returned 9 rows for 12 samples"),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_without_a_row_for_each_sample_is_refused(name: str) -> None:
+    output, message = OUTPUTS[name]
+
+    def predicting(config: Any) -> Any:
+        made = tiny.runner(config)
+        made.model.predict_step = lambda batch: output(made.model(batch[0]))
+        return made
+
+    trainee = Trainee(get_dist_backend("non_dist"), Source("runner", predicting), {}, 0, "cpu")
+    with pytest.raises(UsageError, match=message):
+        trainee.predict(Source("loader", twelve))
+
+
+def twelve(config: Any) -> Any:
+    return torch.utils.data.DataLoader(tiny.samples(12), 4)
 
 
 def test_a_workflow_of_validation_alone_ends(trained: Any) -> None:

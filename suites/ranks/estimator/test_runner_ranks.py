@@ -273,6 +273,25 @@ def test_a_mistake_of_one_rank_is_told_to_all(two: World, what: str, message: st
         assert re.search(message, str(error))
 
 
+def keep_checkpoints_in(backend: Any, folder: str) -> None:
+    runner = make(backend, max_epochs=1)
+    runner.register_hook(CheckpointHook(out_dir=folder))
+    runner.run([share(backend, 16, 4)], [("train", 1)])
+
+
+def test_a_folder_that_can_not_be_written_is_told_to_all(two: World, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "below")
+    with pytest.raises(WorldError, match=r"out_dir .* can't be written: Not a directory") as caught:
+        two.run(keep_checkpoints_in, folder, folder)
+    assert isinstance(caught.value.common, UsageError)
+    assert two.run(rank_of) == [0, 1]
+
+
+def rank_of(backend: Any) -> int:
+    return int(backend.rank)
+
+
 def save_where_nothing_can_be(backend: Any, folder: str) -> None:
     make(backend).save_checkpoint(folder)
 

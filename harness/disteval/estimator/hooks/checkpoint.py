@@ -76,7 +76,9 @@ class CheckpointHook(IntervalHook):
     def before_run(self, runner: Context) -> None:
         """Find out where to write."""
         super().before_run(runner)
-        self._saved = (runner.iter, "")
+        self._begin = runner.iter
+        if self._saved[0] != runner.iter:
+            self._saved = (runner.iter, "")
 
     def act(self, runner: Context) -> None:
         """Write a checkpoint, and delete those that are too many."""
@@ -105,16 +107,17 @@ class CheckpointHook(IntervalHook):
         """Save the last state also if training was stopped early."""
         if runner.stopped and self.save_last and self._saved[0] < runner.iter:
             self.act(runner)
-        if self._best is not None and self._saved[1]:
+        if self._best is not None and self._saved[0] > self._begin:
             self._best.require()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the values of the best checkpoints."""
-        return {"values": dict(self._values)} if self._values else {}
+        """Return the values of the best checkpoints, and the last one, whose value may follow."""
+        return {"values": dict(self._values), "saved": self._saved} if self._best else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the values of the best checkpoints."""
+        """Take the result of `state_dict`."""
         self._values = dict(state.get("values", {}))
+        self._saved = state.get("saved", (-1, ""))
 
     def _judge(self) -> None:
         """Keep the last validation's value if it is one of the best of a checkpoint."""

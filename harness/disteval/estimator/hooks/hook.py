@@ -153,8 +153,20 @@ class IntervalHook(Hook):
             raise UsageError(
                 f"{type(self).__name__} has no folder to write in: give out_dir, or a work_dir"
             )
-        if self.out_dir is not None and self._writes and runner.rank == 0:
-            check_output_folder(f"{type(self).__name__}: out_dir", Path(self.out_dir))
+        if self.out_dir is not None and self._writes:
+            self._check_folder(runner, Path(self.out_dir))
+
+    def _check_folder(self, runner: Context, folder: Path) -> None:
+        """Refuse a folder that rank 0 can't write in on every rank, so that no rank goes on."""
+        failure = None
+        if runner.rank == 0:
+            try:
+                check_output_folder(f"{type(self).__name__}: out_dir", folder)
+            except UsageError as error:
+                failure = str(error)
+        failure = runner.backend.broadcast_object(failure, src=0)
+        if failure is not None:
+            raise UsageError(failure)
 
     def after_train_epoch(self, runner: Context) -> None:
         """Act, if it is due."""

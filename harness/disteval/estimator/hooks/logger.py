@@ -116,6 +116,7 @@ class TensorboardLoggerHook(LoggerHook):
                 raise UsageError("TensorboardLoggerHook has no folder: give log_dir, or a work_dir")
             self.log_dir = runner.work_dir / "tensorboard"
         if runner.rank == 0:
+            check_output_folder("TensorboardLoggerHook: log_dir", self.log_dir)
             self._writer = self._open(str(self.log_dir))
 
     def after_run(self, runner: Context) -> None:
