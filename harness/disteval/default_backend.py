@@ -49,10 +49,11 @@ _said = False
 
 
 class _World(threading.local):
-    """The group that the rank of a `disteval.worlds.World` in this thread has joined."""
+    """The group that the rank of a `disteval.worlds.World` in this thread has joined, if any."""
 
     backend: BaseDistBackend | None = None
     pid = 0
+    rank, world_size = 0, 1
 
 
 _world = _World()
@@ -136,6 +137,11 @@ def set_group_of_world(backend: BaseDistBackend | None) -> None:
     _world.backend, _world.pid = backend, os.getpid()
 
 
+def set_rank_of_world(rank: int, world_size: int) -> None:
+    """Remember that this thread is a rank of a world, whether it has joined a group or not."""
+    _world.rank, _world.world_size = rank, world_size
+
+
 def _fitting() -> BaseDistBackend:
     """Return the backend for a caller that chose none."""
     groups = _groups()
@@ -154,6 +160,12 @@ def _fitting() -> BaseDistBackend:
         raise UsageError(
             f"{job}, no group is initialised in it, and no backend was chosen. Before results are "
             f"computed, add {_JOIN.get(job.launcher, _JOIN_TORCH)}. {_ALONE}"
+        )
+    if _world.world_size > 1 and _world.backend is None:
+        raise UsageError(
+            f"this is rank {_world.rank} of a World of {_world.world_size} ranks, which has joined "
+            f"no group, and no backend was chosen. Give the World a backend, or call its join "
+            f"with one, before results are computed. {_ALONE}"
         )
     return get_dist_backend("non_dist")
 

@@ -25,7 +25,7 @@ from typing import Any
 import cloudpickle
 
 from disteval.contract import BaseDistBackend, Rendezvous
-from disteval.default_backend import set_group_of_world
+from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.worlds.channel import messages
@@ -85,8 +85,9 @@ class Rank:
         finalize, self._finalize = self._finalize, lambda: None
         finalize()
 
-    def run(self, *args: Any, function: Callable[..., Any]) -> Any:
+    def run(self, *args: Any, function: Callable[..., Any], world_size: int) -> Any:
         """Call a user's function with the backend, and this rank's argument if there is one."""
+        set_rank_of_world(self.rank, world_size)
         return function(self.backend, *args)
 
     def publish(self, key: str, value: str | bytes) -> None:

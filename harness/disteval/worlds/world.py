@@ -209,7 +209,7 @@ class World(WorkerGroup):
         if timeout is not None:
             check_seconds("timeout", timeout)
         name = getattr(function, "__name__", repr(function))
-        on_rank = partial(Rank.run, function=function)
+        on_rank = partial(Rank.run, function=function, world_size=self.world_size)
         return self._order(f"run {name}", on_rank, args, timeout, on_progress, on_note)
 
     def attempt(
@@ -226,7 +226,8 @@ class World(WorkerGroup):
         Returns:
             The replies within that time.
         """
-        orders = self._pack(partial(Rank.run, function=function), args)
+        on_rank = partial(Rank.run, function=function, world_size=self.world_size)
+        orders = self._pack(on_rank, args)
         try:
             return self._channel.carry_out(orders, seconds, awaited=awaited)
         finally:

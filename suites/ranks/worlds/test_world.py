@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from disteval import UsageError, WorldError, get_dist_backend
+from disteval.metrics import Mean
 from disteval.worlds import World, launchers, report_progress, send_note
 from disteval.worlds.channel import messages
 
@@ -331,6 +332,9 @@ def test_ranks_leave_one_group_and_join_another(anywhere: str) -> None:
         pids = world.run(pid)
         world.leave()
         assert world.run(lambda backend: backend) == [None, None]
+        with pytest.raises(WorldError, match="a World of 2 ranks, which has joined no group") as e:
+            world.run(lambda _: Mean()([1.0]))
+        assert isinstance(e.value.common, UsageError)
         world.join(anywhere)
         assert world.run(gather, "a", "b")[1] == (1, ["a", "b"])
         assert world.run(pid) == pids
