@@ -98,6 +98,8 @@ def evaluate(
             sizes or settings.
         RankError: On every rank, when a metric could not be computed.
         CoverageError: On every rank, when a sample was missed or counted more than once.
+        Exception: The error that ``predict`` or a metric's ``add`` raised, on its rank alone.
+            Let it end the process, because the other ranks wait for it. A `World` ends them itself.
     """
     batch_size = check_count("batch_size", batch_size)
     _check_functions(predict, shard)
