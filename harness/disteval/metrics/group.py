@@ -80,11 +80,13 @@ class MetricGroup:
         Returns:
             The results by name; and every rank's note, by rank.
         """
-        summable = {n: m for n, m in self._metrics.items() if isinstance(m, SummableMetric)}
+        # By name, because each rank may have made its dict in another order, as from a set.
+        ordered = {name: self._metrics[name] for name in sorted(self._metrics, key=str)}
+        summable = {n: m for n, m in ordered.items() if isinstance(m, SummableMetric)}
         backend = joining_backend(self._backend)
         sums, notes = compute_together(backend, list(summable.values()), size, note)
         found = dict(zip(summable, sums, strict=True))
-        for name, metric in self._metrics.items():
+        for name, metric in ordered.items():
             if name not in found:
                 found[name] = metric.compute(size)
         return {name: found[name] for name in self._metrics}, notes

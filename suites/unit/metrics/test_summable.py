@@ -155,6 +155,21 @@ def test_a_group_also_gathers_what_cannot_be_summed() -> None:
     assert values(run_ranks(2, rank)) == [(first, second)] * 2
 
 
+def test_ranks_may_name_the_metrics_of_a_group_in_any_order() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        names = ["a", "b", "c"][backend.rank :] + ["a", "b", "c"][: backend.rank]
+        metrics: dict[str, BaseMetric] = {n: Listed() if n == "b" else Total() for n in names}
+        metrics["d"] = Listed()
+        for name, metric in metrics.items():
+            metric.add([ord(name)])
+        found = MetricGroup(metrics, backend).compute()
+        return list(found) == [*names, "d"], sorted(found.items())
+
+    a, b, c, d = (3, 3 * ord("a")), [ord("b")] * 3, (3, 3 * ord("c")), [ord("d")] * 3
+    expected = [("a", a), ("b", b), ("c", c), ("d", d)]
+    assert values(run_ranks(3, rank)) == [(True, expected)] * 3
+
+
 def test_a_rank_that_cannot_sum_is_an_error_on_every_rank() -> None:
     class Failing(Total):
         def sums_of(self, column: npt.NDArray[Any]) -> Sums:
