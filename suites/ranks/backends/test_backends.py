@@ -186,11 +186,8 @@ def test_a_child_of_a_rank_does_not_use_the_ranks_group(world: World) -> None:
 def test_a_metric_without_a_backend_is_refused_before_the_group_exists(
     launcher: str, tmp_path: Path
 ) -> None:
-    name, words = {
-        "torchrun": ("torch_cpu", torchrun(WORLD_SIZE)),
-        "mpirun": ("mpi4py", mpirun(WORLD_SIZE)),
-    }[launcher]
-    backend_class(name)
+    backend_class("mpi4py" if launcher == "mpirun" else "torch_cpu")
+    words = mpirun(WORLD_SIZE) if launcher == "mpirun" else torchrun(WORLD_SIZE)
     code = (
         "import disteval, disteval.metrics\n"
         "try: print(disteval.metrics.Mean()([1.0]))\n"

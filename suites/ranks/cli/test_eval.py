@@ -204,6 +204,8 @@ def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[i
 
 def test_a_killed_rank_ends_the_command(backend: str) -> None:
     command, ranks = _start(backend)
+    # A process that is killed before it has reported to its leader is not known as a rank.
+    assert wait_for(lambda: collectives_left(ranks[1], 1) > 0)
     os.kill(ranks[1], signal.SIGKILL)
     begin = time.monotonic()
     _, stderr = command.communicate(timeout=60)
