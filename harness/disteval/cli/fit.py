@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from disteval.arguments import check_output_folder
 from disteval.cli.options import (
@@ -106,6 +107,9 @@ def fit_command(
     estimator, checkpoint, resnet18 = _import_estimator()
     work_dir = work_dir.resolve()
     last = _last_checkpoint(checkpoint, work_dir, resume)
+    if last is not None:
+        begun = _begun_with(checkpoint.read_checkpoint(last), last, {"lr": lr, "seed": seed})
+        lr, seed = begun["lr"], begun["seed"]
     work_dir.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     with estimator.Estimator(
@@ -184,6 +188,26 @@ def _last_checkpoint(checkpoint: Any, work_dir: Path, resume: str | None) -> Pat
             err=True,
         )
     return Path(last) if last is not None else None
+
+
+def _begun_with(state: Any, last: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that a checkpoint keeps; UsageError where others were asked for."""
+    groups = [
+        group for each in state.get("optimizer", {}).values() for group in each["param_groups"]
+    ]
+    kept = {
+        "lr": groups[0].get("initial_lr") if groups else None,
+        "seed": state.get("meta", {}).get("seed"),
+    }
+    begun = {name: asked[name] if kept[name] is None else kept[name] for name in asked}
+    for name, value in begun.items():
+        source = click.get_current_context().get_parameter_source(name)
+        if value != asked[name] and source is not ParameterSource.DEFAULT:
+            raise UsageError(
+                f"--{name} {asked[name]}, but the training in {last} was begun with {value}, which "
+                f"it keeps; leave the option out, or give another --work-dir"
+            )
+    return begun
 
 
 def _checked_folder(data: str, download: bool) -> str | None:

@@ -75,6 +75,11 @@ def check_samples(images: Any, labels: Any, classes: Sequence[str] | None) -> No
     if classes is None:
         return
     numbers = np.asarray(labels)
+    if numbers.dtype.kind not in "biuf":
+        raise UsageError(
+            f"labels holds {numbers.dtype}; it must hold the numbers of classes, from 0 to "
+            f"{len(classes) - 1}"
+        )
     wrong = np.flatnonzero((numbers < 0) | (numbers >= len(classes)))
     if len(wrong):
         raise UsageError(

@@ -114,6 +114,15 @@ def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
     assert "3 epochs are trained already" in capsys.readouterr().out
 
 
+def test_fit_continues_with_the_settings_that_it_began_with(
+    trained: Any, small_cifar10: Path
+) -> None:
+    arguments = [f"--data={small_cifar10}", f"--work-dir={trained[0]}", "--resume"]
+    for option in ("--lr=0.3", "--seed=7"):
+        with pytest.raises(UsageError, match=r"was begun with 0[.1]*, which it keeps; leave"):
+            fit_command.main([*arguments, option], standalone_mode=False)
+
+
 @pytest.mark.parametrize("resume", ["", "--resume", "--resume=auto"])
 def test_fit_never_begins_anew_in_place_of_a_damaged_checkpoint(
     resume: str, tmp_path: Path

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from disteval import UsageError
 from disteval.data import ArrayDataset
+from disteval.data.base import check_samples
 
 IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.int64)
 
@@ -37,3 +38,8 @@ IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.in
 def test_arrays_that_are_no_pictures_and_labels(images: Any, labels: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ArrayDataset("mine", images, labels, ("a",))
+
+
+def test_labels_that_are_names_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"labels holds <U3; .* the numbers of classes, from 0 to"):
+        check_samples(IMAGES, ["cat", "dog"], ("cat", "dog"))
