@@ -17,6 +17,8 @@ from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
 from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import identity_of
 
+# The leader sends each rank its object first, so that a view arrives as a copy.
+_KINDS = [as_sent(obj) for obj in (*SPECIAL, *ARRAYS)]
 _BROADCASTS = st.tuples(OBJECTS, OBJECTS, RANKS)
 _MODES = st.sampled_from(["strided", "contiguous"])
 _DATA_SETS = st.tuples(st.integers(0, 40), _MODES, st.booleans(), st.integers(1, 9))
@@ -64,10 +66,9 @@ def check_all_gather(bench: Bench) -> None:
 @rule("2.2", "all-gather of every kind")
 def check_all_gather_kinds(bench: Bench) -> None:
     """Objects of every kind come back to the last bit: type, dtype, order, sharing, NaN."""
-    # The leader sends each rank its object first, so that a view arrives as a copy.
-    kinds = [as_sent(obj) for obj in (*SPECIAL, *ARRAYS)]
     trials = [
-        _gathering(kinds[first:] + kinds[:first], bench.world_size) for first in range(len(kinds))
+        _gathering(_KINDS[first:] + _KINDS[:first], bench.world_size)
+        for first in range(len(_KINDS))
     ]
     bench.expect(on_ranks.sequence, trials)
 
@@ -89,7 +90,7 @@ def check_all_gather_large(bench: Bench) -> None:
 
 @rule("3.1", "broadcast")
 def check_broadcast(bench: Bench) -> None:
-    """On every rank, a broadcast gives the object of rank src, for every src."""
+    """On every rank, a broadcast gives the object of rank src, of any kind and for every src."""
 
     def trial(drawn: tuple[Any, Any, int], world: int) -> Trial:
         sent, other, src = drawn
@@ -97,6 +98,8 @@ def check_broadcast(bench: Bench) -> None:
         objects = [sent if rank == src else other for rank in range(world)]
         return trial_of([Collective(objects, src)])
 
+    kinds = [trial((kind, None, src), bench.world_size) for src, kind in enumerate(_KINDS)]
+    bench.expect(on_ranks.sequence, kinds)
     each(bench, on_ranks.sequence, _BROADCASTS, trial)
 
 

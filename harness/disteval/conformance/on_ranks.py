@@ -68,13 +68,16 @@ def compare(
     """Run a function with the argument of each task, and compare its results with the digests.
 
     Returns:
-        A description of the results that differ, by the number of their task.
+        A description of results that differ, and of changed arguments, by the number of the task.
     """
     wrong = {}
     for number, (argument, digests) in enumerate(tasks):
+        before = digest(argument)
         results = function(backend, argument)
-        if [digest(result) for result in results] != digests:
+        changed = digest(argument) != before  # of all functions here, none does that itself
+        if changed or [digest(result) for result in results] != digests:
             wrong[number] = ", ".join(map(describe, results))
+            wrong[number] += f", and its input became {describe(argument)}" if changed else ""
             send_note(number)  # the ranks may hang in the next one
         report_progress(number + 1, len(tasks))
     return wrong
@@ -158,7 +161,7 @@ def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
 def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:
     """Return file descriptors, threads and resident bytes after so many more calls."""
     for call in range(calls):
-        backend.all_gather_object([call, b"x" * 20_000])
+        backend.all_gather_object([call, b"x" * 200_000])
         backend.broadcast_object(call, call % backend.world_size)
     gc.collect()
     if not Path("/proc/self/statm").exists():

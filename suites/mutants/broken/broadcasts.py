@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
+
 from suites.mutants.broken.base import Mutant
 
 
@@ -30,6 +32,16 @@ class BroadcastReturnsOwn(Mutant):
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         super().broadcast_object(obj, src)
         return copy.deepcopy(obj)
+
+
+class BroadcastForgetsTheOrder(Mutant):
+    """Returns the arrays of a broadcast in order C, whichever order they had."""
+
+    breaks = "3.1"
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        sent = super().broadcast_object(obj, src)
+        return sent.copy() if type(sent) is np.ndarray else sent
 
 
 class LastRankGetsNothing(Mutant):

@@ -99,6 +99,18 @@ class InputIsMarked(Mutant):
         return gathered
 
 
+class InputListIsUsedUp(Mutant):
+    """Takes a list apart while it sends it."""
+
+    breaks = "2.2"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        gathered = super().all_gather_object(obj)
+        if type(obj) is list:
+            obj.clear()
+        return gathered
+
+
 class CachesByIdentity(Mutant):
     """Sends an old copy of an object that it has sent before, as a cache of frames does."""
 

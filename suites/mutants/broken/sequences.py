@@ -142,6 +142,18 @@ class LeaksThreads(Mutant):
         return super().all_gather_object(obj)
 
 
+class KeepsEveryResult(Gathered):
+    breaks = "5.3"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.kept: list[Any] = []
+
+    def change(self, gathered: list[Any]) -> Any:
+        self.kept.append(gathered)
+        return gathered
+
+
 class LeaksMemory(Mutant):
     breaks = "5.3"
 
