@@ -8,6 +8,7 @@ library is missing, does not affect the others.
 from __future__ import annotations
 
 import sys
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -120,8 +121,9 @@ def unknown_backend(name: object) -> UnknownBackendError:
     known = list_all_backends()
     hint = did_you_mean(name, known)
     module, dot, last = str(name).rpartition(".")
-    if dot:
-        path = f"{module}:{last}" if last[:1].isupper() else f"{name}:Class"
+    # Looking for a module does not import it.
+    if dot or (not hint and PathFinder.find_spec(last) is not None):
+        path = f"{module}:{last}" if dot and last[:1].isupper() else f"{name}:Class"
         hint = f" Give a class of your own as module:Class, such as {path!r}."
     return UnknownBackendError(
         f"there is no backend {name!r}.{hint} The known ones are: {', '.join(known)}."

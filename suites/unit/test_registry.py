@@ -36,6 +36,14 @@ def _distribution(folder: Path, entries: str, **modules: str) -> Path:
     return folder
 
 
+def test_the_name_of_a_module_gets_the_form_with_its_class() -> None:
+    for name in ("colorsys", "my.mod"):
+        with pytest.raises(UnknownBackendError, match=f"as module:Class, such as '{name}:Class'"):
+            disteval.get_dist_backend(name)
+    with pytest.raises(UnknownBackendError, match=r"no backend 'nosuchthing'\. The known ones"):
+        disteval.get_dist_backend("nosuchthing")
+
+
 def test_a_folder_that_hides_the_backends_is_named(tmp_path: Path) -> None:
     hiding = tmp_path / "disteval_backends" / "__init__.py"
     hiding.parent.mkdir()
