@@ -14,12 +14,12 @@ SIZES = (0, 1, 255, 256, 257, 4_096, 65_535, 65_536, 65_537, 1 << 20)
 
 
 def large(world_size: int) -> int:
-    """Return the size of one large payload: over 32 MiB everywhere, and 64 MiB at one world size.
+    """Return the size of one large payload: over 32 MiB everywhere, and 64 MiB on 2 and 3 ranks.
 
     If four ranks or more pad their payloads to it, these have more than 2**31 bits.
     """
     if world_size < 4:
-        return (33, 64, 33)[world_size - 1] << 20
+        return (33, 64, 64)[world_size - 1] << 20
     return max(33 << 20, (1 << 28) // world_size + 1)
 
 
