@@ -140,7 +140,7 @@ class BaseRunner(Context):
             raise TrainingError(
                 f"the loss of rank {self.rank} is {float(loss)} at iteration {self.iter + 1}, "
                 f"epoch {self.epoch + 1}; look at the learning rate and at this batch, or give the "
-                f"runner stop_on_nan=False; the weights are those before this iteration"
+                f"runner stop_on_nan=False; the optimizer hook took no step on this loss"
             )
         self.course.in_step = True
         try:
