@@ -156,8 +156,12 @@ def _world_size(
     backend: str, asked: int | None, launcher: str | None, outer: OuterWorld | None
 ) -> int:
     cls = get_backend_class(backend)
-    default = DEFAULT_WORLD_SIZE if cls.capabilities.multi_rank else 1
-    size = outer.world_size if outer is not None else default if asked is None else asked
+    if outer is not None:
+        size = outer.world_size
+    elif asked is not None:
+        size = asked
+    else:
+        size = DEFAULT_WORLD_SIZE if cls.capabilities.multi_rank else 1
     check_world_size(cls, size)
     if outer is None:
         check_room(launcher or cls.launcher, size)

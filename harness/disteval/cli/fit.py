@@ -56,7 +56,8 @@ from disteval.worlds import detect_outer_world
 )  # fmt: skip
 @click.option(
     "--resume", is_flag=False, flag_value="yes", type=click.Choice(["yes", "auto"]),
-    help="Continue from the last checkpoint in --work-dir; with =auto, begin if there is none.",
+    help="Continue from the last checkpoint in --work-dir. With --resume=auto, a new training "
+    "begins if there is no checkpoint.",
 )  # fmt: skip
 @batch_size_option(64, "The number of pictures in a training batch, on each rank.")
 @click.option("--lr", type=POSITIVE, default=0.1, help="The highest learning rate of the schedule.")

@@ -23,7 +23,7 @@ from disteval.estimator.checkpoint import (
 )
 from disteval.estimator.course import Course
 from disteval.estimator.distributed import fitting_backend
-from disteval.estimator.records import LogBuffer, Record, check_metrics
+from disteval.estimator.records import LogBuffer, Record, named_metrics
 from disteval.metrics import BaseMetric
 
 _ONLY = "optimizer"  # the name of a runner's single optimizer
@@ -102,7 +102,7 @@ class Context:
         if autocast is not None:
             check_choice("autocast", autocast, ("bfloat16",))
         self.model = model
-        self.metrics = check_metrics(metrics)
+        self.metrics = named_metrics(metrics)
         self.autocast = autocast
         self.stop_on_nan = stop_on_nan
         self.stopped: str | None = None

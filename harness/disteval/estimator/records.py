@@ -27,6 +27,7 @@ import numpy as np
 from disteval.errors import UsageError
 from disteval.metrics import BaseMetric
 from disteval.metrics.exact import exact_mean, exact_sum
+from disteval.metrics.group import check_metrics
 
 Record = dict[str, Any]
 
@@ -36,21 +37,13 @@ WeightedSum = tuple[list[int], int]
 """`disteval.metrics.exact.exact_sum` of value times weight, as a list; and the sum of weights."""
 
 
-def check_metrics(metrics: Any) -> dict[str, BaseMetric] | None:
+def named_metrics(metrics: Any) -> dict[str, BaseMetric] | None:
     """Return metrics by name as a dict; UsageError if they are something else."""
     if metrics is None:
         return None
-    if not isinstance(metrics, Mapping):
-        raise UsageError(
-            f"metrics must be a dict such as {{'accuracy': Accuracy()}}, not {metrics!r}"
-        )
-    for name, metric in metrics.items():
+    check_metrics(metrics)
+    for name in metrics:
         _check_name("metric", name)
-        if not isinstance(metric, BaseMetric):
-            raise UsageError(
-                f"the metric {name!r} is {metric!r}; give an instance of a metric, such as "
-                f"disteval.metrics.Accuracy()"
-            )
     return dict(metrics)
 
 

@@ -16,7 +16,7 @@ from disteval.errors import UsageError
 from disteval.estimator import rng
 from disteval.estimator.context import Context
 from disteval.estimator.distributed import inner, share_buffers
-from disteval.estimator.records import LogBuffer, Record, averages, check_metrics, number
+from disteval.estimator.records import LogBuffer, Record, averages, named_metrics, number
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup
 
 _NEEDED = {
@@ -108,7 +108,7 @@ def validate(
             and others did not.
     """
     buffer = context.log_buffer if stages else LogBuffer()
-    asked = context.metrics if metrics is None else check_metrics(metrics)
+    asked = context.metrics if metrics is None else named_metrics(metrics)
     chosen = {"accuracy": Accuracy(counts=True)} if asked is None else asked
     group = MetricGroup(chosen, context.backend)
     group.reset()

@@ -32,7 +32,7 @@ class MetricGroup:
         metrics: Mapping[str, BaseMetric],
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
-        _check_metrics(metrics)
+        check_metrics(metrics)
         self._metrics = dict(metrics)
         self._without_ids = [
             name for name, m in self._metrics.items() if "ids" not in signature(m.add).parameters
@@ -102,8 +102,8 @@ class MetricGroup:
         return next(iter(given.values()), None)
 
 
-def _check_metrics(metrics: object) -> None:
-    """Refuse what is not a mapping of names to metrics."""
+def check_metrics(metrics: object) -> None:
+    """Raise UsageError if a value is not a mapping of names to metrics, each of them another."""
     if not isinstance(metrics, Mapping):
         raise UsageError(
             f"metrics must be a dict of names and metrics, such as {{'accuracy': Accuracy()}}, "
@@ -121,6 +121,6 @@ def _check_metrics(metrics: object) -> None:
             if isinstance(metric, type):
                 remedy = f"make one, {metric.__name__}()"
             raise UsageError(
-                f"the metric {name!r} must be an instance of a disteval.metrics.BaseMetric, not "
-                f"{metric!r}; {remedy}"
+                f"the metric {name!r} must be an instance of a BaseMetric, such as "
+                f"disteval.metrics.Accuracy(), not {metric!r}; {remedy}"
             )

@@ -279,9 +279,14 @@ def keep_checkpoints_in(backend: Any, folder: str) -> None:
     runner.run([share(backend, 16, 4)], [("train", 1)])
 
 
-def test_a_folder_that_can_not_be_written_is_told_to_all(two: World, tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A folder that can't be created, because it would be below a file."""
     (tmp_path / "file").touch()
-    folder = str(tmp_path / "file" / "below")
+    return str(tmp_path / "file" / "below")
+
+
+def test_a_folder_that_can_not_be_written_is_told_to_all(two: World, folder: str) -> None:
     with pytest.raises(WorldError, match=r"out_dir .* can't be written: Not a directory") as caught:
         two.run(keep_checkpoints_in, folder, folder)
     assert isinstance(caught.value.common, UsageError)
@@ -296,9 +301,7 @@ def save_where_nothing_can_be(backend: Any, folder: str) -> None:
     make(backend).save_checkpoint(folder)
 
 
-def test_a_checkpoint_that_can_not_be_written_is_told_to_all(two: World, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    folder = str(tmp_path / "file" / "below")
+def test_a_checkpoint_that_can_not_be_written_is_told_to_all(two: World, folder: str) -> None:
     with pytest.raises(WorldError, match=r"could not write .*NotADirectoryError") as caught:
         two.run(save_where_nothing_can_be, folder, folder)
     assert isinstance(caught.value.common, RankError)
