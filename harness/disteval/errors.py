@@ -5,6 +5,8 @@ A message says what was found, what was expected and what to do.
 
 from __future__ import annotations
 
+from disteval.text import visible
+
 
 class HarnessError(Exception):
     """The base of every exception that this library raises on purpose."""
@@ -60,7 +62,7 @@ class RankError(HarnessError):
         self.what = what
 
     def __str__(self) -> str:
-        return f"rank {self.rank} {self.what}"
+        return f"rank {self.rank} {visible(self.what)}"
 
 
 class WorldError(HarnessError):
@@ -90,9 +92,12 @@ class WorldError(HarnessError):
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception's class and message, even if its own ``__str__`` raises."""
+    """Return an exception's class and message, even if its own ``__str__`` raises.
+
+    Control characters are shown as escapes.
+    """
     try:
-        return f"{type(error).__name__}: {error}"
+        return visible(f"{type(error).__name__}: {error}")
     except Exception:  # another rank may wait for this description
         return f"{type(error).__name__}, whose message can't be shown"
 

@@ -14,6 +14,7 @@ from disteval.contract import Capabilities, No
 from disteval.errors import LibraryMissingError, describe_error
 from disteval.extras import installed_version
 from disteval.registry import get_backend_class, list_all_backends
+from disteval.text import visible
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def backends_command(as_json: bool) -> None:
     console.print(table)
     for support in found:
         for capability, reason in support.cannot:
-            console.print(f"– {support.name} has no {capability}: {escape(reason)}", soft_wrap=True)
+            console.print(
+                f"– {support.name} has no {capability}: {escape(visible(reason))}", soft_wrap=True
+            )
         if not support.available:
-            console.print(f"– {escape(support.why_not)}", soft_wrap=True)
+            console.print(f"– {escape(visible(support.why_not))}", soft_wrap=True)

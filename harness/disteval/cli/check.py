@@ -30,6 +30,7 @@ from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import write_run
 from disteval.report.model import SIGNS, make_columns, reasons
 from disteval.report.page import write_page
+from disteval.text import visible
 from disteval.worlds import (
     OuterWorld,
     detect_outer_world,
@@ -184,7 +185,7 @@ def _print_first_failures(rules: list[Rule]) -> Callable[[Result], None]:
         message = result.message.replace("\n  ", " ").replace("\n", "; ")
         message = textwrap.shorten(message, _MESSAGE_LENGTH, placeholder=" …")
         line = f"rule {result.id}, {result.name}, fails at world size {result.world_size}{note}"
-        click.echo(f"{line}: {message}", err=True)
+        click.echo(visible(f"{line}: {message}"), err=True)
 
     return print_failure
 
@@ -227,7 +228,7 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         )
     console.print(table)
     for reason in reasons(make_columns([("", report.to_json())])):
-        text = f"{'; '.join(reason.where)}: {escape(reason.text)}"
+        text = f"{'; '.join(reason.where)}: {escape(visible(reason.text))}"
         console.print(f"{SIGNS[reason.outcome].glyph} {text}", soft_wrap=True)
     for number, rule in rules.items():
         failed = [r for r in report.rules if (r.id, r.outcome) == (number, "failed")]
@@ -254,8 +255,8 @@ def _show_failure(console: Console, report: Report, rule: Rule, results: list[Re
     lines = [f"\n[bold]rule {first.id}, world size {first.world_size}: broken[/bold]"]
     lines.append(escape(rule.sentence))
     if first.counterexample:
-        lines.append(f"example: {escape(first.counterexample)}")
-    lines.append(escape(first.message))
+        lines.append(f"example: {escape(visible(first.counterexample))}")
+    lines.append(escape(visible(first.message)))
     if others:
         sizes = ", ".join(str(result.world_size) for result in others)
         lines.append(f"also broken at world size{'s' * (len(others) > 1)} {sizes}")

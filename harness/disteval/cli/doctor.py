@@ -24,6 +24,7 @@ from disteval.cli.probe import Trial, try_backend
 from disteval.cli.terminal import is_verbose
 from disteval.extras import DISTRIBUTION, how_to_install, installed_version
 from disteval.registry import add_working_directory, list_all_backends
+from disteval.text import visible
 from disteval.worlds.cores import available_cores
 
 REQUIRE = "DISTEVAL_REQUIRE"
@@ -101,7 +102,7 @@ def _show_machine(host: dict[str, Any], findings: list[Finding], packages: list[
     )
     click.echo("\nmachine")
     for finding in findings:
-        click.echo(f"{_SIGNS[finding.works]} {finding.name}: {finding.detail}")
+        click.echo(visible(f"{_SIGNS[finding.works]} {finding.name}: {finding.detail}"))
     click.echo("\npackages")
     for extra in dict.fromkeys(package.extra for package in packages):
         _show_extra(extra, [package for package in packages if package.extra == extra])
@@ -123,6 +124,6 @@ def _show_trial(trial: Trial) -> None:
     why_not = trial.why_not if is_verbose() else trial.why_not.partition("\n")[0]
     details = "; ".join(filter(None, [library, took, why_not])) or "installed"
     sign = _SIGNS[trial.works] if trial.works or trial.absent else "✗"
-    click.echo(f"{sign} {trial.name}: {details}")
+    click.echo(visible(f"{sign} {trial.name}: {details}"))
     if trial.output:
-        click.echo("  " + trial.output.replace("\n", "\n  "))
+        click.echo(visible("  " + trial.output.replace("\n", "\n  ")))

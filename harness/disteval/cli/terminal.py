@@ -16,6 +16,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.launched import Job, launched_job
+from disteval.text import visible
 from disteval.worlds import exit_now
 
 INTERRUPTED = 130
@@ -86,10 +87,11 @@ def is_verbose() -> bool:
 def print_error(command: str | None, what: str, error: BaseException) -> None:
     """Print one paragraph on standard error; with ``--verbose``, also the error's traceback."""
     if is_verbose():
-        click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
+        click.echo(visible("".join(traceback.format_exception(error)).rstrip()), err=True)
     job = _job()
     rank = f"[rank {job.rank}] " if job is not None and job.rank > 0 else ""
-    click.echo(f"{rank}{' '.join(filter(None, ['disteval', command]))}: {what}", err=True)
+    name = " ".join(filter(None, ["disteval", command]))
+    click.echo(visible(f"{rank}{name}: {what}"), err=True)
 
 
 def _job() -> Job | None:

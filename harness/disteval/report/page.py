@@ -16,7 +16,7 @@ from disteval.report import model
 from disteval.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
 from disteval.report.files import write_file
 from disteval.report.svg import draw
-from disteval.report.text import visible
+from disteval.text import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment

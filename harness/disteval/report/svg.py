@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from disteval.extras import needs
-from disteval.report.text import visible
+from disteval.text import visible
 
 SERIES = 8
 """The number of colours for lines, which differ in markers and dashes, too."""

@@ -12,6 +12,7 @@ import logging
 import threading
 from pathlib import Path
 
+from disteval.text import visible
 from disteval.worlds.rank_files import rank_file
 
 _LOGGER = logging.getLogger("disteval.worlds.ranks")
@@ -56,7 +57,7 @@ class OutputLog:
                         break
                     self._read[rank] += len(data)
                     for line in data.decode(errors="replace").splitlines():
-                        _LOGGER.info("[rank %d] %s", rank, line)
+                        _LOGGER.info("[rank %d] %s", rank, visible(line))
 
 
 def _is_asked_for() -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from disteval.text import visible
 from disteval.worlds.channel.messages import Hello, Reply
 from disteval.worlds.collective_log import NOWHERE, Position, read_position
 from disteval.worlds.rank import STACK_SIGNAL
@@ -63,7 +64,8 @@ def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
 def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -> str:
     """Return the post-mortem as text: the headline, a line for each rank, then the evidence.
 
-    Where all ranks have raised alike, the headline says what, and nothing repeats it.
+    Where all ranks have raised alike, the headline says what, and nothing repeats it. Control
+    characters in the text of ranks are shown as escapes.
     """
     last = max(ranks, key=lambda s: s.position.entered).position
     shared = raised_alike(ranks)
@@ -79,7 +81,7 @@ def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -
     lines += _evidence("stack", {s.rank: s.stack for s in ranks}, ranks)
     lines += _evidence("end of the output", {s.rank: s.output for s in ranks}, ranks)
     lines += _section("end of the launcher's output", _last_lines(launcher_log))
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 def raised_alike(ranks: Sequence[RankStatus]) -> str:

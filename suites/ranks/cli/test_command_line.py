@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 MINE = """
 import sys
+from disteval_backends.threads_dist import ThreadsDist
 from suites.mutants.sockets import Sockets
 
 class Loud(Sockets):
@@ -48,6 +49,17 @@ class Stuck(Sockets):
     def all_gather_object(self, obj):
         import threading
         threading.Event().wait(60)
+
+class Attack:
+    def __repr__(self):
+        return "\\x1b[2J\\u202e\\x9b"
+
+class Attacking(ThreadsDist):
+    def all_gather_object(self, obj):
+        return [Attack() for _ in super().all_gather_object(obj)]
+
+    def broadcast_object(self, obj, src=0):
+        raise OSError(repr(Attack()))
 """
 
 FALLING = """
@@ -131,6 +143,17 @@ def test_an_error_is_one_line_and_its_traceback_comes_with_verbose(disteval: Any
     assert verbose.returncode == 2
     assert verbose.stderr.startswith("Traceback (most recent call last):")
     assert verbose.stderr.endswith(done.stderr)
+
+
+def test_no_text_of_a_backend_commands_the_terminal(disteval: Any) -> None:
+    done = disteval("check", "mine:Attacking", "--rules=2.1,3.1", "--world-size=2", "--examples=3")
+    assert done.returncode == 1
+    for stream in (done.stdout, done.stderr):
+        assert all(character.isprintable() or character == "\n" for character in stream)
+        assert stream.count(r"\x1b[2J\u202e\x9b") >= 2  # of both rules
+    missing = disteval("eval", "--data=\x1b[2J")
+    assert missing.returncode == 2
+    assert r"the data folder \x1b[2J does not exist" in missing.stderr
 
 
 def test_an_unexpected_error_is_one_line_too(tmp_path: Path) -> None:

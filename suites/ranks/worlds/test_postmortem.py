@@ -19,6 +19,9 @@ SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
 
 
+CONTROLS = "\x1b]0;mine\x07\b\x9b2J\u202e\x7f"
+
+
 def report_of(function: Any, *args: Any, backend: str = SOCKETS) -> str:
     with World(backend, 2) as world, pytest.raises(WorldError) as caught:
         world.run(function, *args * 2, timeout=SHORT)
@@ -100,6 +103,19 @@ def test_of_much_output_the_end_is_shown() -> None:
     report = report_of(print_much_and_hang)
     assert report.endswith("final line")
     assert len(report) < 1 << 18
+
+
+def print_and_raise_controls(backend: Any) -> None:
+    print(f"printed {CONTROLS}")
+    raise ValueError(f"raised {CONTROLS}\non two lines")
+
+
+def test_no_character_of_a_rank_commands_the_terminal() -> None:
+    report = report_of(print_and_raise_controls)
+    assert all(character.isprintable() or character == "\n" for character in report)
+    shown = r"\x1b]0;mine\x07\x08\x9b2J\u202e\x7f"
+    assert f"failed on all 2 ranks: ValueError: raised {shown}\non two lines\n" in report
+    assert f"\n  printed {shown}" in report
 
 
 def pid(backend: Any) -> int:

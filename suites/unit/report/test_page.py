@@ -20,7 +20,7 @@ from disteval.conformance.runner import check_backend, select_rules
 from disteval.errors import WorldError
 from disteval.report import model
 from disteval.report.page import render
-from disteval.report.text import visible
+from disteval.text import visible
 from disteval.worlds import World
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,6 +9,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval.conformance.rules import Rule
 from disteval.conformance.runner import check_rule, select_rules
 from disteval.conformance.world import BackendWorlds
+from disteval.text import visible
 
 
 @pytest.mark.parametrize("rule", select_rules(), ids=lambda rule: rule.number)
@@ -16,6 +17,7 @@ def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest)
     """Check the backend under test against one rule of the contract."""
     result = check_rule(rule, worlds, request.config.getoption("examples"))
     if result.outcome == "unsupported":
-        pytest.skip(result.message)
-    assert result.outcome == "passed", f"{rule.sentence}\n{result.message}\n{result.counterexample}"
+        pytest.skip(visible(result.message))
+    failure = visible(f"{rule.sentence}\n{result.message}\n{result.counterexample}")
+    assert result.outcome == "passed", failure
     assert result.examples > 0

@@ -1,0 +1,23 @@
+"""Text from ranks and files, with every character visible."""
+
+from __future__ import annotations
+
+import re
+
+_UNUSUAL = re.compile("[^ -~]")
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    r"""Replace invisible characters by Python's escapes: ``\x1b``, ``\u202e``, ``\ud800``.
+
+    Some of these characters are commands to a terminal, some change the direction of the text
+    around them, and some can't be written to a file. The characters in ``keep`` stay.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        character = found[0]
+        if character.isprintable() or character in keep:
+            return character
+        return character.encode("unicode_escape").decode()
+
+    return _UNUSUAL.sub(shown, text)
