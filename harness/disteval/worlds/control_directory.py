@@ -1,0 +1,164 @@
+"""The control directories of worlds: private to one user, and locked as long as their leader lives.
+
+All of them lie in one folder of mode 0700, where nobody else can create a name. A stranger who has
+made that folder first is refused, and never trusted. The kernel releases the lock of a leader
+however it ends, so a directory whose lock is free belongs to nobody.
+
+The folder is not in ``XDG_RUNTIME_DIR``: that is small, and it is removed when its user logs out,
+while a world goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from disteval.errors import WorldError
+
+_LOCK_SECONDS = 5.0  # a sweep, or an ending leader, holds the lock while it removes a directory
+_POLL_SECONDS = 0.02
+_REMEDY = (
+    "remove it if it is yours, or set DISTEVAL_CONTROL_DIR or TMPDIR to a folder that only you "
+    "can write to"
+)
+
+
+class ControlDirectory:
+    """A control directory that this process has made and locked; `create` returns it."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def remove(self) -> None:
+        """Remove the directory, and release its lock afterwards; removing it twice is fine."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            _remove(self.path)
+            os.close(descriptor)
+
+
+def folder() -> Path:
+    """Return the folder of all control directories of this user.
+
+    It lies in ``DISTEVAL_CONTROL_DIR``, or in the folder for temporary files.
+    """
+    base = os.environ.get("DISTEVAL_CONTROL_DIR") or tempfile.gettempdir()
+    return Path(base).absolute() / f"disteval-{os.geteuid()}"
+
+
+def create(name: str = "") -> ControlDirectory:
+    """Make and lock an empty control directory in `folder`.
+
+    Args:
+        name: The name under which ranks that somebody else has started look for it. A directory
+            that a dead leader has left there is removed. Empty stands for a name of its own.
+
+    Raises:
+        WorldError: Another leader uses that name, or no private directory can be made.
+    """
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while time.monotonic() < deadline:
+        path = folder() / (name or f"world-{secrets.token_hex(4)}")
+        # A sweep or another leader's end may remove either directory at any moment.
+        with suppress(FileNotFoundError):
+            _make_folder()
+            with suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+            descriptor = open_private(path)
+            if _lock(descriptor, path):
+                if not any(path.iterdir()):
+                    return ControlDirectory(path, descriptor)
+                _remove(path)
+            os.close(descriptor)
+        time.sleep(_POLL_SECONDS)
+    raise WorldError(
+        f"another world of this job is using {path}, and a job can have one at a time; wait until "
+        f"it has ended"
+    )
+
+
+def open_private(path: Path) -> int:
+    """Open a directory that this user alone may enter, and return the descriptor.
+
+    Raises:
+        FileNotFoundError: It does not exist.
+        WorldError: It is a link or no directory, belongs to another user, or lets others in.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        found = "is a symbolic link" if path.is_symlink() else f"can't be opened ({error.strerror})"
+        raise _refusal(path, found) from None
+    # The descriptor is examined, since the name may stand for something else a moment later.
+    found_stat = os.fstat(descriptor)
+    mode = stat.S_IMODE(found_stat.st_mode)
+    if found_stat.st_uid == os.geteuid() and not mode & 0o077:
+        return descriptor
+    os.close(descriptor)
+    raise _refusal(path, f"belongs to user {found_stat.st_uid} with mode {mode:04o}")
+
+
+def sweep() -> list[Path]:
+    """Remove the control directories of leaders that have died, and return where they were."""
+    swept = []
+    with suppress(FileNotFoundError):
+        os.close(open_private(folder()))
+        for path in sorted(folder().iterdir()):
+            # Other files are left alone, and directories that their leaders remove meanwhile.
+            with suppress(FileNotFoundError, WorldError):
+                descriptor = open_private(path)
+                try:
+                    if _lock(descriptor, path):
+                        _remove(path)
+                        swept.append(path)
+                finally:
+                    os.close(descriptor)
+    return swept
+
+
+def _make_folder() -> None:
+    path = folder()
+    try:
+        mode = path.parent.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise _refusal(path, "lies in a folder where any user can exchange it")
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+    except OSError as error:
+        raise _refusal(path, f"can't be made ({error.strerror})") from None
+    os.close(open_private(path))
+
+
+def _refusal(path: Path, found: str) -> WorldError:
+    expected = f"expected a directory of user {os.geteuid()} with mode 0700"
+    return WorldError(f"{path} {found}; {expected}, for the key of a world lies there; {_REMEDY}")
+
+
+def _lock(descriptor: int, path: Path) -> bool:
+    """Lock a directory until the descriptor is closed.
+
+    Returns:
+        Whether it is locked now; not if another has locked it, or has removed it meanwhile.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Remove a control directory, and the folder of all of them if it was the last."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.parent.rmdir()
