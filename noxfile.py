@@ -202,6 +202,16 @@ def mutation(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Kill, stop, slow and starve real runs at random moments, and check what comes of them.
+
+    Not part of `tests`. ``-- --minutes 2`` is the short form, ``-- --seed 1234`` replays a run.
+    """
+    session.install(".[torch,mpi,conformance,report]", TORCH)
+    session.run("python", "-m", "suites.faults", *session.posargs)
+
+
+@nox.session
 def peers(session: nox.Session) -> None:
     """Hold us against other libraries, and write docs/performance.md and docs/scaling.md."""
     session.install(

@@ -1,0 +1,114 @@
+"""``python -m suites.faults``: what ``nox -s faults`` runs."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from suites.faults.kinds import KINDS
+from suites.faults.schedule import FAULTS
+from suites.faults.session import Found, Session
+from suites.faults.truth import count_right, make_data
+
+_COLUMNS = ("right", "named error", "killed", "missed", "skipped", "violation")
+
+
+def main() -> int:
+    """Do runs until the time is over, print the table, and return 1 if something is wrong."""
+    options = _parser().parse_args()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        make_data(Path(name) / "data")
+        session = Session(Path(name), count_right(Path(name) / "data"))
+        if session.why_not_isolated:
+            print(f"without namespaces: {session.why_not_isolated}")
+        seeds = itertools.count(options.first)
+        if options.seed:
+            seeds = iter(options.seed)  # type: ignore[assignment]
+        elif options.runs:
+            seeds = itertools.islice(seeds, options.runs)  # type: ignore[assignment]
+        found = []
+        with ThreadPoolExecutor(options.jobs) as pool:
+            pending: set[Future[Found]] = set()
+            while True:
+                over = time.monotonic() - begin > options.minutes * 60
+                while len(pending) < options.jobs and not over:
+                    seed = next(seeds, None)
+                    if seed is None:
+                        over = True
+                        break
+                    pending.add(pool.submit(session.run, seed))
+                if not pending:
+                    break
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    one = future.result()
+                    found.append(one)
+                    _tell(one, bool(options.seed))
+    _summarise(found, time.monotonic() - begin)
+    return int(any(one.wrong for one in found))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nox -s faults --", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=55.0, help="how long runs are begun")
+    parser.add_argument("--runs", type=int, help="how many runs there are at most")
+    parser.add_argument("--first", type=int, default=1, help="the seed of the first run")
+    parser.add_argument("--seed", type=int, nargs="+", help="do these runs only, and tell all")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="how many runs there are at a time"
+    )
+    return parser
+
+
+def _tell(one: Found, all_of_it: bool) -> None:
+    """Print a run's line, and more of one with a violation or that was asked for."""
+    result = "VIOLATION" if one.wrong else one.result
+    print(f"seed {one.draw.seed}: {KINDS[one.draw.kind].name}: {one.draw.story()}: {result}"
+          f" ({one.text})", flush=True)  # fmt: skip
+    for line in one.wrong:
+        print(f"    {line}")
+    if one.wrong or all_of_it:
+        print(f"    done: {one.details.get('done')}")
+        for name in ("ending", "resume", "sweep"):
+            for key, value in one.details.get(name, {}).items():
+                told = value.strip() if isinstance(value, str) else json.dumps(value)
+                for line in told.splitlines()[-60:]:
+                    print(f"    {name} {key} | {line}")
+        for key in ("report", "left", "left after sweep", "damaged"):
+            print(f"    {key}: {one.details.get(key)}")
+    sys.stdout.flush()
+
+
+def _summarise(found: list[Found], seconds: float) -> None:
+    """Print the table of faults and commands, and the seeds of violations."""
+    rows: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for one in found:
+        result = "violation" if one.wrong else one.result
+        rows[one.draw.fault, KINDS[one.draw.kind].what][result] += 1
+        rows["all", ""][result] += 1
+    print(f"\n{'fault':17}{'command':9}{'runs':>6}" + "".join(f"{c:>13}" for c in _COLUMNS))
+    order = [*FAULTS, "all"]
+    for (fault, what), counts in sorted(rows.items(), key=lambda r: (order.index(r[0][0]), r[0])):
+        cells = "".join(f"{counts[column] or '':>13}" for column in _COLUMNS)
+        print(f"{fault:17}{what:9}{sum(counts.values()):6}{cells}")
+    for reason, count in Counter(o.text for o in found if o.result == "skipped").items():
+        print(f"skipped {count}: {reason}")
+    bad = [one for one in found if one.wrong]
+    for one in bad:
+        print(f"violation: seed {one.draw.seed}: {one.wrong[0][:150]}")
+    print(f"{len(found)} runs in {seconds / 60:.1f} minutes, {len(bad)} with a violation")
+    if bad:
+        print(f"again: nox -s faults -- --seed {bad[0].draw.seed}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
