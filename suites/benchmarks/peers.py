@@ -28,6 +28,7 @@ from disteval.data import ArrayDataset, load_cifar10, load_embedded
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.models.resnet18_torch import make_predict
+from disteval.report.files import write_file
 from disteval.worlds import World
 
 from suites.benchmarks import counting, objects
@@ -54,7 +55,7 @@ def main() -> None:
         lines += ["", *objects.tables(backend, 3 * options.rounds)]
     for backend in ("torch_cpu", "mpi4py"):
         lines += ["", *counting.table(backend, options.rounds)]
-    options.write.write_text("\n".join([*_INTRODUCTION, *lines, ""]), encoding="utf-8")
+    write_file("--write", options.write, "\n".join([*_INTRODUCTION, *lines, ""]))
 
 
 _INTRODUCTION = (

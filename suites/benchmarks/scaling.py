@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from disteval import frames
 from disteval.contract import BaseDistBackend
+from disteval.report.files import write_file
 from disteval.worlds import World
 
 from suites.benchmarks.counting import time_it
@@ -71,7 +72,7 @@ def main() -> None:
     if options.write is None:
         print("\n".join(lines))
         return
-    options.write.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_file("--write", options.write, "\n".join([*lines, ""]))
     plot(model, options.write.with_suffix(".svg"))
 
 

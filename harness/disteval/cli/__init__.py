@@ -36,7 +36,8 @@ def main() -> None:
     Exit status:
       0    the command succeeded, and every rule that was checked holds
       1    the command failed, or the verdict is "broken"
-      2    wrong usage, something needed is not installed, or there is no verdict
+      2    wrong usage, something needed is not installed, there is no verdict, or a result could
+           not be written
       130  interrupted by Ctrl-C
 
     Every command takes --quiet and --verbose, also after its name. NO_COLOR=1 removes colours.

@@ -131,13 +131,8 @@ def check_command(
             report = _judge_attached(judge, target, world_size, outer, led)
     except HarnessError as error:
         _fail(error)
+    code = report.exit_code if _write(report, json_path, html_path) else 2
     _show(Console(), report, {rule.number: rule for rule in chosen})
-    code = report.exit_code
-    try:
-        _write(report, json_path, html_path)
-    except HarnessError as error:
-        print_error("check", str(error), error)
-        code = 2
     if led is not None:
         release(led, code)
     sys.exit(code)
@@ -190,11 +185,19 @@ def _print_first_failures(rules: list[Rule]) -> Callable[[Result], None]:
     return print_failure
 
 
-def _write(report: Report, json_path: Path | None, html_path: Path | None) -> None:
-    found = report.to_json()
-    write_run(json_path, found)
+def _write(report: Report, json_path: Path | None, html_path: Path | None) -> bool:
+    """Write the files that were asked for, and return whether all of them could be written."""
+    found, written = report.to_json(), True
+    writers = [partial(write_run, json_path, found)]
     if html_path is not None:
-        write_page(html_path, [(report.target, found)])
+        writers.append(partial(write_page, html_path, [(report.target, found)]))
+    for write in writers:
+        try:
+            write()
+        except HarnessError as error:
+            print_error("check", str(error), error)
+            written = False
+    return written
 
 
 def _list_rules(rules: list[Rule]) -> None:

@@ -130,8 +130,10 @@ def eval_command(
         report = _evaluate(world, job, size, progress and not is_quiet())
         if outer is not None:
             world.leave()
-    _show(report)
-    write_run(json_path, {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report)
+    try:
+        write_run(json_path, {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report)
+    finally:
+        _show(report)
 
 
 def _check_outer(

@@ -137,7 +137,6 @@ def fit_command(
         # A hook of the runner validates after each epoch.
         records = training.fit([resnet18.train_loader], [("train", 1)], epochs)
     best = resnet18.read_best(work_dir)
-    _show(best, records, work_dir / checkpoint.BEST_WEIGHTS, epochs)
     report = {
         "schema_version": SCHEMA_VERSION,
         "kind": "fit",
@@ -154,7 +153,10 @@ def fit_command(
         "records": records,
         "seconds": time.perf_counter() - begin,
     }
-    write_run(json_path, report)
+    try:
+        write_run(json_path, report)
+    finally:
+        _show(best, records, work_dir / checkpoint.BEST_WEIGHTS, epochs)
 
 
 def _last_checkpoint(checkpoint: Any, work_dir: Path, resume: str | None) -> Path | None:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from disteval.cli.streams import printing_safely
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.launched import Job, launched_job
 from disteval.text import visible
@@ -42,6 +43,11 @@ class Commands(click.Group):
         # Docstrings are raw strings, but click marks unwrapped lines by the one character \b.
         command.help = (command.help or "").replace("\\b", "\b")
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line on streams that may be full or closed."""
+        with printing_safely():
+            return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an exception becomes a paragraph and an exit status."""
         try:
@@ -51,7 +57,7 @@ class Commands(click.Group):
             ctx.exit(INTERRUPTED)
         except HarnessError as error:
             _fail(ctx, error)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # click handles these
         except Exception as error:
             hint = "" if is_verbose() else " Add --verbose to see where it was raised."

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import threading
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,11 +30,33 @@ _REMEDY = "write it with --json FILE of disteval check, eval or fit"
 
 
 def write_file(option: str, path: Path, text: str) -> None:
-    """Write the file that an option named, or raise UsageError if it can't be written."""
+    """Write the file that an option named, or raise UsageError if it can't be written.
+
+    The file is there as a whole or as it was before, also after a crash or on a full disk.
+    """
     try:
-        path.write_text(text, encoding="utf-8")
+        target = Path(os.path.realpath(path))  # a symbolic link stays one
+        if path.exists() and not (path.is_file() and os.access(target.parent, os.W_OK)):
+            path.write_text(text, encoding="utf-8")  # a device, a pipe, or in a closed folder
+        else:
+            _replace(target, text)
     except OSError as error:
         raise unwritable(option, path, error) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    mode = path.stat().st_mode & 0o777 if path.exists() else None
+    draft = path.with_name(f".{os.getpid()}-{threading.get_ident():x}.part")
+    try:
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is not None:
+            draft.chmod(mode)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def write_run(path: Path | None, run: dict[str, Any]) -> None:

@@ -1,0 +1,114 @@
+"""Standard streams on which printing never ends a command, whatever they are connected to."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO
+
+NOT_PRINTED = 2
+"""The exit status of a command that succeeded, but whose output could not be printed."""
+
+_PLAIN = {"✓": "+", "✗": "x", "–": "-", "—": "-", "…": "...", "×": "x"}
+"""ASCII for the signs that commands print; other characters become Python's escapes."""
+
+_PLAINLY = "disteval_plainly"
+
+# click prints UTF-8 on streams whose encoding is called ASCII, even if the user asked for ASCII.
+_ASCII = "disteval_ascii"
+
+
+@contextmanager
+def printing_safely() -> Iterator[None]:
+    """Let the block print on streams that may be full, closed, or limited to ASCII.
+
+    After the first failed write to a stream, what is printed there is dropped. If a command ends
+    after output was lost because the place is full, and not because its reader is gone, a sentence
+    on standard error says so, and the exit status is not 0.
+    """
+    if sys.stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:
+        yield  # the caller has put streams of its own in their place
+        return
+    _open_closed_descriptors()
+    printed, errors = _Descriptor(1), _Descriptor(2)
+    out, err = _text(printed, sys.stdout), _text(errors, sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            yield
+        except SystemExit as end:
+            out.flush()
+            failure = printed.failure
+            if failure is None or failure.errno == errno.EPIPE:
+                raise
+            err.write(
+                f"disteval: standard output can't be written ({failure.strerror}), so a part of it "
+                f"is missing; send it to another place\n"
+            )
+            raise SystemExit(end.code or NOT_PRINTED) from None
+        finally:
+            out.flush()
+            err.flush()
+
+
+class _Descriptor(io.FileIO):
+    """A file descriptor that accepts everything, and drops it after the first failure."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self.failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.failure is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.failure = error
+        return memoryview(data).nbytes
+
+
+def _text(raw: _Descriptor, replaced: TextIO | None) -> io.TextIOWrapper:
+    """Return a text stream with the encoding and buffering of the stream that it replaces."""
+    encoding = getattr(replaced, "encoding", "utf-8")
+    at_once = any(getattr(replaced, name, True) for name in ("line_buffering", "write_through"))
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=_ASCII if codecs.lookup(encoding).name == "ascii" else encoding,
+        errors=_PLAINLY,
+        line_buffering=at_once,
+    )
+
+
+def _open_closed_descriptors() -> None:
+    """Connect closed standard streams to nothing, so that no other file gets their numbers."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding lacks; this is an error handler of `codecs`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    escaped = (_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
+    return "".join(escaped), error.end
+
+
+codecs.register_error(_PLAINLY, _plainly)
+_found = codecs.lookup("ascii")
+codecs.register(
+    {
+        _ASCII: codecs.CodecInfo(
+            _found.encode,
+            _found.decode,
+            incrementalencoder=_found.incrementalencoder,
+            incrementaldecoder=_found.incrementaldecoder,
+            name=_ASCII,
+        )
+    }.get
+)
