@@ -81,10 +81,13 @@ def draw(seed: int) -> Draw:
     event = ""
     if rng.random() < 0.6:
         event = rng.choice(_events(KINDS[kind]))
-    # Beyond 1 the end is hit where this run is slower than the usual one.
-    fraction = round(rng.uniform(0, 1.15), 3)
-    delay = round(rng.choice([0.0, rng.uniform(0, 0.3), rng.uniform(0, 2)]), 3)
+    fraction = round(rng.uniform(0, 1.05), 3)
+    # Soon after a late event the run is over.
+    longest = 1.5 if event in ("directory", "first rank", "all ranks") else 0.1
+    delay = round(rng.choice([0.0, rng.uniform(0, 0.1), rng.uniform(0, longest)]), 3)
     detail = _detail(fault, whom, rng)
+    if KINDS[kind].what == "World" and fault == "full disk":
+        detail["of"] = "tmp"  # this program writes nothing
     which = rng.randrange(KINDS[kind].world_size)
     old = rng.random() < 0.5
     return Draw(seed, kind, fault, whom, which, event, fraction, delay, detail, old)
