@@ -110,7 +110,7 @@ def _wrong_failure(kind: Kind, draw: Draw | None, ending: dict[str, Any]) -> lis
     if kind.what == "check" and draw.fault != "lost connection":
         allowed = {2}
     if draw.fault == "Ctrl-C":
-        if status == -2 and not err.strip():  # before Python, or after all is done: as a shell's 130
+        if status == -2 and not err.strip():  # before Python runs, or after all is done
             return []
         allowed = {130, -2} if kind.what == "World" else {130}
     wrong = [] if status in allowed else [f"exit status {status}, not {sorted(allowed)}"]
