@@ -107,7 +107,7 @@ def test_an_archive_that_reaches_outside_is_refused(
     url, folder = server
     md5 = archive(folder, {f"{BINARY_FOLDER}/test_batch.bin": RECORDS, name: content})
     with pytest.raises(
-        DataError, match=r"can't be unpacked as a .tar.gz archive: .*(outside|absolute)"
+        DataError, match=r"can't be unpacked as a .tar.gz archive: .*(outside|neither a file)"
     ):
         download_cifar10(tmp_path / "data", url=f"{url}/archive.tar.gz", md5=md5)
     assert list((tmp_path / "data").iterdir()) == []

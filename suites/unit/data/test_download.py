@@ -99,6 +99,15 @@ def tar(name: str, content: bytes) -> bytes:
     return file.getvalue()
 
 
+def header(kind: bytes, size: int) -> bytes:
+    member = tarfile.TarInfo("folder/file")
+    member.type, member.size = kind, size
+    return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+PAX = header(tarfile.XHDTYPE, 512) + b"11 path=ab\n".ljust(512, b"\0")
+
+
 def gzip(data: bytes, then: bytes = b"") -> bytes:
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(data)
@@ -115,12 +124,20 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
         (gzip(tar("folder/file", bytes(1 << 17)))[:100], "can't be unpacked as a .tar.gz"),
         (gzip(tar("folder/a\0b", b"x")), "can't be unpacked"),
         (gzip(tar("folder/file", bytes(1 << 17))), "unpacks to more than 65536 bytes"),
+        # tarfile reads each of these headers whole, and keeps what it says of each file.
+        (gzip(header(tarfile.XHDTYPE, 1 << 30)), "has a header of 1073741824 bytes"),
+        (gzip(header(tarfile.GNUTYPE_LONGNAME, 1 << 30)), "has a header of 1073741824 bytes"),
+        (gzip(PAX * 2000), "recursion"),
+        (gzip(header(tarfile.REGTYPE, 0) * 2000), "has more than 1000 files"),
+        (gzip(header(tarfile.SYMTYPE, 0)), "neither a file nor a folder"),
+        (gzip(header(tarfile.LNKTYPE, 0)), "neither a file nor a folder"),
+        (gzip(header(tarfile.FIFOTYPE, 0)), "neither a file nor a folder"),
     ],
 )
 def test_an_archive_that_is_wrong_inside_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
 ) -> None:
-    if "more than" in message:
+    if "unpacks to more" in message:
         monkeypatch.setattr(download, "MAX_UNPACKED_BYTES", 1 << 16)
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
     with answering(HEAD, data) as url, pytest.raises(DataError, match=message):

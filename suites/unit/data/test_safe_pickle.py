@@ -57,6 +57,25 @@ def test_a_small_pickle_can_not_ask_for_much_memory() -> None:
     assert peak_bytes(claim, "cannot reshape") < 1 << 20
 
 
+def test_many_small_objects_are_refused_before_they_exist() -> None:
+    assert peak_bytes(b"]" * 600_000 + b".", "has more than 500000 instructions") < 1 << 20
+    assert len(load_arrays(b"](" + b"K\x01" * 400_000 + b"e.", "a file")) == 400_000
+
+
+def test_a_text_is_not_encoded_many_times() -> None:
+    text = b"X" + struct.pack("<I", 1 << 16) + b"x" * (1 << 16)
+    call = b"c_codecs\nencode\nq\0" + text + b"X\6\0\0\0latin1\x86q\1R"
+    assert load_arrays(b"\x80\2" + call + b".", "a file") == b"x" * (1 << 16)
+    assert peak_bytes(b"\x80\2" + call + b"h\0h\1R" * 1000 + b".", "encodes more text") < 1 << 20
+
+
+def test_keys_with_one_hash_are_refused() -> None:
+    modulus = sys.hash_info.modulus  # 40,000 multiples of it took a dict 8 s
+    keys = ((k * modulus).to_bytes(11, "little") for k in range(1, 40_000))
+    data = b"\x80\2}(" + b"".join(b"\x8a\x0b" + key + b"N" for key in keys) + b"u."
+    assert peak_bytes(data, "has an integer of 65 bits at offset") < 1 << 20
+
+
 def test_tuples_in_tuples_do_not_end_the_process() -> None:
     # As a key they are hashed, which overflowed the stack: the child died of it.
     code = (
