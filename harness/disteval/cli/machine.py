@@ -7,14 +7,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from disteval.errors import BackendUnavailableError
+from disteval.errors import BackendUnavailableError, WorldError
 from disteval.extras import DISTRIBUTION, how_to_install, installed_version
+from disteval.worlds import control_directory
 from disteval.worlds.launchers import MpirunLauncher
 
 _SECONDS = 20.0
@@ -83,13 +83,16 @@ def _loopback() -> Finding:
 
 
 def _temporary_folder() -> Finding:
-    """Examine the folder in which each world has a private directory."""
+    """Examine the folder in which each world has its control directory, by making one."""
     try:
-        with tempfile.TemporaryDirectory(prefix="disteval-doctor-") as folder:
-            Path(folder, "file").write_text("")
+        made = control_directory.create()
+        (made.path / "file").write_text("")
+        made.remove()
     except OSError as error:
         return Finding("temporary folder", False, f"{error}; set TMPDIR to another", True)
-    return Finding("temporary folder", True, tempfile.gettempdir(), True)
+    except WorldError as error:
+        return Finding("temporary folder", False, str(error), True)
+    return Finding("temporary folder", True, str(control_directory.folder().parent), True)
 
 
 def _mpi() -> Finding:

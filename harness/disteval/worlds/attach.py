@@ -13,6 +13,7 @@ from contextlib import suppress
 from disteval.contract import BaseDistBackend
 from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import OuterWorld
+from disteval.worlds.group import START_SECONDS
 from disteval.worlds.rank import serve
 from disteval.worlds.world import World
 
@@ -26,7 +27,7 @@ def follow(outer: OuterWorld) -> int:
     Raises:
         WorldError: Rank 0 did not appear in time.
     """
-    return serve(outer.control_directory(), outer.rank)
+    return serve(outer.control_directory(), outer.rank, patience=START_SECONDS)
 
 
 def release(world: World, exit_code: int) -> None:

@@ -17,7 +17,8 @@ import shutil
 import stat
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from disteval.errors import WorldError
@@ -70,8 +71,7 @@ def create(name: str = "") -> ControlDirectory:
         # A sweep or another leader's end may remove either directory at any moment.
         with suppress(FileNotFoundError):
             _make_folder()
-            with suppress(FileExistsError):
-                path.mkdir(mode=0o700)
+            _make(path)
             descriptor = open_private(path)
             if _lock(descriptor, path):
                 if not any(path.iterdir()):
@@ -108,21 +108,28 @@ def open_private(path: Path) -> int:
     raise _refusal(path, f"belongs to user {found_stat.st_uid} with mode {mode:04o}")
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open a directory as `open_private` does, and close it at the end of the block."""
+    descriptor = open_private(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def sweep() -> list[Path]:
     """Remove the control directories of leaders that have died, and return where they were."""
     swept = []
     with suppress(FileNotFoundError):
-        os.close(open_private(folder()))
-        for path in sorted(folder().iterdir()):
+        with opened(folder()):
+            paths = sorted(folder().iterdir())
+        for path in paths:
             # Other files are left alone, and directories that their leaders remove meanwhile.
-            with suppress(FileNotFoundError, WorldError):
-                descriptor = open_private(path)
-                try:
-                    if _lock(descriptor, path):
-                        _remove(path)
-                        swept.append(path)
-                finally:
-                    os.close(descriptor)
+            with suppress(FileNotFoundError, WorldError), opened(path) as descriptor:
+                if _lock(descriptor, path):
+                    _remove(path)
+                    swept.append(path)
     return swept
 
 
@@ -130,13 +137,25 @@ def _make_folder() -> None:
     path = folder()
     try:
         mode = path.parent.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise _refusal(path, "lies in a folder where any user can exchange it")
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
     except OSError as error:
         raise _refusal(path, f"can't be made ({error.strerror})") from None
-    os.close(open_private(path))
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise _refusal(path, "lies in a folder where any user can exchange it")
+    _make(path)
+    with opened(path):
+        pass
+
+
+def _make(path: Path) -> None:
+    """Make a private directory, unless the name is taken."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _refusal(path, f"can't be made ({error.strerror})") from None
 
 
 def _refusal(path: Path, found: str) -> WorldError:

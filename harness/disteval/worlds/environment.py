@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from disteval.errors import UsageError
 from disteval.launched import Job, launched_job
+from disteval.worlds.control_directory import folder
 
 _VARIABLES = (
     "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
@@ -39,13 +39,11 @@ class OuterWorld(Job):
     def control_directory(self) -> Path:
         """Return where the job's ranks, all of one host, find their leader.
 
-        The variable ``DISTEVAL_CONTROL_DIR`` names its parent where the ranks do not share the
-        folder for temporary files.
+        Anybody can compute its name, and nobody else can create it.
         """
-        parent = Path(os.environ.get("DISTEVAL_CONTROL_DIR", tempfile.gettempdir()))
         job = ":".join(os.environ.get(name, "") for name in _SETS_JOB[self.launcher]) or _parent()
         digest = hashlib.sha256(f"{self.launcher} {job}".encode()).hexdigest()[:16]
-        return parent / f"disteval-{os.getuid()}-{digest}"
+        return folder() / f"job-{digest}"
 
 
 def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | None:

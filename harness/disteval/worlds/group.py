@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
+from disteval.worlds.control_directory import ControlDirectory
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
@@ -44,15 +43,17 @@ class WorkerGroup:
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
         self._channel = Channel(world_size)
         with interrupted_later():
-            self._directory = launcher.directory()
+            self._control = launcher.directory()
+            self._directory = self._control.path
             output_log = OutputLog(self._directory, world_size)
             # Also ends ranks that nobody has closed, when Python ends at the latest.
-            parts = (os.getpid(), self._channel, launcher, output_log, self._directory)
+            parts = (os.getpid(), self._channel, launcher, output_log, self._control)
             self._end = weakref.finalize(self, _end, *parts)
             self._end.atexit = not launcher.attached
         try:
             self._hosts = launcher.prepare(world_size)
-            self._channel.listen(self._directory, self._hosts.leader)
+            host = None if self._hosts.shared else self._hosts.leader
+            self._channel.listen(self._directory, host)
             self._start(threads)
         except BaseException:
             self.terminate()
@@ -176,7 +177,7 @@ class WorkerGroup:
         # mpirun would end the leader before it has said why. The leader then ends without exit
         # handlers, so the control directory is removed now.
         if self.attached:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._control.remove()
         else:
             self.terminate()
 
@@ -203,7 +204,11 @@ class WorkerGroup:
 
 
 def _end(
-    leader: int, channel: Channel, launcher: Launcher, output_log: OutputLog, directory: Path
+    leader: int,
+    channel: Channel,
+    launcher: Launcher,
+    output_log: OutputLog,
+    control: ControlDirectory,
 ) -> None:
     if os.getpid() != leader:  # a fork of the leader, whose ranks are not its own
         return
@@ -211,4 +216,4 @@ def _end(
         channel.close()
         launcher.terminate({rank: hello.pid for rank, hello in channel.hellos.items()})
         output_log.close()
-        shutil.rmtree(directory, ignore_errors=True)
+        control.remove()

@@ -35,7 +35,6 @@ from disteval.worlds.collective_log import LoggedBackend
 from disteval.worlds.rank_files import rank_file
 
 STACK_SIGNAL = signal.SIGUSR1
-CONNECT_SECONDS = 60.0
 _LEAVE_SECONDS = 60.0
 
 
@@ -169,7 +168,9 @@ def send_note(value: Any) -> None:
     messages.send(rank.connection, messages.Note(data))
 
 
-def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
+def serve(
+    directory: Path, rank: int, inside: Connection | None = None, patience: float = 0.0
+) -> int:
     """Carry out the leader's orders until it dismisses this rank.
 
     Args:
@@ -178,11 +179,12 @@ def serve(directory: Path, rank: int, inside: Connection | None = None) -> int:
         inside: The connection, where the leader runs in this process too. Otherwise the process
             connects to it, and ends at once when the leader is gone or when leaving the group takes
             too long, because its main thread may wait in a collective for ever.
+        patience: The seconds until the leader must be there, as for `connect`.
 
     Returns:
         The exit status that came with the dismissal.
     """
-    connection = inside or connect(directory, CONNECT_SECONDS)
+    connection = inside or connect(directory, patience)
     with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
         hello = messages.Hello(rank, os.getpid(), threading.get_ident())
         messages.send(connection, hello)

@@ -2,40 +2,144 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import select
 import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
 from importlib import import_module
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import disteval
 import pytest
 from click.testing import CliRunner
 from disteval import WorldError
 from disteval.cli import main
-from disteval.worlds import World, group, launchers
-from disteval.worlds.channel import connection
+from disteval.worlds import World, control_directory, group, launchers
+from disteval.worlds.channel import connection, handshake, listener
 
 from suites.mutants.sockets import Sockets
 
+SECONDS = 60
+
 
 class Disturbed(launchers.LocalLauncher):
-    """Has a stranger come before the ranks, and say nothing."""
+    """Has ten strangers come before the ranks and say nothing, and one say a byte at a time."""
 
     name = "disturbed"
 
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self._shared = shared
+        self.strangers: list[socket.socket] = []
+
+    def prepare(self, world_size: int) -> launchers.Hosts:
+        return replace(super().prepare(world_size), shared=self._shared)
+
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
-        found = json.loads(connection.read_address(directory))
-        self.stranger = socket.create_connection((found["host"], found["port"]))
+        self.strangers = [visit(directory) for _ in range(11)]
+        threading.Thread(target=drip, args=[self.strangers[-1]], daemon=True).start()
         return super().start(directory, world_size, threads)
 
 
-def test_a_stranger_who_says_nothing_keeps_no_rank_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_HANDSHAKE_SECONDS", 0.5)
-    launcher = Disturbed()
-    with World("non_dist", 1, launcher=launcher) as world, launcher.stranger:
+def visit(directory: Path) -> socket.socket:
+    """Connect to a leader without its key."""
+    found = json.loads(connection.read_address(directory))
+    if found["host"] is not None:
+        return socket.create_connection((found["host"], found["port"]), SECONDS)
+    with control_directory.opened(directory) as descriptor:
+        stranger = socket.socket(socket.AF_UNIX)
+        stranger.settimeout(SECONDS)
+        stranger.connect(connection.unix_address(directory, descriptor))
+        return stranger
+
+
+def drip(stranger: socket.socket) -> None:
+    """Send a byte, and another before the leader can have lost patience with this one."""
+    with contextlib.suppress(OSError):
+        while True:
+            stranger.sendall(b".")
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["unix", "tcp"])
+def test_strangers_who_say_nothing_or_little_keep_no_rank_out(shared: bool) -> None:
+    launcher = Disturbed(shared)
+    with World("non_dist", 1, launcher=launcher) as world:
         assert world.run(lambda backend: backend.world_size) == [1]
+    # The leader has let go of all of them, and told none of them anything without its nonce.
+    for stranger in launcher.strangers[:10]:
+        assert stranger.recv(1) == b""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    # As long as the temporary folders of continuous integration are, and longer than an address.
+    long = tmp_path / ("long" * 30)
+    long.mkdir(mode=0o700)
+    return long
+
+
+@pytest.mark.parametrize("host", [None, "127.0.0.1"])
+def test_a_byte_from_time_to_time_gains_no_time(
+    directory: Path, host: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    for module in (listener, handshake):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    with closing(listener.Listener(directory, host, 1)) as door, visit(directory) as stranger:
+        assert door.admit(SECONDS) == []
+        assert len(door._visitors) == 1
+        sent = 0
+        while door._visitors:
+            stranger.sendall(b".")
+            assert door.admit(SECONDS) == []
+            sent += 1
+            now += listener._VISIT_SECONDS / 20
+        assert sent < 32  # bytes of a nonce
+
+
+def test_a_crowd_of_strangers_gives_way_to_ranks(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_MOST_STRANGERS", 2)
+    with closing(listener.Listener(directory, None, 1)) as door, contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(visit(directory)) for _ in range(6)]
+        for _ in crowd:
+            assert door.admit(SECONDS) == []
+        assert [stranger.recv(1) for stranger in crowd[:3]] == [b""] * 3
+        assert len(door._visitors) == 3
+
+
+def test_a_leader_does_not_take_its_own_proof_for_that_of_a_rank() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        visitor = handshake.Visitor(ours, b"the key", SECONDS)
+        theirs.sendall(bytes(32))
+        assert not visitor.is_rank()
+        nonce_and_proof = theirs.recv(64)
+        theirs.sendall(nonce_and_proof[32:])
+        with pytest.raises(AuthenticationError, match="a rank did not prove"):
+            visitor.is_rank()
+
+
+def test_a_rank_refuses_a_leader_with_another_key() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor() as pool:
+        rank = pool.submit(handshake.shake_hands, theirs, b"another key", SECONDS)
+        visitor = handshake.Visitor(ours, b"the key", SECONDS)
+        assert select.select([ours], [], [], SECONDS)[0]
+        assert not visitor.is_rank()
+        with pytest.raises(AuthenticationError, match="did not prove that it knows the key"):
+            rank.result(SECONDS)
 
 
 def test_ranks_run_their_leaders_library_whatever_a_file_of_the_users_is_called(
@@ -87,17 +191,22 @@ def test_ranks_that_never_start_are_counted_and_named(monkeypatch: pytest.Monkey
     )
 
 
-def test_a_leader_that_is_gone_already_is_told(tmp_path: Path) -> None:
-    connection.open_listener(tmp_path, "127.0.0.1")[0].close()
-    reason = r"can't be reached at 127\.0\.0\.1:.* it has ended, or runs on another host"
-    with pytest.raises(WorldError, match=reason):
-        connection.connect(tmp_path, 5)
+def test_a_leader_that_is_gone_already_is_told(directory: Path) -> None:
+    for host in (None, "127.0.0.1"):
+        listener.Listener(directory, host, 1).close()
+        reason = r"no leader could be reached in .* within 0 s \(ConnectionRefusedError: .*ended"
+        with pytest.raises(WorldError, match=reason):
+            connection.connect(directory)
+        (directory / "leader").unlink(missing_ok=True)
 
 
-def test_somebody_else_at_the_port_of_a_leader_that_is_gone_is_told_in_time(tmp_path: Path) -> None:
+def test_somebody_else_at_the_port_of_a_leader_that_is_gone_is_told_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         found = {"host": host, "port": port, "key": "00"}
         connection.write_address(tmp_path, json.dumps(found))
-        with pytest.raises(WorldError, match="can't be reached at"):
-            connection.connect(tmp_path, 0.5)
+        with pytest.raises(WorldError, match=r"no leader could be reached in .*TimeoutError"):
+            connection.connect(tmp_path)

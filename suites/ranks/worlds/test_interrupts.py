@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -96,7 +97,7 @@ def test_a_rank_that_had_just_been_started_is_ended(monkeypatch: pytest.MonkeyPa
     assert not is_running(started[0].pid)
 
 
-@pytest.mark.parametrize(("module", "name"), [(tempfile, "mkdtemp"), (shutil, "rmtree")])
+@pytest.mark.parametrize(("module", "name"), [(os, "mkdir"), (shutil, "rmtree")])
 def test_no_moment_of_ctrl_c_leaves_a_control_directory(
     module: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

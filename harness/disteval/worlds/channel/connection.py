@@ -1,9 +1,8 @@
-"""The connection between a rank and its leader, and the proof that each can trust the other.
+"""The connection of a rank to its leader.
 
 The connection never uses the backend under test: orders and replies must arrive when that backend
-hangs. Both ends prove that they know the world's key (an HMAC challenge of
-`multiprocessing.connection`) before they unpickle a byte. The key lies in a directory that only its
-owner can enter.
+hangs. Where all ranks are on one host it is a Unix socket in the control directory, which nobody
+else can enter; otherwise it is TCP. Address and key lie in that directory.
 """
 
 from __future__ import annotations
@@ -11,106 +10,113 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import socket
 import struct
 import time
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from disteval.errors import WorldError
+from disteval.worlds.channel.handshake import shake_hands
+from disteval.worlds.control_directory import opened
 
 _POLL_SECONDS = 0.02
-_HANDSHAKE_SECONDS = 10.0
-
-
-def open_listener(directory: Path, host: str) -> tuple[socket.socket, bytes]:
-    """Listen on a free port of ``host``, and write address and key into the control directory."""
-    key = secrets.token_bytes(32)
-    listener = socket.create_server((host, 0), backlog=128)
-    found = {"host": host, "port": listener.getsockname()[1], "key": key.hex()}
-    write_address(directory, json.dumps(found))
-    return listener, key
-
-
-def accept(listener: socket.socket, key: bytes) -> Connection:
-    """Accept one connection, and have the other end prove that it knows the key.
-
-    Raises:
-        AuthenticationError, EOFError, OSError: Nobody connected within the listener's timeout, or
-            the other end is not a rank, has died, or said nothing for some seconds.
-    """
-    handle, _ = listener.accept()
-    with handle:
-        connection = Connection(handle.detach())
-    bound_waits(connection, _HANDSHAKE_SECONDS)
-    deliver_challenge(connection, key)
-    answer_challenge(connection, key)
-    _send_at_once(connection)
-    return connection
+_ANSWER_SECONDS = 60.0  # in which a leader must answer; it may be busy
+_ADDRESS, _SOCKET = "address", "leader"
 
 
 def read_address(directory: Path) -> str:
-    """Return what `open_listener` wrote, for ranks that can't read the directory themselves."""
-    return (directory / "address").read_text()
+    """Return what the leader has written, for ranks that can't read the directory themselves."""
+    with opened(directory) as descriptor:
+        return _read(descriptor)
 
 
 def write_address(directory: Path, address: str) -> None:
     """Write what `read_address` returned to where `connect` looks for it."""
     # Written under another name first: a rank that sees the file sees all of it.
-    draft = directory / f"address.{os.getpid()}"
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(address)
-    draft.rename(directory / "address")
+    draft = f"{_ADDRESS}.{os.getpid()}"
+    with opened(directory) as descriptor:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(draft, flags, 0o600, dir_fd=descriptor), "w") as file:
+            file.write(address)
+        os.rename(draft, _ADDRESS, src_dir_fd=descriptor, dst_dir_fd=descriptor)
 
 
-def connect(directory: Path, timeout: float) -> Connection:
-    """Connect to the leader that wrote its address into the control directory.
+def unix_address(directory: Path, descriptor: int) -> str:
+    """Return an address for a Unix socket in an open directory, however long its path is.
+
+    The system limits an address to about a hundred bytes. Without ``/proc``, as on macOS, the path
+    has to be that short.
+    """
+    through = Path(f"/proc/self/fd/{descriptor}")
+    return str((through if through.exists() else directory) / _SOCKET)
+
+
+def connect(directory: Path, patience: float = 0.0) -> Connection:
+    """Connect to the leader of a world.
+
+    Args:
+        directory: The world's control directory.
+        patience: The seconds until the leader must listen there. A rank that a world has started
+            has none, because its leader listened before.
 
     Raises:
-        WorldError: No leader of this user appeared within ``timeout`` seconds, or it can't be
+        WorldError: The directory is not private; or no leader listens in time, or it can't be
             reached from here.
     """
-    address = directory / "address"
-    deadline = time.monotonic() + timeout
-    while not address.exists():
-        if time.monotonic() > deadline:
-            raise WorldError(
-                f"no leader appeared in {directory} within {timeout:g} s; the ranks of one world "
-                f"must share that directory, and rank 0 must be one of them"
-            )
-        time.sleep(_POLL_SECONDS)
-    if directory.stat().st_uid != os.getuid():
-        raise WorldError(f"{directory} belongs to another user; refusing to take orders from there")
-    found = json.loads(address.read_text())
-    where, key = (found["host"], int(found["port"])), bytes.fromhex(found["key"])
+    begin = time.monotonic()
+    while True:
+        try:
+            connection = _connect(directory)
+        except (AuthenticationError, EOFError, OSError) as error:
+            waited = time.monotonic() - begin
+            if waited >= _seconds_to_try_again(error, patience):
+                raise WorldError(
+                    f"no leader could be reached in {directory} within {waited:.0f} s "
+                    f"({type(error).__name__}: {error}); all ranks of a world must share that "
+                    f"directory, and rank 0 must be one of them; see whether it has ended"
+                ) from error
+            time.sleep(_POLL_SECONDS)
+        else:
+            return _with_low_descriptor(connection)
+
+
+def _seconds_to_try_again(error: Exception, patience: float) -> float:
+    if isinstance(error, BlockingIOError):  # many ranks connect at the same time
+        return _ANSWER_SECONDS
+    # The address may be that of a leader that has died, and whose place another takes.
+    return patience if isinstance(error, (FileNotFoundError, ConnectionRefusedError)) else 0.0
+
+
+def _connect(directory: Path) -> Connection:
+    with opened(directory) as descriptor:
+        found = json.loads(_read(descriptor))
+        if found["host"] is None:
+            handle = _connect_unix(unix_address(directory, descriptor))
+        else:
+            handle = socket.create_connection((found["host"], found["port"]), _ANSWER_SECONDS)
+    with handle:
+        shake_hands(handle, bytes.fromhex(found["key"]), _ANSWER_SECONDS)
+        send_at_once(handle)
+        return Connection(handle.detach())
+
+
+def _connect_unix(address: str) -> socket.socket:
+    handle = socket.socket(socket.AF_UNIX)
     try:
-        connection = _shake_hands(where, key, max(_POLL_SECONDS, deadline - time.monotonic()))
-    except (AuthenticationError, EOFError, OSError) as error:
-        raise WorldError(
-            f"the leader that wrote its address into {directory} can't be reached at "
-            f"{where[0]}:{where[1]} ({type(error).__name__}: {error}); it has ended, or runs on "
-            f"another host"
-        ) from error
-    connection = _with_low_descriptor(connection)
-    _send_at_once(connection)
-    return connection
+        handle.settimeout(_ANSWER_SECONDS)
+        handle.connect(address)
+    except BaseException:
+        handle.close()
+        raise
+    return handle
 
 
-def _shake_hands(where: tuple[str, int], key: bytes, seconds: float) -> Connection:
-    """Do what multiprocessing's Client does, in bounded time.
-
-    A leader that has ended may have left its address behind, and another program may have its port.
-    """
-    with socket.create_connection(where, seconds) as handle:
-        handle.settimeout(None)
-        connection = Connection(handle.detach())
-    bound_waits(connection, seconds)
-    answer_challenge(connection, key)
-    deliver_challenge(connection, key)
-    bound_waits(connection, 0)
-    return connection
+def _read(descriptor: int) -> str:
+    file = os.open(_ADDRESS, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=descriptor)
+    with os.fdopen(file) as text:
+        return text.read()
 
 
 def bound_waits(connection: Connection, seconds: float) -> None:
@@ -124,9 +130,9 @@ def bound_waits(connection: Connection, seconds: float) -> None:
             handle.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
-def _send_at_once(connection: Connection) -> None:
-    # Small messages would otherwise wait for the other end's delayed acknowledgement.
-    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+def send_at_once(handle: socket.socket) -> None:
+    """Have TCP send small messages without waiting for an acknowledgement of those before."""
+    if handle.family != socket.AF_UNIX:
         handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-import socket
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
-from disteval.worlds.channel.connection import accept, bound_waits, open_listener
+from disteval.worlds.channel.connection import bound_waits
+from disteval.worlds.channel.listener import Listener
 from disteval.worlds.channel.messages import (
     Dismissal,
     Hello,
@@ -52,13 +51,11 @@ class Channel:
         # rank was lost first.
         self._selector = selectors.DefaultSelector()
         self._limit = 0.0  # seconds of the waits within a message; setting them costs time
-        self._listener: socket.socket | None = None
-        self._key = b""
+        self._listener: Listener | None = None
 
-    def listen(self, directory: Path, host: str) -> None:
-        """Listen on ``host``, and write the address into the world's control directory."""
-        self._listener, self._key = open_listener(directory, host)
-        self._listener.settimeout(_POLL_SECONDS)
+    def listen(self, directory: Path, host: str | None) -> None:
+        """Listen for the ranks; see `Listener`."""
+        self._listener = Listener(directory, host, self._world_size)
 
     def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
         """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
@@ -69,10 +66,10 @@ class Channel:
             self._add(receive(connection), connection)
         assert self._listener is not None
         while len(self._connections) < self._world_size and not give_up():
-            # Who fails here is a stranger, or a rank that died; the deadline decides in the end.
-            with contextlib.suppress(AuthenticationError, EOFError, OSError):
-                connection = accept(self._listener, self._key)
-                self._add(receive(connection), connection)
+            for connection in self._listener.admit(_POLL_SECONDS):
+                with contextlib.suppress(EOFError, OSError):  # it died; the deadline decides
+                    self._add(receive(connection), connection)
+        self._listener.close()
         return len(self._connections) == self._world_size
 
     def _add(self, hello: Hello, connection: Connection) -> None:

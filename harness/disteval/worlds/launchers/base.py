@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import ClassVar
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+from disteval.worlds.control_directory import ControlDirectory, create
 from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import outside_environment
 from disteval.worlds.interrupts import interrupted_later
@@ -67,9 +67,9 @@ class Launcher(ABC):
         """Whether each rank is a process that is started on this host."""
         return self.own_processes
 
-    def directory(self) -> Path:
+    def directory(self) -> ControlDirectory:
         """Create the world's control directory, private to this user."""
-        return Path(tempfile.mkdtemp(prefix="disteval-"))
+        return create()
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
         """Check that this launcher can start the ranks of a backend; called before the others.

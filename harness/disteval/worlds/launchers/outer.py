@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
-from disteval.errors import WorldError
+from disteval.worlds.control_directory import ControlDirectory, create
 from disteval.worlds.environment import OuterWorld
 from disteval.worlds.launchers.threads import ThreadsLauncher
 from disteval.worlds.postmortem import exit_text
@@ -22,20 +22,9 @@ class OuterLauncher(ThreadsLauncher):
         super().__init__()
         self._outer = outer
 
-    def directory(self) -> Path:
-        """Create the control directory where the other ranks look for it.
-
-        Raises:
-            WorldError: The directory exists, so another leader may be using it.
-        """
-        path = self._outer.control_directory()
-        try:
-            path.mkdir(mode=0o700)
-        except FileExistsError:
-            raise WorldError(
-                f"{path} exists already; remove it if no other world of this job is running"
-            ) from None
-        return path
+    def directory(self) -> ControlDirectory:
+        """Create the control directory where the other ranks look for it."""
+        return create(self._outer.control_directory().name)
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the thread of rank 0; the other ranks connect by themselves."""

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from disteval.errors import WorldError
 from disteval.worlds.channel.connection import write_address
+from disteval.worlds.control_directory import opened
 from disteval.worlds.postmortem import RankStatus, examine
 from disteval.worlds.process import become_rank
 
@@ -107,13 +107,11 @@ def _create_directory_here(name: str) -> Path:
     """Create the directory that the ranks of this node share, unless another rank has."""
     here = _directory_here(name)
     here.mkdir(mode=0o700, exist_ok=True)
-    # Ray lets every user write to where it lies.
-    if here.lstat().st_uid != os.getuid():
-        raise WorldError(f"{here} belongs to another user; refusing to leave a key there")
-    return here
+    with opened(here):  # Ray lets every user write to where it lies
+        return here
 
 
 def _directory_here(name: str) -> Path:
     from ray._private.worker import _global_node
 
-    return Path(_global_node.get_session_dir_path()) / name
+    return Path(_global_node.get_session_dir_path(), f"disteval-{name}")
