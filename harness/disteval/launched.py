@@ -20,6 +20,8 @@ _VARIABLES = (
 )
 """From the launchers that start ranks to those that may have started such a launcher."""
 
+_SLURM_HOSTS = "SLURM_STEP_NUM_NODES"
+
 
 class Job(NamedTuple):
     """The processes that a launcher started together, and this one's place among them.
@@ -74,7 +76,10 @@ def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
                     f"{rank}={number} is not a rank of {size}={world_size}, whose ranks are 0 to "
                     f"{world_size - 1}; set both as {launcher} does, or unset them"
                 )
-            here = _number(environ, on_host, 1) if on_host in environ else world_size
+            # srun with PMI does not count the ranks of a host; of several, one has not all.
+            hosts = _number(environ, _SLURM_HOSTS, 1) if _SLURM_HOSTS in environ else 1
+            most = -(-world_size // hosts)
+            here = _number(environ, on_host, 1) if on_host in environ else most
             yield Job(launcher, number, world_size, here)
 
 

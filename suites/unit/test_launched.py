@@ -74,6 +74,23 @@ def test_ranks_that_can_not_be_led_are_refused_with_what_works(
         detect_outer_world(variables)
 
 
+def test_ranks_over_several_hosts_are_refused_with_what_works() -> None:
+    jobs = [
+        ("torchrun", ELASTIC | {"RANK": "{}", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}),
+        ("mpirun", {"PMI_RANK": "{}", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}),
+        ("horovodrun", {"HOROVOD_RANK": "{}", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2"}),
+        # MPI's ranks that srun starts on two hosts.
+        ("mpirun", {"SLURM_STEP_NUM_NODES": "2", "PMI_RANK": "{}", "PMI_SIZE": "4"}),
+    ]
+    open_mpi = {"RANK": "{}", "SIZE": "4", "LOCAL_SIZE": "2"}
+    jobs.append(("mpirun", {f"OMPI_COMM_WORLD_{name}": open_mpi[name] for name in open_mpi}))
+    for launcher, variables in jobs:
+        for rank in range(4):
+            wanted = f"is rank {rank}. They are on several hosts, .* 2 .*without {launcher}, with"
+            with pytest.raises(UsageError, match=wanted):
+                detect_outer_world({name: text.format(rank) for name, text in variables.items()})
+
+
 def test_one_task_of_slurm_is_alone_and_srun_with_pmi_is_joined() -> None:
     assert detect_outer_world({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
     outer = detect_outer_world(SLURM | {"PMI_RANK": "1", "PMI_SIZE": "2"})

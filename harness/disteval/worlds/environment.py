@@ -1,6 +1,6 @@
 """The worker group that somebody's launcher put this process in, as its environment tells.
 
-The launchers are ``mpirun``, ``torchrun`` and ``horovodrun``; ranks of others are refused.
+The launchers are ``mpirun``, ``torchrun`` and ``horovodrun``, on one host; other ranks are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from disteval.worlds.control_directory import folder
 _VARIABLES = (
     "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
     "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
-    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES",
 )  # fmt: skip
 
 _SETS_JOB = {
@@ -60,6 +60,13 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
     if job.launcher not in _SETS_JOB:
         remedy = _SRUN if job.launcher == "srun" else "Start them with torchrun or mpirun."
         raise UsageError(f"{job}. disteval can't join them, and each would do all work. {remedy}")
+    if job.ranks_on_host < job.world_size:
+        raise UsageError(
+            f"{job}. They are on several hosts, at most {job.ranks_on_host} of them on this one, "
+            f"and disteval leads the ranks of {job.launcher} on one host only. Start all of them "
+            f"on one host, or start Ray on these hosts and run the command once, without "
+            f"{job.launcher}, with --launcher ray"
+        )
     return OuterWorld(*job)
 
 
