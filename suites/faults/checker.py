@@ -112,7 +112,8 @@ def _wrong_failure(kind: Kind, draw: Draw | None, ending: dict[str, Any]) -> lis
     if draw.fault == "Ctrl-C":
         if status == -2 and not err.strip():  # before Python runs, or after all is done
             return []
-        allowed = {130, -2} if kind.what == "World" else {130}
+        # Python takes the second as a reason to end by the signal itself, which shells call 130.
+        allowed = {130, -2} if kind.what == "World" or draw.detail["gaps"] else {130}
     wrong = [] if status in allowed else [f"exit status {status}, not {sorted(allowed)}"]
     if kind.what == "World":
         last = err.rstrip().rpartition("\n")[2]

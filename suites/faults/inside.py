@@ -79,7 +79,8 @@ class Run:
             if status is not None:
                 ending.status, ending.seconds = status, now
             self._see(running, now)
-            if not running:
+            # A process whose first thread has ended is a zombie, but not over.
+            if not running and ending.status is not None:
                 ending.gone = now
                 break
             late = now > limit or (ending.status is not None and now > ending.seconds + grace)

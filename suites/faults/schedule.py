@@ -80,8 +80,8 @@ def draw(seed: int) -> Draw:
         whom = rng.choice(_victims(KINDS[kind]))
     event = ""
     if rng.random() < 0.6:
-        event = rng.choice(_events(KINDS[kind]))
-    fraction = round(rng.uniform(0, 1.05), 3)
+        event = rng.choice(_events(KINDS[kind], whom))
+    fraction = round(rng.uniform(0, 0.95 if whom not in ("", "leader") else 1.05), 3)
     # Soon after a late event the run is over.
     longest = 1.5 if event in ("directory", "first rank", "all ranks") else 0.1
     delay = round(rng.choice([0.0, rng.uniform(0, 0.1), rng.uniform(0, longest)]), 3)
@@ -93,8 +93,10 @@ def draw(seed: int) -> Draw:
     return Draw(seed, kind, fault, whom, which, event, fraction, delay, detail, old)
 
 
-def _events(kind: Kind) -> list[str]:
-    """Return what is seen in every run of a kind."""
+def _events(kind: Kind, whom: str) -> list[str]:
+    """Return what is seen in every run of a kind while the victim is there."""
+    if whom not in ("", "leader"):
+        return ["directory", "first rank", "all ranks", "ending"]
     never = {"file"} if kind.what == "World" else set()
     never |= set() if kind.own_processes else {"first rank", "all ranks", "ending"}
     return [event for event in EVENTS if event not in never]

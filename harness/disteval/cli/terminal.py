@@ -19,6 +19,7 @@ from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.launched import Job, launched_job
 from disteval.text import visible
 from disteval.worlds import exit_now
+from disteval.worlds.launchers.threads import rank_threads_left
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""
@@ -45,8 +46,14 @@ class Commands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line on streams that may be full or closed."""
-        with printing_safely():
-            return super().main(*args, **kwargs)
+        try:
+            with printing_safely():
+                return super().main(*args, **kwargs)
+        except SystemExit as end:
+            # Python ends threads as it ends, and one that computes in C++ aborts the process.
+            if rank_threads_left():
+                exit_now(end.code if isinstance(end.code, int) else 1)
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an exception becomes a paragraph and an exit status."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from disteval.data import load_cifar10
 from disteval.models import default_weights, save_weights
+from disteval.worlds.collective_log import read_position
 from disteval.worlds.launchers import MpirunLauncher
 
 from suites.pictures import SIZES
@@ -265,6 +266,25 @@ def test_ctrl_c_leaves_no_process(backend: str) -> None:
     command.communicate(timeout=30)
     assert command.returncode != 0
     assert wait_for(lambda: not any(is_running(pid) for pid in ranks.values()), 10)
+
+
+def test_ctrl_c_while_ranks_that_are_threads_compute(tmp_path: Path) -> None:
+    """Python's end tears threads down, and torch aborts the process in one that computes."""
+    framework("torch")
+    private = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    command = start_as_from_a_terminal(
+        [*DISTEVAL, "eval", "--backend=threads", "--no-progress", "--data=embedded"],
+        env=os.environ | private,
+    )
+
+    def computes() -> bool:
+        logs = tmp_path.rglob("rank-0.collectives")
+        return any(read_position(log).left > 0 for log in logs)
+
+    assert wait_for(computes)
+    command.send_signal(signal.SIGINT)
+    _, stderr = command.communicate(timeout=60)
+    assert (command.returncode, stderr) == (130, "disteval eval: interrupted\n")
 
 
 BAD = {

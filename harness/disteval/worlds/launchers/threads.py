@@ -12,6 +12,8 @@ from pathlib import Path
 from disteval.worlds.launchers.base import Launcher
 from disteval.worlds.rank import serve
 
+_NAME = "rank of a disteval world"
+
 
 class ThreadsLauncher(Launcher):
     """Starts every rank as a thread of the leader's process.
@@ -31,7 +33,9 @@ class ThreadsLauncher(Launcher):
         for rank in range(world_size):
             ours, theirs = Pipe()
             connections.append(ours)
-            thread = threading.Thread(target=_serve, args=(directory, rank, theirs), daemon=True)
+            thread = threading.Thread(
+                target=_serve, name=_NAME, args=(directory, rank, theirs), daemon=True
+            )
             self._threads.append(thread)
             thread.start()
         return connections
@@ -53,6 +57,11 @@ class ThreadsLauncher(Launcher):
 
     def terminate(self, pids: Mapping[int, int]) -> None:
         """Do nothing: a thread ends when its connection to the leader closes."""
+
+
+def rank_threads_left() -> bool:
+    """Return whether a rank that is a thread of this process has not ended."""
+    return any(thread.name == _NAME for thread in threading.enumerate())
 
 
 def _serve(directory: Path, rank: int, connection: Connection) -> None:
