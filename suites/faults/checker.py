@@ -11,6 +11,7 @@ from suites.faults.world_program import total_of
 
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ ].*\n)*(.*)$", re.MULTILINE)
 _OURS = re.compile(r'File ".*(disteval|harness)')
+_IMPORT = "<frozen importlib._bootstrap>"
 _NAMED = r"^(\[rank \d+\] )?disteval {}: (?!unexpected )\S"
 
 
@@ -104,6 +105,8 @@ def _wrong_failure(kind: Kind, draw: Draw | None, ending: dict[str, Any]) -> lis
         return [f"exit status {status} without a reason to fail: {err[-600:]!r}"]
     if kind.outer:
         return []
+    if _interrupted_imports(draw, ending):
+        return []
     allowed = {1}
     if kind.what == "check" or draw.fault == "full disk":
         allowed = {1, 2}
@@ -125,6 +128,12 @@ def _wrong_failure(kind: Kind, draw: Draw | None, ending: dict[str, Any]) -> lis
     return wrong if named else [*wrong, f"no named error: {err[-600:]!r}"]
 
 
+def _interrupted_imports(draw: Draw | None, ending: dict[str, Any]) -> bool:
+    """Whether Ctrl-C came while Python imported the command, which can't say anything then."""
+    begun = "directory" in ending["events"]
+    return draw is not None and draw.fault == "Ctrl-C" and not begun and _IMPORT in ending["err"]
+
+
 def _wrong_training(found: dict[str, Any], truth: dict[str, Any]) -> list[str]:
     wrong = []
     if resume := found.get("resume"):
@@ -141,8 +150,8 @@ def _wrong_training(found: dict[str, Any], truth: dict[str, Any]) -> list[str]:
 
 def _tracebacks(kind: Kind, draw: Draw | None, ending: dict[str, Any]) -> list[str]:
     """Return tracebacks of this library's that are not a section of a report."""
-    if kind.what == "World":  # a user's program does not catch exceptions
-        return []
+    if kind.what == "World" or _interrupted_imports(draw, ending):
+        return []  # a user's program does not catch exceptions
     return [
         f"a raw traceback: {match.group(0)[-700:]!r}"
         for match in _TRACEBACK.finditer(ending["err"])
