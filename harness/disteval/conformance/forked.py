@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import importlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import outside_environment
 from disteval.worlds.launchers.local import LocalLauncher
 from disteval.worlds.process import become_rank, import_code, import_path
+from disteval.worlds.watched import Watched
 
 # Neighbouring ranks come from different servers: they share no hash seed and no state that an
 # import has left, just as ranks that a user starts.
@@ -54,7 +54,8 @@ class ForkServers:
 
     def __init__(self, libraries: Sequence[str] = _LIBRARIES) -> None:
         libraries = [name for name in libraries if name.partition(".")[0] in sys.modules]
-        self._servers = [_Server(libraries) for _ in range(_SERVERS)]
+        self._watched = Watched(None)
+        self._servers = [_Server(libraries, self._watched) for _ in range(_SERVERS)]
         self._closed = False
 
     def launcher(self) -> LocalLauncher:
@@ -75,6 +76,8 @@ class ForkServers:
             server.process.terminate()
         for server in self._servers:
             server.close()
+        self._watched.kill_all(_CLOSE_SECONDS)
+        self._watched.end()
 
     def __enter__(self) -> ForkServers:
         return self
@@ -95,16 +98,18 @@ class _ForkLauncher(LocalLauncher):
         self._log = directory / "launcher.log"
         self._log.touch()
         variables = outside_environment() | thread_variables(world_size, threads)
+        variables |= self.watched.environment()
         for rank in range(world_size):
             forked: Any = _Forked(self._servers[rank % _SERVERS], directory, rank, variables)
             self._processes.append(forked)
+            self.watched.add(forked.pid)
         return []
 
 
 class _Server:
     """The leader's end of one server, which answers one question at a time."""
 
-    def __init__(self, libraries: list[str]) -> None:
+    def __init__(self, libraries: list[str], watched: Watched) -> None:
         self._connection, theirs = Pipe()
         self._lock = threading.Lock()
         self._safe: bool | None = None
@@ -112,13 +117,14 @@ class _Server:
             code = [_SERVER_CODE, str(theirs.fileno()), import_path()]
             self.process = subprocess.Popen(
                 [sys.executable, "-c", *code, *libraries],
-                env=outside_environment() | thread_variables(1, 1),
+                env=outside_environment() | thread_variables(1, 1) | watched.environment(),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        watched.add(self.process.pid)
 
     def is_safe(self) -> bool:
         """Return whether the server has one thread and answers; wait until it has imported."""
@@ -200,7 +206,7 @@ def serve(descriptor: int, libraries: list[str]) -> None:
     """Import libraries, then fork ranks until the leader terminates this process or has ended."""
     for name in libraries:
         importlib.import_module(name)
-    running: dict[int, Path] = {}
+    running: set[int] = set()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(EOFError, OSError, SystemExit):
         connection = Connection(descriptor)
@@ -209,11 +215,9 @@ def serve(descriptor: int, libraries: list[str]) -> None:
     # A rank that is stopped, or has not reached the leader yet, can't notice that it is gone.
     for pid in running:
         os.kill(pid, signal.SIGKILL)
-    for directory in running.values():
-        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _answer(question: Any, running: dict[int, Path], connection: Connection) -> Any:
+def _answer(question: Any, running: set[int], connection: Connection) -> Any:
     """Answer one question of the leader.
 
     None asks whether this process may be forked, a process id for the status of that process, and a
@@ -225,7 +229,7 @@ def _answer(question: Any, running: dict[int, Path], connection: Connection) -> 
         ended, status = os.waitpid(question, os.WNOHANG)
         if not ended:
             return None
-        del running[ended]
+        running.remove(ended)
         return os.waitstatus_to_exitcode(status)
     directory, rank, environment = question
     try:
@@ -235,7 +239,7 @@ def _answer(question: Any, running: dict[int, Path], connection: Connection) -> 
     if pid == 0:
         connection.close()
         os._exit(_become(directory, rank, environment))
-    running[pid] = directory
+    running.add(pid)
     return pid
 
 

@@ -21,6 +21,7 @@ _VARIABLES = (
 _RANKS_PER_CORE = 16
 _MIB_PER_RANK = 150
 _THREADS_PER_RANK = 8
+_SPARE_FILES = 64  # for the files that are open for a moment, and the libraries
 
 
 def available_cores() -> int:
@@ -57,6 +58,26 @@ def check_room(ranks: int) -> None:
         raise UsageError(
             f"{ranks} ranks are too many for this machine: it has {scarce}; use up to {most}, or "
             f"--force to start them all the same, with a --timeout that is long enough"
+        )
+
+
+def check_open_files(ranks: int, each: int) -> None:
+    """Refuse more ranks than this process may have files and connections for.
+
+    Args:
+        ranks: The number of ranks.
+        each: How many open files the leader needs for each.
+
+    Raises:
+        UsageError: Says how many are needed and allowed.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(list(Path("/dev/fd").iterdir())) + _SPARE_FILES + ranks * each
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise UsageError(
+            f"{ranks} ranks need {needed} open files in this process, {each} for each rank, and "
+            f"its limit is {limit}; raise it with `ulimit -n {needed}`, or start "
+            f"{max(1, ranks - -(-(needed - limit) // each))} ranks at most"
         )
 
 

@@ -13,11 +13,13 @@ from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
-from disteval.worlds.control_directory import ControlDirectory
+from disteval.worlds.control_directory import ControlDirectory, sweep
+from disteval.worlds.cores import check_open_files
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
 from disteval.worlds.postmortem import RankStatus, first_line, list_ranks, raised_alike, report
+from disteval.worlds.watched import Watched
 
 START_SECONDS = 60.0
 """Seconds that ranks get at least to start and to join; imports alone can take many."""
@@ -25,6 +27,7 @@ START_SECONDS = 60.0
 _LOGGER = logging.getLogger("disteval.worlds")
 _NOTICE_SECONDS = 10.0
 _LEAVE_SECONDS = 10.0
+_SECONDS_PER_RANK = 1.0  # more, for the cores of a host are shared
 _LOG_SECONDS = 5.0
 
 G = TypeVar("G", bound="WorkerGroup")
@@ -42,9 +45,12 @@ class WorkerGroup:
         self.is_open = True
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
         self._channel = Channel(world_size)
+        check_open_files(world_size, launcher.files_per_rank)
         with interrupted_later():
+            sweep()
             self._control = launcher.directory()
             self._directory = self._control.path
+            launcher.watched = Watched(self._directory)
             output_log = OutputLog(self._directory, world_size)
             # Also ends ranks that nobody has closed, when Python ends at the latest.
             parts = (os.getpid(), self._channel, launcher, output_log, self._control)
@@ -81,7 +87,7 @@ class WorkerGroup:
 
     @property
     def _start_seconds(self) -> float:
-        return max(self.timeout, START_SECONDS)
+        return max(self.timeout, START_SECONDS) + _SECONDS_PER_RANK * self.world_size
 
     def _order(
         self,
@@ -164,11 +170,13 @@ class WorkerGroup:
         Args:
             exit_code: The status with which ranks of an outer launcher end.
         """
-        if self.is_open:
-            self._channel.dismiss(exit_code)
-            self._launcher.wait(_LEAVE_SECONDS)
-        if self.is_open or not self.attached:
-            self.terminate()
+        try:
+            if self.is_open:
+                self._channel.dismiss(exit_code)
+                self._launcher.wait(_LEAVE_SECONDS + _SECONDS_PER_RANK * self.world_size)
+        finally:
+            if self.is_open or not self.attached:
+                self.terminate()
 
     def _abandon(self) -> None:
         """End ranks that are no longer in step."""
@@ -178,13 +186,18 @@ class WorkerGroup:
         # handlers, so the control directory is removed now.
         if self.attached:
             self._control.remove()
+            self._launcher.watched.end()
         else:
             self.terminate()
 
     def terminate(self) -> None:
-        """End every process that was started here at once, and remove the control directory."""
-        self.is_open = False
-        self._end()
+        """End every process that was started here at once, and remove the control directory.
+
+        A Ctrl-C meanwhile is raised at the end of it.
+        """
+        with interrupted_later():  # before the finalizer, which runs once
+            self.is_open = False
+            self._end()
 
     def _close_after(self, error: BaseException) -> None:
         # Ranks that replied can leave in order; after Ctrl-C above all, nobody waits for that.
@@ -217,3 +230,4 @@ def _end(
         launcher.terminate({rank: hello.pid for rank, hello in channel.hellos.items()})
         output_log.close()
         control.remove()
+        launcher.watched.end()

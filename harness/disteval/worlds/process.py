@@ -6,6 +6,7 @@ import faulthandler
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from disteval.worlds.environment import detect_outer_world
@@ -44,11 +45,14 @@ def _redirect_output(path: Path) -> None:
         sys.stdout.reconfigure(line_buffering=True)
 
 
-def become_rank(directory: Path, rank: int) -> int:
-    """Serve as one rank of a world until the leader dismisses it; return the exit status."""
+def become_rank(directory: Path, rank: int, on_lost: Callable[[], None] = lambda: None) -> int:
+    """Serve as one rank of a world until the leader dismisses it; return the exit status.
+
+    ``on_lost`` is called before the process ends because its leader is gone.
+    """
     _redirect_output(rank_file(directory, rank, "out"))
     faulthandler.enable()
-    return serve(directory, rank)
+    return serve(directory, rank, on_lost=on_lost)
 
 
 def main() -> int:

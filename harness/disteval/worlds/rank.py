@@ -52,6 +52,7 @@ class Rank:
         self.connection = connection
         self._published = 0
         self._finalize: Callable[[], None] = lambda: None
+        self.leave_seconds = _LEAVE_SECONDS
 
     def load(self, *, backend: str | type[BaseDistBackend], path: list[str]) -> None:
         """Import a backend from where the leader does."""
@@ -70,6 +71,7 @@ class Rank:
     ) -> tuple[int, int]:
         """Join the group of a backend; return the rank and the world size that it reports."""
         self._published = 0
+        self.leave_seconds = _LEAVE_SECONDS + world_size
         cls.init_process(self.rank, world_size, replace(rendezvous, exchange=self))
         self._finalize = cls.finalize_process
         backend = cls()
@@ -169,7 +171,11 @@ def send_note(value: Any) -> None:
 
 
 def serve(
-    directory: Path, rank: int, inside: Connection | None = None, patience: float = 0.0
+    directory: Path,
+    rank: int,
+    inside: Connection | None = None,
+    patience: float = 0.0,
+    on_lost: Callable[[], None] = lambda: None,
 ) -> int:
     """Carry out the leader's orders until it dismisses this rank.
 
@@ -180,6 +186,7 @@ def serve(
             connects to it, and ends at once when the leader is gone or when leaving the group takes
             too long, because its main thread may wait in a collective for ever.
         patience: The seconds until the leader must be there, as for `connect`.
+        on_lost: Called before the process ends because its leader is gone.
 
     Returns:
         The exit status that came with the dismissal.
@@ -188,14 +195,16 @@ def serve(
     with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
         hello = messages.Hello(rank, os.getpid(), threading.get_ident())
         messages.send(connection, hello)
-        inbox = Inbox(connection) if inside else WatchedInbox(connection, directory)
+        inbox = Inbox(connection) if inside else WatchedInbox(connection, on_lost)
         follower = Rank(directory, rank, inbox, connection)
         while not isinstance(message := inbox.get(), messages.Dismissal):
             if isinstance(message, messages.Order):
                 reply = follower.carry_out(message)
-                with contextlib.suppress(OSError):  # the inbox notices when the leader is gone
+                try:
                     messages.send(connection, reply)
-        with contextlib.nullcontext() if inside else _ended_after(_LEAVE_SECONDS):
+                except OSError as error:  # the leader is gone, or the order closed the connection
+                    inbox.lose(error)
+        with contextlib.nullcontext() if inside else _ended_after(follower.leave_seconds):
             follower.leave()
         return message.exit_code
 

@@ -90,6 +90,7 @@ def test_a_rank_that_had_just_been_started_is_ended(monkeypatch: pytest.MonkeyPa
         press()
         return started[-1]
 
+    World("threads", 1).close()  # the watchdog of this process has started then
     monkeypatch.setattr(subprocess, "Popen", start_and_press)
     with pytest.raises(KeyboardInterrupt):
         World(Sockets, 2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
+import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from disteval.worlds.channel.messages import Dismissal, receive
 
@@ -31,16 +31,23 @@ class Inbox:
         except (EOFError, OSError):
             return Dismissal(1)
 
+    def lose(self, error: Exception) -> None:
+        """Take notice that a reply can't be sent; the next message is a dismissal then."""
+
 
 class WatchedInbox(Inbox):
     """The inbox of a rank whose process ends as soon as the leader is gone, even when it hangs.
 
-    It then removes the control directory, which a killed leader could not do.
+    The control directory stays: the rank may just have closed its own descriptor of the connection.
+
+    Args:
+        connection: The connection to the leader.
+        on_lost: Called before the process ends.
     """
 
-    def __init__(self, connection: Connection, directory: Path) -> None:
+    def __init__(self, connection: Connection, on_lost: Callable[[], None]) -> None:
         super().__init__(connection)
-        self._directory = directory
+        self._on_lost = on_lost
         self._messages: queue.Queue[Any] = queue.Queue(_MAX_WAITING)
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -61,5 +68,14 @@ class WatchedInbox(Inbox):
                 if isinstance(message, Dismissal):
                     return
         except (EOFError, OSError, queue.Full):
-            shutil.rmtree(self._directory, ignore_errors=True)
-            os._exit(1)
+            self._end()
+
+    def lose(self, error: Exception) -> None:
+        """End the process, because a reply can't be sent."""
+        sys.stderr.write(f"this rank can't reply to its leader: {error}\n")
+        sys.stderr.flush()
+        self._end()
+
+    def _end(self) -> NoReturn:
+        self._on_lost()
+        os._exit(1)

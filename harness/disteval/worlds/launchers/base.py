@@ -23,6 +23,7 @@ from disteval.worlds.environment import outside_environment
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.postmortem import RankStatus, examine, exit_text
 from disteval.worlds.process import import_code, import_path
+from disteval.worlds.watched import Watched
 
 LOOPBACK = "127.0.0.1"
 
@@ -32,6 +33,7 @@ _RANK_CODE = import_code(_PATH_LINES, "disteval.worlds.process import main") + "
 
 _TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 5.0
+_SECONDS_PER_RANK = 0.1  # more, for the cores of a host are shared
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,16 @@ class Launcher(ABC):
         name: The name of the launcher, as in `BaseDistBackend.launcher`.
         attached: Whether somebody else started the processes, so that they are never terminated.
         own_processes: Whether each rank is a process that can be ended without the others.
+        files_per_rank: The open files that the leader needs for each rank.
+        watched: The processes that end with the leader, where a launcher adds those that it starts;
+            set before `prepare`.
     """
 
+    watched: Watched
     name: ClassVar[str]
     attached: ClassVar[bool] = False
     own_processes: ClassVar[bool] = True
+    files_per_rank: ClassVar[int] = 1
 
     @property
     def on_this_host(self) -> bool:
@@ -185,6 +192,7 @@ class ProcessLauncher(Launcher):
         """Start every process; its output goes to a log until it is a rank."""
         self._log = directory / "launcher.log"
         environment = self.environment() | thread_variables(world_size, threads)
+        environment |= self.watched.environment()
         (directory / "sys.path").write_text(import_path())
         with self._log.open("wb") as log:
             for command in self.commands(directory, world_size):
@@ -199,6 +207,7 @@ class ProcessLauncher(Launcher):
                         start_new_session=True,
                     )
                     self._processes.append(process)
+                    self.watched.add(process.pid)
         return []
 
     def log(self, seconds: float = 0.0) -> str:
@@ -221,17 +230,19 @@ class ProcessLauncher(Launcher):
         return True
 
     def terminate(self, pids: Mapping[int, int]) -> None:
-        """Terminate every process group, then kill the processes that are left."""
+        """Terminate every process group, then kill what is left, and what ranks have started."""
         running = [process.pid for process in self._processes if process.poll() is None]
         for group in running:
             _signal(os.killpg, group, signal.SIGTERM)
             _signal(os.killpg, group, signal.SIGCONT)  # a stopped process does not end otherwise
-        if not self.wait(_TERMINATE_SECONDS):
+        more = _SECONDS_PER_RANK * max(len(pids), len(running))
+        if not self.wait(_TERMINATE_SECONDS + more):
             for group in running:
                 _signal(os.killpg, group, signal.SIGKILL)
             for pid in pids.values():
                 _signal(os.kill, pid, signal.SIGKILL)
-        self.wait(_KILL_SECONDS)
+        self.watched.kill_all(_KILL_SECONDS + more)
+        self.wait(_KILL_SECONDS + more)
 
 
 class CommandLauncher(ProcessLauncher):

@@ -17,6 +17,7 @@ class OuterLauncher(ThreadsLauncher):
 
     name = "outer"
     attached: ClassVar[bool] = True
+    files_per_rank = 1
 
     def __init__(self, outer: OuterWorld) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from disteval.worlds.channel.connection import write_address
@@ -51,11 +52,12 @@ class RankActor:
             return become_rank(leader.directory, self._rank)
         here = _create_directory_here(leader.directory.name)
         _end_with_node(here)
+        remove = partial(shutil.rmtree, here, ignore_errors=True)  # nobody else on this node does
         try:
             write_address(here, leader.address)
-            return become_rank(here, self._rank)
+            return become_rank(here, self._rank, on_lost=remove)
         finally:
-            shutil.rmtree(here, ignore_errors=True)
+            remove()
 
 
 def examine_here(name: str, ranks: Sequence[RankStatus]) -> Sequence[RankStatus]:

@@ -1,0 +1,200 @@
+"""The watchdog: a process that ends the worlds of its leader when the leader is gone.
+
+A leader that is killed can end nothing, and a rank that is stopped, or holds the lock of its
+interpreter, does not notice. So each leader runs this file once, in a session of its own. It sends
+the watchdog a line for each world that begins, for each process that it starts for a world, and for
+each world that has ended. When the leader is gone, the watchdog kills every process of the worlds
+that are left, removes their control directories, and ends.
+
+A process belongs to a world if it has the world's mark in its environment, if it is in the session
+of a process that the leader has started, or if it descends from such a process. It may therefore
+start sessions of its own, lose its parents, or change its title, which overwrites its environment.
+
+Processes are found in /proc, thus on Linux. Elsewhere only the directories are removed, and a rank
+ends by itself when it notices that its leader is gone. This file imports the standard library
+alone, since it is run by its path.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+VARIABLE = "DISTEVAL_WORLDS"
+"""The environment variable with the marks of the worlds that a process is in, outermost first."""
+
+KILL_SECONDS = 10.0
+END_OF_LINE = b"\0"
+_POLL_MILLISECONDS = 500
+_LOOK_SECONDS = 0.01
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+
+
+class Watched:
+    """What the watchdog knows of one world: its directory and the sessions of its processes."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.sessions: dict[int, str] = {}
+
+    def add(self, session: int) -> None:
+        """Add the session of a process that the leader has started."""
+        self.sessions[session] = _started(session)
+
+
+def kill_all(mark: str, sessions: Mapping[int, str], seconds: float = KILL_SECONDS) -> bool:
+    """Kill every process of a world until no process is found; return False if time ran out.
+
+    Args:
+        mark: The mark of the world, or what the marks of several worlds begin with.
+        sessions: Sessions of the world, and when the process that leads each was started.
+        seconds: How long this may take.
+    """
+    deadline = time.monotonic() + seconds
+    clean = False
+    while True:
+        found = find_all(mark, sessions)
+        if not found and clean:
+            return True
+        clean = not found
+        if time.monotonic() > deadline:
+            return False
+        for pid in found:
+            with suppress(OSError):  # it has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
+        # A process that executes a program just now has no environment for a moment.
+        time.sleep(_LOOK_SECONDS)
+
+
+def find_all(mark: str, sessions: Mapping[int, str]) -> set[int]:
+    """Return the ids of the running processes of a world, as far as they are this user's.
+
+    This process is never among them.
+    """
+    parents: dict[int, int] = {}
+    found = set()
+    marked = mark.encode()
+    for pid in _own_processes():
+        stat = _stat(pid)
+        if not stat or stat[0] in "ZX":
+            continue
+        parents[pid], session = int(stat[1]), int(stat[3])
+        known = sessions.get(session)
+        # The session's number may meanwhile be that of a later process.
+        in_session = known is not None and _started(session) in (known, "")
+        if in_session or marked in _environment(pid):
+            found.add(pid)
+    for pid in parents:
+        above = pid
+        while above in parents and above not in found:
+            above = parents[above]
+        if above in found:
+            found.add(pid)
+    found.discard(os.getpid())
+    return found
+
+
+def _own_processes() -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if path.stat().st_uid == os.geteuid():
+                found.append(int(path.name))
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the state of a process, its parent, group and session, and more; [] if it ended."""
+    return _read(pid, "stat").rpartition(b")")[2].decode().split()
+
+
+def _started(pid: int) -> str:
+    stat = _stat(pid)
+    return stat[19] if stat else ""
+
+
+def _environment(pid: int) -> bytes:
+    prefix = f"{VARIABLE}=".encode()
+    found = (word for word in _read(pid, "environ").split(b"\0") if word.startswith(prefix))
+    return next(found, b"")
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def main(leader: int, token: str) -> None:
+    """Watch until the leader is gone, then end what it has left.
+
+    Args:
+        leader: The process id of the leader, which is this process's parent.
+        token: The token in the marks of all its worlds.
+    """
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    worlds = _listen(leader)
+    if not worlds:
+        return
+    sessions = {pid: at for world in worlds.values() for pid, at in world.sessions.items()}
+    kill_all(f":{token}.", sessions)
+    for world in worlds.values():
+        if world.directory:
+            _remove(Path(world.directory))
+
+
+def _remove(directory: Path) -> None:
+    """Remove a control directory whose leader is gone, unless another leader uses the name now."""
+    import shutil  # which is costly, and most leaders end their worlds themselves
+
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+        if directory.parent.name.startswith("disteval-"):
+            directory.parent.rmdir()  # fails if it holds the directories of other leaders
+
+
+def _listen(leader: int) -> dict[str, Watched]:
+    """Take the leader's lines until it is gone, and return the worlds that are left."""
+    worlds: dict[str, Watched] = {}
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    with suppress(AttributeError, OSError):  # another system, an old one, or the leader is gone
+        poll.register(os.pidfd_open(leader), select.POLLIN)
+    rest = b""
+    while True:
+        gone = os.getppid() != leader
+        ready = [descriptor for descriptor, _ in poll.poll(0 if gone else _POLL_MILLISECONDS)]
+        if 0 in ready:
+            data = os.read(0, 1 << 16)
+            if not data:
+                return worlds
+            *lines, rest = (rest + data).split(END_OF_LINE)
+            _take(worlds, lines)
+        elif gone or ready:
+            return worlds
+
+
+def _take(worlds: dict[str, Watched], lines: Iterable[bytes]) -> None:
+    for line in lines:
+        what, world, *rest = os.fsdecode(line).split(" ", 2)
+        if what == "begin":
+            worlds[world] = Watched(rest[0])
+        elif what == "add":
+            worlds[world].add(int(rest[0]))
+        else:
+            worlds.pop(world, None)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,214 @@
+"""Nothing of a world outlives its leader, however the leader ends, and whatever its ranks do."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import UsageError, WorldError
+from disteval.conformance.forked import ForkServers
+from disteval.worlds import OuterWorld, World, send_note, watched
+from disteval.worlds.launchers import base
+from disteval.worlds.launchers.local import LocalLauncher
+
+from suites.namespaces import others, run_alone
+from suites.processes import left_over, start_as_from_a_terminal, wait_for
+from suites.requirements import backend_class
+
+SECONDS = 20.0  # a watchdog takes tenths of them, but the machine may be busy
+CHILD = [sys.executable, "-c", "import time; time.sleep(1000)"]
+
+
+def gather(backend: Any) -> Any:
+    return backend.all_gather_object(backend.rank)
+
+
+def hold_on(_: Any, rank: int) -> None:
+    """Be beyond the reach of a leader, with children that are beyond the reach of this rank."""
+    subprocess.Popen(CHILD, start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    send_note(rank)
+    if rank == 0:
+        sum(range(10**12))  # holds the lock of the interpreter
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def never_exit(_: Any) -> None:
+    """Have this rank's process refuse to end, once it has left its group."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=time.sleep, args=[1000]).start()
+
+
+def lead_ranks_that_hold_on(how: str) -> None:
+    """Lead ranks that can't be reached, from a thread of a world that another thread started."""
+    with ExitStack() as stack:
+        launcher: Any = how
+        if how == "forked":
+            launcher = stack.enter_context(ForkServers()).launcher()
+        worlds: list[World] = []
+
+        def start() -> None:
+            worlds.append(World(None, 2, launcher=launcher))
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        if how == "local":  # the next world gets another watchdog, which knows of this one
+            watchdog = watched._watchdog._process
+            assert watchdog is not None
+            watchdog.kill()
+            watchdog.wait()
+            World("threads", 1).close()
+        worlds[0].run(hold_on, 0, 1, timeout=600, on_note=lambda *_: print("held", flush=True))
+
+
+def lead_ranks_that_never_exit() -> None:
+    """End a world whose ranks stay, in a shorter time than usual."""
+    base._TERMINATE_SECONDS = 0.5
+    with World(None, 2, launcher="local") as world:
+        world.run(never_exit)
+        print("closing", flush=True)
+
+
+def lead_a_job() -> None:
+    """Lead the one rank of somebody's launcher."""
+    with World.lead(OuterWorld("torchrun", 0, 1, 1)):
+        print("leading", flush=True)
+        time.sleep(1000)
+
+
+def start(job: str, *words: str) -> subprocess.Popen[str]:
+    """Start a leader."""
+    code = f"from suites.ranks.worlds import test_endings as t; t.{job}(*{words})"
+    return start_as_from_a_terminal([sys.executable, "-c", code])
+
+
+def kill_a_leader(job: str, lines: str, *words: str) -> None:
+    """Kill a leader when it has printed so many lines, and print what is left some time later."""
+    leader = start(job, *words)
+    assert leader.stdout is not None
+    for _ in range(int(lines)):
+        leader.stdout.readline()
+    before = len(others())
+    leader.kill()
+    print(json.dumps({"before": before, **_left()}))
+
+
+def press_twice(*moments: str) -> None:
+    """Interrupt a leader as its world ends, and a second time; print what it has left."""
+    leader = start("lead_ranks_that_never_exit")
+    assert leader.stdout is not None
+    leader.stdout.readline()
+    before = len(others())
+    for moment in moments:
+        time.sleep(float(moment))
+        leader.send_signal(signal.SIGINT)
+    leader.wait()
+    print(json.dumps({"before": before, "status": leader.returncode, **_left()}))
+
+
+def _left() -> dict[str, Any]:
+    wait_for(lambda: not others(), SECONDS)
+    names = [str(path) for path in Path(os.environ["TMPDIR"]).glob("disteval-*")]
+    return {"processes": len(others()), "names": names}
+
+
+def run(job: str, *words: str, folder: Path) -> dict[str, Any]:
+    """Run a job in a namespace of its own, and return what it printed."""
+    code = f"from suites.ranks.worlds import test_endings as t; t.{job}(*{words})"
+    found: dict[str, Any] = json.loads(run_alone(code, folder=folder).splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(("how", "processes"), [("local", 8), ("forked", 10), ("mpirun", 10)])
+def test_ranks_and_their_children_die_with_their_leader(
+    how: str, processes: int, tmp_path: Path
+) -> None:
+    if how == "mpirun":
+        backend_class("mpi4py")
+    job = ("lead_ranks_that_hold_on", "2", how)
+    found = run("kill_a_leader", *job, folder=tmp_path)
+    assert found.pop("before") >= processes  # the leader, its watchdog, ranks, and what they start
+    assert found == {"processes": 0, "names": []}
+
+
+def test_ranks_that_were_dismissed_and_do_not_exit_die_with_their_leader(tmp_path: Path) -> None:
+    found = run("kill_a_leader", "lead_ranks_that_never_exit", "1", folder=tmp_path)
+    assert found == {"before": 4, "processes": 0, "names": []}
+
+
+def test_the_directory_of_a_job_that_somebody_else_started_goes_with_its_leader(
+    tmp_path: Path,
+) -> None:
+    found = run("kill_a_leader", "lead_a_job", "1", folder=tmp_path)
+    assert found == {"before": 2, "processes": 0, "names": []}
+
+
+@pytest.mark.parametrize("moments", [("0", "0"), ("0", "0.6"), ("0.1", "0.01"), ("0.3", "0.3")])
+def test_no_ctrl_c_as_a_world_ends_leaves_anything(
+    moments: tuple[str, str], tmp_path: Path
+) -> None:
+    found = run("press_twice", *moments, folder=tmp_path)
+    expected = {"before": 4, "status": -signal.SIGINT, "processes": 0, "names": []}
+    assert found == expected
+
+
+def start_children(_: Any) -> list[int]:
+    children = [subprocess.Popen(CHILD, start_new_session=new) for new in (True, False)]
+    return [os.getpid(), *(child.pid for child in children)]
+
+
+def test_children_of_ranks_end_with_their_world() -> None:
+    with World(None, 2, launcher="local") as world:
+        pids = [pid for some in world.run(start_children) for pid in some]
+    assert left_over(pids) == []
+
+
+def close_all_descriptors(_: Any, rank: int) -> None:
+    if rank == 1:
+        os.closerange(3, 256)
+
+
+def test_a_rank_that_closes_its_own_descriptors_loses_its_own_place_alone() -> None:
+    there = []
+
+    class Looking(LocalLauncher):
+        def examine(self, directory: Path, ranks: Any) -> None:
+            there.append(directory.is_dir())
+            super().examine(directory, ranks)
+
+    with World(None, 2, launcher=Looking()) as world:
+        with pytest.raises(WorldError) as caught:
+            world.run(close_all_descriptors, 0, 1)
+        assert str(caught.value).startswith("rank 1 was lost (its process exited with status 1)")
+    assert "this rank can't reply to its leader: [Errno 9] Bad file descriptor" in str(caught.value)
+    assert there == [True]
+
+
+def test_more_ranks_than_open_files_are_refused_before_anything_starts() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        with pytest.raises(UsageError) as caught:
+            World("threads", 200)
+        words = str(caught.value)
+        assert "200 ranks need" in words and "3 for each rank, and its limit is 300" in words
+        most = int(words.split()[-4])
+        with World("threads", most) as world:
+            assert world.run(gather) == [list(range(most))] * most
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
