@@ -180,6 +180,7 @@ class Forgetful(launchers.LocalLauncher):
 
 def test_ranks_that_never_start_are_counted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "START_SECONDS", 0.5)
+    monkeypatch.setattr(group, "_SECONDS_PER_RANK", 0.0)
     with pytest.raises(WorldError) as caught:
         World(Sockets, 30, launcher=Forgetful(), timeout=0.5)
     headline, missing, *_ = str(caught.value).splitlines()
