@@ -106,8 +106,6 @@ def left_in(*folders: Path) -> list[str]:
             if path.name.startswith(FOREIGN):
                 continue
             inside = list(path.rglob("*")) if path.is_dir() else []
-            if path.name == "disteval" and path.is_dir() and not inside:
-                continue  # the private parent of control directories, which may stay
-            inside_names = ", ".join(each.name for each in inside[:6])
-            found.append(f"{folder.name}/{path.name} ({inside_names})")
+            names = ", ".join(each.name for each in inside[:6])
+            found.append(f"{folder.name}/{path.name} ({names})")
     return found

@@ -111,11 +111,7 @@ class Run:
         seen = self.ending.events
         ranks = sum(each.role == "rank" for each in running)
         self._most_ranks = max(self._most_ranks, ranks)
-        directory = any(
-            path.name.startswith("disteval")
-            for place in ("tmp", "run")
-            for path in (self._folder / place).iterdir()
-        )
+        directory = any((self._folder / "tmp").glob("disteval-*/*"))
         all_ranks = self._spec["world_size"] - self._spec["outer"]
         facts = {
             "directory": directory,
