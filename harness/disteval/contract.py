@@ -8,7 +8,7 @@ moves bytes or tensors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -68,6 +68,9 @@ class Rendezvous:
         timeout: The seconds that any wait for another rank may take.
         exchange: The store behind `publish` and `lookup`; disteval gives one to each rank.
         own_host: The address on which this rank may listen; ``host`` on a single host.
+        key: A secret of 32 bytes that the ranks of this group share, new for each group. The
+            templates' frames carry a MAC under it. It is empty where the ranks are threads of one
+            process, which no other process can come between.
     """
 
     directory: Path | None
@@ -76,6 +79,7 @@ class Rendezvous:
     timeout: float = 60.0
     exchange: Exchange | None = None
     own_host: str = "127.0.0.1"
+    key: bytes = field(default=b"", repr=False)
 
     @property
     def path(self) -> Path:

@@ -75,7 +75,7 @@ class BytesBaseDistBackend(BaseDistBackend):
         if world_size == 1:
             return [_copy_of(obj)]
         call = Call(next(self._numbers), 0)
-        block, rest = frames.split(obj, call)
+        block, rest = frames.split(obj, call, self.rank)
         blocks = self._all_gather_bytes(block, [BLOCK_BYTES] * world_size)
         objects = frames.decode_small(blocks, call)
         if objects is not None:
@@ -93,7 +93,8 @@ class BytesBaseDistBackend(BaseDistBackend):
         if world_size == 1:
             return _copy_of(obj)
         call = Call(next(self._numbers), src + 1)
-        mine, rest = frames.split(obj if self.rank == src else None, call)
+        own_rank = self.rank
+        mine, rest = frames.split(obj if own_rank == src else None, call, own_rank)
         sizes = [BLOCK_BYTES] * world_size
         if self._broadcast_gathers:  # so that rank src, too, is told of mispaired collectives
             blocks = dict(enumerate(self._all_gather_bytes(mine, sizes)))

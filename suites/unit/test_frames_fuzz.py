@@ -17,16 +17,19 @@ from hypothesis import strategies as st
 from suites.frames import arrays_and_objects, configured
 
 _CAP = 1 << 18
-_CHECKSUM = slice(4, 8)
-_BODY = 40
+_CHECKSUM = slice(4, 20)
+_BODY = 56
+_INLINE_TAG = slice(56, 72)
 
 
 @given(arrays_and_objects, st.data())
 def test_a_flipped_bit_of_header_or_body_is_an_error(obj: Any, data: st.DataObject) -> None:
     frame = frames.encode(obj)
     body = frames.read_header(frame, 0).body
-    start = _BODY if _BODY + body <= BLOCK_BYTES else BLOCK_BYTES
-    places = [*range(_BODY), *range(start, start + body)]
+    is_inline = _BODY + body <= BLOCK_BYTES
+    start = _BODY if is_inline else BLOCK_BYTES
+    end = _BODY if is_inline else _INLINE_TAG.stop
+    places = [*range(end), *range(start, start + body)]
     frame[data.draw(st.sampled_from(places))] ^= 1 << data.draw(st.integers(0, 7))
     try:
         frames.decode(frame, 0)
@@ -57,7 +60,7 @@ def test_random_bytes_do_no_more_than_raise(noise: bytes) -> None:
 
 def test_bytes_that_belong_to_no_array_are_an_error() -> None:
     frame = frames.encode(np.zeros(1000)) + bytes(64)
-    frame[32:40] = len(frame).to_bytes(8, "little")
+    frame[48:56] = len(frame).to_bytes(8, "little")
     with pytest.raises(FrameError, match="rank 0 sent 8064 bytes for arrays of 8000"):
         frames.decode(_checksummed(frame), 0)
 
@@ -81,9 +84,12 @@ def _decode_within_the_cap(frame: bytearray) -> None:
 
 
 def _checksummed(frame: bytearray) -> bytearray:
-    """Write the checksum of the present contents of the frame."""
-    size = int.from_bytes(frame[24:32], "little")
-    start = _BODY if _BODY + size <= BLOCK_BYTES else BLOCK_BYTES
-    checksum = zlib.crc32(frame[start : start + size], zlib.crc32(frame[8:40]))
-    frame[_CHECKSUM] = checksum.to_bytes(4, "little")
+    """Write the checksums of the present contents of the frame."""
+    size = int.from_bytes(frame[40:48], "little")
+    end = _BODY + size
+    if end > BLOCK_BYTES:
+        body = frame[BLOCK_BYTES : BLOCK_BYTES + size]
+        frame[_INLINE_TAG] = zlib.crc32(frame[20:_BODY] + body).to_bytes(16, "little")
+        end = _INLINE_TAG.stop
+    frame[_CHECKSUM] = zlib.crc32(frame[20:end]).to_bytes(16, "little")
     return frame

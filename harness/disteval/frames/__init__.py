@@ -2,10 +2,10 @@
 
 The templates in `disteval.contract` use this package; a backend that subclasses one of them does
 not need it. `layout` says where each byte of a frame lies, `serialising` turns objects into frames
-and back, `cap` limits their size.
+and back, `cap` limits their size, `tags` shows damaged and forged frames.
 
-Frames hold pickles, and reading a pickle can run any code: decode only what ranks of your own world
-sent.
+Frames hold pickles, and reading a pickle can run any code. A frame is opened after its tag was
+checked; where the ranks have no key (see `set_key`), decode only what ranks of your own job sent.
 """
 
 from disteval.frames.cap import check_size, configure, max_object_bytes
@@ -26,6 +26,7 @@ from disteval.frames.serialising import (
     read_header,
     split,
 )
+from disteval.frames.tags import set_key
 
 __all__ = [
     "ALIGNMENT",
@@ -43,5 +44,6 @@ __all__ = [
     "encode",
     "max_object_bytes",
     "read_header",
+    "set_key",
     "split",
 ]

@@ -23,24 +23,25 @@ OUT_OF_BAND_BYTES = 4096
 _REASON_LENGTH = 2000
 
 
-def encode(obj: Any, call: Call = NO_CALL) -> bytearray:
+def encode(obj: Any, call: Call = NO_CALL, rank: int = 0) -> bytearray:
     """Serialise an object into one frame; what the object is never makes this raise.
 
     Args:
         obj: Any object. One that cannot be serialised, or is over the cap, becomes a frame that
             raises `RankError` on every rank that decodes it.
         call: The collective that the frame belongs to.
+        rank: The rank that sends the frame.
 
     Returns:
         The frame with its block; `BLOCK_BYTES` or more.
     """
-    block, rest = split(obj, call)
+    block, rest = split(obj, call, rank)
     frame = bytearray(block)
     frame += rest
     return frame
 
 
-def split(obj: Any, call: Call = NO_CALL) -> Parts:
+def split(obj: Any, call: Call = NO_CALL, rank: int = 0) -> Parts:
     """Serialise an object as `encode` does, in two parts, without copying a large array."""
     memories: list[memoryview] = []
 
@@ -55,13 +56,13 @@ def split(obj: Any, call: Call = NO_CALL) -> Parts:
         body = pickle.dumps(obj, 5, buffer_callback=keep_inside)
         size = layout.laid_out_size(body, memories)
         if size <= max_object_bytes():
-            return layout.assemble(layout.PICKLE, body, memories, call)
+            return layout.assemble(layout.PICKLE, body, memories, call, rank)
     # A __reduce__ may raise anything, and memory may end; the other ranks must be told.
     except Exception as error:
         reason = f"could not serialise its object of type {type(obj).__qualname__}: "
-        return _failure(reason + _describe(error), call)
+        return _failure(reason + _describe(error), call, rank)
     reason = f"would send {size} bytes, over the cap of {max_object_bytes()}; raise "
-    return _failure(reason + "max_object_bytes with disteval.frames.configure", call)
+    return _failure(reason + "max_object_bytes with disteval.frames.configure", call, rank)
 
 
 def read_header(block: Buffer, rank: int, call: Call | None = None) -> Header:
@@ -69,11 +70,11 @@ def read_header(block: Buffer, rank: int, call: Call | None = None) -> Header:
 
     Args:
         block: The first `BLOCK_BYTES` of a frame, or more of it.
-        rank: The rank that sent it, for messages.
+        rank: The rank that sent it.
         call: The collective that the frame must belong to; None accepts any.
 
     Raises:
-        FrameError: The bytes are not a block, belong to another collective than ``call``, or
+        FrameError: The bytes are not a block of that rank and ``call``, their tag is wrong, or they
             announce an object over the cap.
     """
     header = layout.read_header(block, rank, call)
@@ -88,12 +89,12 @@ def decode(frame: Buffer, rank: int, call: Call | None = None) -> Any:
     Args:
         frame: The frame and nothing more. Large arrays become views of this memory where it is
             writable, so it belongs to them from here on.
-        rank: The rank that sent the frame, for messages.
+        rank: The rank that sent the frame.
         call: The collective that the frame must belong to; None accepts any.
 
     Raises:
-        FrameError: The bytes are not a frame, they belong to another collective, or the object
-            cannot be rebuilt here.
+        FrameError: The bytes are not a frame of that rank and ``call``, their tag is wrong, or the
+            object cannot be rebuilt here.
         RankError: The sender could not serialise its object.
     """
     view = memoryview(frame)
@@ -120,8 +121,8 @@ def decode_parts(header: Header, block: Buffer, rest: Buffer, rank: int) -> Any:
 def decode_small(blocks: Sequence[Buffer], call: Call) -> list[Any] | None:
     """Rebuild the objects of blocks from ranks 0, 1, …; None unless each block holds all of one."""
     bodies = []
-    for block in blocks:
-        body = layout.small_body(block, call)
+    for rank, block in enumerate(blocks):
+        body = layout.small_body(block, rank, call)
         if body is None:
             return None
         bodies.append(body)
@@ -136,9 +137,9 @@ def _load(body: Any, memories: Sequence[memoryview], rank: int) -> Any:
         raise FrameError(f"the object of rank {rank} can't be rebuilt here: {reason}") from error
 
 
-def _failure(reason: str, call: Call) -> Parts:
+def _failure(reason: str, call: Call, rank: int) -> Parts:
     body = reason[:_REASON_LENGTH].encode(errors="replace")
-    return layout.assemble(layout.FAILURE, body, [], call)
+    return layout.assemble(layout.FAILURE, body, [], call, rank)
 
 
 def _describe(error: BaseException) -> str:

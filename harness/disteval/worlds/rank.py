@@ -24,6 +24,7 @@ from typing import Any
 
 import cloudpickle
 
+from disteval import frames
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
@@ -53,6 +54,7 @@ class Rank:
         self._published = 0
         self._finalize: Callable[[], None] = lambda: None
         self.leave_seconds = _LEAVE_SECONDS
+        self._has_key = False
 
     def load(self, *, backend: str | type[BaseDistBackend], path: list[str]) -> None:
         """Import a backend from where the leader does."""
@@ -72,6 +74,9 @@ class Rank:
         """Join the group of a backend; return the rank and the world size that it reports."""
         self._published = 0
         self.leave_seconds = _LEAVE_SECONDS + world_size
+        if rendezvous.key:
+            frames.set_key(rendezvous.key)
+            self._has_key = True
         cls.init_process(self.rank, world_size, replace(rendezvous, exchange=self))
         self._finalize = cls.finalize_process
         backend = cls()
@@ -83,6 +88,9 @@ class Rank:
         """Leave the group, if this rank has joined one."""
         self.backend = None
         set_group_of_world(None)
+        if self._has_key:
+            frames.set_key(b"")
+            self._has_key = False
         finalize, self._finalize = self._finalize, lambda: None
         finalize()
 

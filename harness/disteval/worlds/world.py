@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from disteval.arguments import check_count, check_seconds
 from disteval.contract import BaseDistBackend, No, Rendezvous
 from disteval.errors import UsageError
+from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.outcome import Outcome
@@ -166,8 +168,11 @@ class World(WorkerGroup):
             path.mkdir(mode=0o700)
         # Only rank 0's own host knows which port is free there.
         port, *_ = self._order("find a port", Rank.find_free_port, addresses)
+        # Threads of one process need no key, and a process has one key for all its worlds.
+        in_processes = self.own_processes or self.attached
+        key = secrets.token_bytes(KEY_BYTES) if in_processes else b""
         return [
-            Rendezvous(path, addresses[0], port, backend_timeout, own_host=own_host)
+            Rendezvous(path, addresses[0], port, backend_timeout, own_host=own_host, key=key)
             for own_host in addresses
         ]
 
