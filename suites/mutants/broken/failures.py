@@ -148,11 +148,11 @@ class WaitsForEver(Mutant):
 class GoesOnWithoutTheMissing(Mutant):
     breaks = "7.4"
 
-    def _exchange(self, frame: Any) -> Any:
+    def all_gather_object(self, obj: Any) -> Any:
         try:
-            return super()._exchange(frame)
+            return super().all_gather_object(obj)
         except threading.BrokenBarrierError:
-            return [frame] * self.world_size
+            return [obj] * self.world_size
 
 
 class Lonely(Sockets):
@@ -160,11 +160,11 @@ class Lonely(Sockets):
 
     launcher = "local"
 
-    def _all_gather_bytes(self, mine: Any, sizes: Any) -> Any:
+    def all_gather_object(self, obj: Any) -> Any:
         try:
-            return super()._all_gather_bytes(mine, sizes)
+            return super().all_gather_object(obj)
         except OSError:
-            return [mine] * self.world_size
+            return [obj] * self.world_size
 
 
 class LonelyAfterAnExit(Lonely):
