@@ -74,6 +74,21 @@ class Unloadable:
         return _raise_on_load, ()
 
 
+def has_key() -> bool:
+    """Return whether frames of this process carry a MAC; a checksum is four bytes and zeros."""
+    return any(frames.encode(None)[8:20])
+
+
+@contextmanager
+def keyed(key: bytes) -> Iterator[None]:
+    """`frames.set_key`, undone at the end."""
+    frames.set_key(key)
+    try:
+        yield
+    finally:
+        frames.set_key(b"")
+
+
 @contextmanager
 def configured(max_object_bytes: int) -> Iterator[None]:
     """`frames.configure`, undone at the end."""

@@ -14,7 +14,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.frames import Unloadable, Unpicklable, configured, objects
+from suites.frames import Unloadable, Unpicklable, configured, keyed, objects
 from suites.mutants.correct import TensorTemplate
 from suites.thread_world import run_ranks
 
@@ -211,6 +211,56 @@ def test_a_frame_of_another_collective_is_an_error_that_names_both(
 def test_a_frame_of_no_collective_is_refused_where_one_is_expected() -> None:
     with pytest.raises(FrameError, match="all_gather_object #3, and rank 1 in no numbered"):
         frames.decode(frames.encode(1, rank=1), 1, Call(3))
+
+
+_KEY = bytes(range(32))
+
+
+@given(objects | st.just("x" * 1000), st.integers(0, 3))
+def test_a_frame_under_a_key_comes_back_where_the_key_is_the_same(obj: Any, rank: int) -> None:
+    with keyed(_KEY):
+        frame = frames.encode(obj, Call(3), rank)
+        assert frames.decode(frame, rank, Call(3)) == obj
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_frame_without_the_key_is_refused_before_it_is_opened(size: int) -> None:
+    sent = [b"x" * size, Unloadable()]
+    with keyed(_KEY[::-1]):
+        of_another_world = frames.encode(sent, rank=2)
+    for frame, what in (
+        (frames.encode(sent, rank=2), "with a checksum and no MAC"),
+        (of_another_world, "whose MAC is wrong"),
+    ):
+        expected = f"rank 2 sent a frame {what}, and this rank expects .* was not opened: .* rank 2"
+        with keyed(_KEY), pytest.raises(FrameError, match=expected):
+            # The block alone is refused, so no memory is allocated for what it announces.
+            frames.read_header(frame[:BLOCK_BYTES], 2)
+        with keyed(_KEY):
+            assert frames.decode_small([frame[:BLOCK_BYTES]] * 3, Call()) is None
+    with pytest.raises(FrameError, match="or that rank has a key and this one has none"):
+        frames.decode(of_another_world, 2)
+
+
+def test_a_body_that_follows_the_block_of_another_frame_is_refused() -> None:
+    with keyed(_KEY):
+        one, other = (frames.split(text * 1000) for text in "xy")
+        with pytest.raises(FrameError, match="rank 0 sent a frame whose MAC is wrong"):
+            decode_parts(one.block, other.rest)
+
+
+@pytest.mark.parametrize("key", [b"", _KEY])
+def test_the_frame_of_one_rank_is_not_taken_for_that_of_another(key: bytes) -> None:
+    with keyed(key):
+        frame = frames.encode(1, rank=1)
+        with pytest.raises(FrameError, match="a frame of rank 1 came in the place of rank 0's;"):
+            frames.decode(frame, 0)
+
+
+@pytest.mark.parametrize("size", [1, 16, 31, 33, 64])
+def test_a_key_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(UsageError, match=f"a key of {size} bytes was given; give 32 random bytes"):
+        frames.set_key(bytes(size))
 
 
 @pytest.mark.parametrize("cap", [0, -1, 1.5, True])

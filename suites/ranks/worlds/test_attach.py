@@ -16,6 +16,7 @@ from typing import Any
 from disteval.errors import WorldError
 from disteval.worlds import World, detect_outer_world, follow, group, rank, release
 
+from suites.frames import has_key
 from suites.mutants.sockets import Sockets
 
 SECONDS = 60
@@ -31,6 +32,8 @@ class Stubborn(Sockets):
 
 
 def kill_1(backend: Any) -> None:
+    assert has_key()
+    assert backend.all_gather_object(backend.rank) == [0, 1]
     if backend.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 

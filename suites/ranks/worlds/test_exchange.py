@@ -6,12 +6,25 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from disteval import FrameError, UsageError, WorldError
+from disteval import FrameError, UsageError, WorldError, frames
 from disteval.contract import Rendezvous
 from disteval.worlds import World
 from disteval_backends.threads_dist import ThreadsDist
 
+from suites.frames import has_key
 from suites.mutants.sockets import Sockets
+
+
+class Keyed(Sockets):
+    """Keeps the key of its group."""
+
+    key: ClassVar[bytes] = b""
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        super().init_process(rank, world_size, rendezvous)
+        assert str(rendezvous.key) not in repr(rendezvous)
+        cls.key = rendezvous.key
 
 
 class Publishing(ThreadsDist):
@@ -84,6 +97,53 @@ def test_a_rank_binds_port_0_and_publishes_it() -> None:
         for text in world.run(broadcast_from_0_while_others_gather):
             assert "collectives are mispaired" in text
         assert world.run(gather, "a", "b", "c") == [["a", "b", "c"]] * 3
+
+
+def test_each_group_has_a_key_of_its_own_which_ends_with_it() -> None:
+    keys = []
+    with World(None, 2, launcher="local") as world:
+        for _ in range(2):
+            world.join(Keyed)
+            [(key, has_one), other] = world.run(key_of_group)
+            assert other == (key, has_one) == (key, True)
+            assert len(key) == 32
+            keys.append(key)
+            # Threads that a rank leads share its key, and do not end its use.
+            assert world.run(gather_on_threads_first) == [[0, 1]] * 2
+            assert world.run(gather_while_rank_1_has_no_key) == ["refused", "refused"]
+        world.leave()
+        assert world.run(lambda _: has_key()) == [False] * 2
+    assert keys[0] != keys[1]
+
+
+def test_ranks_that_are_threads_leave_the_process_without_a_key() -> None:
+    with World("threads", 2) as world:
+        assert world.run(gather, 1, 2) == [[1, 2]] * 2
+        assert not has_key()
+
+
+def key_of_group(backend: Any) -> tuple[bytes, bool]:
+    return backend.inner.key, has_key()
+
+
+def gather_on_threads_first(backend: Any) -> Any:
+    with World("threads", 2) as world:
+        assert world.run(gather, 1, 2) == [[1, 2]] * 2
+    assert has_key()
+    return gather(backend, backend.rank)
+
+
+def gather_while_rank_1_has_no_key(backend: Any) -> str:
+    if backend.rank:
+        frames.set_key(b"")
+    refusal = ("sent a frame with a checksum and no MAC", "has a key and this one has none")
+    try:
+        gather(backend, backend.rank)
+    except FrameError as error:
+        return "refused" if refusal[backend.rank] in str(error) else str(error)
+    finally:
+        frames.set_key(backend.inner.key)
+    return "opened"
 
 
 def broadcast_from_0_while_others_gather(backend: Any) -> str:
