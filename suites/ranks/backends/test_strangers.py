@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from suites.processes import run_plainly
-from suites.ranks.backends import attacked
 from suites.requirements import backend_class
 
 _NAMESPACES = ["unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
@@ -22,7 +21,7 @@ _SECONDS = 180
 def test_a_stranger_that_takes_a_ranks_place_in_gloo_is_refused(tmp_path: Path) -> None:
     backend_class("torch_cpu")
     _skip_without_namespaces()
-    script = [sys.executable, "-m", attacked.__name__, str(tmp_path)]
+    script = [sys.executable, "-m", "suites.ranks.backends.attacked", str(tmp_path)]
     ended = run_plainly([*_NAMESPACES, *script], Path.cwd(), _SECONDS)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     served, marked, outcomes = json.loads(ended.stdout)
