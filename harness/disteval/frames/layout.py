@@ -170,7 +170,8 @@ def small_body(block: Buffer, rank: int, call: Call) -> Buffer | None:
     )
     if (
         (version, kind, count, frame, magic) == _SMALL_PICKLE
-        and (sender, sequence, operation) == (rank, *call)
+        and sender == rank
+        and (sequence, operation) == call
         and size <= INLINE_BYTES
         and compare_digest(tag, tags.tag(block[_TAGGED_AT : _BODY_AT + size]))
     ):
