@@ -26,6 +26,8 @@ from disteval.templates import TensorBaseDistBackend
 _numbers: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
 """The numbers of the collectives of each process group."""
 
+_SEND_BYTES = 1 << 20  # gloo's all-gather copies what it has received, and pads to the longest
+_SEND_TAG = 29_500  # no message that the user sends in this group may be taken for one of ours
 _SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 
 
@@ -116,6 +118,23 @@ class TorchCPUDist(_TorchDist):
         if sys.platform == "linux" and (interface := _interface_of(rendezvous.own_host)):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         _join("gloo", rank, world_size, rendezvous)
+
+    def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        if max(sizes) < _SEND_BYTES:
+            return super()._all_gather_bytes(mine, sizes)
+        own, group = self.rank, self._process_group
+        parts = [self._to_tensor(mine if r == own else b"", n) for r, n in enumerate(sizes)]
+        works = []
+        for rank in set(range(len(sizes))) - {own}:
+            peer = rank if group is None else dist.get_global_rank(group, rank)
+            if sizes[rank]:
+                works.append(dist.irecv(parts[rank], peer, group, _SEND_TAG))
+            if sizes[own]:
+                works.append(dist.isend(parts[own], peer, group, _SEND_TAG))
+        for work in works:
+            assert work is not None  # it is None on processes outside of the group
+            work.wait()
+        return [self._to_bytes(part) for part in parts]
 
     def _device(self) -> torch.device:
         return torch.device("cpu")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -204,8 +205,10 @@ class _Forked:
 
 def serve(descriptor: int, libraries: list[str]) -> None:
     """Import libraries, then fork ranks until the leader terminates this process or has ended."""
+    gc.disable()
     for name in libraries:
         importlib.import_module(name)
+    gc.freeze()  # else each collection in a rank walks, and so copies, what was imported here
     running: set[int] = set()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(EOFError, OSError, SystemExit):
@@ -246,6 +249,7 @@ def _answer(question: Any, running: set[int], connection: Connection) -> Any:
 def _become(directory: Path, rank: int, environment: dict[str, str]) -> int:
     """Be a rank, as if the process had just been started; return its exit status."""
     try:
+        gc.enable()
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with (directory / "launcher.log").open("ab") as log:

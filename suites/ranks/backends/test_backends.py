@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from disteval import RankError, UsageError, get_dist_backend
 from disteval.conformance.forked import ForkServers
@@ -217,22 +218,34 @@ def test_torch_serves_a_process_group_of_the_users_own(fork_servers: ForkServers
     backend_class("torch_cpu")
     with local_ranks_forked(fork_servers), World("torch_cpu", 3) as world:
         found = world.run(_use_own_group)
-    assert found[0] == found[2] == (2, [0, 2], 2)
+    assert found[0] == found[2] == (2, [0, 2], 2, [8 << 18, 8 << 19], 7)
     assert found[1] == "this process is not in the process group; only its members may call"
 
 
 def _use_own_group(backend: Any) -> Any:
+    import torch
     import torch.distributed as dist
 
     group = dist.new_group([0, 2])
     own = type(backend.inner)(group)
     try:
         # Rank 1 of the group is rank 2 of the world.
-        return (
+        found = (
             own.world_size,
             own.all_gather_object(backend.rank),
             own.broadcast_object(backend.rank, 1),
         )
+        # A message of the user's own is on its way while large objects are gathered.
+        message = torch.tensor([7])
+        sent = dist.isend(message, 2, group) if own.rank == 0 else None
+        large = own.all_gather_object(np.full(1 << (18 + own.rank), own.rank))
+        assert all((array == rank).all() for rank, array in enumerate(large))
+        if sent is None:
+            message.zero_()
+            dist.recv(message, 0, group)
+        else:
+            sent.wait()
+        return *found, [array.nbytes for array in large], int(message)
     except UsageError as error:
         return str(error)
 
