@@ -84,6 +84,9 @@ class WorkerGroup:
             late = f"{started} within {self._start_seconds:g} s; start fewer, or raise the timeout"
             ranks = self._examine(Outcome(self.world_size))
             raise WorldError(report(why or late, ranks, self._launcher.log()))
+        if self.own_processes and not self.attached and self._hosts.shared:
+            for hello in self._channel.hellos.values():
+                self._launcher.watched.add(hello.pid)
 
     @property
     def _start_seconds(self) -> float:

@@ -6,9 +6,10 @@ the watchdog a line for each world that begins, for each process that it starts 
 each world that has ended. When the leader is gone, the watchdog kills every process of the worlds
 that are left, removes their control directories, and ends.
 
-A process belongs to a world if it has the world's mark in its environment, if it is in the session
-of a process that the leader has started, or if it descends from such a process. It may therefore
-start sessions of its own, lose its parents, or change its title, which overwrites its environment.
+A process belongs to a world if it has the world's mark in its environment, if it is a process that
+the leader has named or is in the session of one, or if it descends from such a process. It may
+therefore start sessions of its own, lose its parents, or change its title, which overwrites its
+environment.
 
 Processes are found in /proc, thus on Linux. Elsewhere only the directories are removed, and a rank
 ends by itself when it notices that its leader is gone. This file imports the standard library
@@ -38,29 +39,29 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 class Watched:
-    """What the watchdog knows of one world: its directory and the sessions of its processes."""
+    """What the watchdog knows of one world: its directory, and processes with their start times."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.sessions: dict[int, str] = {}
+        self.processes: dict[int, str] = {}
 
-    def add(self, session: int) -> None:
-        """Add the session of a process that the leader has started."""
-        self.sessions[session] = _started(session)
+    def add(self, pid: int) -> None:
+        """Add a process, and its session if it leads one."""
+        self.processes[pid] = _started(pid)
 
 
-def kill_all(mark: str, sessions: Mapping[int, str], seconds: float = KILL_SECONDS) -> bool:
+def kill_all(mark: str, processes: Mapping[int, str], seconds: float = KILL_SECONDS) -> bool:
     """Kill every process of a world until no process is found; return False if time ran out.
 
     Args:
         mark: The mark of the world, or what the marks of several worlds begin with.
-        sessions: Sessions of the world, and when the process that leads each was started.
+        processes: Processes of the world, and when each was started.
         seconds: How long this may take.
     """
     deadline = time.monotonic() + seconds
     clean = False
     while True:
-        found = find_all(mark, sessions)
+        found = find_all(mark, processes)
         if not found and clean:
             return True
         clean = not found
@@ -73,11 +74,13 @@ def kill_all(mark: str, sessions: Mapping[int, str], seconds: float = KILL_SECON
         time.sleep(_LOOK_SECONDS)
 
 
-def find_all(mark: str, sessions: Mapping[int, str]) -> set[int]:
+def find_all(mark: str, processes: Mapping[int, str]) -> set[int]:
     """Return the ids of the running processes of a world, as far as they are this user's.
 
     This process is never among them.
     """
+    # The number of a process that has ended may be that of a later one.
+    known = {pid for pid, started in processes.items() if _started(pid) in (started, "")}
     parents: dict[int, int] = {}
     found = set()
     marked = mark.encode()
@@ -86,10 +89,7 @@ def find_all(mark: str, sessions: Mapping[int, str]) -> set[int]:
         if not stat or stat[0] in "ZX":
             continue
         parents[pid], session = int(stat[1]), int(stat[3])
-        known = sessions.get(session)
-        # The session's number may meanwhile be that of a later process.
-        in_session = known is not None and _started(session) in (known, "")
-        if in_session or marked in _environment(pid):
+        if pid in known or session in known or marked in _environment(pid):
             found.add(pid)
     for pid in parents:
         above = pid
@@ -145,8 +145,8 @@ def main(leader: int, token: str) -> None:
     worlds = _listen(leader)
     if not worlds:
         return
-    sessions = {pid: at for world in worlds.values() for pid, at in world.sessions.items()}
-    kill_all(f":{token}.", sessions)
+    processes = {pid: at for world in worlds.values() for pid, at in world.processes.items()}
+    kill_all(f":{token}.", processes)
     for world in worlds.values():
         if world.directory:
             _remove(Path(world.directory))

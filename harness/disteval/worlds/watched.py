@@ -38,14 +38,14 @@ class Watched(watchdog.Watched):
         outer = os.environ.get(watchdog.VARIABLE, "")
         return {watchdog.VARIABLE: outer + _watchdog.mark(self._name)}
 
-    def add(self, session: int) -> None:
-        """Add the session of a process that was started for the world."""
-        super().add(session)
-        _watchdog.tell(f"add {self._name} {session}")
+    def add(self, pid: int) -> None:
+        """Add a process that was started for the world, and its session if it leads one."""
+        super().add(pid)
+        _watchdog.tell(f"add {self._name} {pid}")
 
     def kill_all(self, seconds: float) -> bool:
         """Kill every process of the world, in bounded time; return False if one is left."""
-        return watchdog.kill_all(_watchdog.mark(self._name), self.sessions, seconds)
+        return watchdog.kill_all(_watchdog.mark(self._name), self.processes, seconds)
 
     def end(self) -> None:
         """Have the watchdog forget the world, of which nothing is left."""
@@ -109,8 +109,8 @@ class _Watchdog:
         os.set_blocking(self._process.stdin.fileno(), False)
         for name, world in self._worlds.items():
             self._write(f"begin {name} {world.directory}")
-            for session in world.sessions:
-                self._write(f"add {name} {session}")
+            for pid in world.processes:
+                self._write(f"add {name} {pid}")
 
     def _write(self, line: str) -> None:
         assert self._process is not None and self._process.stdin is not None

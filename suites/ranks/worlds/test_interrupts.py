@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -115,3 +119,42 @@ def test_no_moment_of_ctrl_c_leaves_a_control_directory(
     with pytest.raises(KeyboardInterrupt):
         World("threads", 2).close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_at_any_line_of_an_ending_leaves_no_control_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    for number in itertools.count(1):
+        world = World("threads", 1)
+        reached = close_and_press(world, number)
+        del world
+        assert list(tmp_path.iterdir()) == [], f"pressed at line {number}"
+        if not reached:
+            break
+    assert number > 50
+
+
+def close_and_press(world: World, number: int) -> bool:
+    """Close a world, and press Ctrl-C as its nth line begins; return False if it has fewer."""
+    before = sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal number
+        name = frame.f_code.co_filename
+        if "disteval" not in name and not name.endswith("weakref.py"):
+            return None
+        if event == "line":
+            number -= 1
+            if number == 0:
+                sys.settrace(before)
+                press()
+        return trace
+
+    with suppress(KeyboardInterrupt):
+        sys.settrace(trace)
+        try:
+            world.close()
+        finally:
+            sys.settrace(before)
+    return number <= 0
