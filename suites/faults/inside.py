@@ -71,6 +71,18 @@ class Run:
 
     def watch(self, harm: Harm | None, draw: Draw | None, limit: float, grace: float) -> Ending:
         """Wait until all has ended, and do harm at the drawn moment."""
+        try:
+            self._watch(harm, draw, limit, grace)
+        finally:
+            for each in self.tree.running():
+                os.kill(each.pid, signal.SIGKILL)
+        self.ending.out, self.ending.err = (
+            (self._folder / f"{self._name}.{kind}").read_text(errors="replace")
+            for kind in ("out", "err")
+        )
+        return self.ending
+
+    def _watch(self, harm: Harm | None, draw: Draw | None, limit: float, grace: float) -> None:
         ending, steps, due = self.ending, None, 0.0
         while True:
             now = time.monotonic() - self._begin
@@ -98,13 +110,6 @@ class Run:
                     except StopIteration:
                         due = float("inf")
             time.sleep(_POLL_SECONDS)
-        for each in self.tree.running():
-            os.kill(each.pid, signal.SIGKILL)
-        ending.out, ending.err = (
-            (self._folder / f"{self._name}.{kind}").read_text(errors="replace")
-            for kind in ("out", "err")
-        )
-        return ending
 
     def _see(self, running: list[Process], now: float) -> None:
         """Note each event when it is first seen."""
