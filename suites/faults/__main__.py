@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -24,37 +25,41 @@ _COLUMNS = ("right", "named error", "killed", "missed", "skipped", "violation")
 def main() -> int:
     """Do runs until the time is over, print the table, and return 1 if something is wrong."""
     options = _parser().parse_args()
-    begin = time.monotonic()
+    begin, found = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         make_data(Path(name) / "data")
         session = Session(Path(name), count_right(Path(name) / "data"))
         if session.why_not_isolated:
             print(f"without namespaces: {session.why_not_isolated}")
-        seeds = itertools.count(options.first)
-        if options.seed:
-            seeds = iter(options.seed)  # type: ignore[assignment]
-        elif options.runs:
-            seeds = itertools.islice(seeds, options.runs)  # type: ignore[assignment]
-        found = []
-        with ThreadPoolExecutor(options.jobs) as pool:
-            pending: set[Future[Found]] = set()
-            while True:
-                over = time.monotonic() - begin > options.minutes * 60
-                while len(pending) < options.jobs and not over:
-                    seed = next(seeds, None)
-                    if seed is None:
-                        over = True
-                        break
-                    pending.add(pool.submit(session.run, seed))
-                if not pending:
-                    break
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    one = future.result()
-                    found.append(one)
-                    _tell(one, bool(options.seed))
+        interrupted = 0
+        try:
+            for one in _runs(session, options):
+                found.append(one)
+                _tell(one, bool(options.seed))
+        except KeyboardInterrupt:
+            interrupted = 130
     _summarise(found, time.monotonic() - begin)
-    return int(any(one.wrong for one in found))
+    return interrupted or int(any(one.wrong for one in found))
+
+
+def _runs(session: Session, options: argparse.Namespace) -> Iterator[Found]:
+    """Do so many runs at a time, and yield each when it is over."""
+    seeds: Iterator[int] = itertools.count(options.first)
+    if options.seed:
+        seeds = iter(options.seed)
+    elif options.runs:
+        seeds = itertools.islice(seeds, options.runs)
+    end = time.monotonic() + options.minutes * 60
+    with ThreadPoolExecutor(options.jobs) as pool:
+        pending: set[Future[Found]] = set()
+        while True:
+            if time.monotonic() < end:
+                for seed in itertools.islice(seeds, options.jobs - len(pending)):
+                    pending.add(pool.submit(session.run, seed))
+            if not pending:
+                return
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
 
 
 def _parser() -> argparse.ArgumentParser:
