@@ -88,12 +88,22 @@ def create(name: str = "") -> ControlDirectory:
 def open_private(path: Path) -> int:
     """Open a directory that this user alone may enter, and return the descriptor.
 
+    If it lies in a folder of control directories, that folder is checked in the same way.
+
     Raises:
         FileNotFoundError: It does not exist.
         WorldError: It is a link or no directory, belongs to another user, or lets others in.
     """
+    if path.parent.name == folder().name:
+        with opened(path.parent) as parent:
+            return _open(path, path.name, parent)
+    return _open(path, str(path), None)
+
+
+def _open(path: Path, name: str, parent: int | None) -> int:
+    """Open a directory by its name in an open one, or by its path."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     except FileNotFoundError:
         raise
     except OSError as error:

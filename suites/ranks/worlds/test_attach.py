@@ -10,14 +10,24 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import pytest
 from disteval.errors import WorldError
 from disteval.worlds import World, detect_outer_world, follow, group, rank, release
+from disteval.worlds.channel.connection import connect
+from disteval.worlds.channel.listener import Listener
+from disteval.worlds.channel.messages import Dismissal, Order, send
+from disteval.worlds.control_directory import create
 
 from suites.frames import has_key
 from suites.mutants.sockets import Sockets
+from suites.processes import wait_for
 
 SECONDS = 60
 
@@ -103,6 +113,78 @@ def test_a_lost_job_leaves_no_directory_in_the_way_of_the_next(tmp_path: Path) -
 def test_a_rank_that_cannot_leave_its_group_ends_all_the_same(tmp_path: Path) -> None:
     assert run("leave_stubbornly", tmp_path)[0] == [0, 1]
     assert list(tmp_path.iterdir()) == []
+
+
+def evil_leader(directory: Path, touched: Path, stop: threading.Event) -> None:
+    """Lead a job, as a stranger who has put a directory of his in the place of the job's."""
+    with closing(Listener(directory, None, 1)) as door:
+        while not stop.is_set():
+            for connection in door.admit(0.1):
+                order = Order(cloudpickle.dumps(lambda _: touched.touch()), cloudpickle.dumps(()))
+                send(connection, order)
+                send(connection, Dismissal())
+
+
+@pytest.mark.parametrize("place", ["folder", "directory"])
+@pytest.mark.parametrize("kind", ["link", "owner"])
+def test_no_stranger_leads_a_job_from_the_place_of_its_directory(
+    place: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PMI_RANK": "1", "PMI_SIZE": "2", "PMIX_NAMESPACE": "a job"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path / "shared"))
+    (tmp_path / "shared").mkdir()
+    outer = detect_outer_world()
+    assert outer is not None
+    directory = outer.control_directory()
+    theirs, stop = tmp_path / "theirs", threading.Event()
+    if place == "directory":
+        directory.parent.mkdir(mode=0o700)
+    planted = directory if place == "directory" else directory.parent
+    real = theirs if kind == "link" else planted
+    real.mkdir(mode=0o700)
+    if place == "folder":
+        (real / directory.name).mkdir(mode=0o700)
+    if kind == "link":
+        planted.symlink_to(theirs)
+    leader = threading.Thread(
+        target=evil_leader,
+        args=[real if place == "directory" else real / directory.name, tmp_path / "touched", stop],
+    )
+    leader.start()
+    try:
+        if kind == "owner":
+            assert wait_for((directory / "address").exists)
+            try:
+                os.chown(planted, 12345, 12345)
+            except PermissionError:
+                pytest.skip("only root can make a directory of another user")
+        begin = time.monotonic()
+        for take_part in (follow, World.lead):
+            with pytest.raises(WorldError, match=f"^{planted} .*; expected .*; remove it"):
+                take_part(outer)
+        assert time.monotonic() - begin < SECONDS / 2
+    finally:
+        stop.set()
+        leader.join(SECONDS)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_rank_waits_for_the_leader_who_takes_the_place_of_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    dead = create("job")
+    Listener(dead.path, None, 1).close()
+    os.close(dead._descriptor)  # as the system does when a process ends
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(connect, dead.path, SECONDS)
+        live = create("job")
+        with closing(Listener(live.path, None, 1)) as door:
+            while not waiting.done():
+                door.admit(0.1)
+        waiting.result().close()
+    live.remove()
 
 
 def test_nothing_keeps_exit_now_from_ending_a_process() -> None:
