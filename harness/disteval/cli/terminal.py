@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -60,6 +61,8 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
+            # The worlds have ended. Another Ctrl-C could only change the exit status.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             print_error(ctx.invoked_subcommand, "interrupted", error)
             ctx.exit(INTERRUPTED)
         except HarnessError as error:
