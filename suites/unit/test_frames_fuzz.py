@@ -93,7 +93,7 @@ def _tagged(frame: bytearray) -> bytearray:
     end = _BODY + size
     if end > BLOCK_BYTES:
         body = frame[BLOCK_BYTES : BLOCK_BYTES + size]
-        frame[_INLINE_TAG] = tags.tag(frame[20:_BODY] + body)
+        frame[_INLINE_TAG] = tags.tag(frame[20:_BODY], body)
         end = _INLINE_TAG.stop
     frame[_TAG] = tags.tag(frame[20:end])
     return frame

@@ -42,13 +42,14 @@ def set_key(key: bytes) -> None:
 
 
 def tag(head: Any, body: Any = b"") -> bytes:
-    """Return the tag of bytes, which may come in two pieces."""
+    """Return the tag of the head of a frame, which says how long its body is, and of the body."""
     if _keyed is None:
         return _checksum(head, body)
     mac = _keyed.copy()
     mac.update(head)
     if body:
-        mac.update(body)
+        # Most processors compute SHA-256 in hardware, twice as fast as BLAKE2b.
+        mac.update(hashlib.sha256(body).digest())
     return bytes(mac.digest())
 
 
