@@ -7,6 +7,7 @@ from disteval.metrics.group import MetricGroup
 from disteval.metrics.ids import SampleRows
 from disteval.metrics.mean import CrossEntropy, Mean
 from disteval.metrics.ranking import AUROC, AveragePrecision
+from disteval.metrics.regression import Regression
 from disteval.metrics.summable import SummableMetric
 from disteval.metrics.torchmetrics_adapter import from_torchmetrics
 
@@ -19,6 +20,7 @@ __all__ = [
     "CrossEntropy",
     "Mean",
     "MetricGroup",
+    "Regression",
     "SampleRows",
     "SummableMetric",
     "from_torchmetrics",

@@ -18,9 +18,10 @@ from disteval.metrics.arrays import to_numpy
 from disteval.metrics.rows import Sums
 
 _CHUNK = 1 << 20
-"""Values summed at a time: float64 holds the sum of this many 27-bit halves exactly."""
+"""Values summed at a time: float64 holds the sum of this many integers of 32 bits exactly."""
 
 _HALF = 26
+_LOW = (1 << _HALF) - 1
 _UNITS = 1074
 _EXACT = 2**53
 
@@ -92,12 +93,39 @@ def exact_mean(sums: Sums, size: int) -> float:
     return total / (size << _UNITS)
 
 
+def exact_dot(xs: npt.NDArray[np.float64], ys: npt.NDArray[np.float64]) -> int:
+    """Sum the products of finite values without rounding, in units of 2**-2148.
+
+    Args:
+        xs: Shape (N,).
+        ys: Shape (N,).
+    """
+    total = 0
+    for at in range(0, len(xs), _CHUNK):
+        (x, x_bins), (y, y_bins) = (_parts(each[at : at + _CHUNK]) for each in (xs, ys))
+        bins = x_bins + y_bins
+        x_high, x_low, y_high, y_low = x >> _HALF, x & _LOW, y >> _HALF, y & _LOW
+        total += _binned(x_high * y_high, bins) << 2 * _HALF
+        total += _binned(x_high * y_low + x_low * y_high, bins) << _HALF
+        total += _binned(x_low * y_low, bins)
+    return total >> 2 * 52
+
+
 def _chunk_sum(chunk: npt.NDArray[np.float64]) -> int:
     """Sum up to `_CHUNK` finite values, in units of 2**-1126."""
-    fractions, exponents = np.frexp(chunk)
-    mantissas = np.ldexp(fractions, 53).astype(np.int64)
-    bins = exponents + (_UNITS - 1)  # from 0, of the smallest subnormal
-    high = np.bincount(bins, weights=mantissas >> _HALF)
-    low = np.bincount(bins, weights=mantissas & ((1 << _HALF) - 1))
+    return _binned(*_parts(chunk))
+
+
+def _parts(values: npt.NDArray[np.float64]) -> tuple[Any, Any]:
+    """Return integers of 53 bits, and exponents from 0 up: units of 2**-1126 times 2**exponent."""
+    fractions, exponents = np.frexp(values)
+    # The exponent is 0 for the smallest subnormal.
+    return np.ldexp(fractions, 53).astype(np.int64), exponents + (_UNITS - 1)
+
+
+def _binned(integers: npt.NDArray[np.int64], bins: npt.NDArray[Any]) -> int:
+    """Sum up to `_CHUNK` integers of 55 bits or less, each times 2 to the power of its bin."""
+    high = np.bincount(bins, weights=integers >> _HALF)
+    low = np.bincount(bins, weights=integers & _LOW)
     used = np.flatnonzero((high != 0) | (low != 0)).tolist()
     return sum(((int(high[at]) << _HALF) + int(low[at])) << at for at in used)

@@ -18,10 +18,19 @@ from disteval.metrics import (
     CrossEntropy,
     Mean,
     MetricGroup,
+    Regression,
     SummableMetric,
 )
 
-METRICS = [Accuracy, Mean, CrossEntropy, lambda: ConfusionMatrix(4), AveragePrecision, AUROC]
+METRICS: list[Callable[[], BaseMetric]] = [
+    Accuracy,
+    Mean,
+    CrossEntropy,
+    lambda: ConfusionMatrix(4),
+    AveragePrecision,
+    AUROC,
+    Regression,
+]
 
 
 @pytest.mark.parametrize("make", METRICS)

@@ -1,0 +1,117 @@
+"""Errors of predicted numbers: MAE, MSE, RMSE, R2 and explained variance, from exact sums."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.metrics.arrays import to_numpy
+from disteval.metrics.exact import exact_dot, exact_sum, float64_of
+from disteval.metrics.labels import check_paired
+from disteval.metrics.rows import Sums
+from disteval.metrics.summable import SummableMetric
+
+_UNIT, _SQUARED = 1 << 1074, 1 << 2148
+
+
+class Regression(SummableMetric):
+    """The errors of one predicted number for each sample.
+
+    The result is a dict:
+
+    - ``mae``, the mean absolute error, and ``mse``, the mean squared error;
+    - ``rmse``, the square root of ``mse``;
+    - ``r2``, 1 - sum((label - prediction)**2) / sum((label - mean label)**2);
+    - ``explained_variance``, 1 - variance(label - prediction) / variance(label).
+
+    The definitions are those of scikit-learn's ``mean_absolute_error`` and its neighbours. Sums of
+    values, of squares and of products are exact, so nothing cancels where labels are large and
+    vary little: every number but ``rmse`` is the float64 nearest to the true one, or infinite
+    if it is too large for float64. If all labels are equal, ``r2`` and ``explained_variance`` are
+    1.0 for errors that are 0 (or, for ``explained_variance``, all equal) and 0.0 for others; ``r2``
+    of one sample is NaN. A NaN makes every number NaN. Infinite errors make the first three
+    infinite and the others NaN.
+
+    Each rank sends about 1.5 kB. The arguments are those of `BaseMetric`.
+    """
+
+    def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
+        """Add a batch.
+
+        Args:
+            predictions: Shape (N,) or (N, 1), real numbers of any framework and dtype. Integers
+                must be from -2**53 to 2**53.
+            labels: The true numbers, as ``predictions``.
+            ids: The samples' global numbers, see `BaseMetric.add`.
+
+        Raises:
+            UsageError: The shapes do not fit, or float64 can't hold a value exactly. Nothing was
+                added.
+        """
+        check_paired(predictions, labels)
+        columns = [_numbers(predictions, "predictions"), _numbers(labels, "labels")]
+        self._append(np.stack(columns, axis=1), ids)
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        """Sum exactly: Python integers of shape (8,), in the order in which `from_sums` reads them.
+
+        Values are in units of 2**-1074, products in units of 2**-2148.
+        """
+        finite = np.isfinite(column).all(axis=1)
+        kept, odd = column[finite], column[~finite]
+        predicted, true = kept.T
+        with np.errstate(invalid="ignore"):
+            missing = int(np.isnan(odd[:, 0] - odd[:, 1]).sum())
+        # A difference may have to be rounded; the larger and the smaller value need not.
+        absolute = exact_sum(kept.max(axis=1))[0] - exact_sum(kept.min(axis=1))[0]
+        sums = [
+            absolute,
+            exact_sum(predicted)[0],
+            exact_sum(true)[0],
+            exact_dot(predicted, predicted),
+            exact_dot(predicted, true),
+            exact_dot(true, true),
+            missing,
+            len(odd) - missing,
+        ]
+        return np.array(sums, dtype=object)
+
+    def from_sums(self, sums: Sums, size: int) -> dict[str, float]:
+        """Compute each number from the sums, as a fraction that is rounded once."""
+        absolute, p, t, pp, pt, tt, missing, infinite = (int(part) for part in sums)
+        if missing or infinite:
+            error = math.nan if missing else math.inf
+            errors = dict.fromkeys(("mae", "mse", "rmse"), error)
+            return errors | dict.fromkeys(("r2", "explained_variance"), math.nan)
+        squared = pp - 2 * pt + tt
+        spread = size * tt - t * t  # size**2 times the variance of the labels
+        mse = _quotient(squared, size * _SQUARED)
+        return {
+            "mae": _quotient(absolute, size * _UNIT),
+            "mse": mse,
+            "rmse": math.sqrt(mse),
+            "r2": _explained(size * squared, spread) if size > 1 else math.nan,
+            "explained_variance": _explained(size * squared - (p - t) ** 2, spread),
+        }
+
+
+def _numbers(values: Any, what: str) -> npt.NDArray[np.float64]:
+    found = to_numpy(values)
+    return float64_of(found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found, what)
+
+
+def _explained(unexplained: int, spread: int) -> float:
+    if spread == 0:
+        return 0.0 if unexplained else 1.0
+    return _quotient(spread - unexplained, spread)
+
+
+def _quotient(part: int, whole: int) -> float:
+    """Divide and round once; Python raises an error where the quotient is too large."""
+    try:
+        return part / whole
+    except OverflowError:
+        return math.inf if part > 0 else -math.inf

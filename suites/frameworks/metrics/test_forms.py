@@ -1,0 +1,46 @@
+"""Each metric gives one result for arrays of NumPy, torch, JAX and TensorFlow, and for lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval.metrics import BaseMetric, Regression
+
+from suites.requirements import framework
+
+random = np.random.default_rng(0)
+scores = random.normal(size=(6, 4)).astype(np.float32)
+
+CASES: dict[str, tuple[Callable[[], BaseMetric], tuple[np.ndarray, ...]]] = {
+    "regression": (Regression, (scores[:, 0], scores[:, 1])),
+}
+"""Metrics, and what `add` takes."""
+
+
+def forms(form: str) -> Callable[[np.ndarray], Any]:
+    """Return the function that makes an array of a framework from a NumPy array."""
+    if form == "list":
+        return np.ndarray.tolist
+    if form == "torch":
+        return lambda array: framework("torch").tensor(array, requires_grad=array.dtype.kind == "f")
+    if form == "jax":
+        return lambda array: framework("jax").numpy.asarray(array)
+    return lambda array: framework("tensorflow").constant(array)
+
+
+@pytest.mark.parametrize("form", ["list", "torch", "jax", "tensorflow"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_framework_of_an_array_changes_nothing(case: str, form: str) -> None:
+    make, arrays = CASES[case]
+    metric, same = make(), make()
+    for each in (metric, same):
+        each.dist_backend = "non_dist"
+    metric.add(*arrays)
+    same.add(*map(forms(form), arrays))
+    expected, found = metric.compute(), same.compute()
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_array_equal(found[key], value)
