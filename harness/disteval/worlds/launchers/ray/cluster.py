@@ -10,25 +10,30 @@ import atexit
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from disteval.errors import UsageError, WorldError
 from disteval.extras import needs
 from disteval.worlds.cores import available_cores
 from disteval.worlds.interrupts import interrupted_later
+from disteval.worlds.launchers.base import LOOPBACK
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
 _OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own connections, so Ray stores little
 _ANSWER_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 20.0
+_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 _lock = threading.RLock()
 _users = 0
+_changed: dict[str, str | None] = {}  # variables of the environment, and their values before
 _folder: str | None = None  # of the Ray that this module has started; empty if it has joined one
 
 
@@ -152,18 +157,63 @@ def _check_listens(address: str) -> None:
 def _start(ray: Any) -> None:
     global _folder
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray would warn that its new cluster admits nobody without a token, which is as it should be.
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     with interrupted_later():  # a part of Ray can't be ended in order
         _folder = tempfile.mkdtemp(prefix="disteval-ray-")
-        ray.init(
-            address="local",
-            num_cpus=available_cores(),
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            _temp_dir=_folder,
-            **_QUIET,
-        )
+        _make_token(Path(_folder))
+        with _on_loopback():
+            ray.init(
+                address="local",
+                num_cpus=available_cores(),
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                # Ray lets every user write to the folder that it is given, so this one lies in a
+                # private one.
+                _temp_dir=str(Path(_folder, "r")),
+                _node_ip_address=LOOPBACK,
+                **_QUIET,
+            )
+
+
+def _make_token(folder: Path) -> None:
+    """Give the new cluster a token of its own, unless the user has chosen a token, or none.
+
+    Ray would leave one in the home directory, where others may be allowed to read it.
+    """
+    if any(os.environ.get(name) for name in _AUTH):
+        return
+    path = folder / "token"
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_hex(32))
+    _set_authentication({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)})
+
+
+def _set_authentication(variables: dict[str, str]) -> None:
+    """Set these variables until `_end`, and have Ray read them again."""
+    for name, value in variables.items():
+        _changed.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+    _read_authentication()
+
+
+def _read_authentication() -> None:
+    with contextlib.suppress(ImportError):  # an older Ray has no tokens
+        from ray._raylet import AuthenticationTokenLoader, Config
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray listen on the loopback address, which it replaces by the host's unless it may not."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _end() -> None:
@@ -173,5 +223,13 @@ def _end() -> None:
     folder, _folder = _folder, None
     if folder is not None:
         bounded(import_ray().shutdown, _SHUTDOWN_SECONDS)
+    for name, value in _changed.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if _changed:
+        _changed.clear()
+        _read_authentication()
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
