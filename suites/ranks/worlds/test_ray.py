@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -230,6 +231,85 @@ def test_ranks_end_when_their_leader_is_killed(temporary: Path) -> None:
     assert left_over(ranks) == []
 
 
+STRANGERS = """
+import grpc, os, re, subprocess, sys
+from http.client import HTTPConnection
+from pathlib import Path
+from disteval.worlds.launchers.ray import joined_ray
+from suites.processes import processes_below
+
+CALLS = ["CoreWorkerService/PushTask", "NodeManagerService/RequestWorkerLease",
+         "ObjectManagerService/Push", "NodeInfoGcsService/GetAllNodeInfo"]
+
+def listening():
+    inodes = set()
+    for pid in [os.getpid(), *processes_below(os.getpid())]:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").rstrip("]"))
+            except OSError:
+                pass
+    for family in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{family}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                host, port = fields[1].split(":")
+                yield host, int(port, 16)
+
+def answer(port, call, header):
+    channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+    try:
+        channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=5, metadata=header)
+    except grpc.RpcError as error:
+        return error.code().name
+    return "answered"
+
+def http_status(port):
+    web = HTTPConnection("127.0.0.1", port, timeout=5)
+    web.request("POST", "/get_or_create_runtime_env", b"")
+    return f"http {web.getresponse().status}"
+
+for turn in range(2):
+    with joined_ray():
+        import ray
+        assert ray.get(ray.remote(lambda: 1).remote()) == 1
+        token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+        print(oct(token.stat().st_mode & 0o777), oct(token.parent.stat().st_mode & 0o777))
+        print(*{host for host, _ in listening()})
+        for header in ((), (("authorization", "Bearer " + "0" * 64),)) if turn else ():
+            told = {answer(port, call, header) for _, port in listening() for call in CALLS}
+            print(*sorted(told - {"UNIMPLEMENTED", "UNAVAILABLE"}))
+        for _, port in listening() if turn else ():
+            if answer(port, CALLS[0], ()) == "UNAVAILABLE":  # it does not speak gRPC
+                print(http_status(port))
+    print(any(name.startswith("RAY_AUTH") for name in os.environ), token.exists())
+"""
+
+
+def test_a_cluster_that_is_started_here_admits_nobody_and_leaves_no_token(
+    tmp_path: Path, temporary: Path
+) -> None:
+    framework("ray")
+    if find_spec("grpc") is None:
+        pytest.skip("a stranger's calls to Ray are made with grpcio, which is not installed")
+    outside = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGERS],
+        env=outside | {"HOME": str(tmp_path), "TMPDIR": str(temporary)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = ["0o600 0o700", "loopback"], ["UNAUTHENTICATED", "UNAUTHENTICATED", "http 401"]
+    told = [
+        "loopback"
+        if set(line.split()) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+        else line
+        for line in done.stdout.splitlines()
+    ]
+    assert told == [*first, "False False", *first, *second, "False False"]
+    assert list(tmp_path.iterdir()) == list(temporary.iterdir()) == []
+
+
 def wait_for_ever(backend: Any) -> None:
     report_progress(0, 1)
     signal.pause()
@@ -287,6 +367,8 @@ def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) 
 def joinable(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands join the Ray that runs here, instead of starting another."""
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    # Ray would look for that address under the host's own, where this cluster does not listen.
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 def test_a_backend_is_checked_with_a_world_lost_beside_the_first(

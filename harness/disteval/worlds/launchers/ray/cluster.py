@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import logging
 import os
 import secrets
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Any
 
 from disteval.errors import UsageError, WorldError
 from disteval.extras import needs
+from disteval.worlds import control_directory
+from disteval.worlds.control_directory import ControlDirectory
 from disteval.worlds.cores import available_cores
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers.base import LOOPBACK
@@ -34,7 +35,8 @@ _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _lock = threading.RLock()
 _users = 0
 _changed: dict[str, str | None] = {}  # variables of the environment, and their values before
-_folder: str | None = None  # of the Ray that this module has started; empty if it has joined one
+_began = False  # whether this module has joined or started a cluster
+_directory: ControlDirectory | None = None  # of a Ray that this module has started
 
 
 def import_ray() -> Any:
@@ -98,7 +100,7 @@ def leave() -> None:
 
 def started_here() -> bool:
     """Return whether this module started the cluster, which therefore can't grow."""
-    return bool(_folder)
+    return _directory is not None
 
 
 def bounded(function: Callable[[], object], seconds: float) -> bool:
@@ -120,9 +122,9 @@ def _check_same_cluster(ray: Any, address: str | None) -> None:
 
 def _begin(ray: Any, address: str) -> None:
     """Join or start a cluster, which `_end` leaves or ends."""
-    global _folder
+    global _began
     atexit.register(_end)
-    _folder = ""
+    _began = True
     try:
         if address == "local":
             _start(ray)
@@ -155,20 +157,20 @@ def _check_listens(address: str) -> None:
 
 
 def _start(ray: Any) -> None:
-    global _folder
+    global _directory
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with interrupted_later():  # a part of Ray can't be ended in order
-        _folder = tempfile.mkdtemp(prefix="disteval-ray-")
-        _make_token(Path(_folder))
+        # A short name, since the paths of Ray's sockets have at most 107 characters.
+        _directory = control_directory.create(f"ray-{secrets.token_hex(3)}")
+        _make_token(_directory.path)
         with _on_loopback():
             ray.init(
                 address="local",
                 num_cpus=available_cores(),
                 include_dashboard=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
-                # Ray lets every user write to the folder that it is given, so this one lies in a
-                # private one.
-                _temp_dir=str(Path(_folder, "r")),
+                # Ray lets every user write to this folder, so it lies in a private one.
+                _temp_dir=str(_directory.path / "r"),
                 _node_ip_address=LOOPBACK,
                 **_QUIET,
             )
@@ -196,11 +198,10 @@ def _set_authentication(variables: dict[str, str]) -> None:
 
 
 def _read_authentication() -> None:
-    with contextlib.suppress(ImportError):  # an older Ray has no tokens
-        from ray._raylet import AuthenticationTokenLoader, Config
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
+    raylet: Any = importlib.import_module("ray._raylet")
+    with contextlib.suppress(AttributeError):  # an older Ray has no tokens
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextlib.contextmanager
@@ -218,10 +219,11 @@ def _on_loopback() -> Iterator[None]:
 
 def _end() -> None:
     """Leave or end the cluster that this module has joined or started."""
-    global _folder
+    global _began, _directory
     atexit.unregister(_end)
-    folder, _folder = _folder, None
-    if folder is not None:
+    directory, _directory = _directory, None
+    began, _began = _began, False
+    if began:
         bounded(import_ray().shutdown, _SHUTDOWN_SECONDS)
     for name, value in _changed.items():
         if value is None:
@@ -231,5 +233,5 @@ def _end() -> None:
     if _changed:
         _changed.clear()
         _read_authentication()
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
+    if directory is not None:
+        directory.remove()
