@@ -105,9 +105,9 @@ def fit_command(
     if address is None:
         check_room(launcher, world_size)
     folder = _checked_folder(data, download)
-    estimator, checkpoint, resnet18 = _import_estimator()
+    estimator, checkpoint, files, resnet18 = _import_estimator()
     work_dir = work_dir.resolve()
-    last = _last_checkpoint(checkpoint, work_dir, resume)
+    last = _last_checkpoint(files, work_dir, resume)
     if last is not None:
         begun = _begun_with(checkpoint.read_checkpoint(last), last, {"lr": lr, "seed": seed})
         lr, seed = begun["lr"], begun["seed"]
@@ -159,37 +159,26 @@ def fit_command(
         _show(best, records, work_dir / checkpoint.BEST_WEIGHTS, epochs)
 
 
-def _last_checkpoint(checkpoint: Any, work_dir: Path, resume: str | None) -> Path | None:
+def _last_checkpoint(files: Any, work_dir: Path, resume: str | None) -> Path | None:
     """Return the checkpoint to continue from, and set damaged ones aside; None begins anew."""
-    last, damaged = checkpoint.find_checkpoint(work_dir)
-    if resume is None:
-        if last is not None or damaged:
-            raise UsageError(
-                f"--work-dir {work_dir} has checkpoints of an earlier training; continue from them "
-                f"with --resume, or give another folder"
-            )
-        return None
-    names = ", ".join(path.name for path in damaged)
-    if last is None and damaged:
+    if not work_dir.is_dir():
+        last = None
+    else:
+        with files.FolderLocks() as locks:
+            locks.take(work_dir)  # until the ranks take it
+            if resume is None and files.entries(work_dir):
+                raise UsageError(
+                    f"--work-dir {work_dir} has checkpoints of an earlier training; continue from "
+                    f"them with --resume, or give another folder"
+                )
+            last = files.fall_back(work_dir, lambda line: click.echo(f"warning: {line}", err=True))
+    if last is None and resume == "yes":
         raise UsageError(
-            f"--work-dir {work_dir} has no checkpoint that can be read: {names} damaged; copy a "
-            f"whole one there, or give another folder to begin anew"
+            f"--work-dir {work_dir} has no checkpoint to continue from; correct the folder, or "
+            f"begin a training with --resume=auto"
         )
-    if last is None:
-        if resume == "yes":
-            raise UsageError(
-                f"--work-dir {work_dir} has no checkpoint to continue from; correct the folder, or "
-                f"begin a training with --resume=auto"
-            )
+    if last is None and resume == "auto":
         click.echo(f"there is no checkpoint in {work_dir} yet: a new training begins")
-    for path in damaged:  # under this name the training that continues would replace it
-        kept = path.with_name(f"{path.name}.damaged")
-        path.replace(kept)
-        click.echo(
-            f"warning: {path} is damaged; it is kept as {kept.name}, and training continues from "
-            f"{last}",
-            err=True,
-        )
     return Path(last) if last is not None else None
 
 
@@ -225,7 +214,7 @@ def _checked_folder(data: str, download: bool) -> str | None:
 
 def _import_estimator() -> list[Any]:
     """Import the modules that need torch."""
-    names = ("estimator", "estimator.checkpoint", "cli.fit_resnet18")
+    names = ("estimator", "estimator.checkpoint", "estimator.folder", "cli.fit_resnet18")
     with needs("disteval fit", "torch"):
         return [importlib.import_module(f"disteval.{name}") for name in names]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
-import re
-import zipfile
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,22 +13,27 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from disteval.contract import BaseDistBackend
-from disteval.errors import RankError, UsageError, WeightsError
+from disteval.errors import UsageError, WeightsError
 from disteval.estimator.distributed import inner
+from disteval.estimator.files import (
+    SealedFile,
+    problem_of,
+    read_seal,
+    sync_folder,
+    write_atomically,
+)
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
 MAX_FILE_BYTES = 64 << 30
 """The largest checkpoint that is read."""
 
-FORMAT = "disteval checkpoint 1"
+FORMAT = "disteval checkpoint 2"
 LATEST = "latest.pt"
 """The name of the link to the checkpoint that was written last."""
 BEST_WEIGHTS = "best.safetensors"
 """The name of the file with the weights of the best validation so far."""
 
 _PREFIX = "module."
-_NAME = re.compile(r"(epoch|iter)_\d+\.pt")
 _NEEDED = ("state_dict", "epoch", "iter", "rng", "position")
 
 
@@ -106,64 +109,55 @@ def name_by_class(hooks: Iterable[Any]) -> dict[str, Any]:
     return named
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name and rename it, so that no reader finds a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The name is always the same, so that the next writer replaces the file of a killed one.
-    temporary = path.with_name(f".{path.name}.part")
+def save_state(state: Mapping[str, Any], file: BinaryIO) -> None:
+    """Write a state and its seal to a file, unless it could not be read back."""
+    check_plain(state, "checkpoint")
+    sealed = SealedFile(file)
     try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        torch.save({"format": FORMAT, **state}, sealed)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # such as a full disk, which torch hides
+            raise error.__context__ from None
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # so that the name survives a power failure
-    finally:
-        os.close(folder)
-
-
-def write_on_rank_0(backend: BaseDistBackend, path: Path, write: Callable[[], None]) -> None:
-    """Write a file on rank 0; each rank calls this, and gets a RankError if it can't be written."""
-    failure, cause = None, None
-    if backend.rank == 0:
-        try:
-            write()
-        except Exception as error:  # the other ranks wait for the result, whatever it is
-            failure, cause = f"{type(error).__name__}: {error}", error
-    failure = backend.broadcast_object(failure, src=0)
-    if failure is not None:
-        raise RankError(0, f"could not write {path}: {failure}") from cause
+    training = str(state.get("meta", {}).get("training", ""))
+    sealed.seal(state.get("epoch", 0), state.get("iter", 0), training)
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Write a checkpoint atomically, unless it could not be read back; point `LATEST` to it."""
-    check_plain(state, "checkpoint")
-    content = {"format": FORMAT, **state}
-    write_atomically(path, lambda file: torch.save(content, file))
+    write_atomically(path, lambda file: save_state(state, file))
+    link_to(path)
+
+
+def link_to(path: Path) -> None:
+    """Point the link `LATEST` in a checkpoint's folder to the checkpoint."""
     link = path.with_name(f".{LATEST}.part")
     link.unlink(missing_ok=True)
     link.symlink_to(path.name)
     link.replace(path.with_name(LATEST))
+    sync_folder(path.parent)
 
 
 def write_safetensors(
     path: Path, weights: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write weights as a ``.safetensors`` file, atomically."""
+    """Write weights as a ``.safetensors`` file, atomically; the same ones give the same bytes."""
     tensors = {name: tensor.contiguous() for name, tensor in weights.items()}
-    content = safetensors.torch.save(tensors, dict(metadata))
-    write_atomically(path, lambda file: file.write(content))
+    content = safetensors.torch.save(tensors)
+    # Safetensors itself would write the metadata in a random order.
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = {"__metadata__": dict(sorted(metadata.items())), **json.loads(content[8:end])}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the tensors are aligned
+    parts = (len(text).to_bytes(8, "little"), text, memoryview(content)[end:])
+    write_atomically(path, lambda file: file.writelines(parts))
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint, a file with a state dict, or a ``.safetensors`` file.
 
-    No code in the file is run, and every byte of a checkpoint is compared with its checksum.
+    No code in the file is run, and every byte of a checkpoint is compared with its checksum before
+    it is opened.
 
     Returns:
         The content; weights alone are returned under ``state_dict``.
@@ -176,49 +170,37 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(f"{name} does not exist or is not a file; give one that does")
     check_size(name, path.stat().st_size, MAX_FILE_BYTES)
-    remedy = f"use an earlier one: latest_checkpoint({str(path.parent)!r}) skips incomplete files"
     if path.suffix == ".safetensors":
         try:
             return {"state_dict": safetensors.torch.load_file(path)}
         except (SafetensorError, OSError) as error:
-            raise WeightsError(f"{name} is damaged ({error}); {remedy}") from error
-    content = read_torch_file(path, name, MAX_FILE_BYTES, remedy)
+            raise WeightsError(f"{name} is damaged ({error}); {_remedy(path)}") from error
+    with path.open("rb") as file:
+        return read_state(file, name, _remedy(path))
+
+
+def read_state(file: BinaryIO, name: str, remedy: str) -> dict[str, Any]:
+    """Read a checkpoint, or a file with a state dict, from an open file.
+
+    Args:
+        file: The file.
+        name: The beginning of each message.
+        remedy: What the user can do if the file is damaged.
+
+    Raises:
+        WeightsError: The file is too large or damaged, or holds no weights.
+    """
+    problem = problem_of(file)
+    if problem is not None and read_seal(file) is not None:
+        raise WeightsError(f"{name} is damaged: {problem}; {remedy}")
+    content = read_torch_file(file, name, MAX_FILE_BYTES, remedy)
     weights = state_dict_of(content)
     if weights is None or not content:
         raise WeightsError(f"{name} holds no weights; write one with save_checkpoint")
     others = content if "state_dict" in content else {}
+    if problem is not None and str(others.get("format")).startswith("disteval checkpoint"):
+        raise WeightsError(f"{name} is damaged: {problem}; {remedy}")
     return {**others, "state_dict": weights}
-
-
-def checkpoints(folder: str | Path) -> list[Path]:
-    """Return a folder's complete checkpoints, without links, in the order of their writing."""
-    found = [
-        path for path in Path(folder).glob("[!.]*") if not path.is_symlink() and _is_complete(path)
-    ]
-    return sorted(found, key=_age)
-
-
-def latest_checkpoint(folder: str | Path) -> Path | None:
-    """Return the complete checkpoint that was written last; None if there is no checkpoint."""
-    return next(reversed(checkpoints(folder)), None)
-
-
-def find_checkpoint(folder: str | Path) -> tuple[Path | None, list[Path]]:
-    """Return the checkpoint that was written last and can be read, and later ones that can't.
-
-    Every byte is read. The names of checkpoints are those that runners give them by default.
-    """
-    damaged: list[Path] = []
-    named = [path for path in Path(folder).glob("*_*.pt") if _NAME.fullmatch(path.name)]
-    for path in sorted(named, key=_age, reverse=True):
-        try:
-            content = read_checkpoint(path)
-            if all(key in content for key in _NEEDED):
-                return path, damaged
-        except WeightsError:
-            pass
-        damaged.append(path)
-    return None, damaged
 
 
 def check_plain(value: Any, name: str) -> None:
@@ -241,15 +223,7 @@ def check_plain(value: Any, name: str) -> None:
         )
 
 
-def _age(path: Path) -> tuple[int, int, str]:
-    return path.stat().st_mtime_ns, len(path.name), path.name
-
-
-def _is_complete(path: Path) -> bool:
-    """Return whether a file is a checkpoint with its end, where a zip archive has its index."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            [content] = [n for n in archive.namelist() if n.endswith("/data.pkl")]
-            return FORMAT.encode() in archive.read(content)
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
+def _remedy(path: Path) -> str:
+    """Return what the user can do about a damaged checkpoint."""
+    folder = str(path.parent)
+    return f"use the newest one whose bytes are right: latest_checkpoint({folder!r}) returns it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,10 +20,11 @@ from disteval.estimator.checkpoint import (
     resume_model,
     weights_of,
     write_checkpoint,
-    write_on_rank_0,
 )
-from disteval.estimator.course import Course
+from disteval.estimator.course import Course, place_in
 from disteval.estimator.distributed import fitting_backend
+from disteval.estimator.files import write_on_rank_0
+from disteval.estimator.folder import FolderLocks, read_together
 from disteval.estimator.records import LogBuffer, Record, named_metrics
 from disteval.metrics import BaseMetric
 
@@ -71,6 +73,8 @@ class Context:
         on_record: Called with each record.
         on_progress: Called after each batch with the number of batches done and their total.
         course: The place in the workflow and in the loaders.
+        training: The training that checkpoints belong to, which `resume` takes from the file.
+        locks: The folders that rank 0 keeps other trainings out of during a run.
     """
 
     by_epoch: ClassVar[bool]
@@ -124,6 +128,8 @@ class Context:
         self.on_record: Callable[[Record], None] | None = None
         self.on_progress: Callable[[int, int], None] | None = None
         self.course = Course(self.by_epoch)
+        self.training = secrets.token_hex(8)
+        self.locks = FolderLocks()
         self._backend = backend
         self._generators: rng.RngState | None = None  # with which the next run begins
 
@@ -244,7 +250,7 @@ class Context:
         position = dict(self.course.place())
         own = {"now": self._generators or rng.capture(), "passes": position.pop("starts")}
         state = {
-            "meta": {**self.meta, "epoch": epoch, "iter": iteration},
+            "meta": {**self.meta, "training": self.training, "epoch": epoch, "iter": iteration},
             "state_dict": weights_of(self.model),
             "epoch": epoch,
             "iter": iteration,
@@ -260,7 +266,7 @@ class Context:
     def resume(
         self, checkpoint: str | Path | Mapping[str, Any], resume_optimizer: bool = True
     ) -> None:
-        """Take the whole state of a checkpoint, so that `run` continues from there.
+        """Take the state of a checkpoint, so that `run` continues there; every rank must call this.
 
         With the same world size, training that was resumed gives the same results to the bit as
         training that was not interrupted, also in the middle of an epoch. With another world size
@@ -269,32 +275,26 @@ class Context:
         phase that was resumed in its middle covers the iterations since then.
 
         Args:
-            checkpoint: A file of `save_checkpoint`, or the result of `state_dict`.
+            checkpoint: A file of `save_checkpoint`, the result of `state_dict`, or a folder, whose
+                newest whole checkpoint is taken; damaged ones get another name, with a warning.
             resume_optimizer: Whether to take the optimizers' state.
 
         Raises:
+            UsageError: The folder has no checkpoint, or those of several trainings.
             WeightsError: The checkpoint is missing, damaged or incomplete, or does not fit.
         """
         state, origin = checkpoint, "the state"
         if not isinstance(state, Mapping):
-            state, origin = read_checkpoint(state), str(checkpoint)
+            state, origin = read_together(self.backend, state, self.logger.warning)
         resume_model(self.model, self.optimizers() if resume_optimizer else {}, state, origin)
         self.epoch, self.iter = state["epoch"], state["iter"]
+        self.training = state.get("meta", {}).get("training", self.training)
         hooks = name_by_class(self.hooks)
         for name, kept in state.get("hooks", {}).items():
             if name in hooks:
                 hooks[name].load_state_dict(kept)
             elif kept:
                 self.logger.warning("the checkpoint has a state of %s, a hook not here", name)
-        place = dict(state["position"])
-        if len(state["rng"]) == self.world_size:
-            own = state["rng"][self.rank]
-            place["starts"] = own["passes"]
-            rng.restore(own["now"])
-        else:
-            place["starts"] = [None] * len(place["feeds"])
-            seed = state.get("meta", {}).get("seed", place["sampler_seed"]) or 0
-            rng.derive(int(seed), state["iter"], self.rank)
-        self.course.pending = place
+        self.course.pending = place_in(state, self.world_size, self.rank)
         # Creating the loaders may draw from the generators before the next run begins.
         self._generators = rng.capture()

@@ -187,3 +187,21 @@ class Course:
     @property
     def _plain(self) -> list[list[Any]]:
         return [list(flow[:2]) for flow in self.flows]
+
+
+def place_in(state: Mapping[str, Any], world_size: int, rank: int) -> Mapping[str, Any]:
+    """Return a rank's place in a checkpoint, and set the generators as they are to be there.
+
+    With another world size than the checkpoint's they are seeded, and interrupted passes are begun
+    anew.
+    """
+    place = dict(state["position"])
+    if len(state["rng"]) == world_size:
+        own = state["rng"][rank]
+        place["starts"] = own["passes"]
+        rng.restore(own["now"])
+    else:
+        place["starts"] = [None] * len(place["feeds"])
+        seed = state.get("meta", {}).get("seed", place["sampler_seed"]) or 0
+        rng.derive(int(seed), state["iter"], rank)
+    return place

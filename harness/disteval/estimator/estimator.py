@@ -13,8 +13,10 @@ import numpy as np
 from disteval.arguments import check_choice, check_count
 from disteval.errors import UsageError, WeightsError, WorldError
 from disteval.estimator import rank
-from disteval.estimator.checkpoint import read_checkpoint, write_atomically
+from disteval.estimator.checkpoint import LATEST, read_checkpoint
 from disteval.estimator.creators import Creator, Source, loader_sources
+from disteval.estimator.files import write_atomically
+from disteval.estimator.folder import fall_back
 from disteval.estimator.progress import Display
 from disteval.estimator.records import Record
 from disteval.metrics.base import BaseMetric
@@ -212,16 +214,24 @@ class Estimator:
 
         Fresh ranks are started if ranks were lost.
 
+        Args:
+            path: A file, or a folder: of a folder, the newest checkpoint is taken that is whole.
+                Newer ones, which are damaged, get another name, with a warning for each.
+
         Raises:
+            UsageError: The folder has checkpoints of several trainings.
             WeightsError: The file is missing or damaged, holds weights alone, or does not fit the
-                runner.
+                runner; or the folder has no whole checkpoint.
         """
+        path = Path(path)
+        if path.is_dir():
+            path = fall_back(path, _log.warning) or path / LATEST
         if "rng" not in read_checkpoint(path):
             raise WeightsError(
                 f"{path} holds weights alone, so training can't be resumed from it; give a file of "
                 f"save() or of a checkpoint hook, or load the weights in runner_creator"
             )
-        data = Path(path).read_bytes()
+        data = path.read_bytes()
         if not self._world.is_open:
             self._start()
         self._order("load", data)
@@ -274,10 +284,11 @@ class Estimator:
         """Start fresh ranks at the last checkpoint, and drop records that will be made again."""
         self._world.close()
         self._start()
-        kept, name = self._order("restore", token, beginning)[0]
+        with Display(shown=False) as display:  # which passes warnings on
+            kept, name = self._order("restore", token, beginning, display=display)[0]
         del records[kept:]
         _log.warning(
             "%s; continuing from %s",
             str(error).partition("\n")[0],
-            name or "the beginning of this fit, which had written no checkpoint yet",
+            name or "the beginning of this fit, which has no checkpoint to continue from",
         )

@@ -18,23 +18,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from disteval.contract import BaseDistBackend
-from disteval.errors import CoverageError, UsageError, WeightsError
+from disteval.errors import CoverageError, UsageError
 from disteval.estimator import rng, steps
-from disteval.estimator.checkpoint import (
-    FORMAT,
-    MAX_FILE_BYTES,
-    check_plain,
-    checkpoints,
-    read_checkpoint,
-)
+from disteval.estimator.checkpoint import read_checkpoint, read_state, save_state
 from disteval.estimator.creators import Source
 from disteval.estimator.distributed import averages_gradients, distribute, inner
+from disteval.estimator.folder import set_aside, walk
 from disteval.estimator.hooks import CheckpointHook, EvalHook
 from disteval.estimator.loaders import places_of, split
 from disteval.estimator.records import Record
 from disteval.estimator.runner import BaseRunner
 from disteval.metrics.base import BaseMetric
-from disteval.models.torch_files import read_torch_file
 from disteval.worlds import report_progress, send_note
 
 _FIT = "fit"  # the key in a runner's meta
@@ -171,17 +165,13 @@ class Trainee:
         state = self._runner.state_dict()
         if self._backend.rank > 0:
             return None
-        check_plain(state, "the runner's state")
         file = io.BytesIO()
-        torch.save({"format": FORMAT, **state}, file)
+        save_state(state, file)
         return file.getvalue()
 
     def load(self, data: bytes) -> None:
         """Take the result of `save`, on any number of ranks."""
-        file = io.BytesIO(data)
-        self._runner.resume(
-            read_torch_file(file, "the saved state", MAX_FILE_BYTES, "save it again")
-        )
+        self._runner.resume(read_state(io.BytesIO(data), "the saved state", "save it again"))
 
     def restore(self, token: str, beginning: bytes) -> tuple[int, str]:
         """Go back to the last checkpoint of a fit, or to its beginning, after ranks were lost.
@@ -190,11 +180,13 @@ class Trainee:
             The number of records that had been sent when the checkpoint was written; and its name,
             an empty one for the fit's beginning.
         """
+        self.load(beginning)
         found: tuple[str, int, bytes] | None = None
         if self._backend.rank == 0:  # the folder may be on this rank's disk alone
             found = self._last_checkpoint(token)
-        name, records, data = self._backend.broadcast_object(found) or ("", 0, beginning)
-        self.load(data)
+        name, records, data = self._backend.broadcast_object(found) or ("", 0, None)
+        if data is not None:
+            self.load(data)
         return records, name
 
     def get_model(self) -> torch.nn.Module | None:
@@ -226,18 +218,24 @@ class Trainee:
         return outputs["scores"]
 
     def _last_checkpoint(self, token: str) -> tuple[str, int, bytes] | None:
-        """Return the name, the number of records and the bytes of a fit's last checkpoint."""
-        hooks = [hook for hook in self._runner.hooks if isinstance(hook, CheckpointHook)]
-        folders = dict.fromkeys(hook.out_dir or self._runner.work_dir for hook in hooks)
+        """Return the name, the number of records and the bytes of a fit's last checkpoint.
+
+        Newer files of its training that are damaged are set aside.
+        """
+        runner = self._runner
+        hooks = [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
+        folders = dict.fromkeys(hook.out_dir or runner.work_dir for hook in hooks)
         for folder in (Path(folder) for folder in folders if folder is not None):
-            for path in reversed(checkpoints(folder)):
-                try:
-                    kept = read_checkpoint(path).get("meta", {}).get(_FIT, {})
-                except WeightsError as error:  # damaged since; an earlier one will do
-                    self._runner.logger.warning("%s", error)
+            damaged: dict[Path, str] = {}
+            for entry in walk(folder, runner.training):
+                if (problem := entry.problem()) is not None:
+                    damaged[entry.path] = problem
                     continue
+                kept = read_checkpoint(entry.path).get("meta", {}).get(_FIT, {})
                 if kept.get("token") == token:
-                    return path.name, kept["records"], path.read_bytes()
+                    set_aside(damaged, entry.path, runner.logger.warning)
+                    return entry.path.name, kept["records"], entry.path.read_bytes()
+            set_aside(damaged, None, runner.logger.warning)
         return None
 
 

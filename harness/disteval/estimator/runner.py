@@ -61,31 +61,32 @@ class BaseRunner(Context):
             self._set_end(end, phases)
         first, begin, self.stopped = len(self.records), self.iter, None
         self._untrained = fingerprints(self.model) if trains else None
-        self.call_hook("before_run")
-        if trains:
-            warn_if_not_averaged(self.model, self.backend, self.logger)
-            if self._generators is not None:
-                rng.restore(self._generators)
-            self._generators = None
-        # A turn that was resumed in its middle is finished, also if training is at its end.
-        while self.course.phase or not trains or self._is_due():
-            for at in range(self.course.phase, len(phases)):
-                self.course.phase = at
-                mode, times, loader = phases[at]
-                limit = None if self.by_epoch else times
-                if mode == "val":
-                    self._validate(loader, limit)
-                elif self._is_due() and (limit is None or self.course.done < limit):
-                    self._train(loader, limit)
-                self.course.done = 0
-            self.course.phase = 0
-            if not trains:
-                break
-        if self.iter > begin:
-            self._check_trained()
-        self.call_hook("after_run")
-        if trains:
-            self.course.pending = self.course.place()
+        with self.locks:  # which the hooks take
+            self.call_hook("before_run")
+            if trains:
+                warn_if_not_averaged(self.model, self.backend, self.logger)
+                if self._generators is not None:
+                    rng.restore(self._generators)
+                self._generators = None
+            # A turn that was resumed in its middle is finished, also if training is at its end.
+            while self.course.phase or not trains or self._is_due():
+                for at in range(self.course.phase, len(phases)):
+                    self.course.phase = at
+                    mode, times, loader = phases[at]
+                    limit = None if self.by_epoch else times
+                    if mode == "val":
+                        self._validate(loader, limit)
+                    elif self._is_due() and (limit is None or self.course.done < limit):
+                        self._train(loader, limit)
+                    self.course.done = 0
+                self.course.phase = 0
+                if not trains:
+                    break
+            if self.iter > begin:
+                self._check_trained()
+            self.call_hook("after_run")
+            if trains:
+                self.course.pending = self.course.place()
         return self.records[first:]
 
     def val(self, data_loader: Any, **kwargs: Any) -> None:
@@ -243,8 +244,7 @@ class BaseRunner(Context):
             self.max_iters = end
             return
         self.max_epochs = end
-        feeds = self.course.feeds
-        if feeds:
+        if feeds := self.course.feeds:
             to_come = chain(phases[self.course.phase :], cycle(phases))
             passes = (len(phase.loader) for phase in to_come if phase.mode == "train")
             left = sum(islice(passes, max(end - self.epoch, 0)))

@@ -196,25 +196,26 @@ def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     runner = make(max_epochs=7, work_dir=tmp_path)
     runner.register_training_hooks(None, {}, {"interval": 2, "max_keep_ckpts": 2})
     runner.run([loader()], [("train", 1)])
-    names = sorted(path.name for path in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.glob("[!.]*"))
     assert names == ["epoch_6.pt", "epoch_7.pt", "latest.pt", "mine.pt"]  # 7 is the last
     assert (tmp_path / "latest.pt").resolve().name == "epoch_7.pt"
     assert torch.load(tmp_path / "latest.pt", weights_only=True)["epoch"] == 7
 
 
-def test_the_newest_checkpoints_are_kept_in_a_folder_used_before(tmp_path: Path) -> None:
+def test_the_checkpoints_of_another_training_neither_count_nor_go(tmp_path: Path) -> None:
     for epochs in (9, 2):
         runner = make(max_epochs=epochs, work_dir=tmp_path)
         runner.register_training_hooks(None, {}, {"max_keep_ckpts": 2})
         runner.run([loader()], [("train", 1)])
-    assert sorted(p.name for p in tmp_path.glob("epoch_*")) == ["epoch_1.pt", "epoch_2.pt"]
+    kept = [f"epoch_{epoch}.pt" for epoch in (1, 2, 8, 9)]
+    assert sorted(path.name for path in tmp_path.glob("epoch_*")) == kept
 
 
 def test_checkpoints_by_iteration(tmp_path: Path) -> None:
     runner = make(IterBasedRunner, max_iters=8)
     runner.register_training_hooks(None, {}, {"interval": 3, "out_dir": str(tmp_path)})
     runner.run([loader()], [("train", 8)])
-    names = {path.name for path in tmp_path.iterdir()}
+    names = {path.name for path in tmp_path.glob("[!.]*")}
     assert names == {"iter_3.pt", "iter_6.pt", "iter_8.pt", "latest.pt"}
 
 
@@ -258,6 +259,7 @@ def test_each_record_is_a_line_of_json(tmp_path: Path, caplog: pytest.LogCapture
         records = runner.run([loader(), loader()], [("train", 1), ("val", 1)])
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     for line, record in zip(lines, records, strict=True):
+        assert line.pop("training") == runner.training
         assert line == {k: None if k == "odd" else v for k, v in record.items()}
     said = [record.getMessage() for record in caplog.records]
     steps = [text.partition(" lr:")[0] for text in said if "data_time" in text]

@@ -16,7 +16,8 @@ torch = framework("torch")
 data = torch.utils.data
 
 from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
-from disteval.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
+from disteval.estimator.checkpoint import read_checkpoint  # noqa: E402
+from disteval.estimator.folder import checkpoints  # noqa: E402
 from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
 
 from suites.frameworks.estimator.tiny import Tiny, assert_same, facts, samples  # noqa: E402

@@ -50,15 +50,24 @@ class Crime(Hook):
         once: A file that says that it was done.
         kind: ``kill``, ``raise`` or ``hang``.
         often: How often to do it, each time on other processes.
+        damage: A file of which one bit is flipped before that.
     """
 
     def __init__(
-        self, stage: str, epoch: int, rank: int, once: str, kind: str = "kill", often: int = 1
+        self,
+        stage: str,
+        epoch: int,
+        rank: int,
+        once: str,
+        kind: str = "kill",
+        often: int = 1,
+        damage: str | None = None,
     ) -> None:
         self._when = (epoch, rank)
         self._once = Path(once)
         self._kind = kind
         self._often = often
+        self._damage = damage
         if stage == "save":
             self.before_run = self._lie_in_wait
         else:
@@ -68,20 +77,28 @@ class Crime(Hook):
         save = torch.save
 
         def save_half(content: Any, file: Any, **options: Any) -> None:
-            if isinstance(content, dict) and "format" in content:
+            if isinstance(content, dict) and "format" in content and self._is_due(runner):
                 file.write(b"half of a checkpoint")
                 file.flush()
                 self._commit(runner)
-                file.seek(0)
             save(content, file, **options)
 
         torch.save = save_half
 
+    def _done(self) -> int:
+        return self._once.stat().st_size if self._once.exists() else 0
+
+    def _is_due(self, runner: Any) -> bool:
+        return (runner.epoch, runner.rank) == self._when and self._done() < self._often
+
     def _commit(self, runner: Any) -> None:
-        done = self._once.stat().st_size if self._once.exists() else 0
-        if (runner.epoch, runner.rank) != self._when or done >= self._often:
+        if not self._is_due(runner):
             return
-        self._once.write_bytes(b"x" * (done + 1))
+        self._once.write_bytes(b"x" * (self._done() + 1))
+        if self._damage is not None:
+            content = bytearray(Path(self._damage).read_bytes())
+            content[len(content) // 2] ^= 1
+            Path(self._damage).write_bytes(content)
         if self._kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self._kind == "hang":

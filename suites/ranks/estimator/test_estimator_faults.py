@@ -18,7 +18,7 @@ from suites.requirements import framework
 torch = framework("torch")
 
 from disteval.estimator import Estimator  # noqa: E402
-from disteval.estimator.checkpoint import checkpoints  # noqa: E402
+from disteval.estimator.folder import checkpoints  # noqa: E402
 
 from suites.frameworks.estimator import tiny  # noqa: E402
 
@@ -71,6 +71,21 @@ def test_a_lost_worker_costs_nothing_beyond_the_last_checkpoint(
     tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
     name = "epoch_3.pt" if crime == "killed in validation" else "epoch_2.pt"
     assert f"continuing from {name}" in caplog.text
+
+
+def test_a_damaged_checkpoint_costs_no_more_than_the_one_before(
+    undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    crime = CRIMES["killed in training"] | {"damage": str(tmp_path / "work" / "epoch_2.pt")}
+    records = fit(config_of(tmp_path, crime), tmp_path / "end.pt", max_failures=1)
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
+    assert "so epoch_1.pt is used instead; the damaged file is kept as epoch_2.pt" in caplog.text
+    assert "continuing from epoch_1.pt" in caplog.text
+    with Estimator(tiny.runner, config_of(tmp_path), "local", 2, progress=False) as again:
+        again.load(tmp_path / "work")
+        again.save(tmp_path / "again.pt")
+    tiny.assert_same_state(tmp_path / "again.pt", tmp_path / "work" / "epoch_4.pt")
 
 
 def test_without_checkpoints_a_fit_begins_again_and_says_so(

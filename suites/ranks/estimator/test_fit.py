@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval import UsageError
+from disteval import UsageError, WeightsError
 from disteval.cli.fit import fit_command
 
 from suites.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
 from suites.requirements import framework
 
 torch = framework("torch")
+
+from disteval.estimator.folder import FolderLocks  # noqa: E402
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "cifar10_fit_ray.py"
 
 
@@ -105,8 +108,9 @@ def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
     arguments += ["--resume", "--world-size=1"]
     done = disteval("fit", *arguments, f"--json={tmp_path / 'report.json'}")
     assert done.returncode == 0, done.stderr
-    assert f"warning: {last} is damaged; it is kept as epoch_2.pt.damaged" in done.stderr
-    assert "continues from" in done.stderr and "epoch_1.pt" in done.stderr
+    told = f"warning: the checkpoint {last} is damaged (the checksum at its end is missing or"
+    assert told in done.stderr
+    assert "so epoch_1.pt is used instead; the damaged file is kept as epoch_2" in done.stderr
     assert (work_dir / "epoch_2.pt.damaged").read_bytes() == truncated
     records = json.loads((tmp_path / "report.json").read_text())["records"]
     assert [record["epoch"] for record in records if record["mode"] == "train"] == [2, 3]
@@ -129,11 +133,19 @@ def test_fit_never_begins_anew_in_place_of_a_damaged_checkpoint(
 ) -> None:
     (tmp_path / "epoch_1.pt").write_bytes(b"the first half")
     arguments = [f"--work-dir={tmp_path}", *([resume] if resume else [])]
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises((UsageError, WeightsError)) as caught:
         fit_command.main(arguments, standalone_mode=False)
-    expected = "no checkpoint that can be read: epoch_1.pt" if resume else "an earlier training"
+    expected = "no whole checkpoint (epoch_1.pt: " if resume else "an earlier training"
     assert expected in str(caught.value)
     assert (tmp_path / "epoch_1.pt").read_bytes() == b"the first half"
+
+
+def test_fit_refuses_a_folder_in_which_another_training_writes(tmp_path: Path) -> None:
+    with FolderLocks() as locks:
+        locks.take(tmp_path)
+        for resume in ([], ["--resume=auto"]):
+            with pytest.raises(UsageError, match=rf"{tmp_path} is in use by another training, pro"):
+                fit_command.main([f"--work-dir={tmp_path}", *resume], standalone_mode=False)
 
 
 def test_fit_resumes_nothing_unless_it_may_begin(tmp_path: Path) -> None:

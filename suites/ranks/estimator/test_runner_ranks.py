@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import os
 import random
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, UsageError, WorldError
+from disteval import RankError, UsageError, WeightsError, WorldError
 from disteval.metrics import CrossEntropy
 from disteval.worlds import World
 
@@ -22,8 +24,13 @@ torch = framework("torch")
 data = torch.utils.data
 
 from disteval.estimator import EpochBasedRunner  # noqa: E402
-from disteval.estimator.checkpoint import checkpoints, read_checkpoint  # noqa: E402
+from disteval.estimator.checkpoint import read_checkpoint  # noqa: E402
 from disteval.estimator.distributed import distribute, inner  # noqa: E402
+from disteval.estimator.folder import (  # noqa: E402
+    FolderLocks,
+    checkpoints,
+    latest_checkpoint,
+)
 from disteval.estimator.hooks import CheckpointHook, Hook  # noqa: E402
 from disteval.sharding import ShardPlan  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook  # noqa: E402
@@ -293,6 +300,41 @@ def test_a_folder_that_can_not_be_written_is_told_to_all(two: World, folder: str
     assert two.run(rank_of) == [0, 1]
 
 
+def test_a_folder_that_another_training_uses_is_told_to_all(two: World, tmp_path: Path) -> None:
+    with FolderLocks() as locks:
+        locks.take(tmp_path)
+        with pytest.raises(WorldError, match=rf"in use .*, process {os.getpid()} on") as caught:
+            two.run(keep_checkpoints_in, str(tmp_path), str(tmp_path))
+    assert isinstance(caught.value.common, UsageError)
+    assert checkpoints(tmp_path) == []
+
+
+def resume_from(backend: Any, path: str) -> Any:
+    runner = make(backend, norm=True, dropout=0.3)
+    runner.resume(path)
+    return runner.epoch, runner.training, weights(runner)
+
+
+def test_all_ranks_fall_back_to_the_same_checkpoint_or_none_goes_on(
+    two: World, trained: tuple[Path, Any], tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(trained[0], work, symlinks=True)
+    newest, before = reversed(checkpoints(work)[-2:])
+    with pytest.raises(WorldError, match="rank 1 reads another file"):
+        two.run(resume_from, str(before), str(newest))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    with pytest.raises(WorldError, match=rf"{newest.name} .*damaged") as caught:
+        two.run(resume_from, str(before), str(newest))
+    assert isinstance(caught.value.common, WeightsError)
+    one, other = two.run(resume_from, str(work), str(work))
+    assert one[:2] == other[:2] and differ(one[2], other[2]) == []
+    assert latest_checkpoint(work) == before
+    assert newest.with_name(f"{newest.name}.damaged").read_bytes() == bytes(content)
+
+
 def rank_of(backend: Any) -> int:
     return int(backend.rank)
 
@@ -375,6 +417,6 @@ def test_early_stopping_best_checkpoints_metrics_and_mixed_precision(
     found = [record["found"] for record in records if record["mode"] == "val"]
     assert (found, precisions) == ([5, 2, 4, 6], {torch.bfloat16})
     assert stopped == "found was not better than 2.0 in 2 validations"
-    names = sorted(path.name for path in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.glob("[!.]*"))
     assert names == ["epoch_2.pt", "epoch_4.pt", "latest.pt"]
     assert all(record["entropy"] > 0 for record in records if record["mode"] == "val")

@@ -11,8 +11,8 @@ from typing import Any
 
 from disteval.arguments import check_count, is_count
 from disteval.errors import UsageError
-from disteval.estimator.checkpoint import checkpoints
 from disteval.estimator.context import Context
+from disteval.estimator.folder import entries
 from disteval.estimator.hooks.best import Best
 from disteval.estimator.hooks.hook import IntervalHook
 
@@ -26,8 +26,8 @@ class CheckpointHook(IntervalHook):
     Args:
         interval: The epochs or iterations between two checkpoints.
         by_epoch: Whether ``interval`` counts epochs, or else iterations.
-        max_keep_ckpts: How many of the last to keep, from 1 up; -1 for all. Files of other names
-            stay.
+        max_keep_ckpts: How many of this training's last to keep, from 1 up; -1 for all. Files of
+            other names and of other trainings stay.
         keep_best: How many of the best to keep as well, by a validation after the same iteration.
         monitor: The entry of validation's records that says which are best, such as ``accuracy``.
         rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
@@ -79,6 +79,15 @@ class CheckpointHook(IntervalHook):
         self._begin = runner.iter
         if self._saved[0] != runner.iter:
             self._saved = (runner.iter, "")
+        if runner.rank == 0 and self.out_dir is not None:
+            later = [name for name, at in self._written(runner) if at > runner.iter]
+            if later:
+                runner.logger.warning(
+                    "%s has later checkpoints of this training, up to %s; they stay until others "
+                    "take their names, and the newest of the folder is one of them until then",
+                    self.out_dir,
+                    later[-1],
+                )
 
     def act(self, runner: Context) -> None:
         """Write a checkpoint, and delete those that are too many."""
@@ -90,12 +99,11 @@ class CheckpointHook(IntervalHook):
         self._judge()
         runner.save_checkpoint(self.out_dir, name, self.save_optimizer)
         if runner.rank == 0 and self.max_keep_ckpts > 0:
-            before, _, after = self._template.partition("{}")
-            ours = re.compile(rf"{re.escape(before)}\d+{re.escape(after)}")
-            written = [path for path in checkpoints(self.out_dir) if ours.fullmatch(path.name)]
-            for path in written[: -self.max_keep_ckpts]:
-                if path.name not in self._values:
-                    path.unlink()
+            # Later ones are of a course that was left by a resume from an earlier checkpoint.
+            written = [name for name, at in self._written(runner) if at <= iteration]
+            for name in written[: -self.max_keep_ckpts]:
+                if name not in self._values:
+                    Path(self.out_dir, name).unlink()
 
     def after_record(self, runner: Context, record: dict[str, Any]) -> None:
         """Remember how good the weights are."""
@@ -118,6 +126,16 @@ class CheckpointHook(IntervalHook):
         """Take the result of `state_dict`."""
         self._values = dict(state.get("values", {}))
         self._saved = state.get("saved", (-1, ""))
+
+    def _written(self, runner: Context) -> list[tuple[str, int]]:
+        """Return names and iterations of this training's checkpoints, with the newest last."""
+        before, _, after = self._template.partition("{}")
+        ours = re.compile(rf"{re.escape(before)}\d+{re.escape(after)}")
+        return [
+            (path.name, seal.iter)
+            for path, seal in reversed(entries(self.out_dir or "."))
+            if seal and seal.training == runner.training and ours.fullmatch(path.name)
+        ]
 
     def _judge(self) -> None:
         """Keep the last validation's value if it is one of the best of a checkpoint."""

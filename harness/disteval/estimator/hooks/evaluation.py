@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disteval.estimator.checkpoint import (
-    BEST_WEIGHTS,
-    weights_of,
-    write_on_rank_0,
-    write_safetensors,
-)
+from disteval.estimator.checkpoint import BEST_WEIGHTS, weights_of, write_safetensors
 from disteval.estimator.context import Context
+from disteval.estimator.files import write_on_rank_0
 from disteval.estimator.hooks.best import Best
 from disteval.estimator.hooks.hook import IntervalHook
 from disteval.estimator.loaders import check_exact

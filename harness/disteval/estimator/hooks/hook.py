@@ -157,11 +157,12 @@ class IntervalHook(Hook):
             self._check_folder(runner, Path(self.out_dir))
 
     def _check_folder(self, runner: Context, folder: Path) -> None:
-        """Refuse a folder that rank 0 can't write in on every rank, so that no rank goes on."""
+        """Lock a folder; every rank refuses one that rank 0 can't write in, or that is in use."""
         failure = None
         if runner.rank == 0:
             try:
                 check_output_folder(f"{type(self).__name__}: out_dir", folder)
+                runner.locks.take(folder)
             except UsageError as error:
                 failure = str(error)
         failure = runner.backend.broadcast_object(failure, src=0)

@@ -6,15 +6,18 @@ import json
 import logging
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from disteval.arguments import check_count, check_output_folder
 from disteval.errors import LibraryMissingError, UsageError
 from disteval.estimator.context import Context
+from disteval.estimator.files import write_atomically
 from disteval.estimator.hooks.hook import Hook
 
 JSON_LOG = "log.jsonl"
+_TRAINING = "training"
 
 
 class LoggerHook(Hook):
@@ -48,7 +51,9 @@ class LoggerHook(Hook):
 class TextLoggerHook(LoggerHook):
     """Writes log lines by the runner's logger, and records to ``work_dir/log.jsonl``, one a line.
 
-    NaN and infinities, which JSON lacks, are written as null. If nothing in the program handles the
+    Each line also says to which training it belongs. When a training continues from a checkpoint,
+    its lines from after that checkpoint are removed, since their records will be made again. NaN
+    and infinities, which JSON lacks, are written as null. If nothing in the program handles the
     logger's lines, they are printed; an estimator prints those of rank 0, unless ``progress`` is
     False.
 
@@ -56,10 +61,16 @@ class TextLoggerHook(LoggerHook):
         interval: See `LoggerHook`.
     """
 
+    def __init__(self, interval: int = 10) -> None:
+        super().__init__(interval)
+        self._lines = 0  # of this training, in the log
+
     def before_run(self, runner: Context) -> None:
-        """Let the lines be seen, and refuse a folder that can't be written."""
+        """Let the lines be seen, and refuse a folder that can't be written or is in use."""
         if runner.rank == 0 and runner.work_dir is not None:
             check_output_folder("work_dir", runner.work_dir)
+            runner.locks.take(runner.work_dir)
+            self._drop_later_lines(runner.work_dir / JSON_LOG, runner.training)
         if runner.rank == 0 and not runner.logger.hasHandlers():
             handler = logging.StreamHandler(sys.stdout)
             handler.setFormatter(logging.Formatter("%(message)s"))
@@ -80,9 +91,31 @@ class TextLoggerHook(LoggerHook):
             runner.logger.info("%s", _text(record))
         if runner.work_dir is not None:
             runner.work_dir.mkdir(parents=True, exist_ok=True)
-            line = json.dumps({key: _plain(value) for key, value in record.items()})
+            plain = {key: _plain(value) for key, value in record.items()}
             with (runner.work_dir / JSON_LOG).open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+                file.write(json.dumps({**plain, _TRAINING: runner.training}) + "\n")
+        self._lines += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of this training's records so far."""
+        return {"lines": self._lines}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the result of `state_dict`."""
+        self._lines = state["lines"]
+
+    def _drop_later_lines(self, log: Path, training: str) -> None:
+        """Remove the lines of a training that follow its checkpoint, and a line without an end."""
+        if not log.exists():
+            return
+        lines = log.read_bytes().splitlines(keepends=True)
+        mark, kept, seen = f'"{_TRAINING}": "{training}"}}\n'.encode(), [], 0
+        for line in lines:
+            seen += line.endswith(mark)
+            if line.endswith(b"\n") and not (line.endswith(mark) and seen > self._lines):
+                kept.append(line)
+        if kept != lines:
+            write_atomically(log, lambda file: file.writelines(kept))
 
 
 class TensorboardLoggerHook(LoggerHook):
