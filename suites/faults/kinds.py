@@ -81,6 +81,8 @@ class Kind:
         elif self.what == "check":
             rules = "1.1,2.1,3.1" if self.world_size == 1 or self.outer else "1.1,2.1,7.2"
             page = f"--html={out / 'page.html'}"
+            if self.world_size == 3:  # so many ranks that they are forked off servers
+                size = ["--world-size=1,2,3"]
             words += [self.backend, *size, f"--rules={rules}", "--examples=3"]
             words += [timeout, report, page]
         elif self.what == "fit":
@@ -104,7 +106,7 @@ KINDS = [
     Kind("eval", "torch_cpu", "torchrun", 2, outer=True, weight=2),
     Kind("check", "threads", "threads", 2, weight=3),
     Kind("check", "mpi4py", "mpirun", 2, weight=7),
-    Kind("check", "torch_cpu", "local", 2, weight=3),
+    Kind("check", "torch_cpu", "local", 3, weight=3),
     Kind("check", "non_dist", "local", 1),
     Kind("check", "mpi4py", "mpirun", 2, outer=True, weight=3),
     Kind("check", "torch_cpu", "torchrun", 2, outer=True, weight=1),
