@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +21,7 @@ from disteval.estimator.files import (
     sync_folder,
     write_atomically,
 )
+from disteval.models.digest import check_digest, with_metadata
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
 MAX_FILE_BYTES = 64 << 30
@@ -143,21 +143,15 @@ def write_safetensors(
 ) -> None:
     """Write weights as a ``.safetensors`` file, atomically; the same ones give the same bytes."""
     tensors = {name: tensor.contiguous() for name, tensor in weights.items()}
-    content = safetensors.torch.save(tensors)
-    # Safetensors itself would write the metadata in a random order.
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = {"__metadata__": dict(sorted(metadata.items())), **json.loads(content[8:end])}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors are aligned
-    parts = (len(text).to_bytes(8, "little"), text, memoryview(content)[end:])
-    write_atomically(path, lambda file: file.writelines(parts))
+    content = with_metadata(safetensors.torch.save(tensors), metadata)
+    write_atomically(path, lambda file: file.write(content))
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint, a file with a state dict, or a ``.safetensors`` file.
 
-    No code in the file is run, and every byte of a checkpoint is compared with its checksum before
-    it is opened.
+    No code in the file is run, and every byte of a file that this library has written is compared
+    with its checksum before it is opened.
 
     Returns:
         The content; weights alone are returned under ``state_dict``.
@@ -172,7 +166,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     check_size(name, path.stat().st_size, MAX_FILE_BYTES)
     if path.suffix == ".safetensors":
         try:
-            return {"state_dict": safetensors.torch.load_file(path)}
+            packed = path.read_bytes()
+            check_digest(packed, name)
+            return {"state_dict": safetensors.torch.load(packed)}
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{name} is damaged ({error}); {_remedy(path)}") from error
     with path.open("rb") as file:

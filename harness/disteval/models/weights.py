@@ -15,6 +15,7 @@ from safetensors.numpy import load, save_file
 
 from disteval.errors import WeightsError
 from disteval.extras import needs
+from disteval.models.digest import check_digest
 from disteval.models.resnet18 import NUM_CLASSES, buffer_shapes, parameter_shapes
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
@@ -109,7 +110,9 @@ def _he_uniform(source: np.random.PCG64, shape: tuple[int, ...]) -> npt.NDArray[
 
 def _read_safetensors(path: Path) -> dict[str, _Stored]:
     try:
-        tensors = _deserialize(path.read_bytes())
+        content = path.read_bytes()
+        check_digest(content, f"weights file {path}")
+        tensors = _deserialize(content)
     except (SafetensorError, OSError) as error:
         raise WeightsError(
             f"weights file {path} can't be read as a safetensors file: {error}"

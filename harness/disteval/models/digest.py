@@ -1,0 +1,58 @@
+"""The SHA-256 that a ``.safetensors`` file has among its metadata.
+
+It is that of the whole file, in which 64 zeros stand for the digest itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from disteval.errors import WeightsError
+
+_KEY = "sha256"
+_BLANK = b"0" * 64
+
+
+def with_metadata(content: bytes, metadata: Mapping[str, str]) -> bytes:
+    """Return a ``.safetensors`` file with metadata and a digest; equal ones give equal bytes.
+
+    Args:
+        content: The file without metadata, which safetensors itself writes in a random order.
+        metadata: Its entries.
+    """
+    end = _header_end(content)
+    entries = {**dict(sorted(metadata.items())), _KEY: _BLANK.decode()}
+    header = {"__metadata__": entries, **json.loads(content[8:end])}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the tensors are aligned
+    blank = len(text).to_bytes(8, "little") + text + content[end:]
+    return blank.replace(_BLANK, hashlib.sha256(blank).hexdigest().encode(), 1)
+
+
+def check_digest(content: bytes, name: str) -> None:
+    """Raise WeightsError if a file has a digest that is not the digest of its bytes.
+
+    Args:
+        content: The file.
+        name: The beginning of the message.
+    """
+    header = content[8 : _header_end(content)]
+    try:
+        digest = json.loads(header)["__metadata__"][_KEY].encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return  # a file that others have written
+    at = content.find(digest, 8)
+    found = hashlib.sha256(content[:at])
+    found.update(_BLANK)
+    found.update(memoryview(content)[at + len(digest) :])
+    if at < 0 or found.hexdigest().encode() != digest:
+        raise WeightsError(
+            f"{name} is damaged: its bytes do not have the SHA-256 in its metadata; write it "
+            f"again, or use a checkpoint"
+        )
+
+
+def _header_end(content: bytes) -> int:
+    return 8 + int.from_bytes(content[:8], "little")
