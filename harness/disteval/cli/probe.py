@@ -23,12 +23,14 @@ from disteval.registry import get_backend_class
 from disteval.worlds import World
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.process import import_code, import_path
+from disteval.worlds.watched import Watched
 
 _CODE = (
     import_code("sys.argv[1]", "disteval.cli.probe import main")
     + "main(sys.argv[2], sys.argv[3], sys.argv[4] == 'start')"
 )
 _TERMINATE_SECONDS = 15.0  # an interrupted world terminates its ranks in less
+_KILL_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
 _OUTPUT_LINES = 10
 
@@ -111,21 +113,26 @@ def _gather_ranks(backend: BaseDistBackend) -> list[object]:
 def _run(command: list[str], output: IO[bytes], seconds: float) -> str:
     """Run a command that leads ranks, and describe how it ended; Ctrl-C terminates it, too."""
     process: subprocess.Popen[bytes] | None = None
+    watched = Watched(None)
     try:
         with interrupted_later():
             process = subprocess.Popen(
                 command,
+                env=os.environ | watched.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
+            watched.add(process.pid)
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
         return f"there was no result within {seconds:g} s"
     finally:
         if process is not None:
             _terminate(process)
+        watched.kill_all(_KILL_SECONDS)
+        watched.end()
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
     return f"its process ended with {how} without a result"
 
@@ -137,5 +144,5 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_TERMINATE_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
