@@ -3,9 +3,11 @@
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.confusion import ConfusionMatrix
+from disteval.metrics.exact_match import ExactMatch
 from disteval.metrics.group import MetricGroup
 from disteval.metrics.ids import SampleRows
 from disteval.metrics.mean import CrossEntropy, Mean
+from disteval.metrics.perplexity import Perplexity
 from disteval.metrics.ranking import AUROC, AveragePrecision
 from disteval.metrics.regression import Regression
 from disteval.metrics.summable import SummableMetric
@@ -18,8 +20,10 @@ __all__ = [
     "BaseMetric",
     "ConfusionMatrix",
     "CrossEntropy",
+    "ExactMatch",
     "Mean",
     "MetricGroup",
+    "Perplexity",
     "Regression",
     "SampleRows",
     "SummableMetric",

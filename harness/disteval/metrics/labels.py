@@ -1,4 +1,4 @@
-"""Conversion of labels to class indices."""
+"""Conversion of labels to class indices, and of masks to truth values."""
 
 from __future__ import annotations
 
@@ -53,3 +53,25 @@ def check_paired(predictions: Any, labels: Any) -> None:
             f"predictions of shape {shapes[0]} and labels of shape {shapes[1]} "
             f"do not have the same number of samples"
         )
+
+
+def of_shape(values: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
+    """Convert an array of any framework to NumPy, or raise UsageError if its shape is another."""
+    found = to_numpy(values)
+    if found.shape != shape:
+        raise UsageError(f"{what} must have shape {shape}, as the predictions, not {found.shape}")
+    return found
+
+
+def truths_of(values: Any, shape: tuple[int, ...], what: str = "mask") -> npt.NDArray[np.bool_]:
+    """Turn truth values of any framework, or 0 and 1, into bool of a shape.
+
+    Raises:
+        UsageError: The shape is another, or a value is neither 0 nor 1.
+    """
+    found = of_shape(values, shape, what)
+    wrong = (found != 0) & (found != 1)
+    if wrong.any():
+        raise UsageError(f"{what} must be truth values, 0 or 1, but one is {found[wrong][0]}")
+    truths: npt.NDArray[np.bool_] = found != 0
+    return truths

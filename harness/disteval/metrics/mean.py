@@ -87,12 +87,13 @@ class CrossEntropy(_ExactMean):
             )
         check_paired(logits, labels)
         true = class_indices(labels, logits.shape[1])
-        self._append(_cross_entropies(logits.astype(np.float64), true), ids)
+        self._append(cross_entropies(logits.astype(np.float64), true), ids)
 
 
-def _cross_entropies(
+def cross_entropies(
     logits: npt.NDArray[np.float64], true: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
+    """Return the cross-entropy of each row of logits, shape (N, C), with a class of shape (N,)."""
     with np.errstate(invalid="ignore", over="ignore"):
         shifted = logits - logits.max(axis=1, keepdims=True)
         own = np.take_along_axis(shifted, true[:, None], axis=1)[:, 0]

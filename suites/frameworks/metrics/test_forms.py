@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.metrics import BaseMetric, Regression
+from disteval.metrics import BaseMetric, ExactMatch, Perplexity, Regression
 
 from suites.requirements import framework
 
 random = np.random.default_rng(0)
 scores = random.normal(size=(6, 4)).astype(np.float32)
+classes = random.integers(0, 4, (6, 2))
 
 CASES: dict[str, tuple[Callable[[], BaseMetric], tuple[np.ndarray, ...]]] = {
+    "exact match": (ExactMatch, (classes, classes % 3, classes > 0)),
+    "perplexity": (Perplexity, (scores[None], classes[None, :, 0], classes[None, :, 1] > 0)),
+    "log-probabilities": (Perplexity, (-abs(scores),)),
     "regression": (Regression, (scores[:, 0], scores[:, 1])),
 }
 """Metrics, and what `add` takes."""

@@ -16,8 +16,10 @@ from disteval.metrics import (
     BaseMetric,
     ConfusionMatrix,
     CrossEntropy,
+    ExactMatch,
     Mean,
     MetricGroup,
+    Perplexity,
     Regression,
     SummableMetric,
 )
@@ -29,6 +31,8 @@ METRICS: list[Callable[[], BaseMetric]] = [
     lambda: ConfusionMatrix(4),
     AveragePrecision,
     AUROC,
+    ExactMatch,
+    Perplexity,
     Regression,
 ]
 

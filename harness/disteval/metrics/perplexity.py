@@ -1,0 +1,195 @@
+"""Cross-entropy and perplexity of token sequences: by token, by sequence and by byte."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.metrics.arrays import to_numpy
+from disteval.metrics.exact import exact_mean, exact_sum
+from disteval.metrics.labels import class_indices, of_shape, truths_of
+from disteval.metrics.mean import cross_entropies
+from disteval.metrics.rows import Sums
+from disteval.metrics.summable import SummableMetric
+
+_SCORES_AT_ONCE = 1 << 22  # which take 32 MiB as float64
+_LARGEST_LOG = 1e-3  # rounding may make the logarithm of a probability that small a number above 0
+_NOT_GIVEN = -1.0
+
+
+class Perplexity(SummableMetric):
+    """The cross-entropy of token sequences, and the perplexity that follows from it.
+
+    A token's cross-entropy, in nats, is minus the logarithm of the probability that the model gives
+    to its label. Tokens whose label is ``ignore_label``, or that a mask leaves out, do not count.
+    A sample is one sequence, such as a document. The result is a dict:
+
+    - ``cross_entropy``: the mean over all tokens; and ``perplexity``, e to the power of it.
+    - ``cross_entropy_by_sequence``: the mean over sequences of each one's mean over its tokens. It
+      differs from ``cross_entropy`` if sequences have different lengths.
+    - ``nats_per_sequence``: the mean over sequences of each one's sum over its tokens.
+    - ``bits_per_byte``: the sum over all tokens, in bits, divided by the number of bytes, if
+      ``add`` was given these. It compares models whose tokens differ.
+    - ``tokens`` and ``sequences``: the numbers of tokens, and of sequences that have any; only
+      these count.
+
+    Token losses are computed in float64 on the host and summed exactly; each sequence's sum is
+    rounded once, and so is every mean. An infinite loss gives infinite means, and NaN gives NaN.
+
+    Args:
+        dataset_meta: See `BaseMetric`, as for the next two.
+        dist_collect_mode: See `BaseMetric`.
+        dist_backend: See `BaseMetric`.
+        ignore_label: The label of tokens that do not count; None counts every label.
+    """
+
+    def __init__(
+        self,
+        dataset_meta: Mapping[str, Any] | None = None,
+        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
+        dist_backend: str | BaseDistBackend | None = None,
+        *,
+        ignore_label: int | None = -100,
+    ) -> None:
+        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        self.ignore_label = ignore_label
+
+    def add(
+        self,
+        predictions: Any,
+        labels: Any = None,
+        mask: Any = None,
+        *,
+        byte_counts: Any = None,
+        ids: Any = None,
+    ) -> None:
+        """Add a batch of B sequences that are filled up to T tokens.
+
+        Labels belong to the predictions at the same place: shift them for a causal language model.
+
+        Args:
+            predictions: Logits or log-probabilities of C classes, shape (B, T, C); or, without
+                labels, the log-probabilities of the labels, shape (B, T). Real numbers of any
+                framework and dtype. The second form does not bring every class to the host.
+            labels: The true classes, shape (B, T); integers, or floats that hold integers.
+            mask: Which tokens count, shape (B, T): truth values, 0 or 1. None counts all.
+            byte_counts: The number of bytes of each sequence's text, shape (B,). Give it for every
+                batch or for none.
+            ids: The sequences' global numbers, see `BaseMetric.add`.
+
+        Raises:
+            UsageError: The shapes do not fit, a label that counts is not a class, a log-probability
+                is above 0, a mask holds other numbers than 0 and 1, or a number of bytes is
+                not a whole number from 0 up. Nothing was added.
+        """
+        scores = to_numpy(predictions)
+        shape = scores.shape[:2]
+        if scores.ndim != (2 if labels is None else 3) or 0 in scores.shape[2:]:
+            raise UsageError(
+                f"predictions of shape {scores.shape} {'without' if labels is None else 'with'} "
+                f"labels; give scores of shape (B, T, C) with labels, or the labels' "
+                f"log-probabilities of shape (B, T) without labels"
+            )
+        counted = np.ones(shape, np.bool_) if mask is None else truths_of(mask, shape)
+        true = None if labels is None else of_shape(labels, shape, "labels")
+        if true is not None and self.ignore_label is not None:
+            counted = counted & (true != self.ignore_label)
+        losses = _log_losses(scores, counted) if true is None else _losses(scores, true, counted)
+        tokens = counted.sum(axis=1)
+        parts = np.split(losses, np.cumsum(tokens)[:-1]) if len(tokens) else []
+        sizes = np.full(len(tokens), _NOT_GIVEN)
+        if byte_counts is not None:
+            sizes = _byte_counts(byte_counts, len(tokens))
+        self._append(np.stack([[_sum(part) for part in parts], tokens, sizes], axis=1), ids)
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        """Sum exactly: Python integers of shape (12,), in the order in which `from_sums` reads."""
+        totals, tokens = column[column[:, 1] > 0, :2].T
+        given = column[column[:, 2] != _NOT_GIVEN, 2]
+        counts = [len(tokens), _whole(tokens), len(given), _whole(given)]
+        sums: Sums = np.concatenate([exact_sum(totals), exact_sum(totals / tokens), counts])
+        return sums
+
+    def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
+        """Divide the sums, each of which is rounded once."""
+        total, by_sequence = sums[:4], sums[4:8]
+        sequences, tokens, given, size_in_bytes = (int(part) for part in sums[8:])
+        if tokens == 0:
+            raise UsageError("no token counts; look at the mask, and for labels that are ignored")
+        if given not in (0, size) or (given and size_in_bytes == 0):
+            raise UsageError(
+                f"byte_counts were given for {given} of {size} sequences, {size_in_bytes} bytes in "
+                f"all; give them for every batch or for none"
+            )
+        mean = exact_mean(total, tokens)
+        found: dict[str, Any] = {
+            "cross_entropy": mean,
+            "perplexity": _exp(mean),
+            "cross_entropy_by_sequence": exact_mean(by_sequence, sequences),
+            "nats_per_sequence": exact_mean(total, sequences),
+        }
+        if given:
+            found["bits_per_byte"] = exact_mean(total, size_in_bytes) / math.log(2)
+        return found | {"tokens": tokens, "sequences": sequences}
+
+
+def _losses(
+    scores: npt.NDArray[Any], true: npt.NDArray[Any], counted: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Return the cross-entropies of the tokens that count, one sequence after another."""
+    classes = scores.shape[2]
+    kept = scores[counted]
+    indices = class_indices(true[counted], classes, "labels of tokens that count")
+    step = max(1, _SCORES_AT_ONCE // classes)
+    losses = np.zeros(len(kept))
+    for at in range(0, len(kept), step):
+        some = slice(at, at + step)
+        losses[some] = cross_entropies(kept[some].astype(np.float64), indices[some])
+    return losses
+
+
+def _log_losses(
+    scores: npt.NDArray[Any], counted: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    kept = scores[counted].astype(np.float64)
+    wrong = kept > _LARGEST_LOG
+    if wrong.any():
+        raise UsageError(
+            f"log-probabilities must be 0 or less, but one is {kept[wrong][0]}; give "
+            f"the logarithms of the labels' probabilities, not losses or probabilities"
+        )
+    return -kept
+
+
+def _byte_counts(values: Any, sequences: int) -> npt.NDArray[np.float64]:
+    found = class_indices(values, what="byte_counts")
+    if len(found) != sequences or (found < 0).any():
+        raise UsageError(
+            f"byte_counts must be {sequences} numbers from 0 up, one for each sequence, "
+            f"not {found.tolist()!r:.100}"
+        )
+    return found.astype(np.float64)
+
+
+def _sum(losses: npt.NDArray[np.float64]) -> float:
+    try:
+        return math.fsum(losses)  # rounded once
+    except OverflowError:
+        return math.inf
+
+
+def _whole(numbers: npt.NDArray[np.float64]) -> int:
+    return int(numbers.astype(np.int64).sum())
+
+
+def _exp(number: float) -> float:
+    try:
+        return math.exp(number)
+    except OverflowError:
+        return math.inf
