@@ -53,6 +53,8 @@ def _command_killed(kind: Kind, draw: Draw | None, status: int | None) -> bool:
     """Whether the command was ended from outside, so that it can't have said anything."""
     if draw is None or status is None:
         return False
+    if kind.outer and draw.fault == "stop" and draw.whom == "rank":
+        return False
     # The user's launcher ends the leader when it has lost a rank.
     return draw.fault in ("kill", "stop") and (status < 0 or kind.outer)
 
@@ -103,10 +105,12 @@ def _wrong_failure(kind: Kind, draw: Draw | None, ending: dict[str, Any]) -> lis
     status, err = ending["status"], ending["err"]
     if draw is None or draw.fault in ("none", "pause", "slow", "clock jump"):
         return [f"exit status {status} without a reason to fail: {err[-600:]!r}"]
-    if kind.outer:
-        return []
     if _interrupted_imports(draw, ending):
         return []
+    if kind.outer:
+        # A launcher that is interrupted, or without a connection, ends the leader.
+        heard = draw.fault in ("stop", "full disk") and "first rank" in ending["events"]
+        return [] if not heard or _is_named(kind, ending) else [_unnamed(err)]
     allowed = {1}
     if kind.what == "check" or draw.fault == "full disk":
         allowed = {1, 2}
@@ -118,14 +122,21 @@ def _wrong_failure(kind: Kind, draw: Draw | None, ending: dict[str, Any]) -> lis
         # Python takes the second as a reason to end by the signal itself, which shells call 130.
         allowed = {130, -2} if kind.what == "World" or draw.detail["gaps"] else {130}
     wrong = [] if status in allowed else [f"exit status {status}, not {sorted(allowed)}"]
+    return wrong if _is_named(kind, ending) else [*wrong, _unnamed(err)]
+
+
+def _is_named(kind: Kind, ending: dict[str, Any]) -> bool:
+    """Whether a command that failed has said why in a sentence of its own."""
+    err = ending["err"]
     if kind.what == "World":
-        last = err.rstrip().rpartition("\n")[2]
-        named = "disteval.errors." in err or "KeyboardInterrupt" in last
-    else:
-        named = bool(re.search(_NAMED.format(kind.what), err, re.MULTILINE))
-        # An incomplete verdict is a table with the reason, not an error.
-        named = named or (kind.what == "check" and "is incomplete" in ending["out"])
-    return wrong if named else [*wrong, f"no named error: {err[-600:]!r}"]
+        return "disteval.errors." in err or "KeyboardInterrupt" in err.rstrip().rpartition("\n")[2]
+    if kind.what == "check" and "is incomplete" in ending["out"]:  # the reason is in the table
+        return True
+    return bool(re.search(_NAMED.format(kind.what), err, re.MULTILINE))
+
+
+def _unnamed(err: str) -> str:
+    return f"no named error: {err[-600:]!r}"
 
 
 def _interrupted_imports(draw: Draw | None, ending: dict[str, Any]) -> bool:
