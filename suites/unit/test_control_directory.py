@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import subprocess
@@ -88,8 +90,17 @@ def test_a_missing_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert sweep() == []
 
 
+def test_a_folder_without_locks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(WorldError, match=r"can't be locked \(No locks available\).*set DISTEVAL_CO"):
+        create()
+
+
 def test_a_name_can_be_used_by_one_leader_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_directory, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(control_directory, "_ATTEMPTS", 2)
     first = create("job")
     with pytest.raises(WorldError, match="another world of this job is using"):
         create("job")

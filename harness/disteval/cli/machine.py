@@ -69,7 +69,7 @@ def list_packages() -> list[Package]:
 
 
 def _loopback() -> Finding:
-    """Examine the loopback interface, over which leaders and ranks communicate."""
+    """Examine the loopback interface, over which the ranks of a host communicate."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from disteval.errors import WorldError
 
-_LOCK_SECONDS = 5.0  # a sweep, or an ending leader, holds the lock while it removes a directory
+# A sweep, or a leader that ends, holds the lock of a directory while it removes it.
+_ATTEMPTS = 250
 _POLL_SECONDS = 0.02
 _REMEDY = (
     "remove it if it is yours, or set DISTEVAL_CONTROL_DIR or TMPDIR to a folder that only you "
@@ -65,24 +66,34 @@ def create(name: str = "") -> ControlDirectory:
     Raises:
         WorldError: Another leader uses that name, or no private directory can be made.
     """
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while time.monotonic() < deadline:
+    for _ in range(_ATTEMPTS):
         path = folder() / (name or f"world-{secrets.token_hex(4)}")
         # A sweep or another leader's end may remove either directory at any moment.
         with suppress(FileNotFoundError):
             _make_folder()
             _make(path)
-            descriptor = open_private(path)
-            if _lock(descriptor, path):
-                if not any(path.iterdir()):
-                    return ControlDirectory(path, descriptor)
-                _remove(path)
-            os.close(descriptor)
+            if made := _take(path):
+                return made
         time.sleep(_POLL_SECONDS)
     raise WorldError(
         f"another world of this job is using {path}, and a job can have one at a time; wait until "
         f"it has ended"
     )
+
+
+def _take(path: Path) -> ControlDirectory | None:
+    """Lock a directory; return None if it is locked, or was not empty and is removed now."""
+    descriptor = open_private(path)
+    try:
+        if _lock(descriptor, path):
+            if not any(path.iterdir()):
+                taken, descriptor = ControlDirectory(path, descriptor), -1
+                return taken
+            _remove(path)
+        return None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def open_private(path: Path) -> int:
@@ -184,6 +195,8 @@ def _lock(descriptor: int, path: Path) -> bool:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except (BlockingIOError, FileNotFoundError):
         return False
+    except OSError as error:
+        raise _refusal(path, f"can't be locked ({error.strerror})") from None
 
 
 def _remove(path: Path) -> None:
