@@ -95,7 +95,9 @@ def test_a_folder_without_locks_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", fail)
-    with pytest.raises(WorldError, match=r"can't be locked \(No locks available\).*set DISTEVAL_CO"):
+    with pytest.raises(
+        WorldError, match=r"can't be locked \(No locks available\).*set DISTEVAL_CO"
+    ):
         create()
 
 
