@@ -10,9 +10,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from disteval.errors import UsageError
 from disteval.report.history import Curve, Point
 from disteval.report.svg import Chart, Line
 
+_MAX_PARTS = 15_000  # each takes about 4 ms
+_PARTS_OF_A_CHART = 20  # which take as long as its axes
 _BINARY = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")]
 
 
@@ -29,6 +32,20 @@ class Benchmark:
     place: str
     curves: list[Curve]
     charts: list[Chart]
+
+
+def check_charts(charts: Iterable[Chart]) -> None:
+    """Refuse charts that would take more than a minute to draw.
+
+    Raises:
+        UsageError: There are too many of them, or they have too many lines.
+    """
+    parts = [len(chart.lines) + len(chart.ticks) for chart in charts]
+    if sum(parts) + _PARTS_OF_A_CHART * len(parts) > _MAX_PARTS:
+        raise UsageError(
+            f"the page would have {len(parts)} charts with {sum(parts)} lines and labels, which "
+            f"take too long to draw; give fewer reports, or a folder with fewer benchmarks"
+        )
 
 
 def make_benchmarks(curves: Iterable[Curve]) -> list[Benchmark]:
@@ -49,7 +66,7 @@ def throughput_chart(runs: Sequence[dict[str, Any]]) -> list[Chart]:
     points: dict[str, dict[float, float | None]] = {}
     for run in runs:
         name = f"{run['framework']} over {run['backend']} on {run['device']}"
-        points.setdefault(name, {})[run["world_size"]] = run["images_per_second"]
+        points.setdefault(name, {})[float(run["world_size"])] = run["images_per_second"]
     lines = [Line(name, sorted(mine.items())) for name, mine in points.items()]
     return _drawable("images per second", "world_size", "images/s", lines)
 
@@ -60,7 +77,7 @@ def loss_charts(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[Chart]:
     for name, run in runs:
         points: dict[str, list[tuple[float, float | None]]] = {"train": [], "val": []}
         for record in run["records"]:
-            points[record["mode"]].append((record["epoch"], record.get("loss")))
+            points[record["mode"]].append((float(record["epoch"]), record.get("loss")))
         lines = [Line(mode, sorted(mine, key=itemgetter(0))) for mode, mine in points.items()]
         epochs = sorted({x for line in lines for x, _ in line.points})
         if len(epochs) > 1 and any(y is not None for line in lines for _, y in line.points):

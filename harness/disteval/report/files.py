@@ -13,7 +13,7 @@ import threading
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from disteval.arguments import unwritable
 from disteval.errors import UsageError
@@ -22,8 +22,11 @@ from disteval.extras import needs
 SCHEMA_VERSION = 1
 """The JSON's version; a change that readers of the last version would misunderstand raises it."""
 
-MAX_BYTES = 64 << 20
+MAX_BYTES = 16 << 20
 """The largest JSON file that is read; the report of a check takes less than one MiB."""
+
+_MAX_DIGITS = 300
+_MAX_NUMBER = 1e300  # charts multiply numbers, and the largest float is 1.8e308
 
 _SHOWN = 200  # characters of a message about a value from a file, which may be of any length
 _REMEDY = "write it with --json FILE of disteval check, eval or fit"
@@ -76,14 +79,50 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_json(path: Path, remedy: str) -> Any:
-    """Read a JSON file that is not trusted; a message about it ends with the remedy."""
+def read_json(path: Path, remedy: str, *, finite: bool = True) -> Any:
+    """Read a JSON file that is not trusted; a message about it ends with the remedy.
+
+    Args:
+        path: The file.
+        remedy: What the user can do when the file can't be read.
+        finite: Whether NaN and Infinity, which JSON does not have, are refused.
+    """
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise ValueError(f"it has {size} bytes, and at most {MAX_BYTES} are read")
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:  # a device says that it has 0 bytes, and never ends
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        return json.loads(
+            data.decode(), object_pairs_hook=_object, parse_int=_integer, parse_float=_real,
+            parse_constant=_refuse_constant if finite else float,
+        )  # fmt: skip
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} can't be read as JSON ({error}); {remedy}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"one object has two values of {twice!r:.{_SHOWN}}")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"a number has {len(text)} digits, and at most {_MAX_DIGITS} are read")
+    return int(text)
+
+
+def _real(text: str) -> float:
+    if abs(number := float(text)) > _MAX_NUMBER:
+        raise ValueError(f"the number {text:.{_SHOWN}} is not between ±{_MAX_NUMBER:g}")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -94,7 +133,11 @@ def read_run(path: Path) -> dict[str, Any]:
         LibraryMissingError: jsonschema is not installed.
     """
     found: dict[str, Any] = read_json(path, _REMEDY)
-    if reason := why_no_run(found):
+    try:
+        reason = why_no_run(found)
+    except RecursionError:  # the message would have shown a value
+        reason = "it has lists in lists, too many to show"
+    if reason:
         raise UsageError(f"{path} is not a report of disteval: {reason}; {_REMEDY}")
     return found
 

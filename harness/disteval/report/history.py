@@ -18,6 +18,10 @@ from disteval.report.files import read_json
 
 LAYOUT = 2
 
+_MAX_POINTS = 500_000
+_MAX_CHOICES = 10_000  # of one benchmark: a few lists of values make any number of choices
+_END_OF_DATES = 253_402_300_800_000  # the year 10000, which Python's dates do not have
+
 Parameters = tuple[tuple[str, str], ...]
 """The name and value of each parameter; a value is text that ``repr`` returned."""
 
@@ -69,23 +73,31 @@ def read_history(folder: Path) -> list[Curve]:
     """Read asv's results folder, and sort its curves by benchmark, machine and environment.
 
     Raises:
-        UsageError: The folder has no results, or one of its files can't be read.
+        UsageError: The folder has no results or too many, or one of its files can't be read.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; give the results_dir of asv.conf.json")
-    files = sorted(path for path in folder.glob("*/*.json") if path.name != "machine.json")
+    files = sorted(p for p in folder.glob("*/*.json") if p.name != "machine.json" and p.is_file())
     if not files:
         raise UsageError(f"{folder} has no results; run asv run, and give its results_dir")
     known = _read(folder / "benchmarks.json")
     curves: dict[Any, Curve] = {}
+    count = 0
     for path in files:
         try:
             for curve in _curves_of(_read(path), path.parent.name, known):
+                count += 1
+                if count > _MAX_POINTS:
+                    raise UsageError(
+                        f"{folder} has more than {_MAX_POINTS} results; give a folder with fewer"
+                    )
                 key = (curve.benchmark, curve.machine, curve.environment, curve.parameters)
                 curves.setdefault(key, curve)
                 if curves[key] is not curve:
                     curves[key].points += curve.points
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except UsageError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise UsageError(
                 f"{path} does not have the layout of asv's results ({describe_error(error)}); "
                 f"run asv run again, or remove the file"
@@ -97,19 +109,26 @@ def read_history(folder: Path) -> list[Curve]:
 
 def _curves_of(found: dict[str, Any], machine: str, known: dict[str, Any]) -> Iterator[Curve]:
     """Yield the curves of one file, each with its one point."""
-    for benchmark, columns in found["results"].items():
+    results = found["results"].items()
+    commit, date = str(found["commit_hash"]), int(found["date"])
+    if not 0 <= date < _END_OF_DATES:
+        raise ValueError(f"{date} ms after 1970 is not a date before the year 10000")
+    for benchmark, columns in results:
         # asv leaves out trailing columns that are empty.
         row = dict(zip(found["result_columns"], columns, strict=False))
         described = known.get(benchmark, {})
-        choices = list(itertools.product(*row.get("params") or []))
+        parameters = row.get("params") or []
+        number = math.prod(len(of_one) for of_one in parameters)
+        if not 0 < number <= _MAX_CHOICES:
+            raise ValueError(f"{benchmark} has {number} choices of parameters")
+        choices = list(itertools.product(*parameters))
         values = row.get("result")
         if values is None:  # all of them failed
             values = [None] * len(choices)
-        names = described.get("param_names", [])
+        names = [str(name) for name in described.get("param_names", [])]
         names += [f"param{i + 1}" for i in range(len(names), len(choices[0]))]
         for choice, value in zip(choices, values, strict=True):
-            number = None if value is None else float(value)
-            point = Point(str(found["commit_hash"]), int(found["date"]), number)
+            point = Point(commit, date, None if value is None else float(value))
             yield Curve(
                 benchmark,
                 str(described.get("unit", "")),
@@ -121,7 +140,7 @@ def _curves_of(found: dict[str, Any], machine: str, known: dict[str, Any]) -> It
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found = read_json(path, "run asv run again, or remove it")
+    found = read_json(path, "run asv run again, or remove it", finite=False)
     version = found.get("version") if isinstance(found, dict) else None
     if version != LAYOUT:
         raise UsageError(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from disteval.errors import UsageError
+
 Run = dict[str, Any]
 """A file of ``disteval check --json``, as `disteval.report.files.read_run` returns it."""
 
@@ -32,6 +34,8 @@ SIGNS = {
 
 VERDICTS = {"conformant": "passed", "broken": "failed", "incomplete": "error"}
 """The outcome whose sign stands for a verdict."""
+
+_MAX_CELLS = 100_000
 
 _EVIDENCE = re.compile(
     r"^((?:traceback|stack|end of the output) of ranks? [\d, ]+|end of the launcher's output):\n"
@@ -114,13 +118,23 @@ def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
 
 
 def make_rows(columns: Sequence[Column]) -> list[Row]:
-    """Make a row for each rule that any check tried, in the order of the rules' numbers."""
+    """Make a row for each rule that any check tried, in the order of the rules' numbers.
+
+    Raises:
+        UsageError: The table would be too large.
+    """
     found = {
         (column.index, result["id"], result["world_size"]): result
         for column in columns
         for result in column.run["rules"]
     }
     rules = {result["id"]: result for result in reversed(found.values())}
+    wide = sum(len(column.sizes) for column in columns)
+    if len(rules) * wide > _MAX_CELLS:
+        raise UsageError(
+            f"the checks have {len(rules)} rules and {wide} world sizes, and a page shows at most "
+            f"{_MAX_CELLS} results of checks; give fewer reports"
+        )
     rows = []
     for i, id_ in enumerate(sorted(rules, key=_order)):
         cells = [

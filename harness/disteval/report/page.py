@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from disteval.arguments import check_output_file
 from disteval.extras import DISTRIBUTION, needs
 from disteval.report import model
-from disteval.report.charts import Benchmark, day, loss_charts, shown, throughput_chart
+from disteval.report.charts import (
+    Benchmark,
+    check_charts,
+    day,
+    loss_charts,
+    shown,
+    throughput_chart,
+)
 from disteval.report.files import write_file
 from disteval.report.svg import draw
 from disteval.text import visible
@@ -54,6 +61,8 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
     rows = model.make_rows(columns)
     number = itertools.count(1)  # the ids of charts are unique in the page
     style, script = _source("page.css"), _source("page.js")
+    throughput, losses = throughput_chart([run for _, run in evaluations]), loss_charts(trainings)
+    check_charts([*throughput, *losses, *(chart for one in benchmarks for chart in one.charts)])
     return environment.get_template("template.html").render(
         columns=columns,
         rows=rows,
@@ -61,9 +70,9 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
         faults=model.faults(rows),
         reasons=model.reasons(columns),
         evaluations=evaluations,
-        throughput=throughput_chart([run for _, run in evaluations]),
+        throughput=throughput,
         trainings=trainings,
-        losses=loss_charts(trainings),
+        losses=losses,
         benchmarks=benchmarks,
         signs=model.SIGNS,
         verdicts=model.VERDICTS,

@@ -12,7 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 from disteval.cli import main
 from disteval.errors import UsageError
-from disteval.report.charts import loss_charts, make_benchmarks, shown, throughput_chart
+from disteval.report.charts import (
+    check_charts,
+    loss_charts,
+    make_benchmarks,
+    shown,
+    throughput_chart,
+)
 from disteval.report.history import read_history
 from disteval.report.svg import Chart, Line, draw
 
@@ -261,6 +267,35 @@ def test_a_file_that_is_damaged(history: Path, content: str, reason: str) -> Non
     damaged = history / "bench" / "damaged.json"
     damaged.write_text(content)
     with pytest.raises(UsageError, match=re.escape(f"{damaged} {reason}")):
+        read_history(history)
+
+
+def test_parameters_are_counted_before_their_product_is_made(history: Path) -> None:
+    hundred = [[str(i) for i in range(100)]] * 7
+    write(history / "bench" / "a.json", results(OLD, MAY, {LATENCY: [None, hundred]}))
+    with pytest.raises(UsageError, match=f"track_median has {100**7} choices of parameters"):
+        read_history(history)
+
+
+@pytest.mark.parametrize("date", [-1, 253_402_300_800_000, 10**99, float("inf"), float("nan")])
+def test_a_date_that_no_calendar_has(history: Path, date: float) -> None:
+    write(history / "bench" / "a.json", results(OLD, MAY, {}) | {"date": date})
+    with pytest.raises(UsageError, match=r"a\.json does not have the layout of asv's results"):
+        read_history(history)
+
+
+def test_more_results_or_charts_than_a_page_can_show(
+    history: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [[str(i) for i in range(1, 101)], [str(i) for i in range(90)]]
+    write(history / "bench" / "a.json", results(OLD, MAY, {LATENCY: [[1.0] * 9000, many]}))
+    charts = [chart for one in make_benchmarks(read_history(history)) for chart in one.charts]
+    with pytest.raises(
+        UsageError, match=r"the page would have \d+ charts with \d+ lines and labels"
+    ):
+        check_charts([*charts] * 90)
+    monkeypatch.setattr("disteval.report.history._MAX_POINTS", 8_999)
+    with pytest.raises(UsageError, match="has more than 8999 results; give a folder with fewer"):
         read_history(history)
 
 

@@ -19,7 +19,9 @@ from disteval.arguments import check_output_file
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+from disteval.report import files
 from disteval.report.files import read_run, why_no_run, write_run
+from disteval.report.model import make_columns, make_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,6 +138,12 @@ def test_what_survivors_saw_is_kept(broken: dict[str, Any]) -> None:
         ("{", "can't be read as JSON (Expecting property name"),
         ("[" * 100_000, "can't be read as JSON (maximum recursion depth exceeded"),
         ("\udcff", "can't be read as JSON ("),
+        ('{"seed": 1e400}', "can't be read as JSON (the number 1e400 is not between ±1e+300)"),
+        ("9" * 10_000, "can't be read as JSON (a number has 10000 digits, and at most 300 are"),
+        ('{"loss": NaN}', "can't be read as JSON (NaN is not a number)"),
+        ('{"a": -Infinity}', "can't be read as JSON (-Infinity is not a number)"),
+        ('{"kind": 1, "kind": 2}', "can't be read as JSON (one object has two values of 'kind')"),
+        ("[" * 900 + "]" * 900, "is not a report of disteval: "),
         ("[]", "is not a report of disteval: the whole: [] is not of type 'object'"),
         ("{}", "the whole: 'schema_version' is a required property"),
         ('{"schema_version": 2, "kind": "eval"}', "schema_version: 2 is not 1"),
@@ -155,6 +163,22 @@ def test_what_is_no_report_is_refused_with_its_name_and_a_remedy(
     assert str(caught.value).endswith("write it with --json FILE of disteval check, eval or fit")
 
 
+def test_a_file_that_never_ends_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 16)
+    with pytest.raises(
+        UsageError, match=r"^/dev/zero can.t be read as JSON \(it has more than 65536"
+    ):
+        read_run(Path("/dev/zero"))
+
+
+def test_a_table_of_results_is_refused_before_it_is_made(broken: dict[str, Any]) -> None:
+    one = broken["rules"][0]
+    diagonal = [one | {"id": f"1.{i}", "world_size": i} for i in range(1, 1001)]
+    columns = make_columns([("a file", broken | {"rules": diagonal})])
+    with pytest.raises(UsageError, match=r"1000 rules and 1000 world sizes, and .* at most 100000"):
+        make_rows(columns)
+
+
 def test_the_wrong_place_is_named(broken: dict[str, Any]) -> None:
     other = copy.deepcopy(broken)
     other["rules"][1]["seconds"] = "2"
@@ -168,7 +192,7 @@ def test_a_huge_file_is_not_read_and_a_huge_value_is_not_shown(tmp_path: Path) -
     path = tmp_path / "run.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # sparse: takes no room
-    with pytest.raises(UsageError, match="it has 1099511627776 bytes, and at most 67108864 are"):
+    with pytest.raises(UsageError, match="it has more than 16777216 bytes"):
         read_run(path)
     assert len(why_no_run(EVALUATION | {"accuracy": "x" * 100_000})) < 300
 
