@@ -109,7 +109,7 @@ def _plot(axes: Any, chart: Chart) -> None:
     else:
         axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(FixedLocator([x for x, _ in chart.ticks]))
-    axes.xaxis.set_ticks([x for x, _ in chart.ticks], [text for _, text in chart.ticks])
+    axes.xaxis.set_ticks([x for x, _ in chart.ticks], [visible(text) for _, text in chart.ticks])
     axes.xaxis.set_minor_locator(FixedLocator([]))
 
 

@@ -193,7 +193,7 @@ def test_the_losses_of_a_training_are_a_chart() -> None:
 def test_a_chart_takes_its_colours_from_the_page_and_has_ids_of_its_own() -> None:
     framework("matplotlib")
     lines = [Line("_one $x$", [(1, 1.0), (8, 3.0)]), Line("<b>\x00", [(1, 2.0), (8, None)])]
-    chart = Chart("t", "x", "y", lines, True, [(1, "1"), (8, "8")])
+    chart = Chart("t", "x", "y", lines, True, [(1, "1"), (8, "\ud800\n8")])
     text = draw(chart, "first")
     assert "style=" not in text
     assert "<style" not in text
@@ -207,6 +207,7 @@ def test_a_chart_takes_its_colours_from_the_page_and_has_ids_of_its_own() -> Non
     assert {a or b for a, b in used} <= set(ids)
     assert ">_one $x$<" in text.replace("> _", ">_")
     assert r"&lt;b&gt;\x00" in text
+    assert r"\ud800" in text
 
 
 @pytest.mark.report
