@@ -6,6 +6,7 @@ dates of files are no help, since copies change them.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -22,6 +23,7 @@ from disteval.errors import UsageError, WeightsError
 from disteval.estimator.checkpoint import FORMAT, LATEST, link_to, read_checkpoint
 from disteval.estimator.files import Seal, problem_of, read_seal
 
+_log = logging.getLogger("disteval.estimator")
 _NAME = re.compile(r"(epoch|iter)_\d+\.pt")
 _SET_ASIDE = re.compile(r".*\.damaged(\.\d+)?")
 _HEAD = 4096  # bytes in which an archive of ours has its format
@@ -228,6 +230,14 @@ class FolderLocks:
                 f"{folder} is in use by another training, {_holder(folder)}; wait until it has "
                 f"ended, or give this one a folder of its own"
             ) from None
+        except (OSError, NotImplementedError) as error:
+            _log.warning(
+                "%s can't be locked (%s), since its file system has no locks: see to it that no "
+                "other training writes there",
+                folder,
+                error,
+            )
+            return
         self._locks[folder] = lock
         with suppress(OSError):  # without it, a refusal can't name this process
             (folder / _HOLDER).write_text(f"{os.getpid()} {socket.gethostname()} {time.ctime()}\n")

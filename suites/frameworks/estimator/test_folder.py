@@ -30,7 +30,7 @@ from disteval.estimator.folder import (  # noqa: E402
     fall_back,
     latest_checkpoint,
 )
-from disteval.estimator.hooks import CheckpointHook  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook, TextLoggerHook  # noqa: E402
 
 from suites.frameworks.estimator.tiny import Tiny, assert_same, samples  # noqa: E402
 
@@ -219,10 +219,20 @@ def test_the_log_has_each_record_once_after_a_resume(folder: Path) -> None:
     runner.resume(folder / "epoch_2.pt")
     train(runner)
     assert logged(folder) == [*first, ("train", 4), ("val", 4)]
+    # Lines that a checkpoint does not know of stay, since it was written without the hook.
+    silent = make(folder, interval=2, save_last=False)
+    silent.hooks = [hook for hook in silent.hooks if not isinstance(hook, TextLoggerHook)]
+    silent.resume(folder / "epoch_3.pt")
+    train(silent)
+    runner = make(folder)
+    runner.resume(folder / "epoch_4.pt")
+    train(runner, 4)
+    so_far = logged(folder)
+    assert so_far[:8] == [*first, ("train", 4), ("val", 4)]
     # Another training's records stay, and so do those of this one after a second run.
     train(make(folder), 1)
     train(runner, 5)
-    assert logged(folder)[8:] == [("train", 1), ("val", 1), ("train", 5), ("val", 5)]
+    assert logged(folder)[len(so_far) :] == [("train", 1), ("val", 1), ("train", 5), ("val", 5)]
 
 
 HOLDS = """

@@ -64,13 +64,14 @@ class TextLoggerHook(LoggerHook):
     def __init__(self, interval: int = 10) -> None:
         super().__init__(interval)
         self._lines = 0  # of this training, in the log
+        self._resumed = False  # whether that number is from a checkpoint
 
     def before_run(self, runner: Context) -> None:
         """Let the lines be seen, and refuse a folder that can't be written or is in use."""
         if runner.rank == 0 and runner.work_dir is not None:
             check_output_folder("work_dir", runner.work_dir)
             runner.locks.take(runner.work_dir)
-            self._drop_later_lines(runner.work_dir / JSON_LOG, runner.training)
+            self._drop_later_lines(runner)
         if runner.rank == 0 and not runner.logger.hasHandlers():
             handler = logging.StreamHandler(sys.stdout)
             handler.setFormatter(logging.Formatter("%(message)s"))
@@ -102,18 +103,25 @@ class TextLoggerHook(LoggerHook):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the result of `state_dict`."""
-        self._lines = state["lines"]
+        self._lines, self._resumed = state["lines"], True
 
-    def _drop_later_lines(self, log: Path, training: str) -> None:
-        """Remove the lines of a training that follow its checkpoint, and a line without an end."""
+    def _drop_later_lines(self, runner: Context) -> None:
+        """Remove the lines of this training that follow its checkpoint, and one without an end."""
+        assert runner.work_dir is not None
+        log = runner.work_dir / JSON_LOG
         if not log.exists():
             return
         lines = log.read_bytes().splitlines(keepends=True)
-        mark, kept, seen = f'"{_TRAINING}": "{training}"}}\n'.encode(), [], 0
+        mark, kept, own = f'"{_TRAINING}": "{runner.training}"}}\n'.encode(), [], 0
+        # A checkpoint that was written without this hook does not know how many lines precede it.
+        known = self._resumed or runner.iter == 0
         for line in lines:
-            seen += line.endswith(mark)
-            if line.endswith(b"\n") and not (line.endswith(mark) and seen > self._lines):
+            own += line.endswith(mark)
+            later = known and line.endswith(mark) and own > self._lines
+            if line.endswith(b"\n") and not later:
                 kept.append(line)
+        if not known:
+            self._lines, self._resumed = own, True
         if kept != lines:
             write_atomically(log, lambda file: file.writelines(kept))
 
