@@ -61,6 +61,12 @@ class WorkerGroup:
             host = None if self._hosts.shared else self._hosts.leader
             self._channel.listen(self._directory, host)
             self._start(threads)
+        except OSError as error:
+            self.terminate()
+            raise WorldError(
+                f"the ranks can't be started ({error}); they need some files in {self._directory} "
+                f"and a process each; free space there, or set TMPDIR to another folder"
+            ) from error
         except BaseException:
             self.terminate()
             raise
