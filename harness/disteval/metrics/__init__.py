@@ -7,6 +7,7 @@ from disteval.metrics.exact_match import ExactMatch
 from disteval.metrics.group import MetricGroup
 from disteval.metrics.ids import SampleRows
 from disteval.metrics.mean import CrossEntropy, Mean
+from disteval.metrics.multilabel import MultiLabel
 from disteval.metrics.perplexity import Perplexity
 from disteval.metrics.ranking import AUROC, AveragePrecision
 from disteval.metrics.regression import Regression
@@ -23,6 +24,7 @@ __all__ = [
     "ExactMatch",
     "Mean",
     "MetricGroup",
+    "MultiLabel",
     "Perplexity",
     "Regression",
     "SampleRows",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from disteval.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
 from disteval.metrics.labels import check_paired, class_indices
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
+from disteval.metrics.thresholds import above, check_names, suffixes, thresholds_of
 
 
 class Accuracy(SummableMetric):
@@ -59,7 +59,7 @@ class Accuracy(SummableMetric):
     ) -> None:
         super().__init__(dataset_meta, dist_collect_mode, dist_backend)
         self.topk: tuple[int, ...] = tuple(topk) if isinstance(topk, Iterable) else (topk,)
-        self.thrs: tuple[float | None, ...] = tuple(thrs) if isinstance(thrs, Iterable) else (thrs,)
+        self.thrs = thresholds_of(thrs)
         self.counts = counts
         self._keys = _keys(self.topk, self.thrs)
 
@@ -124,11 +124,9 @@ class Accuracy(SummableMetric):
 
     def _verdicts(self, ranks: Any, own: Any) -> npt.NDArray[np.uint8]:
         ranks, own = to_numpy(ranks), to_numpy(own)
-        if own.dtype == np.float16:
-            own = own.astype(np.float32)
         valid = ~np.isnan(own)
         hits = [
-            valid & (ranks < k) & (True if thr is None else own > _as(own.dtype, thr))
+            valid & (ranks < k) & (True if thr is None else above(own, thr))
             for k, thr in product(self.topk, self.thrs)
         ]
         return _packed(np.stack(hits, axis=1))
@@ -139,24 +137,11 @@ def _packed(hits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
     return np.packbits(hits, axis=1)
 
 
-def _as(dtype: np.dtype[Any], threshold: float) -> Any:
-    """Round a threshold to the scores' precision: 0.1 in float32 is not 0.1 in float64."""
-    return dtype.type(threshold) if dtype.kind == "f" else threshold
-
-
 def _keys(topk: tuple[Any, ...], thrs: tuple[Any, ...]) -> list[str]:
     for k in topk:
         check_count("each k of topk", k)
-    for thr in thrs:
-        if thr is not None and (isinstance(thr, bool) or not isinstance(thr, Real) or thr != thr):
-            raise UsageError(f"each threshold of thrs must be a number or None, not {thr!r}")
     if not topk or not thrs:
         raise UsageError("topk and thrs must not be empty")
-    several = len(thrs) > 1
-    keys = [
-        f"top{k}" + (("_no-thr" if thr is None else f"_thr-{thr:.2f}") if several else "")
-        for k, thr in product(topk, thrs)
-    ]
-    if len(set(keys)) < len(keys):
-        raise UsageError(f"two results would have the same name: {', '.join(keys)}")
+    keys = [f"top{k}{suffix}" for k, suffix in product(topk, suffixes(thrs))]
+    check_names(keys)
     return keys

@@ -95,11 +95,7 @@ class ConfusionMatrix(SummableMetric):
         """Compute the fractions from the matrix."""
         matrix = sums.astype(np.int64)
         right, true, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
-        per_class = {
-            "precision": _fractions(right, predicted),
-            "recall": _fractions(right, true),
-            "f1": _fractions(2 * right, true + predicted),
-        }
+        per_class = precision_recall_f1(right, true, predicted)
         found: dict[str, Any] = {"matrix": matrix, "per_class_accuracy": per_class["recall"]}
         for name, values in per_class.items():
             found[f"{name}_macro"] = float(values.mean())
@@ -119,7 +115,19 @@ def _best(scores: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return found
 
 
-def _fractions(parts: Sums, wholes: Sums) -> npt.NDArray[np.float64]:
+def precision_recall_f1(
+    right: Sums, true: Sums, predicted: Sums
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return precision, recall and F1 of each class from counts of shape (C,)."""
+    return {
+        "precision": fractions(right, predicted),
+        "recall": fractions(right, true),
+        "f1": fractions(2 * right, true + predicted),
+    }
+
+
+def fractions(parts: Sums, wholes: Sums) -> npt.NDArray[np.float64]:
+    """Divide counts of shape (C,); a fraction whose denominator is zero is 0.0."""
     found: npt.NDArray[np.float64] = np.zeros(len(parts))
     np.divide(parts, wholes, out=found, where=wholes != 0)
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.metrics import BaseMetric, ExactMatch, Perplexity, Regression
+from disteval.metrics import BaseMetric, ExactMatch, MultiLabel, Perplexity, Regression
 
 from suites.requirements import framework
 
@@ -17,6 +17,7 @@ classes = random.integers(0, 4, (6, 2))
 
 CASES: dict[str, tuple[Callable[[], BaseMetric], tuple[np.ndarray, ...]]] = {
     "exact match": (ExactMatch, (classes, classes % 3, classes > 0)),
+    "several labels": (lambda: MultiLabel(4), (scores, scores[:, ::-1].copy() > 0)),
     "perplexity": (Perplexity, (scores[None], classes[None, :, 0], classes[None, :, 1] > 0)),
     "log-probabilities": (Perplexity, (-abs(scores),)),
     "regression": (Regression, (scores[:, 0], scores[:, 1])),

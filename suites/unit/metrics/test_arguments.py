@@ -19,6 +19,7 @@ from disteval.metrics import (
     ExactMatch,
     Mean,
     MetricGroup,
+    MultiLabel,
     Perplexity,
     Regression,
     SummableMetric,
@@ -32,6 +33,7 @@ METRICS: list[Callable[[], BaseMetric]] = [
     AveragePrecision,
     AUROC,
     ExactMatch,
+    lambda: MultiLabel(4),
     Perplexity,
     Regression,
 ]

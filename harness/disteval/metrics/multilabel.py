@@ -1,0 +1,109 @@
+"""Precision, recall and F1 of samples that may have several labels each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.arguments import check_count
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.metrics.arrays import to_numpy
+from disteval.metrics.confusion import precision_recall_f1
+from disteval.metrics.labels import truths_of
+from disteval.metrics.rows import Sums
+from disteval.metrics.summable import SummableMetric
+from disteval.metrics.thresholds import above, check_names, suffixes, thresholds_of
+
+
+class MultiLabel(SummableMetric):
+    """Precision, recall and F1 where each sample has any number of C labels.
+
+    A label is predicted if its score is strictly greater than the threshold; NaN never is. The
+    result is a dict: ``precision``, float64 of shape (C,), one for each label;
+    ``precision_macro``, their mean; ``precision_micro``, from the counts over all labels; and
+    likewise ``recall`` and ``f1``. With several thresholds the keys end in ``_thr-0.50``, with two
+    decimals.
+
+    The values equal those of scikit-learn's ``precision_recall_fscore_support`` with
+    ``zero_division=0``: a fraction whose denominator is zero is 0.0, also in the macro averages.
+
+    Args:
+        num_classes: The number of labels, C.
+        thrs: One threshold or several, in the unit of the scores: 0.5 fits probabilities, and 0
+            fits logits. A threshold is compared in the precision of the scores; half precisions
+            count as float32.
+        dataset_meta: See `BaseMetric`, as for the next two.
+        dist_collect_mode: See `BaseMetric`.
+        dist_backend: See `BaseMetric`.
+
+    Raises:
+        UsageError: ``num_classes`` is not a whole number from 1 up, a threshold is not a number, or
+            two results would have the same name.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        thrs: float | Sequence[float] = 0.5,
+        dataset_meta: Mapping[str, Any] | None = None,
+        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
+        dist_backend: str | BaseDistBackend | None = None,
+    ) -> None:
+        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        self.num_classes = check_count("num_classes", num_classes)
+        found = thresholds_of(thrs)
+        self.thrs = tuple(thr for thr in found if thr is not None)
+        if len(self.thrs) < max(1, len(found)):
+            raise UsageError(f"thrs must be one number or several, not {thrs!r}")
+        self._suffixes = suffixes(self.thrs)
+        check_names([f"f1{suffix}" for suffix in self._suffixes])
+
+    def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
+        """Add a batch.
+
+        Args:
+            predictions: Scores of shape (N, C), real numbers of any framework and dtype; or 0 and 1
+                with a threshold between them.
+            labels: Which labels each sample has, shape (N, C): truth values, 0 or 1.
+            ids: The samples' global numbers, see `BaseMetric.add`.
+
+        Raises:
+            UsageError: The shapes do not fit, or a label is neither 0 nor 1. Nothing was added.
+        """
+        scores = to_numpy(predictions)
+        if scores.ndim != 2 or scores.shape[1] != self.num_classes:
+            raise UsageError(
+                f"predictions must be scores of shape (N, {self.num_classes}), not {scores.shape}"
+            )
+        true = truths_of(labels, scores.shape, "labels")
+        bits = np.concatenate([true, *(above(scores, thr) for thr in self.thrs)], axis=1)
+        self._append(np.packbits(bits, axis=1), ids)
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        """Count samples: int64 of shape (1 + 2 K, C), for K thresholds.
+
+        These are the samples that have each label; then, for each threshold, those for which it was
+        predicted; then those for which it was predicted rightly.
+        """
+        shape = (len(column), 1 + len(self.thrs), self.num_classes)
+        bits = np.unpackbits(column, axis=1, count=shape[1] * shape[2]).reshape(shape)
+        right = bits[:, 1:] & bits[:, :1]
+        counts: Sums = np.concatenate([bits, right], axis=1).sum(axis=0, dtype=np.int64)
+        return counts
+
+    def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
+        """Compute the fractions from the counts."""
+        true, *counts = sums.astype(np.int64)
+        found: dict[str, Any] = {}
+        for at, suffix in enumerate(self._suffixes):
+            parts = counts[len(self.thrs) + at], true, counts[at]
+            whole = precision_recall_f1(*(part.sum(keepdims=True) for part in parts))
+            for name, values in precision_recall_f1(*parts).items():
+                found[f"{name}{suffix}"] = values
+                found[f"{name}_macro{suffix}"] = float(values.mean())
+                found[f"{name}_micro{suffix}"] = float(whole[name][0])
+        return found
