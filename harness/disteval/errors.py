@@ -5,6 +5,8 @@ A message says what was found, what was expected and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from disteval.text import visible
 
 
@@ -72,14 +74,22 @@ class WorldError(HarnessError):
         report: What happened, and what each rank was doing.
         errors: The exceptions that ranks raised, by rank, as far as they could be pickled.
         in_step: Whether every rank answered, so that the world can go on.
+        lost: The ranks, or the processes that had not become ranks, that ended, in
+            that order.
     """
 
     def __init__(
-        self, report: str, errors: dict[int, Exception] | None = None, *, in_step: bool = False
+        self,
+        report: str,
+        errors: dict[int, Exception] | None = None,
+        *,
+        in_step: bool = False,
+        lost: Iterable[int] = (),
     ) -> None:
         super().__init__(report)
         self.errors = errors or {}
         self.in_step = in_step
+        self.lost = tuple(lost)
 
     @property
     def common(self) -> Exception | None:

@@ -175,8 +175,9 @@ def _print_first_failures(rules: list[Rule]) -> Callable[[Result], None]:
     def print_failure(result: Result) -> None:
         if result.outcome != "failed" or first.setdefault(result.id, result) is not result:
             return
-        # Ranks that were lost beside the ranks of other rules may only have been too slow.
-        note = " (it may be tried again at the end)" if result.id in losing else ""
+        # Ranks may have been lost for another reason, or were only too slow beside other ranks.
+        doubtful = result.id in losing or not result.replay
+        note = " (it may be tried again at the end)" if doubtful else ""
         message = result.message.replace("\n  ", " ").replace("\n", "; ")
         message = textwrap.shorten(message, _MESSAGE_LENGTH, placeholder=" …")
         line = f"rule {result.id}, {result.name}, fails at world size {result.world_size}{note}"

@@ -12,7 +12,7 @@ import traceback
 import cloudpickle
 
 from disteval.conformance.on_ranks import gather_once
-from disteval.conformance.rules import Bench, BrokenRuleError, NotApplicableError, rule
+from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
 
@@ -70,14 +70,17 @@ def _check_fault(bench: Bench, deed: str) -> None:
         lost.run(gather_once)
     except WorldError as error:
         lost.close()
-        raise BrokenRuleError(str(error), "an all-gather, before any rank was lost") from error
+        example = "an all-gather, before any rank was lost"
+        if error.in_step:
+            raise BrokenRuleError(str(error), example) from error
+        raise LostWorld(error, example) from error
     tasks = [(guilty, deed)] * world
     outcome = lost.attempt(lose_a_rank, *tasks, awaited=others, seconds=bound)
     wrong = []
     for rank in others:
         reply = outcome.replies.get(rank)
         if rank in outcome.lost:
-            wrong.append(f"rank {rank} ended as well{_EXPECTED}")
+            wrong.append(f"rank {rank} ended as well ({lost.how_lost(rank)}){_EXPECTED}")
         elif reply is None:
             wrong.append(f"rank {rank} still waits after {bound:g} s{_EXPECTED}")
         elif reply.value is None:
@@ -88,6 +91,8 @@ def _check_fault(bench: Bench, deed: str) -> None:
             wrong.append(f"rank {rank} returned from the collective{_EXPECTED}")
     if wrong:
         example = f"rank {guilty} of {world} {deed} before the second collective"
+        if also := [rank for rank in others if rank in outcome.lost]:
+            raise LostWorld(WorldError("\n".join(wrong), lost=also), example)
         raise BrokenRuleError("\n".join(wrong), example)
 
 

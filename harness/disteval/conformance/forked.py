@@ -180,7 +180,8 @@ class _Forked:
             raise WorldError(
                 f"rank {rank} was not started: process {server.process.pid}, which forks "
                 f"ranks, has ended or did not answer within {_ANSWER_SECONDS:g} s; see whether "
-                f"the system killed it for lack of memory, and run the check again"
+                f"the system killed it for lack of memory, and run the check again",
+                lost=[rank],
             ) from error
 
     def poll(self) -> int | None:

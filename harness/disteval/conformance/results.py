@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
@@ -25,13 +25,15 @@ class Result:
         level: ``required``, ``optional`` or ``stochastic``.
         world_size: The number of ranks.
         outcome: ``passed``, ``failed``, ``unsupported`` (the class declares so, or the rule does
-            not apply) or ``error`` (the rule could not be judged).
+            not apply) or ``error`` (the rule could not be judged, for instance because a rank was
+            lost once and not again).
         examples: The number of examples that were tried.
         seconds: The time that the rule took.
         message: The failure, or the reason why the rule was not judged.
         counterexample: The smallest failing example found.
-        observed: What the ranks did, for rules that report more than that they passed.
-        replay: The command that repeats this rule at this world size, if it failed.
+        observed: What the ranks did, for rules that report more than that they passed, and for
+            losses that did not recur.
+        replay: The command that repeats this rule at this world size, if it failed or lost ranks.
     """
 
     id: str
@@ -53,6 +55,16 @@ class Result:
         result = cls(rule.number, rule.name, rule.sentence, rule.level, world_size)
         result.outcome, result.message = outcome, message
         return result
+
+    def not_judged(self, loss: str, why: str) -> Result:
+        """Return this failure as a rule that was not judged, because ranks were lost or late."""
+        return replace(
+            self,
+            outcome="error",
+            message=f"{loss}; {why}",
+            counterexample="",
+            observed=self.message,
+        )
 
 
 @dataclass

@@ -42,6 +42,11 @@ class LostWorld(BaseException):
         self.error, self.what = error, str(error)
         self.counterexample = counterexample
 
+    @property
+    def may_not_recur(self) -> bool:
+        """Whether something outside may be the cause: ranks ended or were late, and none raised."""
+        return bool(self.error.lost) or not self.error.errors
+
 
 class NotApplicableError(HarnessError):
     """The rule does not apply to this backend, or can't be tried on these ranks."""

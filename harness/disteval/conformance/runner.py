@@ -5,9 +5,10 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from disteval.conformance import (  # noqa: F401 - they register the rules
     checks,
@@ -17,21 +18,14 @@ from disteval.conformance import (  # noqa: F401 - they register the rules
     sequences,
     template,
 )
+from disteval.conformance.attempts import NO_OTHER_RANKS, judged_by, try_rule
 from disteval.conformance.forked import ForkServers
 from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
-from disteval.conformance.rules import (
-    DEPENDS,
-    RULES,
-    Bench,
-    BrokenRuleError,
-    LostWorld,
-    NotApplicableError,
-    Rule,
-)
+from disteval.conformance.rules import RULES, Rule
 from disteval.conformance.schedule import Job, lost_beside_others, plan, run_side_by_side
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, No
-from disteval.errors import UsageError, WorldError
+from disteval.errors import UsageError
 from disteval.registry import get_backend_class
 from disteval.worlds import World
 from disteval.worlds.launchers import get_launcher
@@ -81,8 +75,8 @@ def check_backend(
         timeout: Seconds that one example may take.
         led: Ranks that a launcher has started already; None starts ranks.
         on_result: A function that is called with each result as soon as it is known, in any thread.
-            A rule of lost ranks that failed beside other rules is tried again, and then reported
-            twice.
+            A rule that failed in a way that may not recur is tried again at the end, and then
+            reported twice.
 
     Raises:
         HarnessError: The backend can't be imported, or a world of it could not be started.
@@ -108,9 +102,18 @@ def check_backend(
         # Beside others they may only have been too slow.
         again = [job for job in lost_beside_others(phases) if not check.has_passed(job)]
         run_side_by_side(again, check.run, check.stop)
+        check.try_again()
     report.rules = [check.results[size, rule.number] for size in sizes for rule in chosen]
     report.seconds = time.monotonic() - begin
     return report
+
+
+class _Loss(NamedTuple):
+    """A failure that may not recur, because ranks were lost or late: the loss in one line."""
+
+    rule: Rule
+    result: Result
+    loss: str
 
 
 @dataclass
@@ -122,6 +125,7 @@ class _Check:
     on_result: Callable[[Result], None] | None
     servers: ForkServers | None
     results: dict[tuple[int, str], Result] = field(default_factory=dict)
+    losses: dict[tuple[int, str], _Loss] = field(default_factory=dict)
     started: list[World] = field(default_factory=list)
     given_up: str = ""
     stopped: bool = False
@@ -135,21 +139,53 @@ class _Check:
             multi = worlds.cls.capabilities.multi_rank
             declared = multi.reason if job.size > 1 and isinstance(multi, No) else ""
             for rule in job.rules:
-                if declared or self.given_up:
+                loss = ""
+                if declared or (self.given_up and not self._was_tried(job.size, rule)):
                     outcome = "unsupported" if declared else "error"
                     result = Result.of(rule, job.size, outcome, declared or self.given_up)
                 else:
-                    result = check_rule(rule, worlds, self.report.examples, self.report.seed)
+                    result, loss = try_rule(rule, worlds, self.report.examples, self.report.seed)
                     lost = lost + 1 if worlds.is_lost else 0
                     reason = _reason_to_give_up(lost, job.size, worlds.can_be_lost)
                     self.given_up = self.given_up or reason
                 if self.stopped:  # what ended the ranks was not the backend
                     return
-                if result.outcome == "failed":
-                    result.replay = self.report.replay(result)
-                self.results[job.size, rule.number] = result
-                if self.on_result is not None:
-                    self.on_result(result)
+                if loss and not worlds.can_be_lost:
+                    result, loss = result.not_judged(loss, NO_OTHER_RANKS), ""
+                self._take(rule, result, loss)
+
+    def _take(self, rule: Rule, result: Result, loss: str) -> None:
+        """Take a result of a first or a second try; a first loss waits for the second try."""
+        key = result.world_size, rule.number
+        first = self.losses.pop(key, None)
+        if first is not None:
+            result = judged_by(first.result, first.loss, result)
+        elif loss:
+            self.losses[key] = _Loss(rule, result, loss)
+        if key not in self.losses and (result.outcome == "failed" or first is not None):
+            result.replay = self.report.replay(result)
+        self.results[key] = result
+        if self.on_result is not None:
+            self.on_result(result)
+
+    def _was_tried(self, size: int, rule: Rule) -> bool:
+        result = self.results.get((size, rule.number))
+        return result is not None and result.message != self.given_up
+
+    def try_again(self) -> None:
+        """Try each rule again that lost ranks or timed out, alone and on other ranks.
+
+        A rule that fails again at one world size is not tried again at the larger ones.
+        """
+        broken = set()
+        for (size, number), (rule, result, _) in sorted(self.losses.items()):
+            if number in broken:
+                del self.losses[size, number]
+                self._take(rule, replace(result), "")
+                continue
+            self.run(Job(size, [rule]))
+            if self.results[size, number].outcome == "failed":
+                broken.add(number)
 
     def has_passed(self, job: Job) -> bool:
         """Return whether no rule of a job failed or could not be judged."""
@@ -178,65 +214,3 @@ def _reason_to_give_up(lost: int, size: int, others: bool) -> str:
         return ""
     rules = f"{lost} rules in a row" if others else "one rule"
     return f"not run: {rules} ended in a lost world or a timeout at world size {size}"
-
-
-def check_rule(rule: Rule, worlds: BackendWorlds, examples: int = 100, seed: int = 0) -> Result:
-    """Check a backend against one rule.
-
-    Args:
-        rule: The rule.
-        worlds: The worlds of the backend, which may be lost.
-        examples: The number of drawn examples.
-        seed: The seed of drawing.
-    """
-    result = Result.of(rule, worlds.world_size)
-    bench = Bench(worlds, examples, seed, together=True)
-    begin = time.monotonic()
-    try:
-        _try(rule, bench)
-    except NotApplicableError as reason:
-        result.outcome, result.message = "unsupported", str(reason)
-    except (BrokenRuleError, LostWorld) as error:
-        result.outcome, result.message = "failed", error.what
-        result.counterexample = error.counterexample
-    except WorldError as error:  # a world did not start
-        if not rule.loses_ranks:
-            raise
-        result.outcome, result.message = "error", str(error)
-    result.examples, result.seconds = bench.ran, time.monotonic() - begin
-    result.observed = "\n".join(bench.observed)
-    _hold_against_declaration(rule, worlds.cls, result)
-    return result
-
-
-def _try(rule: Rule, bench: Bench) -> None:
-    """Run a check; after a failure, repeat a stochastic one, and look for the smallest example."""
-    for _ in range(rule.tries - 1):
-        with suppress(BrokenRuleError):
-            return rule.check(bench)
-    try:
-        return rule.check(bench)
-    except (BrokenRuleError, LostWorld) as error:
-        if not bench.can_try_one_by_one(error):
-            raise
-        first = error
-    bench.together = False
-    rule.check(bench)
-    raise BrokenRuleError(f"{first.what}\n{DEPENDS}", first.counterexample)
-
-
-def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:
-    """Let a declared "no" excuse a failure, and turn it into a failure if the rule holds."""
-    if rule.capability is None:
-        return
-    declared = getattr(cls.capabilities, rule.capability)
-    if declared:
-        return
-    reason = declared.reason if isinstance(declared, No) else "no reason given"
-    if result.outcome == "failed":
-        result.outcome, result.message = "unsupported", reason
-    elif (
-        result.outcome == "passed" and result.world_size > 1
-    ):  # at world size 1 there is no other rank
-        result.outcome = "failed"
-        result.message = f"{rule.capability} is declared a no ({reason}), but it works"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from disteval.conformance.forked import ForkServers
 from disteval.contract import BaseDistBackend
-from disteval.errors import UsageError
+from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.worlds import Launcher, World
 from disteval.worlds.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
@@ -36,6 +37,10 @@ class JudgedWorld(World):
         cls = get_backend_class(backend) if isinstance(backend, str) else backend
         self.before = self.run(_identity_of_new, *[cls] * self.world_size)
         super().join(cls, backend_timeout)
+
+    def how_lost(self, rank: int) -> str:
+        """Return how a lost rank ended, in words."""
+        return self._launcher.how_lost(rank)
 
     def check_ranks(self, cls: type[BaseDistBackend], found: Any) -> None:
         """See `World.check_ranks`."""
@@ -100,7 +105,19 @@ class BackendWorlds:
         return self._world
 
     def fresh(self, backend_timeout: float) -> JudgedWorld:
-        """Start another world whose ranks may be lost, and whose backend waits that long."""
+        """Start another world whose ranks may be lost, and whose backend waits that long.
+
+        Where processes end meanwhile, it is started once more: something outside may have ended
+        them. The processes that fork ranks off are not used again then, if they have ended.
+        """
+        try:
+            return self._start(backend_timeout)
+        except WorldError as error:
+            if not error.lost:
+                raise
+            return self._start(backend_timeout)
+
+    def _start(self, backend_timeout: float) -> JudgedWorld:
         launcher = _launcher(self._launcher, self.world_size)
         if self._servers is not None:
             launcher = self._servers.launcher()
@@ -126,7 +143,8 @@ class BackendWorlds:
         if self._led is None:
             self._world.close()
         else:
-            self._world.leave()
+            with suppress(WorldError):  # the rules have been judged; the world says that it is lost
+                self._world.leave()
 
     def __enter__(self) -> BackendWorlds:
         return self

@@ -174,7 +174,8 @@ def reasons(columns: Iterable[Column]) -> list[Reason]:
         untold: dict[tuple[str, str], dict[str, list[int]]] = {}
         for result in column.run["rules"]:
             if result["outcome"] in ("unsupported", "error"):
-                sizes = untold.setdefault((result["outcome"], result["message"]), {})
+                again = f"; again: {result['replay']}" if result["replay"] else ""
+                sizes = untold.setdefault((result["outcome"], result["message"] + again), {})
                 sizes.setdefault(result["id"], []).append(result["world_size"])
         for (outcome, text), rules in untold.items():
             where: dict[str, list[str]] = {}

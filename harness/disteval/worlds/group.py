@@ -89,7 +89,9 @@ class WorkerGroup:
             started = f"{len(self._channel.hellos)} of {self.world_size} ranks started"
             late = f"{started} within {self._start_seconds:g} s; start fewer, or raise the timeout"
             ranks = self._examine(Outcome(self.world_size))
-            raise WorldError(report(why or late, ranks, self._launcher.log()))
+            raise WorldError(
+                report(why or late, ranks, self._launcher.log()), lost=self._launcher.ended()
+            )
         if self.own_processes and not self.attached and self._hosts.shared:
             for hello in self._channel.hellos.values():
                 self._launcher.watched.add(hello.pid)
@@ -157,7 +159,7 @@ class WorkerGroup:
         if shared := raised_alike(ranks):
             headline = f"the order to {what} failed on {list_ranks(range(size), size)}: {shared}"
         text = report(headline, ranks, log or self._launcher.log())
-        return WorldError(text, outcome.exceptions(), in_step=outcome.in_step)
+        return WorldError(text, outcome.exceptions(), in_step=outcome.in_step, lost=outcome.lost)
 
     def _examine(self, outcome: Outcome) -> list[RankStatus]:
         """Return the status of each rank, with all that can be seen of it from outside."""

@@ -29,7 +29,8 @@ class Conformance:
 
     def track_examples(self, backend: str, number: str) -> float:
         """Return the examples per second of the whole check; the backend must keep the rule."""
-        from disteval.conformance.runner import check_rule, select_rules
+        from disteval.conformance.attempts import check_rule
+        from disteval.conformance.runner import select_rules
 
         [rule] = select_rules([number])
         check_rule(rule, self.worlds, examples=1)  # the first drawing builds its strategies

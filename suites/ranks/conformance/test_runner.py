@@ -15,10 +15,11 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import RankError, frames
 from disteval.conformance import forked, on_ranks
+from disteval.conformance.attempts import check_rule
 from disteval.conformance.forked import ForkServers
 from disteval.conformance.results import Result
 from disteval.conformance.rules import Bench, Rule
-from disteval.conformance.runner import check_backend, check_rule, select_rules
+from disteval.conformance.runner import check_backend, select_rules
 from disteval.conformance.schedule import Job, run_side_by_side
 from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import BackendWorlds

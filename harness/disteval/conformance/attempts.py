@@ -1,0 +1,119 @@
+"""Holding a backend to one rule: one try, and a second one where the first lost ranks."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from disteval.conformance.results import Result
+from disteval.conformance.rules import (
+    DEPENDS,
+    Bench,
+    BrokenRuleError,
+    LostWorld,
+    NotApplicableError,
+    Rule,
+)
+from disteval.conformance.world import BackendWorlds
+from disteval.contract import BaseDistBackend, No
+from disteval.errors import WorldError
+from disteval.worlds.postmortem import first_line
+
+_NOT_AGAIN = (
+    "it did not happen again when the rule was tried on other ranks, so something outside of the "
+    "check may have caused it; run the check again"
+)
+NO_OTHER_RANKS = (
+    "something outside of the check may have caused it, and this job can't start other ranks to "
+    "try the rule again; run the check without the launcher of this job"
+)
+
+
+def check_rule(rule: Rule, worlds: BackendWorlds, examples: int = 100, seed: int = 0) -> Result:
+    """Check a backend against one rule, twice if ranks are lost or late at the first try.
+
+    Such a rule has failed if it fails again. Otherwise it was not judged (``error``).
+
+    Args:
+        rule: The rule.
+        worlds: The worlds of the backend, which may be lost.
+        examples: The number of drawn examples.
+        seed: The seed of drawing.
+    """
+    first, loss = try_rule(rule, worlds, examples, seed)
+    if not loss:
+        return first
+    if not worlds.can_be_lost:
+        return first.not_judged(loss, NO_OTHER_RANKS)
+    return judged_by(first, loss, try_rule(rule, worlds, examples, seed)[0])
+
+
+def judged_by(first: Result, loss: str, again: Result) -> Result:
+    """Return the result of a rule that lost ranks at the first try and was tried again."""
+    if again.outcome != "failed":
+        return first.not_judged(loss, _NOT_AGAIN)
+    return replace(again, message=f"{again.message}\nfailed twice; the first time: {loss}")
+
+
+def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> tuple[Result, str]:
+    """Try a rule once, see `check_rule`.
+
+    Returns:
+        The result; and the loss in one line, if ranks that were lost or late made the rule fail.
+    """
+    result = Result.of(rule, worlds.world_size)
+    bench, loss = Bench(worlds, examples, seed, together=True), ""
+    begin = time.monotonic()
+    try:
+        _try(rule, bench)
+    except NotApplicableError as reason:
+        result.outcome, result.message = "unsupported", str(reason)
+    except (BrokenRuleError, LostWorld) as error:
+        result.outcome, result.message = "failed", error.what
+        result.counterexample = error.counterexample
+        if isinstance(error, LostWorld) and error.may_not_recur:
+            loss = first_line(error.what)
+    except WorldError as error:  # a world did not start
+        if not rule.loses_ranks:
+            raise
+        result.outcome, result.message = "error", str(error)
+    result.examples, result.seconds = bench.ran, time.monotonic() - begin
+    result.observed = "\n".join(bench.observed)
+    _hold_against_declaration(rule, worlds.cls, result)
+    return result, loss if result.outcome == "failed" else ""
+
+
+def _try(rule: Rule, bench: Bench) -> None:
+    """Run a check; after a failure, repeat a stochastic one, and look for the smallest example."""
+    for _ in range(rule.tries - 1):
+        with suppress(BrokenRuleError):
+            return rule.check(bench)
+    try:
+        return rule.check(bench)
+    except (BrokenRuleError, LostWorld) as error:
+        if not bench.can_try_one_by_one(error):
+            raise
+        first = error
+    bench.together = False
+    rule.check(bench)
+    if isinstance(first, LostWorld) and first.may_not_recur:
+        raise first
+    raise BrokenRuleError(f"{first.what}\n{DEPENDS}", first.counterexample)
+
+
+def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:
+    """Let a declared "no" excuse a failure, and turn it into a failure if the rule holds."""
+    if rule.capability is None:
+        return
+    declared = getattr(cls.capabilities, rule.capability)
+    if declared:
+        return
+    reason = declared.reason if isinstance(declared, No) else "no reason given"
+    if result.outcome == "failed":
+        result.outcome, result.message = "unsupported", reason
+    elif (
+        result.outcome == "passed" and result.world_size > 1
+    ):  # at world size 1 there is no other rank
+        result.outcome = "failed"
+        result.message = f"{rule.capability} is declared a no ({reason}), but it works"
