@@ -119,8 +119,7 @@ def _wrong_failure(kind: Kind, draw: Draw | None, ending: dict[str, Any]) -> lis
     if draw.fault == "Ctrl-C":
         if status == -2 and not err.strip():  # before Python runs, or after all is done
             return []
-        # Python takes the second as a reason to end by the signal itself, which shells call 130.
-        allowed = {130, -2} if kind.what == "World" or draw.detail["gaps"] else {130}
+        allowed = {130, -2} if kind.what == "World" else {130}  # which a shell calls 130, too
     wrong = [] if status in allowed else [f"exit status {status}, not {sorted(allowed)}"]
     return wrong if _is_named(kind, ending) else [*wrong, _unnamed(err)]
 

@@ -45,6 +45,16 @@ class Commands(click.Group):
         # Docstrings are raw strings, but click marks unwrapped lines by the one character \b.
         command.help = (command.help or "").replace("\\b", "\b")
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line as a program that ends with it."""
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            # Libraries that Ctrl-C interrupts in their exit handlers would print a traceback.
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                with contextlib.suppress(ValueError):  # this is not the main thread
+                    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line on streams that may be full or closed."""
         try:

@@ -257,6 +257,19 @@ def test_ctrl_c_however_often_ends_with_130_and_no_process(tmp_path: Path) -> No
     assert not any(is_running(pid) for pid in ranks.values())
 
 
+def test_ctrl_c_in_an_exit_handler_of_a_library_prints_no_traceback() -> None:
+    program = (
+        "import atexit, sys, threading; from disteval.cli import main; "
+        "atexit.register(lambda: (print('at exit', flush=True), threading.Event().wait(60))); "
+        "main(['--version'])"
+    )
+    command = start_as_from_a_terminal([sys.executable, "-c", program])
+    assert command.stdout is not None
+    assert any(line == "at exit\n" for line in command.stdout)
+    command.send_signal(signal.SIGINT)
+    assert (command.communicate(timeout=60)[1], command.returncode) == ("", -signal.SIGINT)
+
+
 @pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}])
 def test_no_color_leaves_out_colours(variables: dict[str, str]) -> None:
     assert bool(_colours_on_a_terminal(variables)) == (variables == {})
