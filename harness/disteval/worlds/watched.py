@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from disteval.worlds import watchdog
@@ -37,6 +38,24 @@ class Watched(watchdog.Watched):
         """
         outer = os.environ.get(watchdog.VARIABLE, "")
         return {watchdog.VARIABLE: outer + _watchdog.mark(self._name)}
+
+    @contextlib.contextmanager
+    def marking(self) -> Iterator[None]:
+        """Mark this process, and add the processes that a library starts meanwhile.
+
+        They inherit the mark, which some of them overwrite with their title.
+        """
+        before = os.environ.get(watchdog.VARIABLE)
+        os.environ.update(self.environment())
+        try:
+            yield
+            for pid in watchdog.find_all(_watchdog.mark(self._name), self.processes):
+                self.add(pid)
+        finally:
+            if before is None:
+                del os.environ[watchdog.VARIABLE]
+            else:
+                os.environ[watchdog.VARIABLE] = before
 
     def add(self, pid: int) -> None:
         """Add a process that was started for the world, and its session if it leads one."""

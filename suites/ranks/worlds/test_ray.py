@@ -220,15 +220,16 @@ def test_ctrl_c_leaves_no_process_and_no_file(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_ranks_end_when_their_leader_is_killed(temporary: Path) -> None:
+def test_a_killed_leader_leaves_no_process_and_no_file(temporary: Path) -> None:
     framework("ray")
     leader = _start(temporary)
     assert leader.stdout is not None
-    ranks = [int(pid) for pid in leader.stdout.readline().split()]
-    assert len(ranks) == 2
+    assert len(leader.stdout.readline().split()) == 2
+    everything = processes_below(leader.pid)
     leader.kill()
     leader.communicate(timeout=20)
-    assert left_over(ranks) == []
+    assert left_over(everything) == []
+    assert list(temporary.iterdir()) == []
 
 
 STRANGERS = """

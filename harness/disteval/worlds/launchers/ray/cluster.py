@@ -25,11 +25,13 @@ from disteval.worlds.control_directory import ControlDirectory
 from disteval.worlds.cores import available_cores
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers.base import LOOPBACK
+from disteval.worlds.watched import Watched
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
 _OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own connections, so Ray stores little
 _ANSWER_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 20.0
+_KILL_SECONDS = 5.0
 _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 _lock = threading.RLock()
@@ -37,6 +39,7 @@ _users = 0
 _changed: dict[str, str | None] = {}  # variables of the environment, and their values before
 _began = False  # whether this module has joined or started a cluster
 _directory: ControlDirectory | None = None  # of a Ray that this module has started
+_watched: Watched | None = None  # its processes
 
 
 def import_ray() -> Any:
@@ -157,13 +160,14 @@ def _check_listens(address: str) -> None:
 
 
 def _start(ray: Any) -> None:
-    global _directory
+    global _directory, _watched
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with interrupted_later():  # a part of Ray can't be ended in order
         # A short name, since the paths of Ray's sockets have at most 107 characters.
         _directory = control_directory.create(f"ray-{secrets.token_hex(3)}")
+        _watched = Watched(_directory.path)
         _make_token(_directory.path)
-        with _on_loopback():
+        with _on_loopback(), _watched.marking():
             ray.init(
                 address="local",
                 num_cpus=available_cores(),
@@ -219,7 +223,7 @@ def _on_loopback() -> Iterator[None]:
 
 def _end() -> None:
     """Leave or end the cluster that this module has joined or started."""
-    global _began, _directory
+    global _began, _directory, _watched
     atexit.unregister(_end)
     directory, _directory = _directory, None
     began, _began = _began, False
@@ -233,5 +237,10 @@ def _end() -> None:
     if _changed:
         _changed.clear()
         _read_authentication()
+    if _watched is not None:
+        _watched.kill_all(_KILL_SECONDS)  # some of Ray's helpers take minutes to end
     if directory is not None:
         directory.remove()
+    if _watched is not None:
+        _watched.end()
+        _watched = None
