@@ -11,6 +11,7 @@ from disteval.metrics.multilabel import MultiLabel
 from disteval.metrics.perplexity import Perplexity
 from disteval.metrics.ranking import AUROC, AveragePrecision
 from disteval.metrics.regression import Regression
+from disteval.metrics.segmentation import Segmentation
 from disteval.metrics.summable import SummableMetric
 from disteval.metrics.torchmetrics_adapter import from_torchmetrics
 
@@ -28,6 +29,7 @@ __all__ = [
     "Perplexity",
     "Regression",
     "SampleRows",
+    "Segmentation",
     "SummableMetric",
     "from_torchmetrics",
 ]

@@ -76,7 +76,7 @@ class ConfusionMatrix(SummableMetric):
         if scores.ndim == 1:
             predicted = class_indices(scores, self.num_classes, "predictions")
         elif scores.ndim == 2 and scores.shape[1] == self.num_classes:
-            predicted = _best(scores)
+            predicted = best_class(scores)
         else:
             raise UsageError(
                 f"predictions must be scores of shape (N, {self.num_classes}) or classes of shape "
@@ -105,13 +105,13 @@ class ConfusionMatrix(SummableMetric):
         return found
 
 
-def _best(scores: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return the first class of the highest score in each row; NaN comes after every number."""
+def best_class(scores: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the first class of the highest score on the last axis; NaN comes after all numbers."""
     missing = np.isnan(scores)
     if missing.any():
         filled = np.where(missing, -np.inf, scores)
-        scores = (filled == filled.max(axis=1, keepdims=True)) & ~missing
-    found: npt.NDArray[np.int64] = scores.argmax(axis=1)
+        scores = (filled == filled.max(axis=-1, keepdims=True)) & ~missing
+    found: npt.NDArray[np.int64] = scores.argmax(axis=-1)
     return found
 
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.metrics import BaseMetric, ExactMatch, MultiLabel, Perplexity, Regression
+from disteval.metrics import (
+    BaseMetric,
+    ExactMatch,
+    MultiLabel,
+    Perplexity,
+    Regression,
+    Segmentation,
+)
 
 from suites.requirements import framework
 
@@ -20,6 +27,7 @@ CASES: dict[str, tuple[Callable[[], BaseMetric], tuple[np.ndarray, ...]]] = {
     "several labels": (lambda: MultiLabel(4), (scores, scores[:, ::-1].copy() > 0)),
     "perplexity": (Perplexity, (scores[None], classes[None, :, 0], classes[None, :, 1] > 0)),
     "log-probabilities": (Perplexity, (-abs(scores),)),
+    "segmentation": (lambda: Segmentation(4, 0), (classes, classes[::-1].copy())),
     "regression": (Regression, (scores[:, 0], scores[:, 1])),
 }
 """Metrics, and what `add` takes."""

@@ -22,6 +22,7 @@ from disteval.metrics import (
     MultiLabel,
     Perplexity,
     Regression,
+    Segmentation,
     SummableMetric,
 )
 
@@ -36,6 +37,7 @@ METRICS: list[Callable[[], BaseMetric]] = [
     lambda: MultiLabel(4),
     Perplexity,
     Regression,
+    lambda: Segmentation(4),
 ]
 
 
