@@ -75,7 +75,8 @@ def test_strangers_who_say_nothing_or_little_keep_no_rank_out(shared: bool) -> N
     launcher = Disturbed(shared)
     with World("non_dist", 1, launcher=launcher) as world:
         assert world.run(lambda backend: backend.world_size) == [1]
-    # The leader has let go of all of them, and told none of them anything without its nonce.
+    families = {stranger.family for stranger in launcher.strangers}
+    assert families == {socket.AF_UNIX if shared else socket.AF_INET}
     for stranger in launcher.strangers[:10]:
         assert stranger.recv(1) == b""
 
@@ -117,6 +118,23 @@ def test_a_crowd_of_strangers_gives_way_to_ranks(
             assert door.admit(SECONDS) == []
         assert [stranger.recv(1) for stranger in crowd[:3]] == [b""] * 3
         assert len(door._visitors) == 3
+
+
+def test_more_ranks_than_the_system_lets_wait_come_in_one_after_the_other(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "SOMAXCONN", 0)
+    with (
+        closing(listener.Listener(directory, None, 20)) as door,
+        ThreadPoolExecutor(20) as pool,
+        contextlib.ExitStack() as stack,
+    ):
+        ranks = [pool.submit(connection.connect, directory) for _ in range(20)]
+        while not all(rank.done() for rank in ranks):
+            door.admit(0.1)
+        for rank in ranks:
+            stack.enter_context(rank.result())
+        assert len(door._visitors) == 20  # their first messages have not come
 
 
 def test_a_leader_does_not_take_its_own_proof_for_that_of_a_rank() -> None:
