@@ -75,6 +75,8 @@ def test_strangers_who_say_nothing_or_little_keep_no_rank_out(shared: bool) -> N
     launcher = Disturbed(shared)
     with World("non_dist", 1, launcher=launcher) as world:
         assert world.run(lambda backend: backend.world_size) == [1]
+        with pytest.raises(ConnectionRefusedError):  # it listens until all ranks are there
+            visit(world._directory)
     families = {stranger.family for stranger in launcher.strangers}
     assert families == {socket.AF_UNIX if shared else socket.AF_INET}
     for stranger in launcher.strangers[:10]:
