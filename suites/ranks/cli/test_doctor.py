@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from disteval import list_all_backends
+from disteval.cli import machine
+from disteval.worlds import control_directory
 
 from suites.processes import (
     is_running,
@@ -71,6 +73,17 @@ def test_what_is_registered_is_imported_and_the_rest_comes_with_its_remedy(docto
         assert row["works"] != row["absent"]
     assert {"numpy", "click", "torch", "mpi4py"} <= rows(done, "packages").keys()
     assert all(row["works"] for row in rows(done, "machine").values() if row["needed"])
+
+
+def test_a_link_in_the_place_of_the_private_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    assert machine._temporary_folder().works
+    control_directory.folder().symlink_to(tmp_path)
+    found = machine._temporary_folder()
+    assert not found.works
+    assert "is a symbolic link; expected a directory of user" in found.detail
 
 
 def test_the_lines_say_the_same(doctor: Any) -> None:
