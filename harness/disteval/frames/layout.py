@@ -160,8 +160,8 @@ def read_header(block: Buffer, rank: int, call: Call | None = None) -> Header:
 def small_body(block: Buffer, rank: int, call: Call) -> Buffer | None:
     """Return the body of a block that holds a whole pickle of this rank and call, else None.
 
-    Nearly all frames are such blocks. Two of them take 4 us instead of the 6 us of `read_header` and
-    `take_apart`, which saves a seventh of a small all-gather over MPI.
+    Nearly all frames are such blocks. Two of them take 4 us, where `read_header` and
+    `take_apart` take 6 us, which saves a seventh of a small all-gather over MPI.
     """
     if len(block) < BLOCK_BYTES:
         return None
