@@ -22,7 +22,9 @@ FAULTS = {
 """Each fault, and how often it is drawn."""
 
 EVENTS = ("directory", "first rank", "all ranks", "output", "file", "ending", "directory gone")
-"""What a moment may be tied to, see `disteval_seen` in `inside`."""
+"""What a moment may be tied to; `inside.Run` sees them: the control directory is there, the first
+rank, all ranks; the command has printed something, has written a file; a rank has ended, the
+control directory is gone."""
 
 
 @dataclass(frozen=True)

@@ -141,14 +141,14 @@ def _load() -> float:
 
 def _limit(kind: Kind, drawn: Draw | None, usual: float) -> float:
     """Return the seconds within which all must be over, from the deadlines that are documented."""
-    prompt = 3 * usual + ENDING_SECONDS
     detail = drawn.detail if drawn else {}
-    prompt += 2 * detail.get("for", 0) + detail.get("until killed after", 0)
+    limit = 3 * usual + ENDING_SECONDS * _load()
+    limit += 2 * detail.get("for", 0) + detail.get("until killed after", 0)
     if drawn is None or drawn.fault in ("stop", "lost connection", "full disk"):
         # A wait of the start and of an order run out; a check tries again in a fresh world.
         waits = START_SECONDS + TIMEOUTS[kind.what] + ENDING_SECONDS
-        prompt += waits * (3 if kind.what == "check" else 1)
-    return prompt * _load()
+        limit += waits * (3 if kind.what == "check" else 1)
+    return limit
 
 
 def _why_no_namespaces() -> str:
