@@ -35,6 +35,7 @@ KILL_SECONDS = 10.0
 END_OF_LINE = b"\0"
 _POLL_MILLISECONDS = 500
 _LOOK_SECONDS = 0.01
+_START_SECONDS = 0.1
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
@@ -59,19 +60,14 @@ def kill_all(mark: str, processes: Mapping[int, str], seconds: float = KILL_SECO
         seconds: How long this may take.
     """
     deadline = time.monotonic() + seconds
-    clean = False
-    while True:
-        found = find_all(mark, processes)
-        if not found and clean:
-            return True
-        clean = not found
-        if time.monotonic() > deadline:
-            return False
+    while found := find_all(mark, processes):
         for pid in found:
             with suppress(OSError):  # it has ended meanwhile
                 os.kill(pid, signal.SIGKILL)
-        # A process that executes a program just now has no environment for a moment.
+        if time.monotonic() > deadline:
+            return False
         time.sleep(_LOOK_SECONDS)
+    return True
 
 
 def find_all(mark: str, processes: Mapping[int, str]) -> set[int]:
@@ -146,6 +142,9 @@ def main(leader: int, token: str) -> None:
     if not worlds:
         return
     processes = {pid: at for world in worlds.values() for pid, at in world.processes.items()}
+    kill_all(f":{token}.", processes)
+    # A process that the leader was just starting had the leader's environment.
+    time.sleep(_START_SECONDS)
     kill_all(f":{token}.", processes)
     for world in worlds.values():
         if world.directory:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from disteval.worlds import watchdog
 
 _LOGGER = logging.getLogger("disteval.worlds")
 _END_SECONDS = 5.0
+_WITHOUT = "if this process is killed, ranks that hang will not end with it"
 
 
 class Watched(watchdog.Watched):
@@ -80,6 +82,7 @@ class _Watchdog:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.RLock()
         self._count = itertools.count(1)
+        self._warned = False
 
     def mark(self, name: int) -> str:
         return f":{self._token}.{name}:"
@@ -99,19 +102,17 @@ class _Watchdog:
     def tell(self, line: str) -> None:
         """Send the watchdog a line; start another one if it is gone."""
         with self._lock:
-            if self._process is not None:
+            if self._process is not None and self._process.poll() is None:
                 with contextlib.suppress(OSError):
                     return self._write(line)
-                self._process.kill()  # it is stopped, if it has not ended
+                self._process.kill()  # it is stopped, and has not read for long
             try:
                 self._start()
                 self._write(line)
             except OSError as error:
-                _LOGGER.warning(
-                    "no watchdog could be started (%s): if this process is killed, ranks that hang "
-                    "will not end with it",
-                    error,
-                )
+                if not self._warned:
+                    _LOGGER.warning("no watchdog could be started: %s; %s", error, _WITHOUT)
+                self._warned = True
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
@@ -142,6 +143,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         assert process.stdin is not None
         process.stdin.close()
+        process.send_signal(signal.SIGCONT)  # somebody may have stopped it
         process.wait(_END_SECONDS)
 
 

@@ -132,6 +132,18 @@ def press_twice(*moments: str) -> None:
     print(json.dumps({"before": before, "status": leader.returncode, **_left()}))
 
 
+def stop_a_watchdog() -> None:
+    """Let a leader end whose watchdog is stopped, and print what is left."""
+    code = (
+        "import os, signal\n"
+        "from disteval.worlds import World, watched\n"
+        "World('threads', 1).close()\n"
+        "os.kill(watched._watchdog._process.pid, signal.SIGSTOP)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    print(json.dumps(_left()))
+
+
 def _left() -> dict[str, Any]:
     wait_for(lambda: not others(), SECONDS)
     names = [str(path) for path in Path(os.environ["TMPDIR"]).glob("disteval-*")]
@@ -251,3 +263,19 @@ def test_more_ranks_than_open_files_are_refused_before_anything_starts() -> None
             assert world.run(gather) == [list(range(most))] * most
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_world_without_a_watchdog_says_so_and_works(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watched, "_watchdog", watched._Watchdog())
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with World("threads", 2) as world:
+        assert world.run(gather) == [[0, 1]] * 2
+    [message] = [each for each in caplog.messages if "watchdog" in each]
+    assert message.startswith("no watchdog could be started: [Errno 2] No such file or directory")
+    assert message.endswith("if this process is killed, ranks that hang will not end with it")
+
+
+def test_a_watchdog_that_somebody_stopped_ends_with_its_leader(tmp_path: Path) -> None:
+    assert run("stop_a_watchdog", folder=tmp_path) == {"processes": 0, "names": []}
