@@ -33,6 +33,10 @@ _LIBRARIES = {
 _JOIN = {
     "mpirun": "disteval.set_default_dist_backend('mpi4py')",
     "horovodrun": "horovod.tensorflow.init()",
+    "paddle.distributed.launch": "paddle.distributed.init_parallel_env()",
+    "srun": (
+        "disteval.set_default_dist_backend('mpi4py'), and start the processes with srun --mpi=pmi2"
+    ),
 }
 _JOIN_TORCH = "torch.distributed.init_process_group('gloo')"
 """The line that joins the processes that a launcher has started."""
@@ -140,6 +144,11 @@ def set_group_of_world(backend: BaseDistBackend | None) -> None:
 def set_rank_of_world(rank: int, world_size: int) -> None:
     """Remember that this thread is a rank of a world, whether it has joined a group or not."""
     _world.rank, _world.world_size = rank, world_size
+
+
+def is_rank_of_world() -> bool:
+    """Return whether this thread is a rank of a world of several ranks."""
+    return _world.world_size > 1
 
 
 def _fitting() -> BaseDistBackend:

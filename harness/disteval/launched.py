@@ -15,10 +15,13 @@ _VARIABLES = (
     ("horovodrun", "", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
     ("mpirun", "", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("mpirun", "", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    ("paddle.distributed.launch", "", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", ""),
     ("srun", "", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
     ("a launcher with RANK and WORLD_SIZE", "", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
 )
 """From the launchers that start ranks to those that may have started such a launcher."""
+
+_MOST_DIGITS = 9
 
 _SLURM_HOSTS = "SLURM_STEP_NUM_NODES"
 
@@ -50,12 +53,14 @@ def launched_job(environ: Mapping[str, str] = os.environ) -> Job | None:
     Raises:
         UsageError: A launcher's variables contradict each other or are incomplete.
     """
+    if environ.get("SLURM_PROCID", "0") != "0" and "SLURM_NTASKS" in environ:
+        # A task, and not the batch script, whose step's variables may have been removed. Task 0
+        # can't be told from the script, so no other relies on it, as if all were on other hosts.
+        tasks = environ["SLURM_NTASKS"]
+        environ = {"SLURM_STEP_NUM_TASKS": tasks, _SLURM_HOSTS: tasks, **environ}
     jobs = list(_jobs(environ))
-    if not jobs and "PMIX_RANK" in environ:
-        raise UsageError(
-            f"PMIX_RANK={environ['PMIX_RANK']} says that a launcher started this process, and no "
-            f"variable says how many there are; start the ranks with mpirun, or unset PMIX_RANK"
-        )
+    if not jobs:
+        _refuse_rank_alone(environ)
     several = (job for job in jobs if job.world_size > 1)
     return next(several, jobs[0] if jobs else None)
 
@@ -83,11 +88,24 @@ def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
             yield Job(launcher, number, world_size, here)
 
 
+def _refuse_rank_alone(environ: Mapping[str, str]) -> None:
+    """Refuse a rank without a world size: this process might answer for all of them."""
+    for launcher, _, rank, size, _ in (*_VARIABLES, ("mpirun", "", "PMIX_RANK", "PMI_SIZE", "")):
+        # RANK is a common name, and SLURM gives the number 0 to a batch script, too.
+        common = rank == "RANK" or (rank, environ.get(rank)) == ("SLURM_PROCID", "0")
+        if rank in environ and not common:
+            raise UsageError(
+                f"{rank}={environ[rank]:.99} says that a launcher started this process, and no "
+                f"variable, such as {size}, says how many there are; start the ranks with "
+                f"{launcher}, or unset {rank}"
+            )
+
+
 def _number(environ: Mapping[str, str], name: str, least: int) -> int:
     text = environ[name]
-    if not text.isdecimal() or int(text) < least:
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < least:
         raise UsageError(
-            f"{name} is {text!r}, and a launcher sets it to a whole number from {least} up; "
+            f"{name} is {text!r:.99}, and a launcher sets it to a whole number from {least} up; "
             f"set it so, or unset it"
         )
     return int(text)

@@ -29,6 +29,7 @@ JOBS = {
     "mpirun": {"PMI_RANK": "1", "PMI_SIZE": "3"},
     "horovodrun": {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "3"},
     "srun": {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3"},
+    "paddle.distributed.launch": {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "3"},
 }
 
 
@@ -87,6 +88,8 @@ def test_a_process_that_a_launcher_started_with_others_refuses_with_the_line_to_
     line = {
         "mpirun": "disteval.set_default_dist_backend('mpi4py')",
         "horovodrun": "horovod.tensorflow.init()",
+        "paddle.distributed.launch": "paddle.distributed.init_parallel_env()",
+        "srun": "disteval.set_default_dist_backend('mpi4py'), and start the processes with srun",
     }.get(launcher, "torch.distributed.init_process_group('gloo')")
     assert f"add {line}" in str(caught.value)
     assert "disteval.set_default_dist_backend('non_dist')" in str(caught.value)

@@ -11,6 +11,7 @@ from disteval.worlds.environment import outside_environment
 pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
+PADDLE = Job("paddle.distributed.launch", 1, 2, 2)
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
 
 
@@ -28,6 +29,11 @@ SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None),
         ({"RANK": "1", "WORLD_SIZE": "2"}, Job("a launcher with RANK and WORLD_SIZE", 1, 2, 2)),
         ({"WORLD_SIZE": "2"}, None),
+        ({"RANK": "first"}, None),
+        ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, PADDLE),
+        # A task of which only the job's variables are left.
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Job("srun", 1, 2, 1)),
+        (SLURM | {"SLURM_NTASKS": "8"}, Job("srun", 1, 2, 2)),
     ],
 )
 def test_a_launchers_variables_say_which_rank_this_is(
@@ -50,7 +56,14 @@ def test_the_launcher_that_started_the_ranks_comes_before_the_one_that_started_i
         ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK=5 is not a rank of WORLD_SIZE=2, .* 0 to 1"),
         (ELASTIC | {"WORLD_SIZE": "2"}, "TORCHELASTIC_RUN_ID is set without RANK"),
         (ELASTIC, "TORCHELASTIC_RUN_ID is set without RANK and WORLD_SIZE"),
-        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 .* no variable says how many"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 .* no variable, such as PMI_SIZE, says how many"),
+        ({"PMI_RANK": "0"}, "PMI_RANK=0 .* such as PMI_SIZE, .* start the ranks with mpirun"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "COMM_WORLD_RANK=0 .* such as OMPI_COMM_WORLD_SIZE,"),
+        ({"SLURM_PROCID": "1"}, "SLURM_PROCID=1 .* such as SLURM_STEP_NUM_TASKS, .* with srun"),
+        ({"PADDLE_TRAINER_ID": "x"}, "PADDLE_TRAINER_ID=x .* such as PADDLE_TRAINERS_NUM,"),
+        ({"PMI_RANK": "-1", "PMI_SIZE": "2"}, "PMI_RANK is '-1', .* whole number from 0 up"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "9" * 5000}, "PMI_SIZE is '9{98}, .* whole number"),
+        (SLURM | {"SLURM_PROCID": "2"}, "SLURM_PROCID=2 is not a rank of SLURM_STEP_NUM_TASKS=2"),
     ],
 )
 def test_variables_that_no_launcher_sets_are_refused(
@@ -63,8 +76,14 @@ def test_variables_that_no_launcher_sets_are_refused(
 @pytest.mark.parametrize(
     ("variables", "remedy"),
     [
-        (SLURM | {"SLURM_LOCALID": "1"}, "with srun --mpi=pmi2, or one task .* --ntasks=1"),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, "Start them with torchrun or mpirun"),
+        (
+            SLURM | {"SLURM_LOCALID": "1"},
+            "with srun --mpi=pmi2 -n 2, or one task .* srun -n 1 and --world-size 2",
+        ),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2"},
+            "Start them with mpirun -np 2 or torchrun .* 2, or one process",
+        ),
     ],
 )
 def test_ranks_that_can_not_be_led_are_refused_with_what_works(

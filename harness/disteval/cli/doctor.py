@@ -26,6 +26,7 @@ from disteval.extras import DISTRIBUTION, how_to_install, installed_version
 from disteval.registry import add_working_directory, list_all_backends
 from disteval.text import visible
 from disteval.worlds.cores import available_cores
+from disteval.worlds.environment import refuse_worlds_of_each
 
 REQUIRE = "DISTEVAL_REQUIRE"
 """The variable that names required backends and modules, here as in the test suites."""
@@ -52,6 +53,8 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
     disteval doctor torch_cpu my_package.backend:MyBackend
     """
     add_working_directory()
+    if start:
+        refuse_worlds_of_each("Run the doctor once, without that launcher, or with --no-start.")
     required = list(names) or [name for name in os.environ.get(REQUIRE, "").split(",") if name]
     findings, packages = look_at_machine(), list_packages()
     host: dict[str, Any] = {

@@ -101,7 +101,10 @@ def fit_command(
     """
     outer = detect_outer_world()
     if outer is not None:
-        raise UsageError(f"disteval fit starts its own ranks; run it without {outer.launcher}")
+        raise UsageError(
+            f"{outer}, and disteval fit starts its own ranks; run it once, without "
+            f"{outer.launcher}, with --world-size {outer.world_size}"
+        )
     if address is None:
         check_room(launcher, world_size)
     folder = _checked_folder(data, download)

@@ -28,6 +28,7 @@ from disteval.contract import BaseDistBackend, No
 from disteval.errors import UsageError
 from disteval.registry import get_backend_class
 from disteval.worlds import World
+from disteval.worlds.environment import refuse_worlds_of_each
 from disteval.worlds.launchers import get_launcher
 from disteval.worlds.launchers.local import LocalLauncher
 
@@ -81,6 +82,8 @@ def check_backend(
     Raises:
         HarnessError: The backend can't be imported, or a world of it could not be started.
     """
+    if led is None and launcher is None:
+        refuse_worlds_of_each("Run the check once, without that launcher, or with disteval check.")
     begin = time.monotonic()
     cls = get_backend_class(backend) if isinstance(backend, str) else backend
     name = backend if isinstance(backend, str) else cls.__name__

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from disteval.default_backend import is_rank_of_world
 from disteval.errors import UsageError
 from disteval.launched import Job, launched_job
 from disteval.worlds.control_directory import folder
@@ -18,6 +19,7 @@ _VARIABLES = (
     "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
     "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES",
+    "PADDLE_",
 )  # fmt: skip
 
 _SETS_JOB = {
@@ -28,8 +30,12 @@ _SETS_JOB = {
 """The launchers whose ranks can be led, and the variables that tell one job from another."""
 
 _SRUN = (
-    "Start them with srun --mpi=pmi2, or one task that starts the ranks itself, with "
-    "srun --ntasks=1 and --world-size."
+    "Start them with srun --mpi=pmi2 -n {0}, or one task that starts the ranks itself, with "
+    "srun -n 1 and --world-size {0}."
+)
+_ANOTHER = (
+    "Start them with mpirun -np {0} or torchrun --no-python --nproc-per-node {0}, or one process "
+    "that starts the ranks itself, with --world-size {0}."
 )
 
 
@@ -58,7 +64,7 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
     if job is None or (job.launcher not in _SETS_JOB and job.world_size == 1):
         return None
     if job.launcher not in _SETS_JOB:
-        remedy = _SRUN if job.launcher == "srun" else "Start them with torchrun or mpirun."
+        remedy = (_SRUN if job.launcher == "srun" else _ANOTHER).format(job.world_size)
         raise UsageError(f"{job}. disteval can't join them, and each would do all work. {remedy}")
     if job.ranks_on_host < job.world_size:
         raise UsageError(
@@ -68,6 +74,22 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
             f"{job.launcher}, with --launcher ray"
         )
     return OuterWorld(*job)
+
+
+def refuse_worlds_of_each(remedy: str) -> None:
+    """Refuse to start ranks in each of several processes that a launcher has started.
+
+    A rank of a world may start another world: its function was written to run in each rank.
+
+    Args:
+        remedy: What the caller can do instead, as sentences.
+
+    Raises:
+        UsageError: Says who started this process; or the launcher's variables are wrong.
+    """
+    job = None if is_rank_of_world() else launched_job()
+    if job is not None and job.world_size > 1:
+        raise UsageError(f"{job}; each of them would start ranks of its own. {remedy}")
 
 
 def outside_environment() -> dict[str, str]:

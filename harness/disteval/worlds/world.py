@@ -15,13 +15,19 @@ from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.outcome import Outcome
-from disteval.worlds.environment import OuterWorld
+from disteval.worlds.environment import OuterWorld, refuse_worlds_of_each
 from disteval.worlds.group import WorkerGroup
 from disteval.worlds.launchers import Launcher, OuterLauncher, get_launcher
 from disteval.worlds.rank import Rank
 
 BACKEND_SECONDS = 86_400.0
 """Seconds that a backend may wait for another rank by default: a day."""
+
+_ONE_PROCESS = (
+    "Run this program once, without that launcher, and it starts the ranks itself. Or let the "
+    "processes join each other without a World, and call disteval.evaluate in each. If each is "
+    "meant to have a World of its own, give the World a launcher, such as launcher='local'."
+)
 
 W = TypeVar("W", bound="World")
 
@@ -40,7 +46,8 @@ class World(WorkerGroup):
             are in no group until `join` is called.
         world_size: The number of ranks, from 1 up.
         launcher: How to start the ranks: a name, or a launcher that serves no other world; None
-            stands for the launcher that the backend's class names.
+            stands for the launcher that the backend's class names, and is refused in one of several
+            processes that ``mpirun`` or another launcher has started.
         timeout: Seconds without a reply or a progress message after which an order has failed.
         backend_timeout: Seconds that the backend itself may wait for another rank, given to it in
             `Rendezvous.timeout`. A day by default: the leader sees progress and the backend does
@@ -55,7 +62,7 @@ class World(WorkerGroup):
 
     Raises:
         UsageError: ``world_size`` is below 1, or the backend can't do it; or the launcher can't
-            start the backend's ranks.
+            start the backend's ranks; or this is one of several processes and no launcher is given.
         WorldError: The ranks could not start or join in time; says what each was doing.
     """
 
@@ -74,6 +81,8 @@ class World(WorkerGroup):
         if threads is not None:
             check_count("threads", threads)
         cls = None if backend is None else get_backend_class(backend)
+        if launcher is None:
+            refuse_worlds_of_each(_ONE_PROCESS)
         if cls is not None:
             check_world_size(cls, world_size)
             launcher = launcher or cls.launcher

@@ -340,7 +340,7 @@ def test_the_page_has_every_option_as_it_is() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["eval", "check threads", "fit"])
+@pytest.mark.parametrize("command", ["eval", "check threads", "fit", "doctor"])
 @pytest.mark.parametrize(
     "variables",
     [
@@ -348,6 +348,7 @@ def test_the_page_has_every_option_as_it_is() -> None:
         {"PMI_RANK": "five", "PMI_SIZE": "2"},
         {"PMI_RANK": "5", "PMI_SIZE": "2"},
         {"PMIX_RANK": "0"},
+        {"PMI_RANK": "0"},
         {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"},
     ],
     ids=str,
@@ -360,3 +361,9 @@ def test_a_launcher_that_can_not_be_joined_is_wrong_usage_in_a_sentence(
     [line] = done.output.splitlines()
     assert line.startswith(f"disteval {command.split()[0]}: ")
     assert next(iter(variables)) in line or "srun started 3 processes" in line
+
+
+def test_commands_that_start_no_ranks_run_under_any_launcher() -> None:
+    for command in ("backends", "doctor threads --no-start", "check --list"):
+        done = CliRunner().invoke(main, command.split(), env={"PMI_RANK": "five", "PMI_SIZE": "2"})
+        assert done.exit_code == 0, done.output

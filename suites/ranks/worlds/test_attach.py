@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from disteval.errors import WorldError
+from disteval.errors import UsageError, WorldError
 from disteval.worlds import World, detect_outer_world, follow, group, rank, release
 from disteval.worlds.channel.connection import connect
 from disteval.worlds.channel.listener import Listener
@@ -202,3 +202,34 @@ def test_nothing_keeps_exit_now_from_ending_a_process() -> None:
     )
     os.close(writer)
     assert ended.returncode == 3
+
+
+def rank_of_inner(backend: Any) -> tuple[int, int]:
+    with World("threads", 2) as inner:
+        return backend.rank, len(inner.run(rank_and_pid))
+
+
+def rank_and_pid(backend: Any) -> int:
+    rank: int = backend.rank
+    return rank
+
+
+def test_a_world_in_each_of_several_processes_is_refused_unless_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "3")
+    who = "mpirun started 3 processes, and this one is rank 1; each of them would start ranks of"
+    with pytest.raises(UsageError, match=rf"{who} its own\. Run this .* launcher='local'\.$"):
+        World("threads", 2)
+    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    from disteval.conformance.runner import check_backend
+
+    with pytest.raises(UsageError, match=rf"{who} its own\. Run the check once"):
+        check_backend("threads", (2,))
+    with World("threads", 2, launcher="threads") as world:
+        # A function that starts a world was written to do so in each rank.
+        assert world.run(rank_of_inner) == [(0, 2), (1, 2)]
+    monkeypatch.setenv("PMI_SIZE", "x")
+    with pytest.raises(UsageError, match="PMI_SIZE is 'x'"):
+        World("threads", 2)
