@@ -2,6 +2,7 @@
 
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
+from disteval.metrics.calibration import CalibrationError
 from disteval.metrics.confusion import ConfusionMatrix
 from disteval.metrics.exact_match import ExactMatch
 from disteval.metrics.group import MetricGroup
@@ -20,6 +21,7 @@ __all__ = [
     "Accuracy",
     "AveragePrecision",
     "BaseMetric",
+    "CalibrationError",
     "ConfusionMatrix",
     "CrossEntropy",
     "ExactMatch",

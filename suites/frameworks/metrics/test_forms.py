@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from disteval.metrics import (
     BaseMetric,
+    CalibrationError,
     ExactMatch,
     MultiLabel,
     Perplexity,
@@ -23,6 +24,7 @@ scores = random.normal(size=(6, 4)).astype(np.float32)
 classes = random.integers(0, 4, (6, 2))
 
 CASES: dict[str, tuple[Callable[[], BaseMetric], tuple[np.ndarray, ...]]] = {
+    "calibration error": (CalibrationError, (abs(np.tanh(scores[:, 0])), classes[:, 0] % 2)),
     "exact match": (ExactMatch, (classes, classes % 3, classes > 0)),
     "several labels": (lambda: MultiLabel(4), (scores, scores[:, ::-1].copy() > 0)),
     "perplexity": (Perplexity, (scores[None], classes[None, :, 0], classes[None, :, 1] > 0)),

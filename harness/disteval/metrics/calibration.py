@@ -1,0 +1,130 @@
+"""Calibration: how far predicted probabilities are from the frequencies of being right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.arguments import check_count
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.metrics.arrays import to_numpy
+from disteval.metrics.confusion import fractions
+from disteval.metrics.exact import exact_sum
+from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.rows import Sums
+from disteval.metrics.summable import SummableMetric
+
+_ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
+_UNIT = 1 << 1074
+
+
+class CalibrationError(SummableMetric):
+    """The expected calibration error over bins of equal width.
+
+    A sample has a confidence, and is right or wrong: of C classes, the confidence is the largest
+    probability, and the sample is right if that class is its label; with one probability for each
+    sample, the confidence is that probability, and the sample is right if its label is 1. Bin b of
+    B holds the confidences from b / B up to, but without, (b + 1) / B; the last one also holds 1.
+    The result is a dict:
+
+    - ``calibration_error``: the mean of |confidence - frequency of being right| of each bin,
+      weighted by its samples (C. Guo et al., "On Calibration of Modern Neural Networks", 2017).
+    - ``max_calibration_error``: the largest of these differences.
+    - ``bin_counts``, int64; ``bin_confidence`` and ``bin_accuracy``, float64: the number, the mean
+      confidence and the fraction of right samples of each bin, shape (B,); 0 in a bin without
+      samples.
+
+    Confidences are summed exactly, and ``calibration_error`` is rounded once.
+
+    Args:
+        bins: The number of bins, B.
+        dataset_meta: See `BaseMetric`, as for the next two.
+        dist_collect_mode: See `BaseMetric`.
+        dist_backend: See `BaseMetric`.
+
+    Raises:
+        UsageError: ``bins`` is not a whole number from 1 up.
+    """
+
+    def __init__(
+        self,
+        bins: int = 15,
+        dataset_meta: Mapping[str, Any] | None = None,
+        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
+        dist_backend: str | BaseDistBackend | None = None,
+    ) -> None:
+        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        self.bins = check_count("bins", bins)
+
+    def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
+        """Add a batch.
+
+        Args:
+            predictions: Probabilities of C classes, shape (N, C), each row of which sums to 1; or
+                of class 1, shape (N,). Real numbers of any framework and dtype. Of equal largest
+                probabilities the first counts.
+            labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
+            ids: The samples' global numbers, see `BaseMetric.add`.
+
+        Raises:
+            UsageError: The shapes do not fit, a label is not a class, or a prediction is not a
+                probability. Nothing was added.
+        """
+        found = to_numpy(predictions)
+        if found.ndim not in (1, 2) or 0 in found.shape[1:]:
+            raise UsageError(
+                f"predictions must be probabilities of shape (N, C) or (N,), not {found.shape}"
+            )
+        check_paired(found, labels)
+        found = found.astype(np.float64)
+        wrong = ~((found >= 0) & (found <= 1))
+        if wrong.any():
+            raise UsageError(
+                f"predictions must be probabilities from 0 to 1, but one is {found[wrong][0]}; "
+                f"give the softmax or the sigmoid of logits"
+            )
+        if found.ndim == 1:
+            confidence, right = found, class_indices(labels, 2) == 1
+        else:
+            sums = found.sum(axis=1)
+            if (abs(sums - 1) > _ROUNDING).any():
+                raise UsageError(
+                    f"the probabilities of each sample must sum to 1, but those of one sum to "
+                    f"{sums[abs(sums - 1).argmax()]}; give those of classes that exclude each other"
+                )
+            confidence = found.max(axis=1)
+            right = class_indices(labels, found.shape[1]) == found.argmax(axis=1)
+        self._append(np.stack([confidence, right], axis=1), ids)
+
+    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+        """Sum exactly: Python integers of shape (B, 3).
+
+        These are the number of samples of each bin, the right ones, and the sum of the confidences
+        in units of 2**-1074.
+        """
+        edges = np.arange(1, self.bins) / self.bins
+        bins = np.searchsorted(edges, column[:, 0], side="right")
+        sums = np.zeros((self.bins, 3), dtype=object)
+        for at in np.unique(bins).tolist():
+            confidence, right = column[bins == at].T
+            sums[at] = len(right), int(right.sum()), exact_sum(confidence)[0]
+        return sums
+
+    def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
+        """Compute the differences of the bins as fractions, and round each result once."""
+        rows = [tuple(map(int, row)) for row in sums.tolist()]
+        gaps = [abs(confidence - right * _UNIT) for _, right, confidence in rows]
+        counts, right = (np.array([row[at] for row in rows]) for at in (0, 1))
+        return {
+            "calibration_error": sum(gaps) / (size * _UNIT),
+            "max_calibration_error": max(
+                gap / (count * _UNIT) for gap, (count, *_) in zip(gaps, rows, strict=True) if count
+            ),
+            "bin_counts": counts,
+            "bin_confidence": np.array([each / (max(n, 1) * _UNIT) for n, _, each in rows]),
+            "bin_accuracy": fractions(right, counts),
+        }
