@@ -67,7 +67,7 @@ class Run:
         self.tree = Tree(self.group, spec["outer"])
         self.ending = Ending()
         self._most_ranks = 0
-        self._before = set((folder / "out").rglob("*"))
+        self._before = _names_below(folder / "out")
 
     def watch(self, harm: Harm | None, draw: Draw | None, limit: float, grace: float) -> Ending:
         """Wait until all has ended, and do harm at the drawn moment."""
@@ -116,7 +116,8 @@ class Run:
         seen = self.ending.events
         ranks = sum(each.role == "rank" for each in running)
         self._most_ranks = max(self._most_ranks, ranks)
-        directory = any((self._folder / "tmp").glob("disteval-*/*"))
+        names = _names_below(self._folder / "tmp")
+        directory = any(name.startswith("disteval-") and os.sep in name for name in names)
         all_ranks = self._spec["world_size"] - self._spec["outer"]
         facts = {
             "directory": directory,
@@ -125,7 +126,7 @@ class Run:
             "output": any(
                 (self._folder / f"{self._name}.{kind}").stat().st_size for kind in ("out", "err")
             ),
-            "file": any(path not in self._before for path in (self._folder / "out").rglob("*")),
+            "file": bool(_names_below(self._folder / "out") - self._before),
             "ending": "all ranks" in seen and ranks < self._most_ranks,
             "directory gone": "directory" in seen and not directory,
         }
@@ -137,6 +138,14 @@ class Run:
         if not draw.event:
             return now >= draw.fraction * self._spec["usual"]
         return now >= self.ending.events.get(draw.event, float("inf")) + draw.delay
+
+
+def _names_below(folder: Path) -> set[str]:
+    """Return the paths below a folder in which others create and remove files meanwhile."""
+    found = set()
+    for place, folders, names in os.walk(folder):
+        found |= {os.path.relpath(Path(place, name), folder) for name in (*folders, *names)}
+    return found
 
 
 def _waits_in(pid: int) -> str:

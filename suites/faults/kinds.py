@@ -15,7 +15,7 @@ CLOCK = Path(__file__).with_name("clock")
 
 LIBRARIES = {"torch_cpu": ("torch",), "mpi4py": ("mpi4py",), "threads": (), "non_dist": ()}
 
-TIMEOUTS = {"eval": 15.0, "check": 20.0, "fit": 30.0, "World": 10.0}
+TIMEOUTS = {"eval": 30.0, "check": 20.0, "fit": 30.0, "World": 15.0}
 """What ``--timeout`` is in each command, in seconds."""
 
 START_SECONDS = 60.0
