@@ -53,11 +53,11 @@ def launched_job(environ: Mapping[str, str] = os.environ) -> Job | None:
     Raises:
         UsageError: A launcher's variables contradict each other or are incomplete.
     """
-    if environ.get("SLURM_PROCID", "0") != "0" and "SLURM_NTASKS" in environ:
+    tasks = environ.get("SLURM_NTASKS")
+    if tasks and "SLURM_STEP_NUM_TASKS" not in environ and environ.get("SLURM_PROCID", "0") != "0":
         # A task, and not the batch script, whose step's variables may have been removed. Task 0
         # can't be told from the script, so no other relies on it, as if all were on other hosts.
-        tasks = environ["SLURM_NTASKS"]
-        environ = {"SLURM_STEP_NUM_TASKS": tasks, _SLURM_HOSTS: tasks, **environ}
+        environ = {**environ, "SLURM_STEP_NUM_TASKS": tasks, _SLURM_HOSTS: tasks}
     jobs = list(_jobs(environ))
     if not jobs:
         _refuse_rank_alone(environ)
