@@ -138,13 +138,15 @@ def set_aside(
         kept, turn = path.with_name(f"{path.name}.damaged"), 2
         while os.path.lexists(kept):
             kept, turn = path.with_name(f"{path.name}.damaged.{turn}"), turn + 1
-        path.rename(kept)
-        warn(
-            f"the checkpoint {path} is damaged ({reason}), {instead}; the damaged file is kept as "
-            f"{kept.name}"
-        )
-    if used is not None and not (used.parent / LATEST).exists():
-        link_to(used)
+        result = f"the damaged file is kept as {kept.name}"
+        try:
+            path.rename(kept)
+        except OSError as error:  # in a folder that can only be read, for example
+            result = f"it could not be renamed ({error.strerror})"
+        warn(f"the checkpoint {path} is damaged ({reason}), {instead}; {result}")
+    with suppress(OSError):
+        if used is not None and not (used.parent / LATEST).exists():
+            link_to(used)
 
 
 def read_together(
