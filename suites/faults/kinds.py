@@ -89,7 +89,8 @@ class Kind:
             words += [f"--data={data}", f"--work-dir={out / 'work'}", "--epochs=2", *size]
             words += ["--resume=auto", timeout, report]
         else:
-            words += [f"--backend={self.backend}", f"--data={data}", *size, timeout, report]
+            words += [f"--backend={self.backend}", f"--data={data}", "--batch-size=64"]
+            words += [*size, timeout, report]
         if not self.outer:
             return words
         launcher = MpirunLauncher() if self.launcher == "mpirun" else TorchrunLauncher()
