@@ -12,6 +12,7 @@ from disteval.metrics.multilabel import MultiLabel
 from disteval.metrics.perplexity import Perplexity
 from disteval.metrics.ranking import AUROC, AveragePrecision
 from disteval.metrics.regression import Regression
+from disteval.metrics.retrieval import Retrieval
 from disteval.metrics.segmentation import Segmentation
 from disteval.metrics.summable import SummableMetric
 from disteval.metrics.torchmetrics_adapter import from_torchmetrics
@@ -30,6 +31,7 @@ __all__ = [
     "MultiLabel",
     "Perplexity",
     "Regression",
+    "Retrieval",
     "SampleRows",
     "Segmentation",
     "SummableMetric",

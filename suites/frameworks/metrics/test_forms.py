@@ -14,6 +14,7 @@ from disteval.metrics import (
     MultiLabel,
     Perplexity,
     Regression,
+    Retrieval,
     Segmentation,
 )
 
@@ -29,6 +30,7 @@ CASES: dict[str, tuple[Callable[[], BaseMetric], tuple[np.ndarray, ...]]] = {
     "several labels": (lambda: MultiLabel(4), (scores, scores[:, ::-1].copy() > 0)),
     "perplexity": (Perplexity, (scores[None], classes[None, :, 0], classes[None, :, 1] > 0)),
     "log-probabilities": (Perplexity, (-abs(scores),)),
+    "retrieval": (Retrieval, (scores[:, :2], classes + 1)),
     "segmentation": (lambda: Segmentation(4, 0), (classes, classes[::-1].copy())),
     "regression": (Regression, (scores[:, 0], scores[:, 1])),
 }

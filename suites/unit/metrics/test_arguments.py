@@ -23,6 +23,7 @@ from disteval.metrics import (
     MultiLabel,
     Perplexity,
     Regression,
+    Retrieval,
     Segmentation,
     SummableMetric,
 )
@@ -39,6 +40,7 @@ METRICS: list[Callable[[], BaseMetric]] = [
     lambda: MultiLabel(4),
     Perplexity,
     Regression,
+    Retrieval,
     lambda: Segmentation(4),
 ]
 
