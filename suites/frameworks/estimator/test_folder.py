@@ -30,7 +30,7 @@ from disteval.estimator.folder import (  # noqa: E402
     fall_back,
     latest_checkpoint,
 )
-from disteval.estimator.hooks import CheckpointHook, TextLoggerHook  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook, EvalHook, TextLoggerHook  # noqa: E402
 
 from suites.frameworks.estimator.tiny import Tiny, assert_same, samples  # noqa: E402
 
@@ -355,3 +355,15 @@ def test_a_folder_that_can_only_be_read_is_read(
     assert told[0].endswith(
         "so epoch_2.pt is used instead; it could not be renamed (Permission denied)"
     )
+
+
+def test_the_same_training_writes_the_same_best_weights(tmp_path: Path) -> None:
+    found = set()
+    for name in ("one", "two", "three"):
+        torch.manual_seed(3)
+        runner = make(tmp_path / name)
+        loader = torch.utils.data.DataLoader(samples(9), 4)
+        runner.register_hook(EvalHook(loader, save_best="accuracy"))
+        train(runner)
+        found.add((tmp_path / name / "best.safetensors").read_bytes())
+    assert len(found) == 1
