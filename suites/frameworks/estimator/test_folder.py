@@ -83,7 +83,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("[!.]*"))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_no_damage_to_a_file_ever_changes_what_is_trained(whole: Any, data: Any) -> None:
     with tempfile.TemporaryDirectory() as temporary:
