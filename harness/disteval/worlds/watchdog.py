@@ -189,10 +189,10 @@ def _take(worlds: dict[str, Watched], lines: Iterable[bytes]) -> None:
         what, world, *rest = os.fsdecode(line).split(" ", 2)
         if what == "begin":
             worlds[world] = Watched(rest[0])
-        elif what == "add":
-            worlds[world].add(int(rest[0]))
-        else:
+        elif what == "end":
             worlds.pop(world, None)
+        elif world in worlds:
+            worlds[world].add(int(rest[0]))
 
 
 if __name__ == "__main__":

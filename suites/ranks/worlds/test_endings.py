@@ -209,7 +209,7 @@ def test_a_closed_world_has_had_time_for_each_of_its_ranks() -> None:
     assert given[1] - given[0] >= 100 * 0.3
 
 
-@pytest.mark.parametrize("moments", [("0", "0"), ("0", "0.6"), ("0.1", "0.01"), ("0.3", "0.3")])
+@pytest.mark.parametrize("moments", [("0", "0.6"), ("0.3", "0.01")])
 def test_no_ctrl_c_as_a_world_ends_leaves_anything(
     moments: tuple[str, str], tmp_path: Path
 ) -> None:
