@@ -80,6 +80,9 @@ def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> tup
         result.outcome, result.message = "error", str(error)
     result.examples, result.seconds = bench.ran, time.monotonic() - begin
     result.observed = "\n".join(bench.observed)
+    at_start, worlds.lost_at_start = worlds.lost_at_start, ""
+    if at_start and result.outcome == "passed":
+        result = result.not_judged(at_start, _NOT_AGAIN)
     _hold_against_declaration(rule, worlds.cls, result)
     return result, loss if result.outcome == "failed" else ""
 

@@ -132,7 +132,7 @@ class _Server:
         if self._safe is None:
             with contextlib.suppress(OSError, EOFError):
                 self._safe = self.ask(None)
-        return bool(self._safe)
+        return bool(self._safe) and self.process.poll() is None
 
     def ask(self, question: Any) -> Any:
         """Return the answer to a question of `_answer`.

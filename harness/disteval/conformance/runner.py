@@ -165,7 +165,8 @@ class _Check:
             result = judged_by(first.result, first.loss, result)
         elif loss:
             self.losses[key] = _Loss(rule, result, loss)
-        if key not in self.losses and (result.outcome == "failed" or first is not None):
+        tried = result.outcome in ("failed", "error") and result.message != self.given_up
+        if tried and key not in self.losses:
             result.replay = self.report.replay(result)
         self.results[key] = result
         if self.on_result is not None:

@@ -12,6 +12,7 @@ from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.worlds import Launcher, World
 from disteval.worlds.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
+from disteval.worlds.postmortem import first_line
 from disteval.worlds.world import BACKEND_SECONDS
 
 Identity = tuple[bool, int, int]
@@ -64,6 +65,8 @@ class BackendWorlds:
         cls: The backend's class.
         world_size: See above.
         can_be_lost: Whether other worlds can be started beside the present one.
+        lost_at_start: How ranks were lost in a world that started only at the second try, in one
+            line; whoever has read it empties it.
 
     Raises:
         UsageError: ``led`` has another number of ranks.
@@ -89,6 +92,7 @@ class BackendWorlds:
                 )
         self.cls = get_backend_class(backend) if isinstance(backend, str) else backend
         self.can_be_lost, self.world_size = led is None, world_size
+        self.lost_at_start = ""
         self._backend = backend
         self._led, self._launcher = led, launcher
         self._timeout, self._servers, self._started = timeout, servers, started
@@ -107,15 +111,17 @@ class BackendWorlds:
     def fresh(self, backend_timeout: float) -> JudgedWorld:
         """Start another world whose ranks may be lost, and whose backend waits that long.
 
-        Where processes end meanwhile, it is started once more: something outside may have ended
-        them. The processes that fork ranks off are not used again then, if they have ended.
+        Where processes end meanwhile, it is started once more, and `lost_at_start` says so:
+        something outside may have ended them.
         """
         try:
             return self._start(backend_timeout)
         except WorldError as error:
             if not error.lost:
                 raise
-            return self._start(backend_timeout)
+            world = self._start(backend_timeout)
+            self.lost_at_start = first_line(str(error))
+            return world
 
     def _start(self, backend_timeout: float) -> JudgedWorld:
         launcher = _launcher(self._launcher, self.world_size)

@@ -20,6 +20,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval.conformance import runner
 from disteval.conformance.results import Result
 from disteval.conformance.runner import check_backend, select_rules
+from disteval.contract import Rendezvous
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.sockets import Sockets
@@ -97,6 +98,18 @@ class DiesWithOthers(Sockets):
             if nth_time("dies") == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise
+
+
+class DiesAtStart(Sockets):
+    """A backend whose first rank 1 is killed while it joins its group."""
+
+    launcher = "local"
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        if rank == 1 and nth_time("starts") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().init_process(rank, world_size, rendezvous)
 
 
 @pytest.fixture(autouse=True)
@@ -199,6 +212,13 @@ def test_a_survivor_that_dies_once_with_the_rank_that_a_rule_kills_is_not_judged
     assert NOT_AGAIN in result.message
 
 
+def test_a_rank_that_is_killed_once_while_it_starts_costs_one_rule_its_verdict() -> None:
+    report = check_backend(DiesAtStart, (2,), rules=select_rules(["1.1", "3.3"]), examples=2)
+    assert [result.outcome for result in report.rules] == ["error", "passed"]
+    assert report.rules[0].message.startswith("rank 1 was lost (killed by SIGKILL); the order was")
+    assert NOT_AGAIN in report.rules[0].message
+
+
 def test_ranks_that_can_not_be_started_anew_are_not_judged_after_a_loss(folder: Path) -> None:
     def start(rank: int) -> subprocess.Popen[str]:
         told = {"PMI_RANK": str(rank), "PMI_SIZE": "2", "PMIX_NAMESPACE": "a"}
@@ -213,6 +233,7 @@ def test_ranks_that_can_not_be_started_anew_are_not_judged_after_a_loss(folder: 
     assert "Waits is incomplete" in output
     assert "? 2.2 at W=2: rank 1 was lost (its process ended)" in output
     assert "this job can't start other ranks" in output
+    assert f"again: disteval check {HERE}:Waits --rules 2.2 --world-size 2" in output
     results = json.loads((folder / "r.json").read_text())["rules"]
     assert [result["outcome"] for result in results] == ["passed", "error", "error"]
 
