@@ -33,6 +33,7 @@ def test_it_agrees_with_scikit_learn() -> None:
     framework("sklearn")
     from sklearn.metrics import precision_recall_fscore_support
 
+    @settings(max_examples=25)
     @given(st.integers(1, 12), st.integers(1, 9), st.integers(0, 1 << 30))
     def check(size: int, classes: int, seed: int) -> None:
         scores, labels = drawn(size, classes, seed)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.requirements import framework
-from suites.unit.metrics.test_exact import MAX, SUBNORMAL, finite, same
+from suites.unit.metrics.test_exact import MAX, finite, same
 from suites.unit.metrics.worlds import everywhere
 
 NAMES = ["mae", "mse", "rmse", "r2", "explained_variance"]
@@ -59,7 +59,7 @@ def test_the_sum_of_products_is_that_of_fractions(
     assert Fraction(found, 2**2148) == expected
 
 
-@pytest.mark.parametrize("value", [MAX, -MAX, 1.0 + 2.0**-52, -1.0 - 2.0**-52, SUBNORMAL])
+@pytest.mark.parametrize("value", [MAX, -1.0 - 2.0**-52])
 def test_a_full_chunk_of_products_of_one_exponent_is_exact(value: float) -> None:
     size = exact._CHUNK + 1
     values = np.full(size, value)

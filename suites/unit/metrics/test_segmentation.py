@@ -79,10 +79,10 @@ def test_scores_predict_the_best_class() -> None:
 
 def test_an_ignored_class_has_no_overlap_and_does_not_count_in_the_means() -> None:
     metric = Segmentation(3, 0, dist_backend="non_dist")
-    found = metric([[0, 1, 2, 2]], [[0, 0, 2, 1]])
-    np.testing.assert_array_equal(found["iou"], [math.nan, 0.0, 0.5])
-    np.testing.assert_array_equal(found["dice"], [math.nan, 0.0, 2 / 3])
-    assert (found["mean_iou"], found["mean_dice"], found["accuracy"]) == (0.25, 1 / 3, 0.5)
+    found = metric([[0, 1, 2, 0]], [[0, 0, 2, 1]])  # class 0 is predicted where it counts as wrong
+    np.testing.assert_array_equal(found["iou"], [math.nan, 0.0, 1.0])
+    np.testing.assert_array_equal(found["dice"], [math.nan, 0.0, 1.0])
+    assert (found["mean_iou"], found["mean_dice"], found["accuracy"]) == (0.5, 0.5, 0.5)
     assert metric([[0]], [[1]])["mean_iou"] == 0.0
 
 
