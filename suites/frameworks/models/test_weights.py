@@ -164,6 +164,32 @@ def test_a_torch_file_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
         load_weights(path)
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path, zipped: bool) -> None:
+    torch = framework("torch")
+    path = tmp_path / "w.pt"
+    torch.save({}, tmp_path / "plain.pt")
+    lists = b"\x80\x02" + b"]" * 1_100_000
+    if zipped:
+        with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(path, "w") as file:
+            for name in plain.namelist():
+                file.writestr(name, lists if name.endswith("/data.pkl") else plain.read(name))
+    else:
+        path.write_bytes(lists)
+    reason = r"data.pkl in .* holds 1100002 bytes, more than" if zipped else "1048576 instructions"
+    with pytest.raises(WeightsError, match=rf"weights file .*{reason}|{reason}"):
+        load_weights(path)
+
+
+def test_a_safetensors_file_with_a_large_header_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    entry = b',"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    header = b"{" + b"".join(entry % i for i in range(20_000))[1:] + b"}"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(WeightsError, match=f"its header has {len(header)} bytes, more than"):
+        load_weights(path)
+
+
 def test_a_torch_file_that_inflates_beyond_the_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
