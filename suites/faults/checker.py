@@ -11,7 +11,7 @@ from suites.faults.world_program import total_of
 
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ ].*\n)*(.*)$", re.MULTILINE)
 _OURS = re.compile(r'File ".*(disteval|harness)')
-_IMPORT = "<frozen importlib._bootstrap>"
+_IMPORT = "in <module>"  # the line of a traceback that says that a module is being imported
 _NAMED = r"^(\[rank \d+\] )?disteval {}: (?!unexpected )\S"
 
 
