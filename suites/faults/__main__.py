@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ _COLUMNS = ("right", "named error", "killed", "missed", "skipped", "violation")
 def main() -> int:
     """Do runs until the time is over, print the table, and return 1 if something is wrong."""
     options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the table is printed then
     begin, found = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         make_data(Path(name) / "data")
