@@ -88,9 +88,15 @@ def exact_mean(sums: Sums, size: int) -> float:
         return math.nan
     if positive or negative:
         return math.inf if positive else -math.inf
-    # Python rounds a quotient of integers once; a mean is no larger than the largest value, so it
-    # can't overflow, though the sum may.
-    return total / (size << _UNITS)
+    return quotient(total, size << _UNITS)
+
+
+def quotient(part: int, whole: int) -> float:
+    """Divide and round once, to an infinity if float64 can't hold the quotient."""
+    try:
+        return part / whole
+    except OverflowError:
+        return math.inf if part > 0 else -math.inf
 
 
 def exact_dot(xs: npt.NDArray[np.float64], ys: npt.NDArray[np.float64]) -> int:

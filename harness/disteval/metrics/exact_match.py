@@ -33,11 +33,13 @@ class ExactMatch(SummableMetric):
             labels: As ``predictions``, in the same number and shape. Texts are compared as they
                 are: change case, blanks and punctuation before, where these do not count.
             mask: Which numbers of each sample count, in the shape of ``labels``: truth values, 0 or
-                1. None counts all; texts take none.
+                1. None counts all, and texts take no mask. A sample of which no number counts is a
+                match.
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: There are texts and numbers, or the shapes do not fit. Nothing was added.
+            UsageError: There are texts and numbers, a value among texts is no text, or the shapes
+                do not fit. Nothing was added.
         """
         texts = _are_texts(predictions), _are_texts(labels)
         if texts[0] != texts[1] or (texts[0] and mask is not None):
@@ -47,6 +49,8 @@ class ExactMatch(SummableMetric):
                 f"numbers for both"
             )
         if texts[0]:
+            for values in (predictions, labels):
+                _check_texts(values)
             check_paired(np.zeros(len(predictions)), np.zeros(len(labels)))
             equal = np.array([a == b for a, b in zip(predictions, labels, strict=True)], np.bool_)
             self._append(equal, ids)
@@ -76,6 +80,15 @@ def _are_texts(values: Any) -> bool:
     if isinstance(values, np.ndarray):
         return values.dtype.kind in "UT"
     return isinstance(values, Sequence) and len(values) > 0 and isinstance(values[0], str)
+
+
+def _check_texts(values: Any) -> None:
+    alone = isinstance(values, str)
+    wrong = [values] if alone else [each for each in values if not isinstance(each, str)]
+    if wrong:
+        raise UsageError(
+            f"texts must be a list with one text for each sample, but there is {wrong[0]!r:.100}"
+        )
 
 
 def _kind(texts: bool) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.metrics.arrays import to_numpy
-from disteval.metrics.exact import exact_dot, exact_sum, float64_of
+from disteval.metrics.exact import exact_dot, exact_sum, float64_of, quotient
 from disteval.metrics.labels import check_paired
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
@@ -23,17 +23,17 @@ class Regression(SummableMetric):
     The result is a dict:
 
     - ``mae``, the mean absolute error, and ``mse``, the mean squared error;
-    - ``rmse``, the square root of ``mse``;
+    - ``rmse``, the square root of the mean squared error;
     - ``r2``, 1 - sum((label - prediction)**2) / sum((label - mean label)**2);
     - ``explained_variance``, 1 - variance(label - prediction) / variance(label).
 
     The definitions are those of scikit-learn's ``mean_absolute_error`` and its neighbours. Sums of
     values, of squares and of products are exact, so nothing cancels where labels are large and
-    vary little: every number but ``rmse`` is the float64 nearest to the true one, or infinite
-    if it is too large for float64. If all labels are equal, ``r2`` and ``explained_variance`` are
-    1.0 for errors that are 0 (or, for ``explained_variance``, all equal) and 0.0 for others; ``r2``
-    of one sample is NaN. A NaN makes every number NaN. Infinite errors make the first three
-    infinite and the others NaN.
+    vary little: every number is the float64 nearest to the true one, or infinite if it is too large
+    for float64. If all labels are equal, ``r2`` and ``explained_variance`` are 1.0 for errors that
+    are 0 (or, for ``explained_variance``, all equal) and 0.0 for others; ``r2`` of one sample is
+    NaN. A NaN makes every number NaN. Infinite errors make the first three infinite and the others
+    NaN.
 
     Each rank sends about 1.5 kB. The arguments are those of `BaseMetric`.
     """
@@ -88,11 +88,10 @@ class Regression(SummableMetric):
             return errors | dict.fromkeys(("r2", "explained_variance"), math.nan)
         squared = pp - 2 * pt + tt
         spread = size * tt - t * t  # size**2 times the variance of the labels
-        mse = _quotient(squared, size * _SQUARED)
         return {
-            "mae": _quotient(absolute, size * _UNIT),
-            "mse": mse,
-            "rmse": math.sqrt(mse),
+            "mae": quotient(absolute, size * _UNIT),
+            "mse": quotient(squared, size * _SQUARED),
+            "rmse": _root(squared, size * _SQUARED),
             "r2": _explained(size * squared, spread) if size > 1 else math.nan,
             "explained_variance": _explained(size * squared - (p - t) ** 2, spread),
         }
@@ -106,12 +105,10 @@ def _numbers(values: Any, what: str) -> npt.NDArray[np.float64]:
 def _explained(unexplained: int, spread: int) -> float:
     if spread == 0:
         return 0.0 if unexplained else 1.0
-    return _quotient(spread - unexplained, spread)
+    return quotient(spread - unexplained, spread)
 
 
-def _quotient(part: int, whole: int) -> float:
-    """Divide and round once; Python raises an error where the quotient is too large."""
-    try:
-        return part / whole
-    except OverflowError:
-        return math.inf if part > 0 else -math.inf
+def _root(part: int, whole: int) -> float:
+    """Return the square root of a quotient, from the first 128 bits or more of the root."""
+    bits = max(0, 128 + (whole.bit_length() - part.bit_length()) // 2)
+    return quotient(math.isqrt((part << 2 * bits) // whole), 1 << bits)

@@ -100,7 +100,10 @@ class Retrieval(SummableMetric):
                 f"query {without[0]} of the batch has no relevant document, so its recall and nDCG "
                 f"are not defined; leave such queries out"
             )
-        order = np.lexsort((-scores.astype(np.float64), ~counted), axis=1)
+        falling = (
+            -scores if scores.dtype.kind == "f" else ~scores
+        )  # float64 can't hold every integer
+        order = np.lexsort((falling, ~counted), axis=1)
         rows = [self._of(each) for each in np.take_along_axis(gains, order, axis=1)]
         self._append(np.array(rows, dtype=np.float64).reshape(len(rows), len(self._names)), ids)
 

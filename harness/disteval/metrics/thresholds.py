@@ -16,7 +16,7 @@ def thresholds_of(thrs: float | Sequence[float | None] | None) -> tuple[float | 
     """Return one threshold or several as a tuple.
 
     Raises:
-        UsageError: There is none, or one is neither a number nor None.
+        UsageError: A threshold is neither a number nor None.
     """
     found: tuple[Any, ...] = tuple(thrs) if isinstance(thrs, Iterable) else (thrs,)
     for thr in found:

@@ -89,6 +89,12 @@ def test_shorter_numbers_are_converted_exactly(dtype: Any) -> None:
     assert Fraction(exact_sum(np.asarray(values))[0], 2**1074) == expected
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_quotient_that_float64_can_not_hold_is_infinite(sign: int) -> None:
+    sums = exact_sum(np.full(3, sign * MAX))  # as of three documents, whose bytes are divided by
+    assert (exact_mean(sums, 1), exact_mean(sums, 3)) == (sign * math.inf, sign * MAX)
+
+
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)])
 def test_integers_that_float64_may_not_hold_are_refused(number: int) -> None:
     with pytest.raises(UsageError, match=rf"all of which float64 holds, but sample 1 has {number}"):

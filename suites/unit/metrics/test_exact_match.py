@@ -54,6 +54,12 @@ def test_what_a_mask_leaves_out_may_differ() -> None:
         ((["a"], [1]), "predictions are texts and labels are numbers, with mask None; give texts"),
         ((["a"], ["a"], [1]), "labels are texts, with mask given; give texts for both and no mask"),
         ((["a"], ["a", "b"]), "do not have the same number of samples"),
+        (("cat", "cat"), "texts must be a list with one text for each sample, but there is 'cat'"),
+        ((["a", None], ["a", None]), "one text for each sample, but there is None"),
+        (
+            (np.array([["a", "b"]]),) * 2,
+            r"one text for each sample, but there is array\(\['a', 'b'\]",
+        ),
         ((np.zeros((2, 3)), np.zeros((2, 4))), r"\(2, 3\) and labels of shape \(2, 4\); both must"),
         ((1, 1), r"predictions of shape \(\) and labels of shape \(\); both must have one shape"),
         (([1], [1], [2]), "mask must be truth values, 0 or 1, but one is 2"),

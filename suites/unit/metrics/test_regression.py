@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -29,6 +30,12 @@ def rounded(part: Fraction, whole: Fraction) -> float:
         return math.inf if part > 0 else -math.inf
 
 
+def root(number: Fraction) -> float:
+    """Return the float64 nearest to a square root, of which Decimal keeps 2000 digits."""
+    with localcontext(Context(prec=2000)):
+        return float((Decimal(number.numerator) / number.denominator).sqrt())
+
+
 def by_fractions(pairs: list[tuple[float, float]]) -> list[float]:
     size = len(pairs)
     true = [Fraction(label) for _, label in pairs]
@@ -44,7 +51,7 @@ def by_fractions(pairs: list[tuple[float, float]]) -> list[float]:
     varied = around_mean(errors)
     explained = rounded(spread - varied, spread) if spread else float(not varied)
     mae = rounded(sum(map(abs, errors), Fraction()), Fraction(size))
-    return [mae, mse, math.sqrt(mse), r2 if size > 1 else math.nan, explained]
+    return [mae, mse, root(squared / size), r2 if size > 1 else math.nan, explained]
 
 
 @given(st.lists(st.tuples(finite, finite), max_size=30), st.integers(1, 5))

@@ -88,6 +88,13 @@ def test_it_agrees_with_scikit_learn_and_torchmetrics() -> None:
         assert found[name] == pytest.approx(oracle(*tensors, indexes=indexes).item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.uint64, np.float16])
+def test_scores_are_compared_in_their_own_dtype(dtype: Any) -> None:
+    most = 1 if dtype in (np.bool_, np.float16) else np.iinfo(dtype).max
+    scores = np.array([[most - 1, most]], dtype)
+    assert Retrieval(1, dist_backend="non_dist")(scores, [[0, 1]])["mrr"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
