@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeVar
@@ -36,16 +36,24 @@ class BrokenRuleError(HarnessError):
 
 
 class LostWorld(BaseException):
-    """An exception that ends Hypothesis, because no world is left to look for a smaller example."""
+    """An exception that ends Hypothesis, because no world is left to look for a smaller example.
 
-    def __init__(self, error: WorldError, counterexample: str) -> None:
-        self.error, self.what = error, str(error)
+    Args:
+        error: The loss.
+        counterexample: The example that was tried.
+        wrong: The ranks that returned a wrong result before.
+
+    Attributes:
+        may_not_recur: Whether something outside may be the cause: ranks ended or were late, and no
+            rank raised an exception or returned a wrong result.
+    """
+
+    def __init__(self, error: WorldError, counterexample: str, wrong: Iterable[int] = ()) -> None:
+        ranks = ", ".join(map(str, sorted(set(wrong))))
+        before = f"\na result on these ranks was wrong before that: {ranks}" if ranks else ""
+        self.error, self.what = error, str(error) + before
         self.counterexample = counterexample
-
-    @property
-    def may_not_recur(self) -> bool:
-        """Whether something outside may be the cause: ranks ended or were late, and none raised."""
-        return bool(self.error.lost) or not self.error.errors
+        self.may_not_recur = not ranks and (bool(error.lost) or not error.errors)
 
 
 class NotApplicableError(HarnessError):
@@ -120,7 +128,7 @@ class Bench:
             LostWorld: The ranks can't go on, for example because one hangs.
         """
         done = dict.fromkeys(range(self.world_size), 0)
-        wrong: list[int] = []
+        wrong: list[tuple[int, int]] = []
         world = self.worlds.get()
         try:
             found = world.run(
@@ -128,15 +136,16 @@ class Bench:
                 *args,
                 timeout=world.timeout + delay,
                 on_progress=lambda rank, count, _: done.update({rank: count}),
-                on_note=lambda _, number: wrong.append(number),
+                on_note=lambda rank, number: wrong.append((number, rank)),
             )
         except WorldError as error:
             number = min(*done.values(), len(examples) - 1)
             self.ran += number + 1
-            example = examples[min([number, *wrong])]  # it may have made the ranks hang
+            # A wrong example may have made the ranks hang.
+            example = examples[min([number, *(number for number, _ in wrong)])]
             if error.in_step:
                 raise BrokenRuleError(str(error), example) from error
-            raise LostWorld(error, example) from error
+            raise LostWorld(error, example, [rank for _, rank in wrong]) from error
         self.ran += len(examples)
         return found
 

@@ -19,6 +19,7 @@ from disteval.conformance import (  # noqa: F401 - they register the rules
     template,
 )
 from disteval.conformance.attempts import NO_OTHER_RANKS, judged_by, try_rule
+from disteval.conformance.faults import RETURNED
 from disteval.conformance.forked import ForkServers
 from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
 from disteval.conformance.rules import RULES, Rule
@@ -103,7 +104,7 @@ def check_backend(
         for jobs in phases:
             run_side_by_side(jobs, check.run, check.stop)
         # Beside others they may only have been too slow.
-        again = [job for job in lost_beside_others(phases) if not check.has_passed(job)]
+        again = [job for job in lost_beside_others(phases) if check.may_hold_alone(job)]
         run_side_by_side(again, check.run, check.stop)
         check.try_again()
     report.rules = [check.results[size, rule.number] for size in sizes for rule in chosen]
@@ -191,10 +192,10 @@ class _Check:
             if self.results[size, number].outcome == "failed":
                 broken.add(number)
 
-    def has_passed(self, job: Job) -> bool:
-        """Return whether no rule of a job failed or could not be judged."""
-        outcomes = {self.results[job.size, rule.number].outcome for rule in job.rules}
-        return outcomes <= {"passed", "unsupported"}
+    def may_hold_alone(self, job: Job) -> bool:
+        """Return whether a rule of a job was not kept, but no rank returned a wrong result."""
+        results = [self.results[job.size, rule.number] for rule in job.rules]
+        return any(r.outcome in ("failed", "error") and RETURNED not in r.message for r in results)
 
     def _add_world(self, world: World) -> None:
         self.started.append(world)

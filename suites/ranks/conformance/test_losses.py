@@ -86,6 +86,31 @@ class Hangs(HangsOnce):
     times = 1000
 
 
+class WrongOnce(ThreadsDist):
+    """A backend whose rank 0 has one wrong result, is late once, and is right after that."""
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        gathered = super().all_gather_object(obj)
+        time = nth_time("gathers") if self.rank == 0 else 0
+        if time == 2:
+            threading.Event().wait(20)
+        return gathered[::-1] if time == 1 else gathered
+
+
+class ReturnsOnce(Sockets):
+    """A backend that returns from the first collective in which it notices a loss."""
+
+    launcher = "local"
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        try:
+            return super().all_gather_object(obj)
+        except OSError:
+            if nth_time("returns") == 1:
+                return [obj] * self.world_size
+            raise
+
+
 class DiesWithOthers(Sockets):
     """A backend that is killed when it first notices that another rank was."""
 
@@ -210,6 +235,17 @@ def test_a_survivor_that_dies_once_with_the_rank_that_a_rule_kills_is_not_judged
     assert result.outcome == "error", result.message
     assert result.message.startswith("rank 1 ended as well (killed by SIGKILL)")
     assert NOT_AGAIN in result.message
+
+
+def test_a_wrong_result_is_a_failure_whatever_happened_after_it() -> None:
+    report = check_backend(WrongOnce, (2,), rules=select_rules(["2.2"]), timeout=1)
+    [result] = report.rules
+    assert result.outcome == "failed", result.message
+    assert result.message.startswith("no progress for 1 s on")
+    assert result.message.endswith("\na result on these ranks was wrong before that: 0")
+    report = check_backend(ReturnsOnce, (2,), rules=select_rules(["1.1", "7.2"]))
+    assert [result.outcome for result in report.rules] == ["passed", "failed"]
+    assert "rank 1 returned from the collective" in report.rules[1].message
 
 
 def test_a_rank_that_is_killed_once_while_it_starts_costs_one_rule_its_verdict() -> None:
