@@ -6,6 +6,7 @@ import codecs
 import errno
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -65,7 +66,10 @@ class _Descriptor(io.FileIO):
     def write(self, data: Any) -> int:
         if self.failure is None:
             try:
-                return super().write(data)
+                # Another process may have set the pipe that we share not to wait for its reader.
+                while (count := super().write(data)) is None:
+                    select.select([], [self], [])
+                return count
             except OSError as error:
                 self.failure = error
         return memoryview(data).nbytes

@@ -157,7 +157,11 @@ def _nothing_on_stdout() -> Iterator[None]:
     level = _LOGGER.level
     _LOGGER.setLevel(logging.ERROR)
     try:
-        with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
+        # What is dropped has to be encoded all the same.
+        with (
+            Path(os.devnull).open("w", encoding="utf-8", errors="backslashreplace") as nothing,
+            contextlib.redirect_stdout(nothing),
+        ):
             yield
     finally:
         _LOGGER.setLevel(level)

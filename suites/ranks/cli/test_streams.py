@@ -104,6 +104,25 @@ def test_text_falls_back_to_ascii(shell: Shell) -> None:
     assert "- 9.1 at W=1: the backend is not a subclass" in done.stdout
     listed = shell("$DISTEVAL doctor --no-start non_dist", PYTHONIOENCODING="ascii")
     assert "\n+ non_dist: installed\n" in listed.stdout
+    quiet = shell(f"$DISTEVAL {CHECK} --quiet", **posix)
+    assert (quiet.returncode, quiet.stdout + quiet.stderr) == (0, "")
+
+
+def test_a_pipe_that_does_not_wait_for_its_reader_gets_everything() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as read:
+        os.set_blocking(writer, False)
+        room = os.write(writer, b"." * (1 << 20))
+        command = [sys.executable, "-m", "disteval.cli", "doctor", "--no-start", "non_dist"]
+        with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE) as process:
+            os.close(writer)
+            assert process.stderr is not None
+            # The command can't end before there is room for what it prints.
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(5)
+            printed = read.read()[room:]
+            assert (process.wait(60), process.stderr.read()) == (0, b"")
+    assert "non_dist: installed" in printed
 
 
 def test_a_report_on_a_full_disk_is_whole_or_as_it_was(shell: Shell, tmp_path: Path) -> None:
