@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ import pytest
 from disteval import WorldError
 from disteval.worlds import control_directory
 from disteval.worlds.control_directory import create, folder, open_private, sweep
+
+from suites.processes import wait_for
 
 SECONDS = 60
 STRANGER = 12345
@@ -148,6 +151,23 @@ def test_directories_of_dead_leaders_alone_are_swept(tmp_path: Path) -> None:
     finally:
         live.communicate(timeout=SECONDS)
     assert sweep() == [theirs]
+
+
+def test_a_fork_of_a_dead_leader_keeps_no_directory_of_it() -> None:
+    fork = "import sys, time; sys.stdout.flush(); os.fork() or time.sleep(1000); os._exit(1)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import os; {MAKE}{fork}"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as leader:
+        assert leader.stdout is not None
+        path = Path(leader.stdout.readline().strip())
+        leader.wait(SECONDS)
+        swept = wait_for(sweep, SECONDS)
+        os.killpg(leader.pid, signal.SIGKILL)
+    assert swept == [path]
 
 
 def test_a_directory_of_a_dead_leader_is_taken_over_empty() -> None:

@@ -17,6 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ class ControlDirectory:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        _held.add(self)
 
     def remove(self) -> None:
         """Remove the directory, and release its lock afterwards; removing it twice is fine."""
@@ -45,6 +47,20 @@ class ControlDirectory:
         if descriptor >= 0:
             _remove(self.path)
             os.close(descriptor)
+
+
+_held: weakref.WeakSet[ControlDirectory] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """Close a fork's descriptors, which would hold the locks of a leader that has died."""
+    for directory in _held:
+        if directory._descriptor >= 0:
+            os.close(directory._descriptor)
+            directory._descriptor = -1
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def folder() -> Path:

@@ -46,10 +46,6 @@ class Watched:
         self.directory = directory
         self.processes: dict[int, str] = {}
 
-    def add(self, pid: int) -> None:
-        """Add a process, and its session if it leads one."""
-        self.processes[pid] = _started(pid)
-
 
 def kill_all(mark: str, processes: Mapping[int, str], seconds: float = KILL_SECONDS) -> bool:
     """Kill every process of a world until no process is found; return False if time ran out.
@@ -76,7 +72,7 @@ def find_all(mark: str, processes: Mapping[int, str]) -> set[int]:
     This process is never among them.
     """
     # The number of a process that has ended may be that of a later one.
-    known = {pid for pid, started in processes.items() if _started(pid) in (started, "")}
+    known = {pid for pid, started in processes.items() if started_at(pid) in (started, "")}
     parents: dict[int, int] = {}
     found = set()
     marked = mark.encode()
@@ -98,7 +94,10 @@ def find_all(mark: str, processes: Mapping[int, str]) -> set[int]:
 
 
 def _own_processes() -> list[int]:
-    found = []
+    found: list[int] = []
+    # The /proc of another pid namespace has other numbers, and a signal would reach a stranger.
+    if Path("/proc/self").resolve().name != str(os.getpid()):
+        return found
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if path.stat().st_uid == os.geteuid():
@@ -111,7 +110,8 @@ def _stat(pid: int) -> list[str]:
     return _read(pid, "stat").rpartition(b")")[2].decode().split()
 
 
-def _started(pid: int) -> str:
+def started_at(pid: int) -> str:
+    """Return when a process was started, as the kernel counts; "" if it has ended."""
     stat = _stat(pid)
     return stat[19] if stat else ""
 
@@ -158,7 +158,8 @@ def _remove(directory: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(directory, ignore_errors=True)
+        if os.path.samestat(directory.lstat(), os.fstat(descriptor)):
+            shutil.rmtree(directory, ignore_errors=True)
         if directory.parent.name.startswith("disteval-"):
             directory.parent.rmdir()  # fails if it holds the directories of other leaders
 
@@ -192,7 +193,9 @@ def _take(worlds: dict[str, Watched], lines: Iterable[bytes]) -> None:
         elif what == "end":
             worlds.pop(world, None)
         elif world in worlds:
-            worlds[world].add(int(rest[0]))
+            # Not looked up here: the process may have ended, and its number be another's by now.
+            pid, started = rest[0].split(" ")
+            worlds[world].processes[int(pid)] = started
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ class Watched(watchdog.Watched):
 
     def add(self, pid: int) -> None:
         """Add a process that was started for the world, and its session if it leads one."""
-        super().add(pid)
-        _watchdog.tell(f"add {self._name} {pid}")
+        self.processes[pid] = started = watchdog.started_at(pid)
+        _watchdog.tell(f"add {self._name} {pid} {started}")
 
     def kill_all(self, seconds: float) -> bool:
         """Kill every process of the world, in bounded time; return False if one is left."""
@@ -129,8 +129,8 @@ class _Watchdog:
         os.set_blocking(self._process.stdin.fileno(), False)
         for name, world in self._worlds.items():
             self._write(f"begin {name} {world.directory}")
-            for pid in world.processes:
-                self._write(f"add {name} {pid}")
+            for pid, started in world.processes.items():
+                self._write(f"add {name} {pid} {started}")
 
     def _write(self, line: str) -> None:
         assert self._process is not None and self._process.stdin is not None

@@ -23,7 +23,7 @@ from disteval.worlds.launchers.local import LocalLauncher
 from disteval.worlds.launchers.threads import ThreadsLauncher
 
 from suites.namespaces import others, run_alone
-from suites.processes import left_over, start_as_from_a_terminal, wait_for
+from suites.processes import is_running, left_over, start_as_from_a_terminal, wait_for
 from suites.requirements import backend_class
 
 SECONDS = 20.0  # a watchdog takes tenths of them, but the machine may be busy
@@ -95,6 +95,23 @@ def lead_without_a_watchdog() -> None:
         time.sleep(1000)
 
 
+def lead_after_a_number_was_given_again() -> None:
+    """Lead a world one of whose processes has ended, and lose the watchdog that saw it run."""
+    with World("threads", 1) as world:
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as ours:
+            world._launcher.watched.add(ours.pid)
+            time.sleep(0.1)  # the kernel counts start times in hundredths of a second
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(ours.pid - 1))
+        other = subprocess.Popen(CHILD)
+        watchdog = watched._watchdog._process
+        assert watchdog is not None
+        watchdog.kill()
+        watchdog.wait()
+        World("threads", 1).close()
+        print(other.pid == ours.pid, other.pid, flush=True)
+        time.sleep(1000)
+
+
 def lead_a_job() -> None:
     """Lead the one rank of somebody's launcher."""
     with World.lead(OuterWorld("torchrun", 0, 1, 1)):
@@ -117,6 +134,30 @@ def kill_a_leader(job: str, lines: str, *words: str) -> None:
     before = len(others())
     leader.kill()
     print(json.dumps({"before": before, **_left()}))
+
+
+def kill_a_leader_whose_number_was_given_again() -> None:
+    """Kill a leader, and print whether a process lives that has the number of an ended one."""
+    leader = start("lead_after_a_number_was_given_again")
+    assert leader.stdout is not None
+    same, pid = leader.stdout.readline().split()
+    leader.kill()
+    gone = wait_for(lambda: not list(Path(os.environ["TMPDIR"]).glob("disteval-*")), SECONDS)
+    print(json.dumps({"same": same, "gone": gone, "runs": is_running(int(pid))}))
+
+
+def close_where_proc_has_other_numbers() -> None:
+    """Print what a leader would kill whose /proc is that of another pid namespace."""
+    code = (
+        "import os; from disteval.worlds import World, watchdog\n"
+        "with World(None, 1, launcher='local') as world:\n"
+        "    mark = world._launcher.watched.environment()[watchdog.VARIABLE]\n"
+        "    there = os.readlink('/proc/self') != str(os.getpid())\n"
+        "    print(there, watchdog.find_all(mark, world._launcher.watched.processes))\n"
+    )
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    print(json.dumps({"found": found, **_left()}))
 
 
 def press_twice(*moments: str) -> None:
@@ -167,6 +208,16 @@ def test_ranks_and_their_children_die_with_their_leader(
     found = run("kill_a_leader", *job, folder=tmp_path)
     assert found.pop("before") >= processes  # the leader, its watchdog, ranks, and what they start
     assert found == {"processes": 0, "names": []}
+
+
+def test_a_process_is_not_killed_for_the_number_that_one_of_a_world_had(tmp_path: Path) -> None:
+    found = run("kill_a_leader_whose_number_was_given_again", folder=tmp_path)
+    assert found == {"same": "True", "gone": True, "runs": True}
+
+
+def test_no_process_is_killed_by_a_number_of_another_namespace(tmp_path: Path) -> None:
+    found = run("close_where_proc_has_other_numbers", folder=tmp_path)
+    assert found == {"found": "True set()\n", "processes": 0, "names": []}
 
 
 def test_ranks_that_were_dismissed_and_do_not_exit_die_with_their_leader(tmp_path: Path) -> None:

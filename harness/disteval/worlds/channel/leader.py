@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle
 
+from disteval.errors import WorldError
 from disteval.worlds.channel.connection import bound_waits
 from disteval.worlds.channel.listener import Listener
 from disteval.worlds.channel.messages import (
@@ -61,6 +62,9 @@ class Channel:
         """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
 
         Ranks that are threads of this process have their connections already.
+
+        Raises:
+            WorldError: Two processes report as the same rank, or one as none of these ranks.
         """
         for connection in inside:
             self._add(receive(connection), connection)
@@ -73,6 +77,11 @@ class Channel:
         return len(self._connections) == self._world_size
 
     def _add(self, hello: Hello, connection: Connection) -> None:
+        if hello.rank in self.hellos or hello.rank not in range(self._world_size):
+            raise WorldError(
+                f"process {hello.pid} reported as rank {hello.rank}, and each of the ranks 0 to "
+                f"{self._world_size - 1} reports once; start one process for each rank"
+            )
         self.hellos[hello.rank] = hello
         self._connections[hello.rank] = connection
         self._selector.register(connection, selectors.EVENT_READ, hello.rank)
