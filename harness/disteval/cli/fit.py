@@ -114,6 +114,7 @@ def fit_command(
     if last is not None:
         begun = _begun_with(checkpoint.read_checkpoint(last), last, {"lr": lr, "seed": seed})
         lr, seed = begun["lr"], begun["seed"]
+        resnet18.read_best(work_dir)  # a damaged file is refused now, and not after the training
     work_dir.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     with estimator.Estimator(

@@ -8,15 +8,17 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from disteval.data import load_cifar10, load_embedded
+from disteval.errors import WeightsError
 from disteval.estimator import EpochBasedRunner
 from disteval.estimator.checkpoint import BEST_WEIGHTS, weights_of
 from disteval.estimator.context import Context
 from disteval.estimator.hooks import EvalHook, LrHook
+from disteval.models.digest import check_digest
 from disteval.models.resnet18_torch import ResNet18, make_predict, preprocess
 
 EVAL_BATCH_SIZE = 256
@@ -135,10 +137,20 @@ def read_best(work_dir: Path) -> dict[str, int] | None:
     """Return the epoch of the best weights, and its ``correct`` and ``evaluated``.
 
     None is returned where no weights were written.
+
+    Raises:
+        WeightsError: The file is damaged, or another program has written it.
     """
     path = work_dir / BEST_WEIGHTS
     if not path.is_file():
         return None
-    with safe_open(path, "np") as file:
-        facts = file.metadata()
-    return {name: int(facts[name]) for name in ("epoch", "correct", "evaluated")}
+    try:
+        check_digest(path.read_bytes(), str(path))
+        with safe_open(path, "np") as file:
+            facts = file.metadata()
+        return {name: int(facts[name]) for name in ("epoch", "correct", "evaluated")}
+    except (WeightsError, SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise WeightsError(
+            f"{path} is damaged, or was not written by this training ({error}); move it away: the "
+            f"next epoch that is better than all before writes it again"
+        ) from error

@@ -157,22 +157,24 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         The content; weights alone are returned under ``state_dict``.
 
     Raises:
-        WeightsError: The file is missing, too large or damaged, or holds no weights.
+        WeightsError: The file is missing, too large or damaged, can't be read, or holds no weights.
     """
     path = Path(path)
     name = f"checkpoint {path}"
     if not path.is_file():
         raise WeightsError(f"{name} does not exist or is not a file; give one that does")
-    check_size(name, path.stat().st_size, MAX_FILE_BYTES)
-    if path.suffix == ".safetensors":
-        try:
+    try:
+        check_size(name, path.stat().st_size, MAX_FILE_BYTES)
+        if path.suffix == ".safetensors":
             packed = path.read_bytes()
             check_digest(packed, name)
             return {"state_dict": safetensors.torch.load(packed)}
-        except (SafetensorError, OSError) as error:
-            raise WeightsError(f"{name} is damaged ({error}); {_remedy(path)}") from error
-    with path.open("rb") as file:
-        return read_state(file, name, _remedy(path))
+        with path.open("rb") as file:
+            return read_state(file, name, _remedy(path))
+    except SafetensorError as error:
+        raise WeightsError(f"{name} is damaged ({error}); {_remedy(path)}") from error
+    except OSError as error:
+        raise WeightsError(f"{name} can't be read ({error.strerror}); {_remedy(path)}") from error
 
 
 def read_state(file: BinaryIO, name: str, remedy: str) -> dict[str, Any]:

@@ -7,11 +7,12 @@ dates of files are no help, since copies change them.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ _SET_ASIDE = re.compile(r".*\.damaged(\.\d+)?")
 _HEAD = 4096  # bytes in which an archive of ours has its format
 _LOCK = ".disteval.lock"
 _HOLDER = ".disteval.holder"
+_FIRST = (math.inf, math.inf, math.inf)
 _ORPHAN_SECONDS = 15.0  # the loaders of a killed process end within this time
 
 
@@ -37,6 +39,11 @@ class Entry(NamedTuple):
 
     path: Path
     seal: Seal | None
+
+    @property
+    def training(self) -> str | None:
+        """The training that the file belongs to."""
+        return None if self.seal is None else self.seal.training
 
     def problem(self) -> str | None:
         """Return what is wrong with the file after reading all of it; None if it is whole."""
@@ -60,13 +67,12 @@ def entries(folder: str | Path) -> list[Entry]:
             head = file.read(_HEAD)
         if seal or _NAME.fullmatch(path.name) or FORMAT.encode() in head:
             found.append(Entry(path, seal))
-    return sorted(found, key=lambda entry: (entry.seal is None, _age(entry)), reverse=True)
+    return sorted(found, key=lambda entry: entry.seal.age if entry.seal else _FIRST, reverse=True)
 
 
-def checkpoints(folder: str | Path, training: str | None = None) -> list[Path]:
-    """Return a folder's complete checkpoints, of one training or of all, the newest one last."""
-    sealed = [entry for entry in reversed(entries(folder)) if entry.seal is not None]
-    return [e.path for e in sealed if e.seal and training in (None, e.seal.training)]
+def checkpoints(folder: str | Path) -> list[Path]:
+    """Return a folder's complete checkpoints, the newest one last."""
+    return [entry.path for entry in reversed(entries(folder)) if entry.seal]
 
 
 def find_checkpoint(folder: str | Path) -> tuple[Path | None, dict[Path, str]]:
@@ -78,7 +84,7 @@ def find_checkpoint(folder: str | Path) -> tuple[Path | None, dict[Path, str]]:
     found: Entry | None = None
     damaged: dict[Path, str] = {}
     for entry in entries(folder):
-        if found is not None and _training(entry) == _training(found):
+        if found is not None and entry.training == found.training:
             continue
         problem = entry.problem()
         if problem is not None:
@@ -135,6 +141,8 @@ def set_aside(
         "and there is no whole one before it" if used is None else f"so {used.name} is used instead"
     )
     for path, reason in damaged.items():
+        if Entry(path, None).problem() is None:
+            continue  # another training has replaced it meanwhile
         kept, turn = path.with_name(f"{path.name}.damaged"), 2
         while os.path.lexists(kept):
             kept, turn = path.with_name(f"{path.name}.damaged.{turn}"), turn + 1
@@ -175,6 +183,8 @@ def read_together(
                 raise UsageError(f"{path} has no checkpoint to continue from; give another folder")
         except (UsageError, WeightsError) as error:
             failure = error
+        except OSError as error:  # the other ranks wait for the result, whatever it is
+            failure = WeightsError(f"{path} can't be read ({error.strerror}); correct that first")
     chosen, failure = backend.broadcast_object((chosen, failure), src=0)
     if failure is not None:
         raise failure
@@ -234,8 +244,7 @@ class FolderLocks:
             ) from None
         except (OSError, NotImplementedError) as error:
             _log.warning(
-                "%s can't be locked (%s), since its file system has no locks: see to it that no "
-                "other training writes there",
+                "%s can't be locked (%s): see to it that no other training writes there",
                 folder,
                 error,
             )
@@ -248,7 +257,8 @@ class FolderLocks:
         """Unlock the folders."""
         while self._locks:
             folder, lock = self._locks.popitem()
-            (folder / _HOLDER).unlink(missing_ok=True)
+            with suppress(OSError):  # its disk may be lost by now
+                (folder / _HOLDER).unlink()
             lock.release()
 
     def __enter__(self) -> FolderLocks:
@@ -283,18 +293,3 @@ def _read_holder(folder: Path) -> tuple[int, str, str]:
         return int(pid), host, since
     except (OSError, ValueError):
         return 0, "", ""
-
-
-def _age(entry: Entry) -> tuple[int, int, int]:
-    return (0, 0, 0) if entry.seal is None else entry.seal.age
-
-
-def _training(entry: Entry) -> str | None:
-    return None if entry.seal is None else entry.seal.training
-
-
-def walk(folder: Path, training: str) -> Iterator[Entry]:
-    """Yield the entries of a training from the newest on, and first those without an end."""
-    for entry in entries(folder):
-        if entry.seal is None or entry.seal.training == training:
-            yield entry

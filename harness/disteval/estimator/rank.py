@@ -23,7 +23,7 @@ from disteval.estimator import rng, steps
 from disteval.estimator.checkpoint import read_checkpoint, read_state, save_state
 from disteval.estimator.creators import Source
 from disteval.estimator.distributed import averages_gradients, distribute, inner
-from disteval.estimator.folder import set_aside, walk
+from disteval.estimator.folder import entries, set_aside
 from disteval.estimator.hooks import CheckpointHook, EvalHook
 from disteval.estimator.loaders import places_of, split
 from disteval.estimator.records import Record
@@ -227,7 +227,9 @@ class Trainee:
         folders = dict.fromkeys(hook.out_dir or runner.work_dir for hook in hooks)
         for folder in (Path(folder) for folder in folders if folder is not None):
             damaged: dict[Path, str] = {}
-            for entry in walk(folder, runner.training):
+            for entry in entries(folder):
+                if entry.training not in (None, runner.training):
+                    continue
                 if (problem := entry.problem()) is not None:
                     damaged[entry.path] = problem
                     continue

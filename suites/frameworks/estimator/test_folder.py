@@ -29,6 +29,7 @@ from disteval.estimator.folder import (  # noqa: E402
     checkpoints,
     fall_back,
     latest_checkpoint,
+    set_aside,
 )
 from disteval.estimator.hooks import CheckpointHook, EvalHook, TextLoggerHook  # noqa: E402
 
@@ -355,6 +356,37 @@ def test_a_folder_that_can_only_be_read_is_read(
     assert told[0].endswith(
         "so epoch_2.pt is used instead; it could not be renamed (Permission denied)"
     )
+
+
+def test_a_file_that_the_system_can_not_read_is_an_error_of_every_rank(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (memory := Path("/proc/self/mem")).exists():  # has a size of 0, and can't be read from there
+        with pytest.raises(WeightsError, match=r"checkpoint /proc/self/mem can't be read \("):
+            make(folder).resume(memory)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(WeightsError, match=r"can't be read \(Permission denied\); correct"):
+        make(folder).resume(folder)
+
+
+def test_a_checkpoint_that_another_training_has_written_anew_is_not_set_aside(
+    folder: Path,
+) -> None:
+    told: list[str] = []
+    newest = folder / "epoch_3.pt"
+    set_aside({newest: "as it was a moment ago"}, folder / "epoch_2.pt", told.append)
+    assert (told, latest_checkpoint(folder)) == ([], newest)
+
+
+def test_a_lock_is_released_although_its_note_can_not_be_removed(tmp_path: Path) -> None:
+    (tmp_path / ".disteval.holder").mkdir()
+    for _ in range(2):
+        with FolderLocks() as locks:
+            locks.take(tmp_path)
 
 
 def test_the_same_training_writes_the_same_best_weights(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from suites.requirements import framework
 
 torch = framework("torch")
 
+from disteval.estimator.checkpoint import write_checkpoint, write_safetensors  # noqa: E402
 from disteval.estimator.folder import FolderLocks  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "cifar10_fit_ray.py"
@@ -125,6 +126,20 @@ def test_fit_continues_with_the_settings_that_it_began_with(
     for option in ("--lr=0.3", "--seed=7"):
         with pytest.raises(UsageError, match=r"was begun with 0[.1]*, which it keeps; leave"):
             fit_command.main([*arguments, option], standalone_mode=False)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "of another program", "truncated"])
+def test_damaged_best_weights_are_refused_before_the_training(damage: str, tmp_path: Path) -> None:
+    weights = {"w": torch.ones(99)}
+    write_checkpoint(tmp_path / "epoch_1.pt", {"state_dict": weights, "epoch": 1, "iter": 1})
+    best = tmp_path / "best.safetensors"
+    facts = {"correct": "1", "evaluated": "2", "epoch": "1"}
+    write_safetensors(best, weights, facts if damage != "of another program" else {})
+    content = bytearray(best.read_bytes())
+    content[-5] ^= damage == "flipped"
+    best.write_bytes(content[:9] if damage == "truncated" else content)
+    with pytest.raises(WeightsError, match=r"best.safetensors is damaged, or .*; move it away"):
+        fit_command.main([f"--work-dir={tmp_path}", "--resume"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("resume", ["", "--resume", "--resume=auto"])
