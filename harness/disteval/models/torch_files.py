@@ -6,12 +6,14 @@ import pickletools
 import zipfile
 from collections.abc import Mapping
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from disteval.errors import WeightsError
 
 _CHUNK = 1 << 20
+_ZIP = b"PK\x03\x04"
 _PICKLES = 5  # at the beginning of a file that is no zip archive; storages follow
 _PICKLE_SHIFT = 10
 """A pickle, which describes tensors, has at most a thousandth of the size of the whole.
@@ -42,13 +44,18 @@ def read_torch_file(
     import torch
 
     try:
-        if zipfile.is_zipfile(file):
-            _check_archive(file, name, max_bytes)
-        else:
-            _check_pickles(file, name, max_bytes >> _PICKLE_SHIFT)
-        if not isinstance(file, (str, Path)):
-            file.seek(0)
-        return torch.load(file, map_location=map_location, weights_only=True)
+        with (
+            Path(file).open("rb") if isinstance(file, (str, Path)) else nullcontext(file) as stream
+        ):
+            stream.seek(0)
+            # As torch tells them apart: zipfile also finds an archive after other bytes.
+            if stream.read(len(_ZIP)) == _ZIP:
+                _check_archive(stream, name, max_bytes)
+            else:
+                stream.seek(0)
+                _check_pickles(stream, name, max_bytes >> _PICKLE_SHIFT)
+            stream.seek(0)
+            return torch.load(stream, map_location=map_location, weights_only=True)
     except WeightsError:
         raise
     except Exception as error:  # a damaged file can make the unpickler raise anything
@@ -81,7 +88,7 @@ def check_size(name: str, size: int, max_bytes: int, hint: str = "") -> None:
         raise WeightsError(f"{name} holds {size} bytes, more than the {max_bytes} allowed{hint}")
 
 
-def _check_archive(file: str | Path | BinaryIO, name: str, max_bytes: int) -> None:
+def _check_archive(file: BinaryIO, name: str, max_bytes: int) -> None:
     # torch.load ignores the checksums, and inflates compressed entries to any size.
     with zipfile.ZipFile(file) as archive:
         check_size(name, sum(entry.file_size for entry in archive.infolist()), max_bytes)
@@ -95,18 +102,13 @@ def _check_archive(file: str | Path | BinaryIO, name: str, max_bytes: int) -> No
                     pass
 
 
-def _check_pickles(file: str | Path | BinaryIO, name: str, most: int) -> None:
+def _check_pickles(file: BinaryIO, name: str, most: int) -> None:
     """Count the instructions of an older file's pickles; ``torch.load`` finds other faults."""
     count = 0
-    with Path(file).open("rb") if isinstance(file, (str, Path)) else nullcontext(file) as stream:
-        stream.seek(0)
-        for _ in range(_PICKLES):
-            try:
-                for _ in pickletools.genops(stream):
-                    count += 1
-                    if count > most:
-                        raise WeightsError(f"{name} has pickles of more than {most} instructions")
-            except ValueError:
-                if count > most:
-                    raise
-                return
+    for _ in range(_PICKLES):
+        try:
+            count += sum(1 for _ in islice(pickletools.genops(file), most + 1 - count))
+        except ValueError:
+            return
+        if count > most:
+            raise WeightsError(f"{name} has pickles of more than {most} instructions")

@@ -164,9 +164,9 @@ def test_a_torch_file_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
         load_weights(path)
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path, zipped: bool) -> None:
-    torch = framework("torch")
+@pytest.mark.parametrize("layout", ["zip", "older", "older, and a zip archive after it"])
+def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path, layout: str) -> None:
+    torch, zipped = framework("torch"), layout == "zip"
     path = tmp_path / "w.pt"
     torch.save({}, tmp_path / "plain.pt")
     lists = b"\x80\x02" + b"]" * 1_100_000
@@ -175,7 +175,8 @@ def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path, zipped: 
             for name in plain.namelist():
                 file.writestr(name, lists if name.endswith("/data.pkl") else plain.read(name))
     else:
-        path.write_bytes(lists)
+        after = (tmp_path / "plain.pt").read_bytes() if "after" in layout else b""
+        path.write_bytes(lists + after)
     reason = r"data.pkl in .* holds 1100002 bytes, more than" if zipped else "1048576 instructions"
     with pytest.raises(WeightsError, match=rf"weights file .*{reason}|{reason}"):
         load_weights(path)
