@@ -18,6 +18,7 @@ from disteval.worlds import control_directory
 from disteval.worlds.launchers import MpirunLauncher
 
 _SECONDS = 20.0
+_ROOM = 1 << 16  # bytes: a full disk still takes an empty file
 _LIBRARY_CODE = (
     "import mpi4py; mpi4py.rc.initialize = False; "
     "from mpi4py import MPI; print(MPI.Get_library_version())"
@@ -86,8 +87,10 @@ def _temporary_folder() -> Finding:
     """Examine the folder in which each world has its control directory, by making one."""
     try:
         made = control_directory.create()
-        (made.path / "file").write_text("")
-        made.remove()
+        try:
+            (made.path / "file").write_bytes(bytes(_ROOM))
+        finally:
+            made.remove()
     except OSError as error:
         return Finding("temporary folder", False, f"{error}; set TMPDIR to another", True)
     except WorldError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -84,6 +85,21 @@ def test_a_link_in_the_place_of_the_private_folder_is_found(
     found = machine._temporary_folder()
     assert not found.works
     assert "is a symbolic link; expected a directory of user" in found.detail
+
+
+def test_a_temporary_folder_without_room_is_found_and_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # empty files only, as a full disk
+    try:
+        found = machine._temporary_folder()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not found.works
+    assert found.detail.endswith("set TMPDIR to another")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_lines_say_the_same(doctor: Any) -> None:
