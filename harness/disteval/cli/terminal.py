@@ -49,6 +49,11 @@ class Commands(click.Group):
         """Run the command line as a program that ends with it."""
         try:
             return super().__call__(*args, **kwargs)
+        except SystemExit as end:
+            # Python ends threads as it ends, and one that computes in C++ aborts the process.
+            if rank_threads_left():
+                exit_now(end.code if isinstance(end.code, int) else 1)
+            raise
         finally:
             # Libraries that Ctrl-C interrupts in their exit handlers would print a traceback.
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -57,14 +62,8 @@ class Commands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line on streams that may be full or closed."""
-        try:
-            with printing_safely():
-                return super().main(*args, **kwargs)
-        except SystemExit as end:
-            # Python ends threads as it ends, and one that computes in C++ aborts the process.
-            if rank_threads_left():
-                exit_now(end.code if isinstance(end.code, int) else 1)
-            raise
+        with printing_safely():
+            return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an exception becomes a paragraph and an exit status."""

@@ -19,6 +19,8 @@ from click.testing import CliRunner
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.cli import main
+from disteval.errors import WorldError
+from disteval.worlds import World
 
 from suites.processes import (
     is_running,
@@ -367,3 +369,13 @@ def test_commands_that_start_no_ranks_run_under_any_launcher() -> None:
     for command in ("backends", "doctor threads --no-start", "check --list"):
         done = CliRunner().invoke(main, command.split(), env={"PMI_RANK": "five", "PMI_SIZE": "2"})
         assert done.exit_code == 0, done.output
+
+
+def test_a_program_that_calls_a_command_goes_on_beside_a_rank_that_hangs() -> None:
+    waits, release = os.pipe()
+    with pytest.raises(WorldError, match="no progress"), World("threads", 1) as world:
+        world.run(lambda backend: os.read(waits, 1), timeout=0.1)
+    try:
+        assert CliRunner().invoke(main, ["check", "--list"]).exit_code == 0
+    finally:
+        os.close(release)  # the rank reads the end of the file, and ends
