@@ -99,8 +99,14 @@ def _try(rule: Rule, bench: Bench) -> None:
             raise
         first = error
     bench.together = False
-    rule.check(bench)
-    if isinstance(first, LostWorld) and first.may_not_recur:
+    only_lost = isinstance(first, LostWorld) and first.may_not_recur
+    try:
+        rule.check(bench)
+    except LostWorld as error:
+        if not only_lost:
+            error.came_after(first.what)
+        raise
+    if only_lost:
         raise first
     raise BrokenRuleError(f"{first.what}\n{DEPENDS}", first.counterexample)
 

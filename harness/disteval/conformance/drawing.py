@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from disteval.conformance.objects import ARRAYS, SPECIAL
-from disteval.conformance.rules import DEPENDS, Bench, BrokenRuleError, Trial
+from disteval.conformance.rules import DEPENDS, Bench, BrokenRuleError, LostWorld, Trial
 from disteval.contract import BaseDistBackend
 
 T = TypeVar("T")
@@ -83,6 +83,10 @@ def each(
 
     try:
         _call(run, strategy, bench.examples, bench.random_seed)
+    except LostWorld as error:
+        if failures:
+            error.came_after(failures[0].what)
+        raise
     except Flaky:
         # An example failed once and passed once: the result depends on the calls before, and every
         # example adds calls.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeVar
@@ -11,6 +11,7 @@ from disteval.conformance.fingerprint import describe, digest
 from disteval.conformance.on_ranks import compare
 from disteval.conformance.world import BackendWorlds
 from disteval.errors import HarnessError, WorldError
+from disteval.worlds.postmortem import first_line
 
 T = TypeVar("T")
 
@@ -41,19 +42,22 @@ class LostWorld(BaseException):
     Args:
         error: The loss.
         counterexample: The example that was tried.
-        wrong: The ranks that returned a wrong result before.
 
     Attributes:
-        may_not_recur: Whether something outside may be the cause: ranks ended or were late, and no
-            rank raised an exception or returned a wrong result.
+        may_not_recur: Whether something outside may be the cause: ranks ended, or were late and
+            none raised an exception, and no failure came before.
     """
 
-    def __init__(self, error: WorldError, counterexample: str, wrong: Iterable[int] = ()) -> None:
-        ranks = ", ".join(map(str, sorted(set(wrong))))
-        before = f"\na result on these ranks was wrong before that: {ranks}" if ranks else ""
-        self.error, self.what = error, str(error) + before
+    def __init__(self, error: WorldError, counterexample: str) -> None:
+        self.error, self.what = error, str(error)
         self.counterexample = counterexample
-        self.may_not_recur = not ranks and (bool(error.lost) or not error.errors)
+        self.may_not_recur = bool(error.lost) or not error.errors
+
+    def came_after(self, failure: str) -> None:
+        """Add the first line of a failure before the loss, which nothing outside can explain."""
+        if self.may_not_recur:
+            self.may_not_recur = False
+            self.what += f"\nbefore that, {first_line(failure)}"
 
 
 class NotApplicableError(HarnessError):
@@ -145,7 +149,10 @@ class Bench:
             example = examples[min([number, *(number for number, _ in wrong)])]
             if error.in_step:
                 raise BrokenRuleError(str(error), example) from error
-            raise LostWorld(error, example, [rank for _, rank in wrong]) from error
+            lost = LostWorld(error, example)
+            if wrong:
+                lost.came_after(f"rank {min(wrong)[1]} had a wrong result")
+            raise lost from error
         self.ran += len(examples)
         return found
 

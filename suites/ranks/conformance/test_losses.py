@@ -87,14 +87,22 @@ class Hangs(HangsOnce):
 
 
 class WrongOnce(ThreadsDist):
-    """A backend whose rank 0 has one wrong result, is late once, and is right after that."""
+    """A backend whose rank 0 has one wrong result, is late at the next text, and then right."""
+
+    late_at = 2
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         gathered = super().all_gather_object(obj)
         time = nth_time("gathers") if self.rank == 0 else 0
-        if time == 2:
+        if time == self.late_at:
             threading.Event().wait(20)
         return gathered[::-1] if time == 1 else gathered
+
+
+class WrongOnceAndLate(WrongOnce):
+    """A backend whose rank 0 is late only when the check looks for a smaller example."""
+
+    late_at = 46  # rule 2.2 has 45 examples
 
 
 class ReturnsOnce(Sockets):
@@ -237,12 +245,21 @@ def test_a_survivor_that_dies_once_with_the_rank_that_a_rule_kills_is_not_judged
     assert NOT_AGAIN in result.message
 
 
-def test_a_wrong_result_is_a_failure_whatever_happened_after_it() -> None:
-    report = check_backend(WrongOnce, (2,), rules=select_rules(["2.2"]), timeout=1)
+@pytest.mark.parametrize(
+    ("backend", "before"),
+    [(WrongOnce, "rank 0 had a wrong result"), (WrongOnceAndLate, "rank 0 got")],
+)
+def test_a_wrong_result_is_a_failure_whatever_is_late_after_it(
+    backend: type[ThreadsDist], before: str
+) -> None:
+    report = check_backend(backend, (2,), rules=select_rules(["2.2"]), timeout=1)
     [result] = report.rules
     assert result.outcome == "failed", result.message
     assert result.message.startswith("no progress for 1 s on")
-    assert result.message.endswith("\na result on these ranks was wrong before that: 0")
+    assert f"\nbefore that, {before}" in result.message
+
+
+def test_a_survivor_that_returned_once_from_a_collective_is_broken() -> None:
     report = check_backend(ReturnsOnce, (2,), rules=select_rules(["1.1", "7.2"]))
     assert [result.outcome for result in report.rules] == ["passed", "failed"]
     assert "rank 1 returned from the collective" in report.rules[1].message
