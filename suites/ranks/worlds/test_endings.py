@@ -160,6 +160,33 @@ def close_where_proc_has_other_numbers() -> None:
     print(json.dumps({"found": found, **_left()}))
 
 
+class Contained(LocalLauncher):
+    """Starts each rank as the first process of a pid namespace."""
+
+    name = "contained"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        contain = ["unshare", "--pid", "--fork", "--kill-child"]
+        return [[*contain, *command] for command in super().commands(directory, world_size)]
+
+
+def lead_ranks_in_containers() -> None:
+    """Lead a rank that calls itself process 1, and that has to be examined and killed."""
+    with World(None, 1, launcher=Contained(), timeout=0.5) as world:
+        try:
+            world.run(lambda _: time.sleep(1000))
+        except WorldError as error:
+            print("main thread" in str(error), flush=True)
+
+
+def close_a_world_in_containers() -> None:
+    """Print whether a process that is no rank lives on when ranks in containers are ended."""
+    other = subprocess.Popen(CHILD)
+    with start("lead_ranks_in_containers") as leader:
+        told, _ = leader.communicate(timeout=60)
+    print(json.dumps({"told": told, "runs": is_running(other.pid), "left": len(others()) - 1}))
+
+
 def press_twice(*moments: str) -> None:
     """Interrupt a leader as its world ends, and a second time; print what it has left."""
     leader = start("lead_ranks_that_never_exit")
@@ -218,6 +245,13 @@ def test_a_process_is_not_killed_for_the_number_that_one_of_a_world_had(tmp_path
 def test_no_process_is_killed_by_a_number_of_another_namespace(tmp_path: Path) -> None:
     found = run("close_where_proc_has_other_numbers", folder=tmp_path)
     assert found == {"found": "True set()\n", "processes": 0, "names": []}
+
+
+def test_the_number_of_a_rank_in_a_container_of_its_own_is_not_taken_for_one_here(
+    tmp_path: Path,
+) -> None:
+    found = run("close_a_world_in_containers", folder=tmp_path)
+    assert found == {"told": "True\n", "runs": True, "left": 0}
 
 
 def test_ranks_that_were_dismissed_and_do_not_exit_die_with_their_leader(tmp_path: Path) -> None:

@@ -130,6 +130,19 @@ def bound_waits(connection: Connection, seconds: float) -> None:
             handle.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
+def process_at_other_end(connection: Connection) -> int:
+    """Return the process id of the other end, as this process's pid namespace counts.
+
+    It is 0 where that is not known: over TCP, on other systems than Linux, and where that process
+    can't be seen from here.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+        if handle.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+            return 0
+        found = handle.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+        return int(struct.unpack("iII", found)[0])
+
+
 def send_at_once(handle: socket.socket) -> None:
     """Have TCP send small messages without waiting for an acknowledgement of those before."""
     if handle.family != socket.AF_UNIX:

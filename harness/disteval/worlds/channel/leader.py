@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 
 from disteval.errors import WorldError
-from disteval.worlds.channel.connection import bound_waits
+from disteval.worlds.channel.connection import bound_waits, process_at_other_end
 from disteval.worlds.channel.listener import Listener
 from disteval.worlds.channel.messages import (
     Dismissal,
@@ -72,7 +72,10 @@ class Channel:
         while len(self._connections) < self._world_size and not give_up():
             for connection in self._listener.admit(_POLL_SECONDS):
                 with contextlib.suppress(EOFError, OSError):  # it died; the deadline decides
-                    self._add(receive(connection), connection)
+                    hello = receive(connection)
+                    # In a container of its own a rank has another number than here.
+                    pid = process_at_other_end(connection) or hello.pid
+                    self._add(hello._replace(pid=pid), connection)
         self._listener.close()
         return len(self._connections) == self._world_size
 
