@@ -14,6 +14,7 @@ from disteval.default_backend import is_rank_of_world
 from disteval.errors import UsageError
 from disteval.launched import Job, launched_job
 from disteval.worlds.control_directory import folder
+from disteval.worlds.watchdog import started_at
 
 _VARIABLES = (
     "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
@@ -106,6 +107,4 @@ def _parent() -> str:
     # MPICH's ranks of one host are children of one proxy; its start time distinguishes it from a
     # later process with the same number.
     parent = os.getppid()
-    stat = Path(f"/proc/{parent}/stat")
-    started = stat.read_text().rpartition(")")[2].split()[19] if stat.exists() else ""
-    return f"{parent}:{started}"
+    return f"{parent}:{started_at(parent)}"
