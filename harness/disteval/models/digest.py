@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from disteval.errors import WeightsError
 
-_KEY = "sha256"
+_KEY = "disteval.sha256"  # others have checksums of other bytes in their metadata
 _BLANK = b"0" * 64
 
 

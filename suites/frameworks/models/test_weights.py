@@ -182,6 +182,16 @@ def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path, layout: 
         load_weights(path)
 
 
+def test_a_checksum_in_the_metadata_of_another_program_is_not_ours(
+    tmp_path: Path, weights: dict[str, Any]
+) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "w.safetensors"
+    save_file(weights, path, {"sha256": "0" * 64})
+    assert load_weights(path).keys() == weights.keys()
+
+
 def test_a_safetensors_file_with_a_large_header_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     entry = b',"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
