@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 from disteval.errors import UsageError
@@ -72,7 +73,9 @@ def check_open_files(ranks: int, each: int) -> None:
         UsageError: Says how many are needed and allowed.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(list(Path("/dev/fd").iterdir())) + _SPARE_FILES + ranks * each
+    needed = _SPARE_FILES + ranks * each
+    with suppress(OSError):  # there is no /proc here
+        needed += len(list(Path("/dev/fd").iterdir()))
     if limit != resource.RLIM_INFINITY and needed > limit:
         raise UsageError(
             f"{ranks} ranks need {needed} open files in this process, {each} for each rank, and "

@@ -160,6 +160,15 @@ def close_where_proc_has_other_numbers() -> None:
     print(json.dumps({"found": found, **_left()}))
 
 
+def lead_without_proc() -> None:
+    """Lead a world in a container where no /proc is mounted."""
+    subprocess.run(["mount", "--bind", os.environ["TMPDIR"], "/proc"], check=True)
+    with World(None, 2, launcher="local") as world:
+        told = world.run(lambda _, rank: rank, 0, 1)
+    names = [str(path) for path in Path(os.environ["TMPDIR"]).iterdir()]
+    print(json.dumps({"told": told, "names": names}))
+
+
 class Contained(LocalLauncher):
     """Starts each rank as the first process of a pid namespace."""
 
@@ -252,6 +261,10 @@ def test_the_number_of_a_rank_in_a_container_of_its_own_is_not_taken_for_one_her
 ) -> None:
     found = run("close_a_world_in_containers", folder=tmp_path)
     assert found == {"told": "True\n", "runs": True, "left": 0}
+
+
+def test_a_world_starts_and_ends_where_there_is_no_proc(tmp_path: Path) -> None:
+    assert run("lead_without_proc", folder=tmp_path) == {"told": [0, 1], "names": []}
 
 
 def test_ranks_that_were_dismissed_and_do_not_exit_die_with_their_leader(tmp_path: Path) -> None:
