@@ -131,7 +131,8 @@ def check_command(
             report = _judge_attached(judge, target, world_size, outer, led)
     except HarnessError as error:
         _fail(error)
-    code = report.exit_code if _write(report, json_path, html_path) else 2
+    written = _write(report, json_path, html_path)
+    code = report.exit_code or (0 if written else 2)
     _show(Console(), report, {rule.number: rule for rule in chosen})
     if led is not None:
         release(led, code)

@@ -151,3 +151,11 @@ def test_an_evaluation_that_can_not_be_written_is_printed(monkeypatch: pytest.Mo
     assert done.exit_code == 2
     assert "0.7500  (6 of 8)" in done.output
     assert "--json /dev/full can't be written: No space left on device" in done.output
+
+
+def test_a_broken_backend_stays_broken_where_the_report_can_not_be_written() -> None:
+    target = "suites.mutants.broken.gathered:ReversedOrder"
+    options = ["--world-size=2", "--rules=2.1", "--json=/dev/full"]
+    done = CliRunner().invoke(main, ["check", target, *options])
+    assert done.exit_code == 1, done.output
+    assert "--json /dev/full can't be written" in done.output
