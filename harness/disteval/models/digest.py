@@ -13,6 +13,8 @@ from disteval.errors import WeightsError
 
 _KEY = "disteval.sha256"  # others have checksums of other bytes in their metadata
 _BLANK = b"0" * 64
+_HEADER_BYTES = 1 << 20  # ResNet-18's takes 10 KB; each entry becomes several objects
+_HEADER_SHIFT = 4  # a longer header has at most a sixteenth of the size of its file
 
 
 def with_metadata(content: bytes, metadata: Mapping[str, str]) -> bytes:
@@ -35,10 +37,16 @@ def check_digest(content: bytes, name: str) -> None:
     """Raise WeightsError if a file has a digest that is not the digest of its bytes.
 
     Args:
-        content: The file.
+        content: The file, which is refused before its header is read if the header is too long.
         name: The beginning of the message.
     """
-    header = content[8 : _header_end(content)]
+    size, most = _header_end(content) - 8, max(_HEADER_BYTES, len(content) >> _HEADER_SHIFT)
+    if size > most:
+        raise WeightsError(
+            f"{name} can't be read as a safetensors file: its header has {size} bytes, more than "
+            f"the {most} allowed"
+        )
+    header = content[8 : 8 + size]
     try:
         digest = json.loads(header)["__metadata__"][_KEY].encode()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
