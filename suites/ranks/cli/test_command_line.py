@@ -154,9 +154,9 @@ def test_no_text_of_a_backend_commands_the_terminal(disteval: Any) -> None:
     for stream in (done.stdout, done.stderr):
         assert all(character.isprintable() or character == "\n" for character in stream)
         assert stream.count(r"\x1b[2J\u202e\x9b") >= 2  # of both rules
-    missing = disteval("eval", "--data=\x1b[2J")
+    missing = disteval("check", "threads", "--json=\x1b[2J/r.json")
     assert missing.returncode == 2
-    assert r"the data folder \x1b[2J does not exist" in missing.stderr
+    assert r"the folder \x1b[2J does not exist" in missing.stderr
 
 
 def test_an_unexpected_error_is_one_line_too(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from suites.processes import (
     start_as_from_a_terminal,
     wait_for,
 )
+from suites.requirements import framework
 
 FOLDER = "DISTEVAL_TEST_FOLDER"
 HERE = "suites.ranks.conformance.test_losses"
@@ -172,6 +173,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def test_a_rank_killed_from_outside_leaves_the_rule_without_a_verdict(folder: Path) -> None:
+    framework("jinja2")
     rules = ("--rules=1.1,2.2,3.3", "--world-size=2", "--examples=2")
     with killed_when_it_waits(folder):
         done = run_plainly(command(*rules, "--json=r.json", "--html=r.html"), folder, 120)
