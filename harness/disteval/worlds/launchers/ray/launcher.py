@@ -192,12 +192,20 @@ class RayLauncher(Launcher):
         cluster.leave()
 
     def _terminate_by_ray(self, pids: Mapping[int, int]) -> None:
-        all_ended = self.wait(0)
+        all_left = self._all_left()
         for actor in self._actors:
             cluster.import_ray().kill(actor)
-        if not all_ended:
+        if not all_left:
             self._ask_other_nodes(clean_up_here, pids, _CLEAN_UP_SECONDS)
         self._room.release()
+
+    def _all_left(self) -> bool:
+        """Return whether every actor has ended by itself, and so has removed its files."""
+        ray = cluster.import_ray()
+        with suppress(ray.exceptions.RayError):  # also of an actor that still runs
+            ray.get(self._ends, timeout=0)
+            return True
+        return False
 
     def _is_here(self, rank: int) -> bool:
         return bool(self._nodes[rank]["NodeID"] == self._here)
