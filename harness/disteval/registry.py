@@ -76,7 +76,9 @@ def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend
     if name in _registered:
         return _registered[name]
     entry = _entries().get(name)
-    if entry is None and ":" in str(name):
+    if entry is None and ":" in name:
+        if not all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")):
+            raise UsageError(f"{name!r} names no class; write it as module:Class")
         entry = EntryPoint(name, name, ENTRY_POINT_GROUP)
     if entry is None:
         raise unknown_backend(name)

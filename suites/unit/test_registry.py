@@ -44,6 +44,12 @@ def test_the_name_of_a_module_gets_the_form_with_its_class() -> None:
         disteval.get_dist_backend("nosuchthing")
 
 
+@pytest.mark.parametrize("name", ["mine:", ":Mine", "mine:a b", "mine:\x1b[2J", "a:b:c"])
+def test_what_can_be_no_class_is_refused_before_it_is_imported(name: str) -> None:
+    with pytest.raises(UsageError, match="names no class; write it as module:Class"):
+        disteval.get_backend(name)
+
+
 def test_a_folder_that_hides_the_backends_is_named(tmp_path: Path) -> None:
     hiding = tmp_path / "disteval_backends" / "__init__.py"
     hiding.parent.mkdir()
