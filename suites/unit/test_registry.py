@@ -10,6 +10,7 @@ from pathlib import Path
 import disteval
 import pytest
 from disteval import UnknownBackendError, UsageError
+from disteval.registry import get_backend_class
 from disteval_backends.non_dist import NonDist
 
 
@@ -47,7 +48,7 @@ def test_the_name_of_a_module_gets_the_form_with_its_class() -> None:
 @pytest.mark.parametrize("name", ["mine:", ":Mine", "mine:a b", "mine:\x1b[2J", "a:b:c"])
 def test_what_can_be_no_class_is_refused_before_it_is_imported(name: str) -> None:
     with pytest.raises(UsageError, match="names no class; write it as module:Class"):
-        disteval.get_backend(name)
+        get_backend_class(name)
 
 
 def test_a_folder_that_hides_the_backends_is_named(tmp_path: Path) -> None:
