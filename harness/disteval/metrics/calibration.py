@@ -31,8 +31,9 @@ class CalibrationError(SummableMetric):
     B holds the confidences from b / B up to, but without, (b + 1) / B; the last one also holds 1.
     The result is a dict:
 
-    - ``calibration_error``: the mean of |confidence - frequency of being right| of each bin,
-      weighted by its samples (C. Guo et al., "On Calibration of Modern Neural Networks", 2017).
+    - ``calibration_error``: the mean over the bins of the absolute difference between confidence
+      and fraction of right samples, where a bin counts as often as it has samples (C. Guo et al.,
+      "On Calibration of Modern Neural Networks", 2017).
     - ``max_calibration_error``: the largest of these differences.
     - ``bin_counts``, int64; ``bin_confidence`` and ``bin_accuracy``, float64: the number, the mean
       confidence and the fraction of right samples of each bin, shape (B,); 0 in a bin without

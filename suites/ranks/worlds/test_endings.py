@@ -234,7 +234,7 @@ def run(job: str, *words: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("how", "processes"), [("local", 8), ("forked", 10), ("mpirun", 10)])
+@pytest.mark.parametrize(("how", "processes"), [("local", 8), ("forked", 10), ("mpirun", 9)])
 def test_ranks_and_their_children_die_with_their_leader(
     how: str, processes: int, tmp_path: Path
 ) -> None:
