@@ -89,10 +89,13 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
         return gathered
 
     def _broadcast_tensor(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
-        group = self._process_group
-        root = src if group is None else dist.get_global_rank(group, src)
-        dist.broadcast(tensor, src=root, group=group)
+        dist.broadcast(tensor, src=self._global_rank(src), group=self._process_group)
         return tensor
+
+    def _global_rank(self, rank: int) -> int:
+        """Return the number that a rank of the process group has in the default group."""
+        group = self._process_group
+        return rank if group is None else dist.get_global_rank(group, rank)
 
     def _check_group(self) -> None:
         """Refuse a group that can't move this backend's tensors, before the library hangs on it."""
@@ -126,7 +129,7 @@ class TorchCPUDist(_TorchDist):
         parts = [self._to_tensor(mine if r == own else b"", n) for r, n in enumerate(sizes)]
         works = []
         for rank in set(range(len(sizes))) - {own}:
-            peer = rank if group is None else dist.get_global_rank(group, rank)
+            peer = self._global_rank(rank)
             if sizes[rank]:
                 works.append(dist.irecv(parts[rank], peer, group, _SEND_TAG))
             if sizes[own]:

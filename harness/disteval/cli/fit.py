@@ -108,9 +108,9 @@ def fit_command(
     if address is None:
         check_room(launcher, world_size)
     folder = _checked_folder(data, download)
-    estimator, checkpoint, files, resnet18 = _import_estimator()
+    estimator, checkpoint, folders, resnet18 = _import_estimator()
     work_dir = work_dir.resolve()
-    last = _last_checkpoint(files, work_dir, resume)
+    last = _last_checkpoint(folders, work_dir, resume)
     if last is not None:
         begun = _begun_with(checkpoint.read_checkpoint(last), last, {"lr": lr, "seed": seed})
         lr, seed = begun["lr"], begun["seed"]
@@ -163,19 +163,21 @@ def fit_command(
         _show(best, records, work_dir / checkpoint.BEST_WEIGHTS, epochs)
 
 
-def _last_checkpoint(files: Any, work_dir: Path, resume: str | None) -> Path | None:
+def _last_checkpoint(folders: Any, work_dir: Path, resume: str | None) -> Path | None:
     """Return the checkpoint to continue from, and set damaged ones aside; None begins anew."""
     if not work_dir.is_dir():
         last = None
     else:
-        with files.FolderLocks() as locks:
+        with folders.FolderLocks() as locks:
             locks.take(work_dir)  # until the ranks take it
-            if resume is None and files.entries(work_dir):
+            if resume is None and folders.entries(work_dir):
                 raise UsageError(
                     f"--work-dir {work_dir} has checkpoints of an earlier training; continue from "
                     f"them with --resume, or give another folder"
                 )
-            last = files.fall_back(work_dir, lambda line: click.echo(f"warning: {line}", err=True))
+            last = folders.fall_back(
+                work_dir, lambda line: click.echo(f"warning: {line}", err=True)
+            )
     if last is None and resume == "yes":
         raise UsageError(
             f"--work-dir {work_dir} has no checkpoint to continue from; correct the folder, or "
