@@ -1,4 +1,4 @@
-"""Evaluation of a data set by several ranks, each of which evaluates its shard."""
+"""The loop of an evaluation, and its result."""
 
 from __future__ import annotations
 

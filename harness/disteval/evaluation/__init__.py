@@ -1,0 +1,5 @@
+"""Evaluation of a data set by several ranks, each of which evaluates its shard."""
+
+from disteval.evaluation.loop import Evaluation, evaluate
+
+__all__ = ["Evaluation", "evaluate"]
