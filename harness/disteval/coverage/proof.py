@@ -20,7 +20,7 @@ from disteval.errors import CoverageError
 
 _SLICE = 1 << 20
 _NAMED = 5
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
 
 
 class Certificate(NamedTuple):
@@ -37,14 +37,14 @@ class Certificate(NamedTuple):
 
 def certify(ids: npt.NDArray[np.int64]) -> Certificate:
     """Return the certificate of a rank that counted the samples with these ids."""
-    return Certificate(len(ids), _mixed_sum(ids))
+    return Certificate(len(ids), mixed_sum(ids))
 
 
 def prove(certificates: Sequence[Certificate], size: int) -> bool:
     """Return whether all ranks together counted each id from 0 to ``size - 1`` exactly once."""
     if sum(sent.counted for sent in certificates) != size:
         return False
-    return sum(sent.mixed for sent in certificates) & _MASK == _expected(size)
+    return sum(sent.mixed for sent in certificates) & MASK == _expected(size)
 
 
 def check_once(
@@ -118,11 +118,11 @@ def _some(what: str, count: int, ids: npt.NDArray[np.int64]) -> str:
 @lru_cache(maxsize=8)
 def _expected(size: int) -> int:
     slices = range(0, size, _SLICE)
-    sums = (_mixed_sum(np.arange(at, min(at + _SLICE, size))) for at in slices)
-    return sum(sums) & _MASK
+    sums = (mixed_sum(np.arange(at, min(at + _SLICE, size))) for at in slices)
+    return sum(sums) & MASK
 
 
-def _mixed_sum(ids: npt.NDArray[np.int64]) -> int:
+def mixed_sum(ids: npt.NDArray[np.int64]) -> int:
     """Sum the hashes of the ids, modulo 2**64."""
     mixed = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
