@@ -50,6 +50,23 @@ class FrameError(HarnessError):
     """The bytes that arrived are not a frame: damaged, truncated, or over the size cap."""
 
 
+class SampleError(HarnessError):
+    """A sample could not be read.
+
+    Args:
+        index: The sample's number in the data set.
+        what: What failed, as the end of a sentence that begins with the sample.
+    """
+
+    def __init__(self, index: int, what: str) -> None:
+        super().__init__(index, what)
+        self.index = index
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"sample {self.index} {visible(self.what)}"
+
+
 class RankError(HarnessError):
     """An error on one rank, raised on every rank so that no rank waits for the others.
 

@@ -73,25 +73,31 @@ class ShardPlan:
     @cached_property
     def indices(self) -> npt.NDArray[np.int64]:
         """The index in the data set of each sample of this rank: int64, shape (len(self),)."""
-        return self._positions % max(self.size, 1)
+        return self.between(0, len(self))
 
     @cached_property
     def is_padding(self) -> npt.NDArray[np.bool_]:
         """Whether each of these samples is padding: bool, shape (len(self),)."""
-        return self._positions >= self.size
+        return np.arange(len(self)) >= self.num_samples
 
     @property
     def num_samples(self) -> int:
         """The number of samples of this rank that are not padding."""
-        return len(self) - int(self.is_padding.sum())
+        own = self._positions
+        return len(range(own.start, min(own.stop, self.size), own.step))
 
-    @cached_property
-    def _positions(self) -> npt.NDArray[np.int64]:
+    def between(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return ``indices[start:stop]`` without making the whole array."""
+        own = self._positions[start:stop]
+        return np.arange(own.start, own.stop, own.step, dtype=np.int64) % max(self.size, 1)
+
+    @property
+    def _positions(self) -> range:
         # Positions in the endless sequence 0..size-1, 0..size-1, …, where padding starts at `size`.
         world = self.world_size
         per_rank = -(-self.size // world)
         total = per_rank * world if self.pad else self.size
         if self.mode == "strided":
-            return np.arange(self.rank, total, world, dtype=np.int64)
+            return range(self.rank, total, world)
         start, stop = (total * r // world for r in (self.rank, self.rank + 1))
-        return np.arange(start, stop, dtype=np.int64)
+        return range(start, stop)

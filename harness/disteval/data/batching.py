@@ -1,0 +1,191 @@
+"""Batches of samples: which samples each batch of a rank holds, before they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.sharding import Shard, ShardPlan
+
+Mode = Literal["strided", "contiguous", "batches"]
+"""How samples are distributed over ranks, see `plan_batches`."""
+
+MODES: tuple[Mode, ...] = ("strided", "contiguous", "batches")
+
+Indices = npt.NDArray[np.int64]
+
+
+class Picked(NamedTuple):
+    """The samples of one batch, before they are read.
+
+    Attributes:
+        indices: The numbers of the samples to read: int64, shape (N,) with N from 1 up. Those that
+            count come first, those that are padding follow.
+        counted: The number of samples that count, from 0 to N.
+        rows: The number of samples of the batch that ``predict`` gets. If it is greater than N,
+            the last sample is repeated.
+    """
+
+    indices: Indices
+    counted: int
+    rows: int
+
+
+class Batch(NamedTuple):
+    """One batch of samples, as the evaluation loop uses it.
+
+    Attributes:
+        ids: The global numbers of the samples that count: int64, shape (n,).
+        filled: The batch for ``predict``, with padding and filling; it has ``rows`` rows.
+        real: The batch of the n samples that count. It is ``filled`` if all rows count, and None
+            if no row counts.
+        rows: The number of samples in ``filled``.
+    """
+
+    ids: Indices
+    filled: Any
+    real: Any
+    rows: int
+
+
+class Plan(Protocol):
+    """The batches of one rank, in the order in which it evaluates them.
+
+    It can be iterated over again and again, and holds no list of its batches.
+
+    Attributes:
+        samples: The number of samples in all batches, padding included, filling not.
+    """
+
+    @property
+    def samples(self) -> int: ...  # noqa: D102
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Picked]: ...
+
+
+def plan_batches(
+    size: int,
+    world_size: int,
+    rank: int,
+    batch_size: int,
+    *,
+    mode: Mode = "strided",
+    pad: bool = True,
+    fixed_shape: bool = True,
+) -> Plan:
+    """Return the batches of one rank, for samples that are taken in the order of the data set.
+
+    With ``mode="strided"`` or ``"contiguous"``, the samples of the rank's `ShardPlan` are cut into
+    batches. With ``"batches"``, the data set is cut into batches of consecutive samples first, and
+    rank r of W has the batches r, r + W, r + 2W, …: a batch holds the same samples at any world
+    size.
+
+    Args:
+        size: The number of samples in the data set.
+        world_size: The number of ranks, W.
+        rank: The rank whose batches these are.
+        batch_size: The number of samples in a batch.
+        mode: How samples are distributed over ranks.
+        pad: Whether every rank has equally many batches. In the mode ``"batches"``, a rank that
+            has one batch less repeats a batch whose samples do not count.
+        fixed_shape: Whether the last batch is filled up to ``batch_size``.
+    """
+    if mode == "batches":
+        return WholeBatches(size, world_size, rank, batch_size, pad, fixed_shape)
+    return ShardBatches(ShardPlan(size, world_size, rank, mode, pad), batch_size, fixed_shape)
+
+
+@dataclass(frozen=True)
+class ShardBatches:
+    """The batches of a `ShardPlan`, whose numbers are made batch by batch."""
+
+    shard: ShardPlan
+    batch_size: int
+    fixed_shape: bool = True
+
+    @property
+    def samples(self) -> int:
+        """The number of samples, padding included."""
+        return len(self.shard)
+
+    def __len__(self) -> int:
+        return -(-len(self.shard) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Picked]:
+        total, counted = len(self.shard), self.shard.num_samples
+        for start in range(0, total, self.batch_size):
+            stop = min(start + self.batch_size, total)
+            rows = self.batch_size if self.fixed_shape else stop - start
+            real = min(max(counted - start, 0), stop - start)
+            yield Picked(self.shard.between(start, stop), real, rows)
+
+
+@dataclass(frozen=True)
+class GivenBatches:
+    """The batches of a shard that holds its numbers, such as a user's own.
+
+    Its arrays must have been checked: indices in range, padding last.
+    """
+
+    shard: Shard
+    batch_size: int
+    fixed_shape: bool = True
+
+    @property
+    def samples(self) -> int:
+        """The number of samples, padding included."""
+        return len(self.shard.indices)
+
+    def __len__(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[Picked]:
+        for start in range(0, self.samples, self.batch_size):
+            indices = self.shard.indices[start : start + self.batch_size]
+            padding = int(self.shard.is_padding[start : start + self.batch_size].sum())
+            rows = self.batch_size if self.fixed_shape else len(indices)
+            yield Picked(indices, len(indices) - padding, rows)
+
+
+@dataclass(frozen=True)
+class WholeBatches:
+    """Whole batches of consecutive samples, which ranks have in turn."""
+
+    size: int
+    world_size: int
+    rank: int
+    batch_size: int
+    pad: bool = True
+    fixed_shape: bool = True
+
+    @property
+    def samples(self) -> int:
+        """The number of samples, padding included."""
+        last = self._batches - 1
+        full = len(range(self.rank, last, self.world_size))
+        return full * self.batch_size + (len(self) - full) * (self.size - last * self.batch_size)
+
+    def __len__(self) -> int:
+        return len(range(self.rank, self._dealt, self.world_size))
+
+    def __iter__(self) -> Iterator[Picked]:
+        for number in range(self.rank, self._dealt, self.world_size):
+            # Padding repeats the last batch, which is the smallest.
+            start = min(number, self._batches - 1) * self.batch_size
+            stop = min(start + self.batch_size, self.size)
+            rows = self.batch_size if self.fixed_shape else stop - start
+            counted = stop - start if number < self._batches else 0
+            yield Picked(np.arange(start, stop, dtype=np.int64), counted, rows)
+
+    @property
+    def _batches(self) -> int:
+        return -(-self.size // self.batch_size)
+
+    @property
+    def _dealt(self) -> int:
+        batches, world = self._batches, self.world_size
+        return -(-batches // world) * world if self.pad else batches

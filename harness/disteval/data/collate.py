@@ -1,0 +1,199 @@
+"""From samples to batches: the default ``collate``, and what reads the samples of a batch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from disteval.data.batching import Batch, Indices, Picked
+from disteval.errors import SampleError, UsageError, describe_error
+
+Collate = Callable[[list[Any]], Any]
+"""A function of a list of samples to a batch."""
+
+
+def collate(samples: list[Any]) -> Any:
+    """Return a list of samples as one batch.
+
+    - Numbers and arrays of one shape are stacked, by torch if they are tensors and otherwise by
+      NumPy. A list of numbers is an array.
+    - Arrays of different shapes are a list of arrays.
+    - Dicts and tuples become one dict or tuple, whose fields are batches.
+    - Everything else, strings among it, stays a list.
+
+    Args:
+        samples: The samples, at least one.
+
+    Raises:
+        UsageError: Samples have different fields.
+    """
+    return _batch_of(samples, "")
+
+
+def _batch_of(values: list[Any], field: str) -> Any:
+    kinds = set(map(type, values))
+    first = values[0]
+    if isinstance(first, Mapping) or any(issubclass(kind, Mapping) for kind in kinds):
+        return _dict_of(values, field)
+    if isinstance(first, tuple) or any(issubclass(kind, tuple) for kind in kinds):
+        return _tuple_of(values, field)
+    if kinds <= _NUMBERS or all(issubclass(kind, np.number | np.bool_) for kind in kinds):
+        found = np.array(values)
+        return found if found.dtype != object else values  # an int beyond 64 bits
+    torch = sys.modules.get("torch")
+    if torch is not None and all(issubclass(kind, torch.Tensor) for kind in kinds):
+        return torch.stack(values) if len({value.shape for value in values}) == 1 else values
+    if kinds == {list}:
+        return _lists(values)
+    if all(hasattr(kind, "__array__") for kind in kinds) and not any(
+        issubclass(kind, np.generic) for kind in kinds
+    ):
+        return _stacked([np.asarray(value) for value in values])
+    return values
+
+
+_NUMBERS = {bool, int, float, complex}
+
+
+def _stacked(arrays: list[Any]) -> Any:
+    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
+
+
+def _lists(values: list[list[Any]]) -> Any:
+    try:
+        arrays = [np.asarray(value) for value in values]
+    except ValueError:  # lists of lists of different lengths
+        return values
+    if all(array.dtype.kind in "biufc" for array in arrays):
+        return _stacked(arrays)
+    return values
+
+
+def _dict_of(values: list[Any], field: str) -> dict[Any, Any]:
+    first = values[0]
+    for value in values:
+        if not isinstance(value, Mapping) or value.keys() != first.keys():
+            raise _different(first, value, field)
+    return {key: _batch_of([value[key] for value in values], f"{field}[{key!r}]") for key in first}
+
+
+def _tuple_of(values: list[Any], field: str) -> Any:
+    first = values[0]
+    for value in values:
+        if not isinstance(value, tuple) or len(value) != len(first):
+            raise _different(first, value, field)
+    parts = [
+        _batch_of(list(part), f"{field}[{number}]")
+        for number, part in enumerate(zip(*values, strict=True))
+    ]
+    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+
+
+def _different(first: Any, other: Any, field: str) -> UsageError:
+    where = f" in the field {field}" if field else ""
+    return UsageError(
+        f"samples of one batch differ{where}: one is {_described(first)}, another is "
+        f"{_described(other)}; give every sample the same fields, or a collate of your own"
+    )
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__} with the keys {list(value)}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)} fields"
+    return f"a value of type {type(value).__name__}"
+
+
+def first_rows(batch: Any, rows: int, count: int) -> Any:
+    """Return the first samples of a batch.
+
+    Args:
+        batch: Arrays or lists, each with a row for each sample, in dicts and tuples.
+        rows: The number of samples in the batch.
+        count: The number of samples wanted.
+
+    Raises:
+        ValueError: A part of the batch is no array or list with that many rows.
+    """
+    if isinstance(batch, Mapping):
+        return {key: first_rows(value, rows, count) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        parts = [first_rows(value, rows, count) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    shape = getattr(batch, "shape", None)
+    found = shape[0] if shape else len(batch) if isinstance(batch, list) else None
+    if found != rows:
+        raise ValueError(f"{type(batch).__name__} has not {rows} rows")
+    return batch[:count]
+
+
+def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> Batch:
+    """Make a batch of the samples that were picked and read.
+
+    Args:
+        samples: One sample for each number in ``picked.indices``.
+        picked: The numbers of the samples.
+        collate: Makes a batch of a list of samples.
+    """
+    count, rows = picked.counted, picked.rows
+    filled = collate(samples + samples[-1:] * (rows - len(samples)))
+    real = filled
+    if not count:
+        real = None
+    elif count < rows:
+        # Cut from what predict gets, because a collate that pads to the longest sample could pad
+        # the samples that count to another length.
+        try:
+            real = first_rows(filled, rows, count)
+        except ValueError:
+            real = collate(samples[:count])
+    return Batch(picked.indices[:count], filled, real, rows)
+
+
+@dataclass(frozen=True)
+class IndexedReader:
+    """Reads batches from anything with ``__getitem__``; it can be pickled if its parts can.
+
+    Args:
+        samples: The data set. Its ``__getitems__`` is used where there is one.
+        collate: Makes a batch of a list of samples.
+    """
+
+    samples: Any
+    collate: Collate = collate
+
+    def __call__(self, picked: Picked) -> Batch:
+        """Read a batch."""
+        return assemble(fetch(self.samples, picked.indices), picked, self.collate)
+
+
+def fetch(samples: Any, indices: Indices) -> list[Any]:
+    """Return the samples with these numbers.
+
+    Raises:
+        SampleError: A sample could not be read; its number is named.
+    """
+    numbers: Sequence[int] = indices.tolist()
+    many = getattr(samples, "__getitems__", None)
+    if many is not None:
+        try:
+            return list(many(numbers))
+        except Exception:
+            return _one_by_one(samples, numbers)  # names the sample that can't be read
+    return _one_by_one(samples, numbers)
+
+
+def _one_by_one(samples: Any, numbers: Sequence[int]) -> list[Any]:
+    found = []
+    try:
+        for number in numbers:
+            found.append(samples[number])  # noqa: PERF401  so that an error can be given its number
+    except Exception as error:
+        index = numbers[len(found)]
+        raise SampleError(index, f"could not be read: {describe_error(error)}") from error
+    return found

@@ -1,0 +1,91 @@
+"""Samples become batches by field, and what can't be stacked stays a list."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from disteval import UsageError
+from disteval.data.batching import Picked
+from disteval.data.collate import IndexedReader, collate, first_rows
+from disteval.errors import SampleError
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+def test_numbers_and_arrays_are_stacked_by_field() -> None:
+    batch = collate([{"x": np.full(3, i), "y": (i, float(i)), "name": str(i)} for i in range(4)])
+    assert batch["x"].tolist() == [[i] * 3 for i in range(4)]
+    assert [part.dtype for part in batch["y"]] == [np.int64, np.float64]
+    assert batch["name"] == ["0", "1", "2", "3"]
+    pair = collate([Pair(np.zeros(2), True), Pair(np.ones(2), False)])
+    assert isinstance(pair, Pair)
+    assert pair.y.dtype == np.bool_
+
+
+def test_ragged_fields_are_lists_of_arrays() -> None:
+    batch = collate([{"ids": np.arange(n), "tokens": list(range(n))} for n in (2, 5, 1)])
+    assert [len(row) for row in batch["ids"]] == [2, 5, 1]
+    assert [row.tolist() for row in batch["tokens"]] == [[0, 1], [0, 1, 2, 3, 4], [0]]
+    assert all(isinstance(row, np.ndarray) for row in batch["ids"] + batch["tokens"])
+
+
+def test_other_values_stay_as_they_are() -> None:
+    for values in (["a", "bc"], [None, 1], [b"a", b"b"], [{1}, {2}], [["a"], ["b", "c"]], [2**70]):
+        assert collate(values) == values
+
+
+def test_samples_with_other_fields_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"keys \['a'\].* keys \['b'\]"):
+        collate([{"a": 1}, {"b": 1}])
+    with pytest.raises(UsageError, match=r"the field \['a'\]: .* 1 fields.* 2 fields"):
+        collate([{"a": (1,)}, {"a": (1, 2)}])
+    with pytest.raises(UsageError, match="type int"):
+        collate([{"a": 1}, 3])
+
+
+def test_the_rows_that_count_are_cut_from_the_batch_that_is_padded() -> None:
+    def longest(samples: list[Any]) -> dict[str, Any]:
+        width = max(map(len, samples))
+        return {"x": np.array([[*row, *[0] * (width - len(row))] for row in samples])}
+
+    samples = [[1], [1, 2], [1, 2, 3, 4]]
+    batch = IndexedReader(samples, longest)(Picked(np.array([0, 1, 2]), 2, 5))
+    assert batch.filled["x"].shape == (5, 4)
+    assert batch.filled["x"][3:].tolist() == [[1, 2, 3, 4]] * 2
+    assert batch.real["x"].shape == (2, 4)
+    assert batch.ids.tolist() == [0, 1]
+
+
+def test_a_batch_without_rows_is_made_again_of_the_samples_that_count() -> None:
+    batch = IndexedReader([[1], [2, 3], [4]], lambda some: np.concatenate(some))(
+        Picked(np.array([0, 1, 2]), 2, 3)
+    )
+    assert batch.filled.tolist() == [1, 2, 3, 4]
+    assert batch.real.tolist() == [1, 2, 3]
+    assert IndexedReader([1], np.array)(Picked(np.array([0]), 0, 1)).real is None
+    with pytest.raises(ValueError, match="3 rows"):
+        first_rows(np.zeros(4), 3, 2)
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_a_sample_that_raises_is_named(many: bool) -> None:
+    class Samples:
+        def __getitem__(self, index: int) -> int:
+            return 10 // (index - 3)
+
+    class Many(Samples):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [self[index] for index in indices]
+
+    reader = IndexedReader(Many() if many else Samples())
+    assert reader(Picked(np.array([4, 5]), 2, 2)).filled.tolist() == [10, 5]
+    with pytest.raises(
+        SampleError, match=r"^sample 3 could not be read: ZeroDivisionError"
+    ) as found:
+        reader(Picked(np.array([4, 3]), 2, 2))
+    assert isinstance(found.value.__cause__, ZeroDivisionError)
