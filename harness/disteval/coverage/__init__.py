@@ -1,18 +1,12 @@
 """Proof that every sample was counted exactly once.
 
-`counted` holds the ids that one rank counted, and `proof` compares what all ranks counted with the
-data set.
+`counted` holds the ids that one rank counted, `proof` compares what all ranks counted with the data
+set, and `faults` names the samples for which they differ.
 """
 
 from disteval.coverage.counted import Counted
-from disteval.coverage.proof import (
-    Certificate,
-    certify,
-    check_once,
-    describe_faults,
-    name_some,
-    prove,
-)
+from disteval.coverage.faults import check_once, describe_faults, name_some, not_once
+from disteval.coverage.proof import Certificate, certify, prove
 
 __all__ = [
     "Certificate",
@@ -21,5 +15,6 @@ __all__ = [
     "check_once",
     "describe_faults",
     "name_some",
+    "not_once",
     "prove",
 ]

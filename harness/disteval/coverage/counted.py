@@ -21,14 +21,19 @@ class Counted:
 
     Ids whose differences repeat, such as 0, 3, 6, 9, … or 0, 1, 6, 7, 12, 13, …, take a few bytes
     for all of them. Other ids take 1 to 8 bytes each, depending on the largest.
+
+    Args:
+        ids: The first ids.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Ids | None = None) -> None:
         self._parts: list[_Run | npt.NDArray[np.integer]] = []
         self._compressed = 0
         self._mixed = 0
         self._waiting = np.empty(_BLOCK, np.int64)
         self._filled = 0
+        if ids is not None:
+            self.add(ids)
 
     def __len__(self) -> int:
         """Return how many ids were added; an id that was added twice counts twice."""

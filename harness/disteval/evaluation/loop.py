@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, certify, check_once
+from disteval.coverage import Certificate, Counted, certify, check_once
 from disteval.data.base import ArrayDataset, check_samples
 from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
@@ -122,7 +122,7 @@ def evaluate(
     results, notes = group.compute_with_note(note=note)
     seconds = time.perf_counter() - begin
     certificates = [Certificate(*certificate) for *certificate, _ in notes]
-    check_once(certificates, ids, size, backend)
+    check_once(certificates, Counted(ids), size, backend)
     return Evaluation(
         metrics=results,
         size=size,

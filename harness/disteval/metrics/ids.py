@@ -143,7 +143,7 @@ class Once:
         distinct, self.first, inverse, times = np.unique(
             self.ids, return_index=True, return_inverse=True, return_counts=True
         )
-        faults = describe_faults(distinct, size)
+        faults = describe_faults([distinct], size)
         if faults:
             raise CoverageError(
                 f"all ranks together added {len(distinct)} different samples, but size={size}: "

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from disteval.contract import BaseDistBackend
-from disteval.coverage import check_once
+from disteval.coverage import Counted, check_once
 from disteval.errors import RankError, UsageError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
 from disteval.metrics.ids import check_all_or_none
@@ -109,7 +109,8 @@ class _TorchMetric(BaseMetric):
                 raise RankError(rank, f"could not send {type(self._metric).__name__}: {failure}")
         proofs = [certificate for certificate, *_ in shards]
         if check_all_or_none(lengths, proofs):
-            check_once([proof for proof in proofs if proof], self._ids.all(), size, backend)
+            counted = Counted(self._ids.all())
+            check_once([proof for proof in proofs if proof], counted, size, backend)
             size = None
         check_collected(size, added)
         if size is not None and size < added:
