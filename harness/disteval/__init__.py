@@ -24,7 +24,7 @@ from disteval.errors import (
     WeightsError,
     WorldError,
 )
-from disteval.evaluation import Evaluation, evaluate
+from disteval.evaluation import Coverage, Covered, Evaluation, evaluate
 from disteval.registry import list_all_backends, register_backend
 from disteval.sharding import ShardPlan
 from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
@@ -34,7 +34,9 @@ __all__ = [
     "BaseDistBackend",
     "BytesBaseDistBackend",
     "Capabilities",
+    "Coverage",
     "CoverageError",
+    "Covered",
     "DataError",
     "Evaluation",
     "FrameError",

@@ -68,8 +68,8 @@ class Ids:
         if collected != self.rows:
             raise UsageError("this batch has ids, but earlier ones had none; give ids to each")
         several = isinstance(ids, SampleRows)
-        found = _integers("ids", ids.ids if several else ids)
-        counts = _integers("SampleRows.rows", ids.rows) if several else np.array(1)
+        found = integers("ids", ids.ids if several else ids)
+        counts = integers("SampleRows.rows", ids.rows) if several else np.array(1)
         if found.ndim != 1 or counts.shape not in ((), found.shape):
             raise UsageError(
                 f"ids have shape {found.shape}, with rows of shape {counts.shape}; give ids of "
@@ -215,7 +215,8 @@ def merge(shards: Sequence[Sequence[Any]], sent: Sequence[Sent | None], size: in
     return [entry for i in once.first for entry in samples[i]]
 
 
-def _integers(what: str, values: Any) -> Numbers:
+def integers(what: str, values: Any) -> Numbers:
+    """Return a copy of integers from 0 up, or raise UsageError if they are something else."""
     try:
         found = to_numpy(values)
     except (TypeError, ValueError) as error:
