@@ -173,14 +173,13 @@ def _world_size(
 def _evaluate(world: World, job: EvalJob, size: int, progress: bool) -> dict[str, Any]:
     """Run the job on every rank, and return the report of rank 0."""
     done: dict[int, int] = {}
-    totals: dict[int, int | None] = {}
+    totals: dict[int, int] = {}
     # A bar is for terminals (disable=None), not for log files.
     with tqdm(unit="img", disable=None if progress else True) as bar:
 
-        def show(rank: int, rank_done: int, rank_total: int | None) -> None:
+        def show(rank: int, rank_done: int, rank_total: int) -> None:
             done[rank], totals[rank] = rank_done, rank_total
-            known = [total for total in totals.values() if total is not None]
-            bar.total = sum(known) if len(known) == len(totals) else None
+            bar.total = sum(totals.values())
             bar.update(sum(done.values()) - bar.n)
 
         report: dict[str, Any] = world.run(run_job, *[job] * size, on_progress=show)[0]

@@ -41,10 +41,10 @@ class Order(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The rank has done ``done`` of ``total`` samples of the present order; None is not known."""
+    """The rank has done ``done`` of ``total`` samples of the present order."""
 
     done: int
-    total: int | None
+    total: int
 
 
 class Note(NamedTuple):
