@@ -19,10 +19,10 @@ from suites.thread_world import run_ranks, values
 
 
 class Labels(BaseMetric):
-    """A metric whose result is the list of its labels."""
+    """A metric whose result is the list of its labels, in the order of the data set."""
 
-    def add(self, scores: Any, labels: Any) -> None:
-        self._results.extend(labels.tolist())
+    def add(self, scores: Any, labels: Any, *, ids: Any = None) -> None:
+        self._extend(labels.tolist(), ids)
 
     def compute_metric(self, results: list[int]) -> list[int]:
         return results
@@ -61,7 +61,7 @@ def test_every_sample_is_counted_exactly_once(
         )
 
     for result in run(world, rank):
-        assert sorted(result.metrics["labels"]) == list(range(size))
+        assert result.metrics["labels"] == list(range(size))
         assert result.evaluated == result.size == size
         assert result.padded == (-size % world if pad else 0)
         assert result.world_size == world
@@ -128,7 +128,7 @@ def test_ranks_with_different_data_are_told() -> None:
 
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, UsageError)
-        assert "(5, 2, 'strided', True, []) on rank 0 and (6, 2" in str(outcome)
+        assert "the number of samples is 5 on rank 0 and 6 on rank 1" in str(outcome)
 
 
 def test_a_metric_that_fails_fails_on_every_rank() -> None:
@@ -151,7 +151,7 @@ def test_a_batch_size_that_is_none_is_refused(batch_size: Any) -> None:
 
 
 def test_a_predict_that_loses_rows_is_refused() -> None:
-    with pytest.raises(UsageError, match="got 2 pictures and returned 1 rows"):
+    with pytest.raises(RankError, match=r"samples 0, 1, in predict: .* 2 samples and returned 1 r"):
         evaluate(lambda x: x[:1], numbered(3), {}, get_dist_backend("non_dist"), 2)
 
 
@@ -199,13 +199,13 @@ def test_anybodys_data_set_has_one_label_for_each_picture(other: Any, message: s
 
     dataset = Uneven()
     vars(dataset).update(other)
-    refused(dataset=dataset, message=message)
+    refused(samples=dataset, message=message)
 
 
-def refused(*, message: str, **given: Any) -> None:
+def refused(*, message: str, error: type[Exception] = UsageError, **given: Any) -> None:
     """Evaluate with one argument of another kind, and expect a sentence about it."""
-    fine = {"predict": read_label, "dataset": numbered(4), "metrics": {"accuracy": Accuracy()}}
-    with pytest.raises(UsageError, match=message):
+    fine = {"predict": read_label, "samples": numbered(4), "metrics": {"accuracy": Accuracy()}}
+    with pytest.raises(error, match=message):
         evaluate(**{**fine, "backend": "non_dist", "batch_size": 2, **given})
 
 
@@ -214,20 +214,20 @@ def test_a_backend_by_name_is_taken() -> None:
     refused(backend="non_dits", message=r"no backend 'non_dits'\. Did you mean 'non_dist'")
 
 
-class Sequence:
-    """A data set that has its samples one by one, as those of torch."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> Any:
-        return numbered(4).images[index], index
-
-
-@pytest.mark.parametrize("dataset", [Sequence(), None, (np.zeros(3), np.zeros(3))])
-def test_a_data_set_without_arrays_is_refused(dataset: Any) -> None:
-    found = type(dataset).__name__
-    refused(dataset=dataset, message=rf"not one of type {found}; make a .*ArrayDataset\(name, ")
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (None, "samples has the type NoneType; give arrays, or anything with a length and an ind"),
+        ("pictures.txt", "samples is a str; give the samples, such as an open file"),
+        ((np.zeros(3), np.zeros(4)), r"a tuple of arrays with the lengths \{0: 3, 1: 4\}; give a"),
+        ({"x": np.zeros(3), "y": [1]}, r"a dict of arrays with the lengths \{'x': 3, 'y': 1\}"),
+        ({"x": 3}, "the column 'x' of samples has the type int; it must be an array"),
+        (np.array(3), "the column 'samples' of samples has the type ndarray; it must be an array"),
+        ((), "samples is an empty tuple; give a tuple of arrays, or a list if it holds the samp"),
+    ],
+)
+def test_samples_of_another_kind_are_refused(samples: Any, message: str) -> None:
+    refused(samples=samples, message=message)
 
 
 @pytest.mark.parametrize(
@@ -251,16 +251,18 @@ def test_metrics_that_are_no_dict_of_metrics_are_refused(metrics: Any, message: 
     ("scores", "found"),
     [
         (None, "None"),
-        ({"logits": np.zeros((2, 64))}, r"a dict with the keys \['logits'\]"),
-        ((np.zeros((2, 64)), np.zeros(2)), "a value of type tuple"),
+        ({"logits": np.zeros((3, 64))}, r"3 rows under 'logits'"),
+        ((np.zeros((2, 64)), np.zeros(3)), "3 rows at position 1"),
+        ([0], "a list of 1 entries"),
+        ("ab", "a value of type str"),
         (0.5, "a value of type float"),
         (np.array(0.5), "a single number"),
-        (np.zeros((1, 64)), "1 rows of scores"),
+        (np.zeros((1, 64)), "1 rows"),
     ],
 )
 def test_a_predict_that_returns_no_scores_is_refused(scores: Any, found: str) -> None:
-    message = rf"returned {found}; it must return scores of shape \(2, classes\)"
-    refused(predict=lambda _: scores, message=message)
+    message = rf"returned {found}.*; it must return one row for each sample"
+    refused(predict=lambda _: scores, message=message, error=RankError)
 
 
 def test_a_predict_that_is_no_function_is_refused() -> None:
@@ -278,7 +280,7 @@ def test_a_shard_may_hold_lists() -> None:
     share = Share([3, 1, 0, 2, 0], [False] * 4 + [True])
     metrics = {"labels": Labels()}
     found = evaluate(read_label, numbered(4), metrics, "non_dist", shard=lambda *_: share)
-    assert (found.metrics, found.padded) == ({"labels": [3, 1, 0, 2]}, 1)
+    assert (found.metrics, found.padded) == ({"labels": [0, 1, 2, 3]}, 1)
 
 
 @pytest.mark.parametrize(

@@ -173,13 +173,14 @@ def _world_size(
 def _evaluate(world: World, job: EvalJob, size: int, progress: bool) -> dict[str, Any]:
     """Run the job on every rank, and return the report of rank 0."""
     done: dict[int, int] = {}
-    totals: dict[int, int] = {}
+    totals: dict[int, int | None] = {}
     # A bar is for terminals (disable=None), not for log files.
     with tqdm(unit="img", disable=None if progress else True) as bar:
 
-        def show(rank: int, rank_done: int, rank_total: int) -> None:
+        def show(rank: int, rank_done: int, rank_total: int | None) -> None:
             done[rank], totals[rank] = rank_done, rank_total
-            bar.total = sum(totals.values())
+            known = [total for total in totals.values() if total is not None]
+            bar.total = sum(known) if len(known) == len(totals) else None
             bar.update(sum(done.values()) - bar.n)
 
         report: dict[str, Any] = world.run(run_job, *[job] * size, on_progress=show)[0]

@@ -92,7 +92,7 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
         "dataset": dataset.name,
         "batch_size": result.batch_size,
         "threads": os.environ.get("OMP_NUM_THREADS"),
-        "images_per_second": result.images_per_second,
+        "images_per_second": result.samples_per_second,
         "seconds": result.seconds,
         "versions": _versions(),
     }

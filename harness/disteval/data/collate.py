@@ -141,7 +141,7 @@ def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> 
         collate: Makes a batch of a list of samples.
     """
     count, rows = picked.counted, picked.rows
-    filled = collate(samples + samples[-1:] * (rows - len(samples)))
+    filled = _collated(collate, samples + samples[-1:] * (rows - len(samples)), picked)
     real = filled
     if not count:
         real = None
@@ -151,8 +151,19 @@ def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> 
         try:
             real = first_rows(filled, rows, count)
         except ValueError:
-            real = collate(samples[:count])
+            real = _collated(collate, samples[:count], picked)
     return Batch(picked.indices[:count], filled, real, rows)
+
+
+def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
+    try:
+        return collate(samples)
+    except Exception as error:
+        first, *others = picked.indices.tolist()
+        beside = f" with {', '.join(map(str, others[:5]))}" if others else ""
+        beside += ", …" if len(others) > 5 else ""
+        what = f"could not be collated{beside}: {describe_error(error)}"
+        raise SampleError(first, what) from error
 
 
 @dataclass(frozen=True)

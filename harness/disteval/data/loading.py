@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from disteval.data.batching import Batch, Picked, Plan
@@ -12,7 +12,7 @@ Read = Callable[[Picked], Batch]
 """A function that reads the samples of a batch. With workers, it must not reuse its arrays."""
 
 
-def load_ahead(plan: Plan, read: Read, workers: int = 0) -> Iterator[Batch]:
+def load_ahead(plan: Plan, read: Read, workers: int = 0) -> Generator[Batch, None, None]:
     """Read the batches of a plan, in its order.
 
     Close the iterator (`contextlib.closing`) to end what reads ahead.
@@ -28,7 +28,7 @@ def load_ahead(plan: Plan, read: Read, workers: int = 0) -> Iterator[Batch]:
     yield from _with_threads(plan, read, workers)
 
 
-def _with_threads(plan: Plan, read: Read, workers: int) -> Iterator[Batch]:
+def _with_threads(plan: Plan, read: Read, workers: int) -> Generator[Batch, None, None]:
     waiting: deque[Future[Batch]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="disteval-loading")
     try:

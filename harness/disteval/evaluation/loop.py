@@ -1,264 +1,223 @@
-"""The loop of an evaluation, and its result."""
+"""The loop of an evaluation."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
-from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, Counted, certify, check_once
-from disteval.data.base import ArrayDataset, check_samples
+from disteval.coverage import Certificate, Counted, name_some
+from disteval.data.batching import Indices, Mode
+from disteval.data.collate import Collate
+from disteval.data.lengths import Length
+from disteval.data.samples import open_samples
 from disteval.default_backend import joining_backend
-from disteval.errors import UsageError
-from disteval.metrics.arrays import shape_of
+from disteval.errors import SampleError, UsageError, describe_error
+from disteval.evaluation.agreement import (
+    Failure,
+    agree,
+    log_failure,
+    outlive,
+    raise_failure,
+)
+from disteval.evaluation.feeds import Dealing, Feed, MakeShard, SizedFeed
+from disteval.evaluation.result import Evaluation
+from disteval.evaluation.updates import Update, Updates, check_order, check_rows, first_rows
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
-from disteval.sharding import Shard, ShardPlan
 
-Predict = Callable[[npt.NDArray[np.uint8]], Any]
-"""A function of pictures, uint8 of shape (B, C, H, W), to scores of shape (B, classes)."""
+Predict = Callable[[Any], Any]
+"""A function of a batch, or of its first field if it is a tuple, to a row for each sample."""
 
-Progress = Callable[[int, int], None]
-"""A function that is called with the samples this rank has done, and those of its whole shard."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of an evaluation, which is the same on every rank except for the times.
-
-    Attributes:
-        metrics: Each metric's result, by the metric's name.
-        size: The number of samples in the data set.
-        evaluated: The number of samples that were counted, over all ranks.
-        padded: The number of samples that were computed as padding and not counted.
-        world_size: The number of ranks.
-        batch_size: The number of pictures in each call of ``predict``.
-        coverage: ``exact``: it was proved that every sample was counted once.
-        seconds: The time from the first batch, when all ranks were ready, to the last result.
-    """
-
-    metrics: dict[str, Any]
-    size: int
-    evaluated: int
-    padded: int
-    world_size: int
-    batch_size: int
-    seconds: float
-    coverage: Literal["exact"] = "exact"
-
-    @property
-    def images_per_second(self) -> float:
-        """The number of samples divided by the seconds."""
-        return self.evaluated / self.seconds
+Progress = Callable[[int, int | None], None]
+"""A function that is called with the samples this rank has done, and all of its samples."""
 
 
 def evaluate(
     predict: Predict,
-    dataset: ArrayDataset,
+    samples: Any,
     metrics: Mapping[str, BaseMetric],
     backend: str | BaseDistBackend | None = None,
     batch_size: int = 256,
     *,
-    mode: Literal["strided", "contiguous"] = "strided",
+    collate: Collate | None = None,
+    update: Update | Mapping[str, Update] | None = None,
+    mode: Mode | None = None,
+    fixed_shape: bool = True,
     pad: bool = True,
+    shard: MakeShard | None = None,
+    max_tokens: int | None = None,
+    length: Length = None,
+    sort_by_length: bool = False,
+    workers: int = 0,
+    limit: int | None = None,
     progress: bool | Progress = False,
-    shard: Callable[[int, int, int], Shard] | None = None,
 ) -> Evaluation:
-    """Evaluate a data set, with a shard on each rank; every rank must call it.
+    """Evaluate samples, with a share on each rank; every rank must call it.
 
-    Every call of ``predict`` gets exactly ``batch_size`` pictures, so a sample's scores do not
-    depend on the world size or on its batch: a shard's last batch is filled up with pictures that
-    are not counted. Each rank drops its own padding before anything is sent.
+    Samples are arrays, a tuple or dict of arrays of one length, or anything with ``__len__`` and
+    ``__getitem__``. A rank reads only its own samples. Each rank drops its own padding before
+    anything is sent, and it is proved that every sample was counted once.
 
     Args:
-        predict: The model. The array that it is given is reused for the next batch.
-        dataset: The whole data set, the same on every rank.
-        metrics: Metrics by name. They are reset first; then each gets ``add(scores, labels)`` for
-            every batch, and computes over ``backend``.
+        predict: The model. It gets a batch, or the first field of a batch that is a tuple, and
+            returns one row for each sample, in an array, or in a tuple or dict of arrays. The
+            array of an `ArrayDataset` that it is given is reused for the next batch.
+        samples: All samples, the same on every rank.
+        metrics: Metrics by name. They are reset first; then each gets ``add`` for every batch, and
+            computes over ``backend``.
         backend: The backend that carries the results, or its name. None stands for the default,
             see `disteval.get_dist_backend`.
-        batch_size: The number of pictures in each call of ``predict``.
-        mode: How samples are distributed over ranks, see `ShardPlan`.
-        pad: Whether every rank runs equally many batches, see `ShardPlan`.
-        progress: True shows a bar on rank 0; a function is called after every batch.
-        shard: A function that replaces `ShardPlan`: it takes the data set's size, the world size
+        batch_size: The number of samples in each call of ``predict``.
+        collate: A function that makes a batch of a list of samples. None stacks arrays and
+            numbers, field by field.
+        update: A function of ``predict``'s outputs and the batch, which returns the arguments of
+            the metrics' ``add``, as a tuple or a dict; or a dict of such functions by the metrics'
+            names. By default a metric gets the outputs, and the labels: the second field of a
+            tuple, or what a dict has under ``label``, ``labels``, ``target``, ``targets`` or ``y``.
+        mode: How samples are distributed over ranks: ``"strided"``, the default, or
+            ``"contiguous"`` as in `ShardPlan`; or ``"batches"``, where ranks get whole batches of
+            consecutive samples in turn, so that a batch holds the same samples at any world size.
+        fixed_shape: Whether each call of ``predict`` gets exactly ``batch_size`` samples: the last
+            batch is filled up with repeats of its last sample, which are not counted.
+        pad: Whether every rank runs equally many batches.
+        shard: A function that replaces ``mode``: it takes the number of samples, the world size
             and the rank, and returns that rank's `Shard`.
+        max_tokens: The most that the number of samples in a batch, times the longest of their
+            lengths, may be; None sets no limit but ``batch_size``.
+        length: The lengths of the samples, an array of integers; or a function of a sample; or the
+            name of a field. None takes the field ``input_ids`` or ``tokens``, or the sample's own.
+        sort_by_length: Whether samples of like lengths are put into one batch, the longest first.
+        workers: The number of workers that read batches ahead; 0 reads each when it is needed.
+        limit: The number of samples to evaluate, from the first; None evaluates all.
+        progress: True shows a bar on rank 0; a function is called after every batch.
 
     Raises:
-        UsageError: An argument is of another kind or out of range; ``predict`` did not return one
-            row of scores for each picture; or, on every rank, ranks were given different data set
-            sizes or settings.
-        RankError: On every rank, when a metric could not be computed.
+        UsageError: On every rank, when an argument is of another kind or out of range, or ranks
+            were given different samples or settings.
+        RankError: On every rank, when a sample could not be read, or ``collate``, ``predict``,
+            ``update`` or a metric failed on a rank. The rank's own error is its cause there.
         CoverageError: On every rank, when a sample was missed or counted more than once.
-        Exception: The error that ``predict`` or a metric's ``add`` raised, on its rank alone.
-            Let it end the process, because the other ranks wait for it. A `World` ends them itself.
     """
-    batch_size = check_count("batch_size", batch_size)
-    _check_functions(predict, shard)
-    size = _checked_size(dataset)
     backend = joining_backend(backend)
-    group = MetricGroup(metrics, backend)
-    share: Shard = ShardPlan(size, backend.world_size, backend.rank, mode, pad)
-    if shard is not None:
-        share = shard(size, backend.world_size, backend.rank)
-    plan = _samples(share, size)
-    group.reset()
-    counted: list[npt.NDArray[np.int64]] = []
-    _check_agreement(backend, (size, batch_size, mode, pad, list(metrics)))
+    world, rank = backend.world_size, backend.rank
+    error: Exception | None = None
+    settings: dict[str, Any] = {}
+    try:
+        _check_functions(predict=predict, collate=collate)
+        dealing = Dealing(
+            batch_size, mode, fixed_shape, pad, shard, max_tokens, length, sort_by_length,
+            workers, limit,
+        )  # fmt: skip
+        opened = open_samples(samples, collate)
+        size = len(opened) if limit is None else min(len(opened), limit)
+        group = MetricGroup(metrics, backend)
+        check_order(metrics, dealing.natural_order(world))
+        updates = Updates(metrics, update)
+        group.reset()
+        settings = dealing.settings() | {"the number of samples": size, "metrics": set(metrics)}
+    except Exception as caught:  # the other ranks wait for this one
+        error = caught
+    agree(backend, settings, error)
 
+    feed = SizedFeed(opened, size, dealing.plan(opened, size, backend), workers)
     begin = time.perf_counter()
-    with _reporting(progress, backend.rank, len(plan.indices)) as report:
-        _run_shard(predict, dataset, group, counted, plan, batch_size, report)
-    ids = np.concatenate([np.zeros(0, np.int64), *counted])
-    note = (*certify(ids), len(plan.indices))
-    results, notes = group.compute_with_note(note=note)
-    seconds = time.perf_counter() - begin
-    certificates = [Certificate(*certificate) for *certificate, _ in notes]
-    check_once(certificates, Counted(ids), size, backend)
+    with _reporting(progress, rank, feed.total) as report:
+        counted, failure = _run(predict, feed, updates, report, rank)
+    results, size, padded = _together(backend, group, feed, counted, failure)
     return Evaluation(
         metrics=results,
         size=size,
         evaluated=size,
-        padded=sum(seen for *_, seen in notes) - size,
-        world_size=backend.world_size,
+        padded=padded,
+        world_size=world,
         batch_size=batch_size,
-        seconds=seconds,
+        seconds=time.perf_counter() - begin,
     )
 
 
-def _run_shard(
-    predict: Predict,
-    dataset: ArrayDataset,
-    metrics: MetricGroup,
-    ids: list[npt.NDArray[np.int64]],
-    plan: Shard,
-    batch_size: int,
-    report: Progress,
-) -> None:
-    total = len(plan.indices)
-    batch = np.zeros((batch_size, *dataset.images.shape[1:]), dtype=np.uint8)
-    for start in range(0, total, batch_size):
-        indices = plan.indices[start : start + batch_size]
-        np.take(dataset.images, indices, axis=0, out=batch[: len(indices)])
-        scores = predict(batch)
-        _check_scores(scores, batch_size)
-        # Padding is last, so the samples that count are the first ones of the batch.
-        counted = len(indices) - int(plan.is_padding[start : start + batch_size].sum())
-        if counted:
-            metrics.add(scores[:counted], dataset.labels[indices[:counted]])
-            ids.append(indices[:counted])
-        report(start + len(indices), total)
+def _run(
+    predict: Predict, feed: Feed, updates: Updates, report: Progress, rank: int
+) -> tuple[Counted, Failure | None]:
+    """Evaluate this rank's batches; return the ids that were counted, and what failed."""
+    counted = Counted()
+    place, ids = "reading", counted.all()
+    try:
+        for batch in feed:
+            place, ids = "predict", batch.ids
+            inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
+            outputs = predict(inputs)
+            check_rows(outputs, batch.rows)
+            if len(ids):
+                if len(ids) < batch.rows:
+                    outputs = first_rows(outputs, len(ids))
+                place = ""
+                updates.add(outputs, batch.real, ids)
+                counted.add(ids)
+            place = "progress"
+            report(feed.seen, feed.total)
+            place = "reading"
+    except Exception as error:  # the other ranks hear of it after their last batch
+        failure = _failure(place or updates.doing, ids, error)
+        log_failure(rank, failure)
+        return counted, failure
+    return counted, None
 
 
-def _check_functions(predict: object, shard: object) -> None:
-    for name, value in (("predict", predict), ("shard", shard)):
-        if not callable(value) and not (name == "shard" and value is None):
+def _failure(place: str, ids: Indices, error: Exception) -> Failure:
+    if isinstance(error, SampleError):
+        cause = error.__cause__
+        return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
+    if place == "reading":
+        return Failure(f"failed while reading: {describe_error(error)}", error)
+    where = "at its padding"
+    if len(ids):
+        where = f"at sample{'s' * (len(ids) > 1)} {name_some(ids)}"
+    return Failure(f"failed {where}, in {place}: {describe_error(error)}", error)
+
+
+def _together(
+    backend: BaseDistBackend,
+    group: MetricGroup,
+    feed: Feed,
+    counted: Counted,
+    failure: Failure | None,
+) -> tuple[dict[str, Any], int, int]:
+    """Return the metrics' results, the number of samples, and the padding of all ranks."""
+    proved: dict[str, int] = {}
+
+    def check(notes: list[Any]) -> None:
+        """Raise every failure, and prove the coverage, before anything else is computed."""
+        raise_failure([what for *_, what in notes], failure)
+        certificates = [Certificate(*certificate) for certificate, *_ in notes]
+        size = feed.prove([told for _, told, *_ in notes], certificates, counted, backend)
+        proved.update(size=size, padded=sum(seen for _, _, seen, _ in notes) - size)
+
+    note = (tuple(counted.certificate()), feed.note(), feed.seen, failure and failure.what)
+    with outlive(backend.rank, failure):
+        results, _ = group.compute_with_note(note=note, check=check)
+    return results, proved["size"], proved["padded"]
+
+
+def _check_functions(**given: object) -> None:
+    for name, value in given.items():
+        if not callable(value) and not (name != "predict" and value is None):
             raise UsageError(f"{name} must be a function, not {value!r}")
 
 
-def _checked_size(dataset: Any) -> int:
-    """Return the number of samples of a data set of anybody's, which has one label for each."""
-    if not (hasattr(dataset, "images") and hasattr(dataset, "labels")):
-        raise UsageError(
-            f"evaluate takes a data set that holds all pictures and labels as arrays, not one "
-            f"of type {type(dataset).__name__}; make a disteval.data.ArrayDataset(name, images, "
-            f"labels, classes), or add batches of your own to a disteval.metrics.MetricGroup"
-        )
-    images, labels = dataset.images, dataset.labels
-    for name, array in (("images", images), ("labels", labels)):
-        if not getattr(array, "shape", ()):
-            raise UsageError(
-                f"{name} has the type {type(array).__name__}; it must be an array, such as "
-                f"numpy.asarray makes of lists"
-            )
-    length = len(dataset) if hasattr(dataset, "__len__") else len(images)
-    if not len(images) == len(labels) == length:
-        raise UsageError(
-            f"the data set has {len(images)} images, {len(labels)} labels and the length {length}; "
-            f"give one label for each image, and as many as len() says"
-        )
-    check_samples(images, labels, getattr(dataset, "classes", None))
-    return length
-
-
-def _check_scores(scores: Any, batch_size: int) -> None:
-    if isinstance(scores, str | tuple) or not hasattr(scores, "__len__"):
-        found = "None" if scores is None else f"a value of type {type(scores).__name__}"
-    elif isinstance(scores, Mapping):
-        found = f"a {type(scores).__name__} with the keys {list(scores)}"
-    else:
-        rows = shape_of(scores)[:1]
-        if rows == (batch_size,):
-            return
-        found = f"{rows[0]} rows of scores" if rows else "a single number"
-    raise UsageError(
-        f"predict got {batch_size} pictures and returned {found}; it must return scores of shape "
-        f"({batch_size}, classes), one row for each picture"
-    )
-
-
-class _Samples(NamedTuple):
-    """A `Shard` whose arrays have been checked."""
-
-    indices: npt.NDArray[np.int64]
-    is_padding: npt.NDArray[np.bool_]
-
-
-def _samples(shard: Shard, size: int) -> _Samples:
-    if not (hasattr(shard, "indices") and hasattr(shard, "is_padding")):
-        raise UsageError(
-            f"the function shard returned a {type(shard).__name__}; it must return an object with "
-            f"indices and is_padding, such as a disteval.ShardPlan"
-        )
-    indices, is_padding = np.asarray(shard.indices), np.asarray(shard.is_padding)
-    if indices.ndim != 1 or indices.shape != is_padding.shape:
-        raise UsageError(
-            f"a shard has indices of shape {indices.shape} and is_padding of shape "
-            f"{is_padding.shape}; both must have shape (N,)"
-        )
-    if len(indices) and (indices.dtype.kind not in "iu" or is_padding.dtype != np.bool_):
-        raise UsageError(
-            f"a shard has indices of {indices.dtype} and is_padding of {is_padding.dtype}; they "
-            f"must be integers and truth values"
-        )
-    wrong = indices[(indices < 0) | (indices >= size)]
-    if len(wrong):
-        raise UsageError(
-            f"a shard has the index {wrong[0]}, and the data set has {size} samples, whose "
-            f"indices are 0 to {size - 1}"
-        )
-    if (is_padding[:-1] > is_padding[1:]).any():
-        raise UsageError("a shard's padding must come after all samples that count")
-    return _Samples(indices.astype(np.int64), is_padding.astype(np.bool_))
-
-
-def _check_agreement(backend: BaseDistBackend, settings: tuple[Any, ...]) -> None:
-    """Compare all ranks' settings, on every rank; this also lets ranks start together."""
-    gathered = backend.all_gather_object(settings)
-    for rank, other in enumerate(gathered):
-        if other != gathered[0]:
-            raise UsageError(
-                f"ranks do not evaluate the same thing: (samples, batch size, mode, pad, metrics) "
-                f"is {gathered[0]} on rank 0 and {other} on rank {rank}"
-            )
-
-
 @contextmanager
-def _reporting(progress: bool | Progress, rank: int, total: int) -> Iterator[Progress]:
+def _reporting(progress: bool | Progress, rank: int, total: int | None) -> Iterator[Progress]:
     if callable(progress):
         yield progress
         return
-    with tqdm(total=total, unit="img", desc="rank 0", disable=not progress or rank != 0) as bar:
+    shown = progress and rank == 0
+    with tqdm(total=total, unit=" samples", desc="rank 0", disable=not shown) as bar:
 
-        def advance(done: int, _total: int) -> None:
+        def advance(done: int, _total: int | None) -> None:
             bar.update(done - bar.n)
 
         yield advance

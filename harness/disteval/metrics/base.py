@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -42,7 +42,13 @@ class BaseMetric(ABC):
 
     Raises:
         UsageError: ``dist_collect_mode`` is not known, or ``dataset_meta`` is not a mapping.
+
+    Attributes:
+        uses_ids: Whether `disteval.evaluate` gives each batch's ids to `add`. A metric whose
+            result depends on the order of samples, or on which sample is which, uses them.
     """
+
+    uses_ids: ClassVar[bool] = True
 
     def __init__(
         self,

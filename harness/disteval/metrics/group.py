@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -73,9 +73,17 @@ class MetricGroup:
         return self.compute_with_note(size)[0]
 
     def compute_with_note(
-        self, size: int | None = None, note: Any = None
+        self,
+        size: int | None = None,
+        note: Any = None,
+        check: Callable[[list[Any]], None] | None = None,
     ) -> tuple[dict[str, Any], list[Any]]:
         """Compute every metric, and send a small object along in the same collective.
+
+        Args:
+            size: See `compute`.
+            note: The object to send.
+            check: A function that gets every rank's note, before anything else is sent or computed.
 
         Returns:
             The results by name; and every rank's note, by rank.
@@ -84,7 +92,7 @@ class MetricGroup:
         ordered = {name: self._metrics[name] for name in sorted(self._metrics, key=str)}
         summable = {n: m for n, m in ordered.items() if isinstance(m, SummableMetric)}
         backend = joining_backend(self._backend)
-        sums, notes = compute_together(backend, list(summable.values()), size, note)
+        sums, notes = compute_together(backend, list(summable.values()), size, note, check)
         found = dict(zip(summable, sums, strict=True))
         for name, metric in ordered.items():
             if name not in found:

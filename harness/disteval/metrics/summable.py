@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class SummableMetric(BaseMetric):
     are computed together share one collective.
     """
 
+    uses_ids: ClassVar[bool] = False
     _results: Column
 
     @abstractmethod
@@ -111,6 +112,7 @@ def compute_together(
     metrics: Sequence[SummableMetric],
     size: int | None = None,
     note: Any = None,
+    check: Callable[[list[Any]], None] | None = None,
 ) -> tuple[list[Any], list[Any]]:
     """Compute several metrics with one collective; every rank must call it with the same ones.
 
@@ -119,6 +121,7 @@ def compute_together(
         metrics: The metrics to compute.
         size: The samples in the data set, see `BaseMetric.compute`.
         note: A small object that is sent along.
+        check: A function that gets every rank's note, before anything else is sent or computed.
 
     Returns:
         The results, in the order of ``metrics``; and every rank's note, by rank.
@@ -134,6 +137,8 @@ def compute_together(
     known = size if is_count(size, 0) else None
     keep: list[_Keep] = [_assumed(m, len(m._results), rank, world, known) for m in metrics]
     sent = backend.all_gather_object((size, note, _offers(metrics, keep, rank)))
+    if check is not None:
+        check([sent_note for _, sent_note, _ in sent])
     check_sizes([given for given, _, _ in sent])
     gathered = _by_metric(metrics, [offers for _, _, offers in sent])
     counted = [_counted(*each, size) for each in zip(metrics, gathered, strict=True)]

@@ -7,7 +7,7 @@ Here all states travel together, as one object.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, check_once
@@ -51,6 +51,8 @@ def from_torchmetrics(
 
 class _TorchMetric(BaseMetric):
     """See `from_torchmetrics`."""
+
+    uses_ids: ClassVar[bool] = False
 
     def __init__(self, metric: Metric, dist_backend: str | BaseDistBackend | None) -> None:
         self._metric = metric

@@ -148,7 +148,7 @@ class Rank:
 _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
 
 
-def report_progress(done: int, total: int) -> None:
+def report_progress(done: int, total: int | None) -> None:
     """Report to the leader that this rank has done ``done`` of ``total`` samples of its order.
 
     Call it from inside a function that `World.run` runs; it resets the order's deadline. Elsewhere

@@ -174,7 +174,7 @@ def evaluation_speeds(
             predict, dataset, {"accuracy": metric}, backend, BATCH_SIZE, progress=report_progress
         )
         _check_right(result.metrics["accuracy"], right)
-        speeds.append(result.images_per_second)
+        speeds.append(result.samples_per_second)
     return speeds[1:]
 
 

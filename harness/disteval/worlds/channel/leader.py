@@ -28,7 +28,7 @@ from disteval.worlds.channel.messages import (
 )
 from disteval.worlds.channel.outcome import Outcome
 
-OnProgress = Callable[[int, int, int], None]
+OnProgress = Callable[[int, int, int | None], None]
 """Called by the leader with a rank, the samples it has done, and the samples of its shard."""
 
 OnNote = Callable[[int, Any], None]

@@ -41,10 +41,10 @@ class Order(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The rank has done ``done`` of ``total`` samples of the present order."""
+    """The rank has done ``done`` of ``total`` samples of the present order; None is not known."""
 
     done: int
-    total: int
+    total: int | None
 
 
 class Note(NamedTuple):

@@ -1,0 +1,255 @@
+"""The kinds of samples that can be evaluated, and how a batch is read from each of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from disteval.data.base import check_samples
+from disteval.data.batching import Batch, Indices, Picked
+from disteval.data.collate import Collate, IndexedReader
+from disteval.data.collate import collate as default_collate
+from disteval.errors import UsageError
+
+Read = Callable[[Picked], Batch]
+
+
+class Sized(Protocol):
+    """Samples that have numbers, from 0 up to their length."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+    def reader(self, reuse: bool) -> Read:
+        """Return what reads batches; it can be pickled if the samples can.
+
+        Args:
+            reuse: Whether the memory of a batch may be used again for the next one.
+        """
+        ...
+
+
+def open_samples(samples: Any, collate: Collate | None = None) -> Sized:
+    """Return samples of any kind in the form in which they are read.
+
+    Args:
+        samples: Arrays, or anything with ``__len__`` and ``__getitem__``.
+        collate: A function that makes a batch of a list of samples. None takes arrays by columns,
+            and collates other samples by `disteval.data.collate`.
+
+    Raises:
+        UsageError: The value is of another kind, or its arrays have different lengths.
+    """
+    if hasattr(samples, "images") and hasattr(samples, "labels"):
+        pictures = Pictures(samples)
+        return pictures if collate is None else Items(pictures, collate)
+    if isinstance(samples, tuple | Mapping) or _is_array(samples):
+        columns = Columns(samples)
+        return columns if collate is None else Items(columns, collate)
+    _refuse(samples)
+    if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
+        return Items(samples, collate or default_collate)
+    raise UsageError(
+        f"samples has the type {type(samples).__name__}; give arrays, or anything with a length "
+        f"and an index, such as a list or a torch Dataset"
+    )
+
+
+class Columns:
+    """An array, or a tuple or dict of arrays of equal length; a sample is a row of each.
+
+    Args:
+        columns: Arrays of NumPy or a framework, and lists.
+
+    Raises:
+        UsageError: A column is of another kind, or the lengths differ.
+    """
+
+    def __init__(self, columns: Any) -> None:
+        named = _named(columns)
+        self._columns = {name: _column(name, column) for name, column in named.items()}
+        lengths = {name: len(column) for name, column in self._columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise UsageError(
+                f"samples is a {type(columns).__name__} of arrays with the lengths {lengths}; "
+                f"give arrays of one length, or a list if it holds the samples themselves"
+            )
+        self._size = next(iter(lengths.values()))
+        self._kind = type(columns)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        return self._form([column[index] for column in self._columns.values()])
+
+    def reader(self, reuse: bool) -> Read:
+        """Return what takes rows of every array, see `Sized`."""
+        return self._read
+
+    def _read(self, picked: Picked) -> Batch:
+        count = picked.counted
+        taken = [_take(column, filled_up(picked)) for column in self._columns.values()]
+        filled = self._form(taken)
+        real = filled if count == picked.rows else self._form([part[:count] for part in taken])
+        return Batch(picked.indices[:count], filled, real, picked.rows)
+
+    def _form(self, fields: list[Any]) -> Any:
+        """Return fields as a tuple or a dict, or as the one array that they are."""
+        if issubclass(self._kind, Mapping):
+            return dict(zip(self._columns, fields, strict=True))
+        return tuple(fields) if issubclass(self._kind, tuple) else fields[0]
+
+
+class Pictures:
+    """Anything with ``images`` and ``labels``, such as an `ArrayDataset`.
+
+    Args:
+        dataset: The pictures, which are read into one buffer, without any other copy.
+
+    Raises:
+        UsageError: The images are not uint8, or labels do not fit them.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._images, self._labels = _checked_pictures(dataset)
+        self._buffer: Any = None
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._images[index], self._labels[index]
+
+    def reader(self, reuse: bool) -> Read:
+        """Return what reads pictures, into one buffer if that may be used again, see `Sized`."""
+        if not reuse:
+            return Columns((self._images, self._labels)).reader(reuse)
+        return self._read
+
+    def _read(self, picked: Picked) -> Batch:
+        indices, count, rows = picked
+        read = len(indices)
+        if self._buffer is None or len(self._buffer) < rows:
+            self._buffer = np.zeros((rows, *self._images.shape[1:]), dtype=np.uint8)
+        images = self._buffer[:rows]
+        np.take(self._images, indices, axis=0, out=images[:read])
+        images[read:] = images[read - 1]
+        filled = (images, self._labels[indices])
+        real = filled
+        if count < rows:
+            real = (images[:count], self._labels[indices[:count]])
+        return Batch(indices[:count], filled, real, rows)
+
+
+class Items:
+    """Anything with a length and an index, of which a rank reads only its own samples.
+
+    Args:
+        items: The samples; ``__getitems__`` is used where there is one.
+        collate: Makes a batch of a list of samples.
+    """
+
+    def __init__(self, items: Any, collate: Collate) -> None:
+        self._items = items
+        self._collate = collate
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._items[index]
+
+    def reader(self, reuse: bool) -> Read:
+        """Return what reads and collates samples, see `Sized`."""
+        return IndexedReader(self._items, self._collate)
+
+
+def filled_up(picked: Picked) -> Indices:
+    """Return the numbers of a batch's samples, the last one repeated until there are ``rows``."""
+    missing = picked.rows - len(picked.indices)
+    if not missing:
+        return picked.indices
+    return np.concatenate([picked.indices, np.repeat(picked.indices[-1:], missing)])
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")
+
+
+def _named(columns: Any) -> dict[Any, Any]:
+    if isinstance(columns, Mapping):
+        found = dict(columns)
+    else:
+        found = dict(enumerate(columns)) if isinstance(columns, tuple) else {"samples": columns}
+    if not found:
+        raise UsageError(
+            f"samples is an empty {type(columns).__name__}; give a {type(columns).__name__} of "
+            f"arrays, or a list if it holds the samples themselves"
+        )
+    return found
+
+
+def _column(name: Any, column: Any) -> Any:
+    if hasattr(column, "iloc"):  # a pandas Series, whose index may be other than 0, 1, 2, …
+        column = column.to_numpy()
+    if isinstance(column, list):
+        return column
+    if not _is_array(column) or not column.shape:
+        raise UsageError(
+            f"the column {name!r} of samples has the type {type(column).__name__}; it must be an "
+            f"array with one axis or more, or a list; a list of samples, not a tuple or a dict, "
+            f"holds the samples themselves"
+        )
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if isinstance(column, np.ndarray) or (torch and isinstance(column, torch.Tensor)):
+        return column
+    return column if jax and isinstance(column, jax.Array) else np.asarray(column)
+
+
+def _take(column: Any, indices: Indices) -> Any:
+    if isinstance(column, np.ndarray):
+        return np.take(column, indices, axis=0)
+    if isinstance(column, list):
+        return [column[i] for i in indices.tolist()]
+    return column[indices]
+
+
+def _refuse(samples: Any) -> None:
+    """Refuse what can be indexed or iterated over, but does not hold samples."""
+    if isinstance(samples, str | bytes):
+        raise UsageError(
+            f"samples is a {type(samples).__name__}; give the samples, such as an open file whose "
+            f"lines are samples"
+        )
+    if hasattr(samples, "batch_sampler") and hasattr(samples, "dataset"):
+        raise UsageError(
+            f"samples is a {type(samples).__name__}, which makes batches; give its dataset, and "
+            f"its collate_fn as collate"
+        )
+    if hasattr(samples, "iloc"):
+        raise UsageError(
+            f"samples is a {type(samples).__name__}, whose index is not a sample's number; give a "
+            f"dict of its columns, dict(samples.items())"
+        )
+
+
+def _checked_pictures(dataset: Any) -> tuple[Any, Any]:
+    images, labels = dataset.images, dataset.labels
+    for name, array in (("images", images), ("labels", labels)):
+        if not getattr(array, "shape", ()):
+            raise UsageError(
+                f"{name} has the type {type(array).__name__}; it must be an array, such as "
+                f"numpy.asarray makes of lists"
+            )
+    length = len(dataset) if hasattr(dataset, "__len__") else len(images)
+    if not len(images) == len(labels) == length:
+        raise UsageError(
+            f"the data set has {len(images)} images, {len(labels)} labels and the length {length}; "
+            f"give one label for each image, and as many as len() says"
+        )
+    check_samples(images, labels, getattr(dataset, "classes", None))
+    return images, labels

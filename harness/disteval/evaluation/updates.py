@@ -1,0 +1,192 @@
+"""What a metric gets of a batch, and the rows of what ``predict`` returned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any
+
+from disteval.arguments import did_you_mean
+from disteval.data.batching import Indices
+from disteval.errors import UsageError
+from disteval.metrics.arrays import shape_of
+from disteval.metrics.base import BaseMetric
+
+Update = Callable[[Any, Any], Any]
+"""A function of the outputs and the batch; it returns the arguments of a metric's ``add``."""
+
+LABELS = ("label", "labels", "target", "targets", "y")
+"""The keys under which a batch that is a dict may hold its labels."""
+
+
+class Updates:
+    """Adds batches to metrics.
+
+    Args:
+        metrics: The metrics by name.
+        update: A function for all metrics, or a dict of functions by the metrics' names. Metrics
+            without a function get the default.
+
+    Raises:
+        UsageError: ``update`` is of another kind, or names a metric that does not exist.
+    """
+
+    def __init__(
+        self, metrics: Mapping[str, BaseMetric], update: Update | Mapping[str, Update] | None
+    ) -> None:
+        by_name = update if isinstance(update, Mapping) else dict.fromkeys(metrics, update)
+        for name, function in by_name.items():
+            if name not in metrics:
+                raise UsageError(
+                    f"update names the metric {name!r}, and the metrics are {list(metrics)}."
+                    f"{did_you_mean(name, map(str, metrics))}"
+                )
+            if function is not None and not callable(function):
+                raise UsageError(f"update must be a function or a dict of them, not {function!r}")
+        self._adders = [
+            (name, metric, by_name.get(name) or default_update(name, metric))
+            for name, metric in metrics.items()
+        ]
+        self._given_ids = {name for name, metric in metrics.items() if takes_ids(metric)}
+        self.doing = ""
+
+    def add(self, outputs: Any, batch: Any, ids: Indices) -> None:
+        """Add a batch to every metric."""
+        made: dict[Update, Any] = {}  # one function for all metrics is called once
+        for name, metric, update in self._adders:
+            if update not in made:
+                self.doing = "update"
+                made[update] = update(outputs, batch)
+            given, named = _arguments(made[update])
+            if name in self._given_ids:
+                named.setdefault("ids", ids)
+            self.doing = f"the metric {name!r}"
+            metric.add(*given, **named)
+
+
+def takes_ids(metric: BaseMetric) -> bool:
+    """Return whether a metric needs ids and takes them."""
+    return metric.uses_ids and "ids" in signature(metric.add).parameters
+
+
+def check_order(metrics: Mapping[str, BaseMetric], natural: Sequence[str]) -> None:
+    """Refuse metrics whose entries would not be in the order of the data set.
+
+    Args:
+        metrics: The metrics by name.
+        natural: Each ``dist_collect_mode`` that puts entries in order, if any.
+
+    Raises:
+        UsageError: A metric takes no ids, and its ``dist_collect_mode`` is another.
+    """
+    for name, metric in metrics.items():
+        if metric.uses_ids and not takes_ids(metric) and metric.dist_collect_mode not in natural:
+            kind = type(metric).__name__
+            remedy = f", or make it with dist_collect_mode={natural[0]!r}" if natural else ""
+            raise UsageError(
+                f"the metric {name!r} takes no ids, and its dist_collect_mode "
+                f"{metric.dist_collect_mode!r} does not put its entries in the order of the data "
+                f"set here; give {kind}.add a parameter ids, and pass it to _extend{remedy}"
+            )
+
+
+def default_update(name: str, metric: BaseMetric) -> Update:
+    """Return the update of a metric for which the user gave none.
+
+    A tuple's second field, or the one field of a dict that is called as labels are, holds the
+    labels. A metric with one argument gets the outputs alone.
+    """
+    parameters = list(signature(metric.add).parameters.values())
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    places = [p for p in parameters if p.kind in kinds]
+    alone = len(places) == 1 and all(p.kind is not Parameter.VAR_POSITIONAL for p in parameters)
+    needs_labels = len([p for p in places if p.default is Parameter.empty]) > 1
+    takes_mask = any(p.name == "mask" for p in parameters)
+
+    def update(outputs: Any, batch: Any) -> Any:
+        if alone:
+            return (outputs,)
+        if isinstance(batch, tuple) and len(batch) > 1:
+            return outputs, batch[1]
+        if isinstance(batch, Mapping):
+            found = [key for key in LABELS if key in batch]
+            if len(found) == 1:
+                labels = batch[found[0]]
+                if not (takes_mask and "mask" in batch):
+                    return outputs, labels
+                return {places[0].name: outputs, places[1].name: labels, "mask": batch["mask"]}
+            if found or needs_labels:
+                raise UsageError(
+                    f"the metric {name!r} needs labels, and the batch has the keys {list(batch)}; "
+                    f"name one of them {', '.join(LABELS)}, or give update, a function of the "
+                    f"outputs and the batch that returns the arguments of the metric's add"
+                )
+        if needs_labels:
+            raise UsageError(
+                f"the metric {name!r} needs labels, and the batch is a {type(batch).__name__}; "
+                f"give samples of inputs and labels, or give update, a function of the outputs "
+                f"and the batch that returns the arguments of the metric's add"
+            )
+        return (outputs,)
+
+    return update
+
+
+def _arguments(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(made, Mapping):
+        return (), dict(made)
+    if isinstance(made, tuple):
+        return made, {}
+    raise UsageError(
+        f"update returned a value of type {type(made).__name__}; it must return the arguments of "
+        f"the metric's add, as a tuple such as (predictions, labels), or as a dict by name"
+    )
+
+
+def check_rows(outputs: Any, rows: int) -> None:
+    """Raise UsageError unless every array in the outputs has one row for each sample."""
+    if isinstance(outputs, Mapping):
+        for key, part in outputs.items():
+            _check_leaf(part, rows, f" under {key!r}")
+    elif isinstance(outputs, tuple) and outputs:
+        for place, part in enumerate(outputs):
+            _check_leaf(part, rows, f" at position {place}")
+    else:
+        _check_leaf(outputs, rows, "")
+
+
+def first_rows(outputs: Any, count: int) -> Any:
+    """Return the first rows of every array in the outputs."""
+    if isinstance(outputs, Mapping):
+        found: Any = copy.copy(outputs)
+        for key, part in outputs.items():
+            found[key] = first_rows(part, count)
+        return found
+    if isinstance(outputs, tuple):
+        parts = [first_rows(part, count) for part in outputs]
+        return type(outputs)(*parts) if hasattr(outputs, "_fields") else tuple(parts)
+    return outputs[:count]
+
+
+def _check_leaf(value: Any, rows: int, where: str) -> None:
+    if isinstance(value, Mapping | tuple) and value:
+        parts = value.values() if isinstance(value, Mapping) else value
+        for part in parts:
+            _check_leaf(part, rows, where)
+        return
+    if isinstance(value, list):
+        if len(value) == rows:
+            return
+        found = f"a list of {len(value)} entries"
+    elif isinstance(value, str | bytes | tuple | Mapping) or not hasattr(value, "__len__"):
+        found = "None" if value is None else f"a value of type {type(value).__name__}"
+    else:
+        shape = shape_of(value)
+        if shape[:1] == (rows,):
+            return
+        found = f"{shape[0]} rows" if shape else "a single number"
+    raise UsageError(
+        f"predict got {rows} samples and returned {found}{where}; it must return one row for each "
+        f"sample, as an array or a list, or as a tuple or dict of them"
+    )
