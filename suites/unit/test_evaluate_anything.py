@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -255,3 +256,45 @@ def test_a_metric_without_ids_is_refused_where_its_order_would_be_wrong() -> Non
 def test_a_batch_whose_labels_are_not_known_is_refused(batch: Any, message: str) -> None:
     with pytest.raises(RankError, match=message):
         evaluate(lambda b: [0], batch, {"a": Accuracy()}, "non_dist", 1)
+
+
+class Made:
+    """Samples that are made when they are read, so that they take no memory."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": index, "y": index % 7, "weight": 0.5}
+
+
+def peak_of(size: int) -> int:
+    """Return the most bytes that an evaluation holds at once."""
+    metrics = {"mean": Mean(), "accuracy": Accuracy(counts=True)}
+    updates = {"accuracy": lambda outputs, batch: (np.eye(7)[batch["y"]], batch["y"])}
+    tracemalloc.start()
+    try:
+        found = evaluate(twice, Made(size), metrics, "non_dist", 100, update=updates)
+        assert found.metrics["accuracy"]["correct_top1"] == size
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_number_of_samples() -> None:
+    peak_of(1000)  # imports and caches
+    assert peak_of(80_000) - peak_of(20_000) < 30_000
+
+
+def test_what_evaluate_computed_can_drop_no_samples_afterwards() -> None:
+    mean = Mean(dist_backend="non_dist")
+    evaluate(twice, Made(9), {"mean": mean}, "non_dist", 4)
+    assert mean.compute() == {"mean": 8.0}
+    with pytest.raises(RankError, match="be dropped from a metric that disteval"):
+        mean.compute(size=8)
+    mean.reset()
+    mean.add(np.arange(9))
+    assert mean.compute(size=3) == {"mean": 1.0}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_SLICE = 1 << 20
+_SLICE = 1 << 14  # so few that they stay in the cache
 MASK = (1 << 64) - 1
 
 

@@ -118,7 +118,7 @@ def evaluate(
         group = MetricGroup(metrics, backend)
         check_order(metrics, dealing.natural_order(world))
         updates = Updates(metrics, update)
-        group.reset()
+        group.reset_to_sums()
         settings = dealing.settings() | {"the number of samples": size, "metrics": set(metrics)}
     except Exception as caught:  # the other ranks wait for this one
         error = caught

@@ -48,6 +48,14 @@ class MetricGroup:
         for metric in self._metrics.values():
             metric.reset()
 
+    def reset_to_sums(self) -> None:
+        """Remove every entry; metrics that can keep only sums of samples from now on."""
+        for metric in self._metrics.values():
+            if isinstance(metric, SummableMetric) and not metric.uses_ids:
+                metric.reset_to_sums()
+            else:
+                metric.reset()
+
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch to every metric, with the samples' ids if any, see `BaseMetric.add`.
 

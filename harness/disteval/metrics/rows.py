@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from disteval.errors import UsageError
 from disteval.metrics.ids import Numbers
 
 Rows = npt.NDArray[Any]
@@ -29,13 +30,18 @@ _PENDING = 4
 
 
 class Column:
-    """The rows of one rank's samples, and their sums so far.
+    """The rows of one rank's samples, and their sums so far; or the sums alone.
 
     Methods that may have to sum rows take the function that does it. If the column kept it, the
     metric and the column would refer to each other, and their memory would not be freed at once.
+
+    Args:
+        keep_rows: Whether rows are kept, so that some can be dropped again. The memory of a column
+            of sums alone does not grow.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep_rows: bool = True) -> None:
+        self._keep_rows = keep_rows
         self._chunks: list[Rows] = []
         self._length = 0
         self._sums: Sums | None = None
@@ -102,11 +108,17 @@ class Column:
     def _append(self, rows: Rows, sums_of: SumsOf) -> None:
         if len(rows):
             sums = sums_of(rows)
-            self._chunks.append(np.array(rows))  # a copy, because the caller may reuse the memory
+            if self._keep_rows:
+                self._chunks.append(np.array(rows))  # a copy: the caller may reuse the memory
             self._length += len(rows)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def _all(self) -> Rows:
+        if self._length and not self._keep_rows:
+            raise UsageError(
+                "samples can't be dropped from a metric that disteval.evaluate computed, which "
+                "keeps their sums alone; reset the metric, and add the samples again"
+            )
         self._chunks = [np.concatenate(self._chunks)] if self._chunks else [np.zeros(0)]
         return self._chunks[0]
 

@@ -77,6 +77,14 @@ class SummableMetric(BaseMetric):
         self._results.append_later(length, bring, self.sums_of)
         self._ids.add(checked)
 
+    def reset_to_sums(self) -> None:
+        """Remove every row, and keep only the sums of rows that are added before the next reset.
+
+        Then memory does not grow with the number of samples, but `compute` can't drop any.
+        """
+        self.reset()
+        self._results = Column(keep_rows=False)
+
     def _fresh(self) -> Any:
         return Column()
 
