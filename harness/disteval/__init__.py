@@ -24,7 +24,7 @@ from disteval.errors import (
     WeightsError,
     WorldError,
 )
-from disteval.evaluation import Coverage, Covered, Evaluation, evaluate
+from disteval.evaluation import Coverage, Covered, Evaluation, Task, evaluate
 from disteval.registry import list_all_backends, register_backend
 from disteval.sharding import ShardPlan
 from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
@@ -46,6 +46,7 @@ __all__ = [
     "RankError",
     "Rendezvous",
     "ShardPlan",
+    "Task",
     "TensorBaseDistBackend",
     "TrainingError",
     "UnknownBackendError",

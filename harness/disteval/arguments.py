@@ -98,6 +98,13 @@ def unwritable(name: str, path: Path, error: OSError) -> UsageError:
     return UsageError(f"{name} {path} can't be written: {error.strerror}; give another place")
 
 
+def found_value(value: Any) -> str:
+    """Return a simple value as Python writes it, and of another one its type, for a message."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes, type, Path)):
+        return f"{value!r:.200}"
+    return f"a value of type {type(value).__name__}"
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return `` Did you mean 'name'?`` with the nearest known name, or nothing if none is near."""
     near = difflib.get_close_matches(str(name), list(known), n=1)

@@ -77,7 +77,7 @@ def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend
         return _registered[name]
     entry = _entries().get(name)
     if entry is None and ":" in name:
-        if not all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")):
+        if not is_reference(name):
             raise UsageError(f"{name!r} names no class; write it as module:Class")
         entry = EntryPoint(name, name, ENTRY_POINT_GROUP)
     if entry is None:
@@ -89,6 +89,11 @@ def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend
     origin = entry.name if ":" in entry.name else f"the entry point {entry.name} = {entry.value}"
     _check_class(backend, origin)
     return backend  # type: ignore[no-any-return]
+
+
+def is_reference(name: str) -> bool:
+    """Return whether a text has the form ``module:name``, so that it can be imported."""
+    return ":" in name and all(p.isidentifier() for p in name.replace(":", ".", 1).split("."))
 
 
 def add_working_directory() -> None:
@@ -139,12 +144,13 @@ def _unavailable(entry: EntryPoint, error: Exception) -> str:
     elif entry.name == "mpi4py":
         reason, extra = f"mpi4py finds no MPI library ({error})", "mpi"
     else:
-        reason = f"importing {entry.value} failed with {describe_error(error)}{_hint(error)}"
+        reason = f"importing {entry.value} failed with {describe_error(error)}"
+        reason += hint_of_import(error)
         return f"backend {entry.name!r} can't be used: {reason}"
     return f"backend {entry.name!r} can't be used: {reason}. Install it: {how_to_install(extra)}"
 
 
-def _hint(error: Exception) -> str:
+def hint_of_import(error: Exception) -> str:
     """Return where a package without the missing module lies, since it may hide another package."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     package, dot, _ = (name or "").partition(".")

@@ -1,4 +1,4 @@
-"""``disteval eval``: evaluate ResNet-18 over CIFAR-10 on many ranks, exactly."""
+"""``disteval eval``: evaluate a task on many ranks, and count every sample once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from tqdm import tqdm
 
-from disteval.cli.completion import complete_backend
-from disteval.cli.job import FRAMEWORKS, EvalJob, run_job
+from disteval.arguments import check_output_folder
+from disteval.cli.completion import complete_backend, complete_task
+from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
+from disteval.cli.job import EvalJob, TaskSource, run_job
+from disteval.cli.named_task import NamedTask, check_name
 from disteval.cli.options import (
+    OutputPath,
     batch_size_option,
     check_room,
     counts,
@@ -21,14 +27,18 @@ from disteval.cli.options import (
     data_options,
     device_option,
     force_option,
+    html_option,
     json_option,
     timeout_option,
 )
 from disteval.cli.terminal import is_quiet
 from disteval.errors import UsageError
 from disteval.models.resnet18 import NUM_CLASSES
-from disteval.registry import get_backend_class
+from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import SCHEMA_VERSION, write_run
+from disteval.report.page import write_page
+from disteval.report.values import rows
+from disteval.text import visible
 from disteval.worlds import (
     OuterWorld,
     RayLauncher,
@@ -41,12 +51,12 @@ from disteval.worlds import (
 
 DEFAULT_WORLD_SIZE = 3
 
+_OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "download")
+"""The options that only ResNet-18 has."""
+
 
 @click.command("eval")
-@click.option(
-    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch",
-    help="The framework that computes the network.",
-)  # fmt: skip
+@click.argument("task", required=False, metavar="[MODULE:TASK]", shell_complete=complete_task)
 @click.option(
     "--backend", default="torch_cpu", shell_complete=complete_backend,
     help="The backend that carries the results.",
@@ -60,25 +70,39 @@ DEFAULT_WORLD_SIZE = 3
     help="The launcher of the ranks, such as ray.",
 )  # fmt: skip
 @force_option
-@device_option("The device that computes the network.")
-@batch_size_option(256, "The number of pictures in a batch, on each rank.")
+@device_option("The device that computes the model.")
+@batch_size_option(
+    None, "The number of samples in a batch, on each rank.", show_default="256, or the task's"
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Evaluate only the first samples, this many."
+)
+@click.option(
+    "--predictions", type=OutputPath(check_output_folder), metavar="DIR",
+    help="Write the predictions to this folder.",
+)  # fmt: skip
+@click.option(
+    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch",
+    help="The framework that computes ResNet-18.",
+)  # fmt: skip
 @data_options
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
-    help="The network's weights, in a .safetensors or .pt file.",
+    help="ResNet-18's weights, in a .safetensors or .pt file.",
     show_default="weights that are part of the package",
 )
 @click.option(
     "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32",
-    help="The number format of the network.",
+    help="The number format of ResNet-18.",
 )  # fmt: skip
 @click.option("--exact", is_flag=True, help="Compute batch normalisations instead of folding them.")
 @click.option(
     "--topk", callback=counts(NUM_CLASSES), default="1,3", metavar="K,K,…",
-    help="Each k of the top-k accuracies, with commas between them.",
+    help="Each k of ResNet-18's top-k accuracies, with commas between them.",
 )  # fmt: skip
 @json_option
+@html_option()
 @timeout_option(
     60.0,
     "Seconds without progress before the ranks are terminated; they get at least 60 to start.",
@@ -88,52 +112,89 @@ DEFAULT_WORLD_SIZE = 3
 )
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def eval_command(
+    task: str | None,
+    backend: str,
     world_size: int | None,
     launcher: str | None,
+    device: str,
+    batch_size: int | None,
+    limit: int | None,
+    predictions: Path | None,
     data: str,
     download: bool,
     json_path: Path | None,
+    html_path: Path | None,
     timeout: float,
     threads: int | None,
     progress: bool,
-    **settings: Any,
+    **resnet18: Any,
 ) -> None:
-    r"""Evaluate ResNet-18 on CIFAR-10, and count every sample once.
+    r"""Evaluate a task on several ranks, and count every sample once.
 
-    The command starts the ranks, or joins them under mpirun or torchrun. It evaluates CIFAR-10's
-    test split. The exit status is 0, or 1 if the evaluation failed, or 2 after wrong usage.
+    MODULE:TASK is a function that returns a disteval.Task, in a module that can be imported from
+    the working directory; every rank calls it. Without it, ResNet-18 is evaluated on CIFAR-10's
+    test split. The command starts the ranks, or joins them under mpirun or torchrun. The exit
+    status is 0, or 1 if the evaluation failed, or 2 after wrong usage.
 
     \b
     disteval eval --world-size 3
-    disteval eval --backend mpi4py --data ~/data --json report.json
-    mpirun -np 3 disteval eval --backend mpi4py
-    disteval eval --launcher ray
+    disteval eval my_task:task --world-size 3 --json report.json --html report.html
+    disteval eval my_task:task --backend threads --limit 100 --batch-size 16
+    disteval eval --backend mpi4py --data ~/data
+    mpirun -np 3 disteval eval my_task:task --backend mpi4py
+    disteval eval my_task:task --launcher ray
     """
+    source: TaskSource
+    if task is not None:
+        _refuse_options_of_resnet18(task)
+        add_working_directory()
+        check_name(task)
+        source = NamedTask(task, device if _is_given("device") else None)
     outer = detect_outer_world()
     if outer is not None:
         share_cores(outer, threads)
         _check_outer(outer, world_size, launcher, download)
-    size = _world_size(settings["backend"], world_size, launcher, outer)
-    job = EvalJob(data=data_folder(data, download), **settings)
+    size = _world_size(backend, world_size, launcher, outer)
+    if task is None:
+        source = ResNet18(data=data_folder(data, download), device=device, **resnet18)
     if outer is not None and outer.rank > 0:
         sys.exit(follow(outer))
     if outer is not None:
         world = World.lead(outer, timeout)
     else:
         # Ray shows a rank the GPUs that it has reserved, and no others.
-        gpus = launcher == "ray" and job.device == "cuda"
+        gpus = launcher == "ray" and device == "cuda"
         starter = RayLauncher(gpus_per_worker=1) if gpus else launcher
-        world = World(job.backend, size, launcher=starter, timeout=timeout, threads=threads)
+        world = World(backend, size, launcher=starter, timeout=timeout, threads=threads)
     with world:
         if outer is not None:
-            world.join(job.backend)
+            world.join(backend)
+        shared = not world.own_processes and not world.attached
+        job = EvalJob(source, backend, batch_size, limit, predictions, shared)
         report = _evaluate(world, job, size, progress and not is_quiet())
         if outer is not None:
             world.leave()
+    run = {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report
     try:
-        write_run(json_path, {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report)
+        write_run(json_path, run)
+        if html_path is not None:
+            write_page(html_path, [(task or "ResNet-18", run)])
     finally:
         _show(report)
+
+
+def _is_given(option: str) -> bool:
+    """Return whether an option stands on the command line."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.COMMANDLINE
+
+
+def _refuse_options_of_resnet18(task: str) -> None:
+    for name in filter(_is_given, _OF_RESNET18):
+        raise UsageError(
+            f"--{name} is an option of ResNet-18, and the task is {task}; leave the option out, or "
+            f"do what it says in the task"
+        )
 
 
 def _check_outer(
@@ -173,30 +234,50 @@ def _world_size(
 def _evaluate(world: World, job: EvalJob, size: int, progress: bool) -> dict[str, Any]:
     """Run the job on every rank, and return the report of rank 0."""
     done: dict[int, int] = {}
-    totals: dict[int, int | None] = {}
+    totals: dict[int, int] = {}
     # A bar is for terminals (disable=None), not for log files.
-    with tqdm(unit="img", disable=None if progress else True) as bar:
+    with tqdm(unit=" samples", disable=None if progress else True) as bar:
 
         def show(rank: int, rank_done: int, rank_total: int | None) -> None:
-            done[rank], totals[rank] = rank_done, rank_total
-            known = [total for total in totals.values() if total is not None]
-            bar.total = sum(known) if len(known) == len(totals) else None
+            done[rank] = rank_done
+            if rank_total is not None:  # that of a stream is not known
+                totals[rank] = rank_total
+            # Without a total the bar has the rate, and no time left.
+            bar.total = sum(totals.values()) if len(totals) == size else None
             bar.update(sum(done.values()) - bar.n)
 
-        report: dict[str, Any] = world.run(run_job, *[job] * size, on_progress=show)[0]
-    return report
+        reports: list[dict[str, Any]] = world.run(run_job, *[job] * size, on_progress=show)
+    if "task" in reports[0]:
+        ranks = [
+            {"samples": done.get(rank, 0), "seconds": report["seconds"]}
+            for rank, report in enumerate(reports)
+        ]
+        reports[0]["ranks"] = ranks
+    return reports[0]
 
 
 def _show(report: dict[str, Any]) -> None:
-    table = Table(title=f"ResNet-18 on {report['dataset']}", show_header=False)
-    for name, value in report["accuracy"].items():
-        correct = report["correct"][name]
-        table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
+    named = report.get("task")
+    title = named or f"ResNet-18 on {report['dataset']}"
+    table = Table(title=escape(visible(title)), show_header=False)
+    if named:
+        for name, value in rows(report["metrics"]):
+            table.add_row(escape(visible(name)), escape(visible(value)))
+    else:
+        for name, value in report["accuracy"].items():
+            correct = report["correct"][name]
+            table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
     table.add_row("samples", f"{report['evaluated']} of {report['size']}")
     table.add_row("coverage", f"{report['coverage']}, each once")
     table.add_row("duplicates dropped", str(report["padded"]))
-    table.add_row("images/s", f"{report['images_per_second']:.0f}")
+    if named:
+        table.add_row("samples/s", f"{report['samples_per_second']:.0f}")
+    else:
+        table.add_row("images/s", f"{report['images_per_second']:.0f}")
     table.add_row("ranks", str(report["world_size"]))
-    table.add_row("backend", report["backend"])
-    table.add_row("device", f"{report['device']} ({report['framework']})")
+    table.add_row("backend", escape(report["backend"]))
+    if not named:
+        table.add_row("device", f"{report['device']} ({report['framework']})")
+    if "predictions" in report:
+        table.add_row("predictions", escape(visible(report["predictions"])))
     Console().print(table)

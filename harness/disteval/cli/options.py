@@ -126,9 +126,10 @@ def device_option(what: str) -> Command:
     return click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help=what)
 
 
-def batch_size_option(default: int, what: str) -> Command:
+def batch_size_option(default: int | None, what: str, **more: Any) -> Command:
     """Return the option ``--batch-size``."""
-    return click.option("--batch-size", type=click.IntRange(min=1), default=default, help=what)
+    size = click.IntRange(min=1)
+    return click.option("--batch-size", type=size, default=default, help=what, **more)
 
 
 def timeout_option(default: float, what: str) -> Command:

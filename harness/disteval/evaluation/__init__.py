@@ -3,5 +3,6 @@
 from disteval.evaluation.coverage import Coverage, Covered
 from disteval.evaluation.loop import evaluate
 from disteval.evaluation.result import Evaluation
+from disteval.evaluation.task import Task
 
-__all__ = ["Coverage", "Covered", "Evaluation", "evaluate"]
+__all__ = ["Coverage", "Covered", "Evaluation", "Task", "evaluate"]

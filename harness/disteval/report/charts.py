@@ -62,13 +62,20 @@ def make_benchmarks(curves: Iterable[Curve]) -> list[Benchmark]:
 
 
 def throughput_chart(runs: Sequence[dict[str, Any]]) -> list[Chart]:
-    """Make a chart of images per second over world sizes, if there are several."""
-    points: dict[str, dict[float, float | None]] = {}
-    for run in runs:
-        name = f"{run['framework']} over {run['backend']} on {run['device']}"
-        points.setdefault(name, {})[float(run["world_size"])] = run["images_per_second"]
-    lines = [Line(name, sorted(mine.items())) for name, mine in points.items()]
-    return _drawable("images per second", "world_size", "images/s", lines)
+    """Make charts of images and of samples per second over world sizes, if there are several."""
+    charts = []
+    for unit in ("images", "samples"):
+        points: dict[str, dict[float, float | None]] = {}
+        for run in (run for run in runs if f"{unit}_per_second" in run):
+            name = (
+                f"{run['task']} over {run['backend']}"
+                if "task" in run
+                else (f"{run['framework']} over {run['backend']} on {run['device']}")
+            )
+            points.setdefault(name, {})[float(run["world_size"])] = run[f"{unit}_per_second"]
+        lines = [Line(name, sorted(mine.items())) for name, mine in points.items()]
+        charts += _drawable(f"{unit} per second", "world_size", f"{unit}/s", lines)
+    return charts
 
 
 def loss_charts(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[Chart]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_output_file
 from disteval.extras import DISTRIBUTION, needs
-from disteval.report import model
+from disteval.report import model, values
 from disteval.report.charts import (
     Benchmark,
     check_charts,
@@ -57,6 +57,7 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
         [(name, run) for name, run in runs if run["kind"] == kind]
         for kind in ("check", "eval", "fit")
     )
+    tasks = [(name, run) for name, run in evaluations if "task" in run]
     columns = model.make_columns(checks)
     rows = model.make_rows(columns)
     number = itertools.count(1)  # the ids of charts are unique in the page
@@ -69,7 +70,9 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
         failures=model.failures(rows),
         faults=model.faults(rows),
         reasons=model.reasons(columns),
-        evaluations=evaluations,
+        evaluations=[(name, run) for name, run in evaluations if "task" not in run],
+        tasks=tasks,
+        values=values,
         throughput=throughput,
         trainings=trainings,
         losses=losses,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from disteval import UsageError
-from disteval.cli.job import FRAMEWORKS
+from disteval.cli.eval_resnet18 import FRAMEWORKS
 from disteval.models import random_trunk
 
 from suites.requirements import framework

@@ -113,7 +113,7 @@ def test_the_report_is_whole_and_the_table_says_the_same(
     assert f"{report['accuracy']['top1']:.4f}  ({report['correct']['top1']} of 301)" in done.stdout
     assert "duplicates dropped" in done.stdout
     # A bar is for terminals; a busy machine may have said that ranks take long to start.
-    assert "img" not in done.stderr
+    assert "samples" not in done.stderr
 
 
 def test_own_weights_are_used(small_cifar10: Path, tmp_path: Path) -> None:

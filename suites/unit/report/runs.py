@@ -11,6 +11,15 @@ EVALUATION: dict[str, Any] = {
     "batch_size": 4, "images_per_second": 100.5, "seconds": 0.08,
 }  # fmt: skip
 
+TASK: dict[str, Any] = {
+    "schema_version": 1, "kind": "eval", "task": "my_task:task",
+    "metrics": {"loss": {"mean": 0.5, "worst": None}, "confusion": [[1, 2], [3, 4]]},
+    "limit": None, "device": None, "size": 10, "evaluated": 10, "padded": 2, "coverage": "exact",
+    "world_size": 3, "backend": "threads", "batch_size": 4, "threads": None, "predictions": "out",
+    "samples_per_second": 100.0, "seconds": 0.1, "versions": {"python": "3.12.0"},
+    "ranks": [{"samples": 4, "seconds": 0.1}] * 3,
+}  # fmt: skip
+
 FIT: dict[str, Any] = {
     "schema_version": 1, "kind": "fit", "launcher": "local", "world_size": 2, "epochs": 2,
     "batch_size": 64, "lr": 0.1, "seed": 0, "data": "embedded", "resumed": None,

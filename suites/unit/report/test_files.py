@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.processes import run_plainly
 from suites.requirements import framework
-from suites.unit.report.runs import EVALUATION, FIT
+from suites.unit.report.runs import EVALUATION, FIT, TASK
 
 framework("jsonschema")  # reads every report; without it there is nothing to test
 SCHEMA = json.loads(resources.files("disteval.report").joinpath("report.schema.json").read_text())
@@ -70,7 +70,16 @@ def test_an_evaluation_is_as_its_schema_says(
     found = read_run(tmp_path / "e.json")
     validator.validate(found)
     known = SCHEMA["$defs"]["eval"]["properties"].keys() | SCHEMA["properties"].keys()
-    assert found.keys() == known
+    assert found.keys() == known - {"predictions"}  # which were not asked for
+
+
+def test_an_evaluation_of_a_task_is_as_its_schema_says(validator: Any) -> None:
+    validator.validate(TASK)
+    known = SCHEMA["$defs"]["task"]["properties"].keys() | SCHEMA["properties"].keys()
+    assert TASK.keys() == known
+    for name in TASK:
+        assert why_no_run(TASK | {name: True}).startswith(f"{name}: True ")
+    assert why_no_run(TASK | {"ranks": [{}]}) == "ranks[0]: 'samples' is a required property"
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

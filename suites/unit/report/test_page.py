@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.requirements import framework
-from suites.unit.report.runs import EVALUATION, FIT
+from suites.unit.report.runs import EVALUATION, FIT, TASK
 
 
 class Page(HTMLParser):
@@ -70,9 +70,12 @@ def test_every_text_of_a_run_is_text(run: dict[str, Any]) -> None:
         result.update(dict.fromkeys(texts, EVIL))
     evaluation = EVALUATION | dict.fromkeys(("dataset", "backend", "device", "coverage"), EVIL)
     evaluation |= {"accuracy": {EVIL: 0.5}, "framework": EVIL}
+    task = TASK | dict.fromkeys(("task", "backend", "coverage", "predictions"), EVIL)
+    task |= {"metrics": {EVIL: {EVIL: [[EVIL]], "text": EVIL}}}
     training = FIT | dict.fromkeys(("launcher", "data"), EVIL)
-    honest = Page(render([("a.json", run), ("b.json", EVALUATION), ("c.json", FIT)]))
-    page = Page(render([(EVIL, evil), (EVIL, evaluation), (EVIL, training)]))
+    files = [("a.json", run), ("b.json", EVALUATION), ("c.json", FIT), ("d.json", TASK)]
+    honest = Page(render(files))
+    page = Page(render([(EVIL, evil), (EVIL, evaluation), (EVIL, training), (EVIL, task)]))
     assert set(page.tags) == set(honest.tags)
     assert page.tags.count("script") == page.tags.count("style") == 1
     assert {name for name, _ in page.attributes} <= {name for name, _ in honest.attributes}
@@ -144,6 +147,15 @@ def test_a_training_is_shown_with_its_epochs_and_best() -> None:
     assert "2 train 1.25 0.03125" in said
     assert "not validated" in said
     assert "none.json: " not in said
+
+
+def test_a_task_is_shown_with_metrics_coverage_speed_and_ranks() -> None:
+    said = " ".join(" ".join(Page(render([("a.json", TASK)])).texts).split())
+    assert "my_task:task a.json" in said
+    assert "threads 3 10 of 10 exact, each once 2 4 100 0.1 out" in said
+    assert "loss mean 0.5 loss worst not a finite number" in said
+    assert "confusion: 2 rows 0 1 2 1 3 4" in said
+    assert "3 ranks rank samples seconds 0 4 0.1 1 4 0.1 2 4 0.1" in said
 
 
 def test_each_reason_is_told_once() -> None:

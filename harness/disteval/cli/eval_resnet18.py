@@ -1,0 +1,104 @@
+"""ResNet-18 on CIFAR-10: the task of ``disteval eval`` where no other is named."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from disteval.contract import BaseDistBackend
+from disteval.data.base import ArrayDataset
+from disteval.data.cifar10 import load_cifar10
+from disteval.data.embedded import load_embedded
+from disteval.errors import UsageError
+from disteval.evaluation import Evaluation, Task
+from disteval.extras import needs
+from disteval.metrics.accuracy import Accuracy
+from disteval.models.weights import default_weights, load_weights
+
+FRAMEWORKS = {
+    "torch": "disteval.models.resnet18_torch",
+    "jax": "disteval.models.resnet18_jax",
+    "tensorflow": "disteval.models.resnet18_tensorflow",
+}
+"""The module of each framework's model, which defines ``make_predict``."""
+
+
+@dataclass(frozen=True)
+class ResNet18:
+    """The settings of the task.
+
+    Attributes:
+        framework: A key of `FRAMEWORKS`.
+        device: ``cpu`` or ``cuda``.
+        data: A folder with CIFAR-10's test split; None stands for the embedded data set.
+        weights: A weights file; None stands for the weights that ship.
+        topk: Each k of the top-k accuracies.
+        exact: Whether batch normalisations are computed instead of folded.
+        dtype: The number format that the network computes in.
+    """
+
+    framework: str
+    device: str
+    data: Path | None
+    weights: Path | None
+    topk: tuple[int, ...]
+    exact: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def make(self, backend: BaseDistBackend) -> Task:
+        """Return the task of one rank."""
+        dataset = load_embedded("test") if self.data is None else load_cifar10(self.data, "test")
+        weights = default_weights() if self.weights is None else load_weights(self.weights)
+        with needs(f"the framework {self.framework!r}", self.framework):
+            model = importlib.import_module(FRAMEWORKS[self.framework])
+        device = self._local_device(backend.rank)
+        return Task(
+            samples=dataset,
+            predict=model.make_predict(weights, device, exact=self.exact, dtype=self.dtype),
+            metrics={"accuracy": Accuracy(topk=self.topk, counts=True)},
+        )
+
+    def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
+        """Return the part of the report that other tasks do not have."""
+        dataset: ArrayDataset = task.samples
+        found = result.metrics["accuracy"]
+        return {
+            "accuracy": {f"top{k}": found[f"top{k}"] for k in self.topk},
+            "correct": {f"top{k}": found[f"correct_top{k}"] for k in self.topk},
+            "framework": self.framework,
+            "device": self.device,
+            "dtype": self.dtype,
+            "exact": self.exact,
+            "dataset": dataset.name,
+            "images_per_second": result.samples_per_second,
+        }
+
+    def _local_device(self, rank: int) -> str:
+        """Return the rank's device; ranks on one host are distributed over its GPUs."""
+        if self.device != "cuda":
+            return self.device
+        count = _count_gpus(self.framework)
+        if count == 0:
+            raise UsageError(
+                f"--device cuda: {self.framework} finds no CUDA device here; use --device cpu"
+            )
+        return f"cuda:{rank % count}"
+
+
+def _count_gpus(framework: str) -> int:
+    if framework == "torch":
+        import torch
+
+        return int(torch.cuda.device_count())
+    if framework == "jax":
+        import jax
+
+        try:
+            return len(jax.local_devices(backend="cuda"))
+        except RuntimeError:  # JAX was installed without CUDA
+            return 0
+    import tensorflow
+
+    return len(tensorflow.config.list_physical_devices("GPU"))

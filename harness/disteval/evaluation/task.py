@@ -1,0 +1,121 @@
+"""A task: samples, a model and metrics, as ``disteval eval`` evaluates them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from disteval.arguments import found_value
+from disteval.contract import BaseDistBackend
+from disteval.data.batching import Mode
+from disteval.data.collate import Collate
+from disteval.data.lengths import Length
+from disteval.errors import UsageError
+from disteval.evaluation.feeds import Dealing, MakeShard
+from disteval.evaluation.loop import Predict, Progress, evaluate
+from disteval.evaluation.result import Evaluation
+from disteval.evaluation.updates import Update, Updates
+from disteval.metrics.base import BaseMetric
+from disteval.metrics.group import check_metrics
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """Everything that an evaluation needs except the ranks that share it.
+
+    ``disteval eval my_module:task`` calls the function ``task`` of my_module on every rank, and
+    evaluates the Task that it returns. `evaluate` does the same in a program. Each attribute is
+    an argument of `disteval.evaluate`, which describes it.
+
+    Attributes:
+        samples: Arrays, a data set, or an iterable; or a function without arguments that returns a
+            fresh iterator. It is the same on every rank.
+        predict: The model, a function of a batch's inputs.
+        metrics: Metrics by name.
+        batch_size: The number of samples in a batch, on each rank.
+        collate: The function that makes a batch of a list of samples.
+        update: The function that takes the outputs and the batch, and returns the tuple of
+            arguments for each metric's ``add``; or a dict with such a function for some metrics.
+        mode: How samples are distributed over ranks.
+        fixed_shape: Whether every batch that ``predict`` gets has ``batch_size`` samples.
+        pad: Whether every rank runs equally many batches.
+        shard: The function that chooses a rank's samples.
+        max_tokens: The largest number of tokens in a batch.
+        length: The length of a sample: a function, the name of a field, or an integer array.
+        sort_by_length: Whether samples of similar length share a batch.
+        workers: The number of workers that load samples ahead.
+        limit: The number of samples after which the evaluation ends.
+
+    Raises:
+        UsageError: An argument is of another kind or out of range.
+    """
+
+    samples: Any
+    predict: Predict
+    metrics: Mapping[str, BaseMetric]
+    batch_size: int = 256
+    collate: Collate | None = None
+    update: Update | Mapping[str, Update] | None = None
+    mode: Mode | None = None
+    fixed_shape: bool = True
+    pad: bool = True
+    shard: MakeShard | None = None
+    max_tokens: int | None = None
+    length: Length = None
+    sort_by_length: bool = False
+    workers: int = 0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
+        for name, value in (("predict", self.predict), ("collate", self.collate)):
+            if not callable(value) and (name == "predict" or value is not None):
+                raise UsageError(
+                    f"{name} must be a function of a batch or of samples, not {found_value(value)}"
+                )
+        check_metrics(self.metrics)
+        Updates(self.metrics, self.update)
+        Dealing(**{field.name: getattr(self, field.name) for field in fields(Dealing)})
+
+    def evaluate(
+        self,
+        backend: str | BaseDistBackend | None = None,
+        *,
+        predictions: str | Path | None = None,
+        progress: bool | Progress = False,
+    ) -> Evaluation:
+        """Evaluate this rank's share of the samples; every rank must call it.
+
+        Args:
+            backend: The backend that carries the results, or its name. None stands for the default,
+                see `disteval.get_dist_backend`.
+            predictions: The folder to which the predictions are written.
+            progress: True shows a bar on rank 0; a function is called after every batch.
+
+        Raises:
+            HarnessError: As `disteval.evaluate` raises it.
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if predictions is not None:
+            raise UsageError("predictions can't be written by evaluate; leave the folder out")
+        return evaluate(backend=backend, progress=progress, **given)
+
+
+def _check_samples(samples: Any) -> None:
+    if isinstance(samples, (str, bytes, Path)):
+        reason = "a text or a path is not opened"
+    elif (
+        callable(samples)
+        or isinstance(samples, Iterable)
+        or hasattr(samples, "images")
+        or (hasattr(samples, "__len__") and hasattr(samples, "__getitem__"))
+    ):
+        return
+    else:
+        reason = "it can be neither indexed nor iterated"
+    raise UsageError(
+        f"samples is {found_value(samples)}, and {reason}; give arrays, a data set, an iterable, "
+        f"or a function that returns a fresh iterator"
+    )

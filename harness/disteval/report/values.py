@@ -1,0 +1,139 @@
+"""Results of metrics of any kind: as JSON, and as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from itertools import islice
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+
+from disteval.errors import HarnessError
+from disteval.metrics.arrays import kind_of, to_numpy
+
+MAX_VALUES = 1_000_000
+"""The largest array of a result that a report holds; of a larger one it says the shape."""
+
+_ROWS, _DEPTH = 100, 8  # the most rows of a metric, and dicts in each other
+_WIDTH = 20  # numbers in a row of text
+_SIDE, _PAGE_SIDE = 10, 50  # rows and columns of a matrix, as text and on a page
+
+
+class Matrix(NamedTuple):
+    """A result of two dimensions, such as a confusion matrix."""
+
+    name: str
+    rows: list[list[str]]
+
+
+def plain(value: Any) -> Any:
+    """Convert a metric's result to values of JSON: dicts, lists, texts, numbers and null.
+
+    Arrays of every framework become lists. What has no form in JSON becomes its text.
+    """
+    if kind_of(value) != "numpy":
+        try:
+            value = to_numpy(value)
+        except HarnessError:  # not of real numbers
+            value = np.asarray(value)
+    if isinstance(value, np.ndarray) and value.size > MAX_VALUES:
+        return f"an array of {value.dtype} of shape {value.shape}, too large for a report"
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, np.floating):  # one with more digits than Python's
+        value = float(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    elif hasattr(value, "_asdict"):  # a named tuple
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return _object(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, str):
+        return str(value)
+    for kind in (bool, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return value if value is None else f"{value!r:.200}"
+
+
+def _object(value: Mapping[Any, Any]) -> dict[str, Any]:
+    found = {str(key): plain(item) for key, item in value.items()}
+    if len(found) < len(value):  # such as 1 and "1"
+        found = {repr(key): plain(item) for key, item in value.items()}
+    return found
+
+
+def rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the name and the text of each value in results that `plain` has converted.
+
+    Values in dicts have rows of their own; of a metric with too many of them the first are shown.
+    """
+    found = []
+    for name, value in metrics.items():
+        leaves = list(islice(_leaves(str(name), value), _ROWS + 1))
+        found += [(path, text_of(leaf)) for path, leaf in leaves[:_ROWS]]
+        if len(leaves) > _ROWS:
+            found.append((name, "…  (the report of --json has all values)"))
+    return found
+
+
+def matrices(metrics: Mapping[str, Any]) -> list[Matrix]:
+    """Return the results of two dimensions that are small enough to be shown as tables."""
+    return [
+        Matrix(path, [[text_of(number) for number in row] for row in leaf])
+        for name, value in metrics.items()
+        for path, leaf in islice(_leaves(str(name), value), _ROWS)
+        if _is_matrix(leaf) and max(len(leaf), len(leaf[0])) <= _PAGE_SIDE
+    ]
+
+
+def text_of(value: Any) -> str:
+    """Return a value as a person reads it; the report has all its digits."""
+    if value is None:
+        return "not a finite number"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if not isinstance(value, (dict, list)):
+        return str(value)
+    if _is_matrix(value):
+        return _matrix_text(value)
+    if isinstance(value, dict) or any(isinstance(item, (dict, list)) for item in value):
+        return f"{len(value)} values"
+    texts = [text_of(item) for item in value[:_WIDTH]]
+    more = [f"… ({len(value)} values)"] if len(value) > _WIDTH else []
+    return ", ".join(texts + more) or "no values"
+
+
+def _matrix_text(matrix: list[list[Any]]) -> str:
+    if max(len(matrix), len(matrix[0])) > _SIDE:
+        return f"{len(matrix)} x {len(matrix[0])} values"
+    texts = [[text_of(item) for item in row] for row in matrix]
+    widest = max(len(text) for row in texts for text in row)
+    return "\n".join(" ".join(text.rjust(widest) for text in row) for row in texts)
+
+
+def _leaves(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the values in dicts and lists, lists of numbers and matrices in one piece."""
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list) and not _is_matrix(value):
+        items = enumerate(value) if any(isinstance(item, (dict, list)) for item in value) else ()
+    if not items or depth == _DEPTH:
+        yield path, value
+        return
+    for key, item in items:
+        yield from _leaves(f"{path}  {key}", item, depth + 1)
+
+
+def _is_matrix(value: Any) -> TypeGuard[list[list[Any]]]:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(row, list) and row for row in value)
+        and len({len(row) for row in value}) == 1
+        and not any(isinstance(item, (dict, list)) for row in value for item in row)
+    )

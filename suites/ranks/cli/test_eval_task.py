@@ -1,0 +1,217 @@
+"""``disteval eval module:task`` evaluates a user's own task."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from disteval.cli import main
+
+TASK = """
+import numpy as np
+from disteval import Task
+from disteval.data import ArrayDataset
+from disteval.metrics import Accuracy, ConfusionMatrix
+
+rng = np.random.default_rng(0)
+data = ArrayDataset(
+    "made", rng.integers(0, 256, (101, 3, 2, 2), dtype=np.uint8), rng.integers(0, 3, 101),
+    tuple("abc"),
+)
+
+def predict(images):
+    return images.reshape(len(images), -1)[:, :3].astype(np.float32)
+
+def task():
+    return made()
+
+def made(**more):
+    metrics = {"accuracy": Accuracy(), "confusion": ConfusionMatrix(3)}
+    return Task(samples=data, predict=predict, metrics=metrics, batch_size=16, **more)
+"""
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Return a function that writes a module of tasks and runs disteval eval in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def run(name: str, *options: str, code: str = "", size: int = 3, module: str = "own") -> Result:
+        (tmp_path / f"{module}.py").write_text(TASK + code)
+        sys.modules.pop(module, None)
+        words = ["eval", name, "--backend=threads", f"--world-size={size}", *options]
+        return CliRunner().invoke(main, words, env={"COLUMNS": "100"})
+
+    yield run
+    for name in set(sys.modules) - before:
+        if name.startswith("own"):
+            del sys.modules[name]
+
+
+def read(path: str = "r.json") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(path).read_text())
+    return found
+
+
+def test_a_task_has_one_result_at_every_world_size(run: Run) -> None:
+    found = []
+    for size in (1, 2, 3):
+        done = run("own:task", "--json=r.json", size=size)
+        assert done.exit_code == 0, done.output
+        report = read()
+        assert (report["task"], report["world_size"]) == ("own:task", size)
+        assert (report["size"], report["evaluated"], report["padded"]) == (101, 101, -101 % size)
+        assert (report["coverage"], report["batch_size"]) == ("exact", 16)
+        assert [rank["samples"] for rank in report["ranks"]] == [-(-101 // size)] * size
+        assert report["samples_per_second"] == pytest.approx(101 / report["seconds"])
+        found.append(report["metrics"])
+    assert found[1:] == found[:1] * 2
+    assert sum(map(sum, found[0]["confusion"]["matrix"])) == 101
+
+
+def test_the_table_shows_every_value(run: Run) -> None:
+    done = run("own:task", "--json=r.json")
+    metrics = read()["metrics"]
+    assert f"accuracy top1 │ {metrics['accuracy']['top1']:.6g}" in " ".join(done.output.split())
+    for row in metrics["confusion"]["matrix"]:
+        assert " ".join(map(str, row)) in " ".join(done.output.split())
+    for text in ("own:task", "101 of 101", "exact, each once", "samples/s", "threads"):
+        assert text in done.output
+
+
+def test_options_that_belong_to_the_task_replace_its_own(run: Run) -> None:
+    done = run("own:task", "--batch-size=5", "--json=r.json")
+    assert (done.exit_code, read()["batch_size"]) == (0, 5)
+
+
+def test_ranks_that_get_one_task_do_not_share_its_metrics(run: Run) -> None:
+    code = "shared = task()\ndef again():\n    return shared\n"
+    metrics = []
+    for name in ("own:task", "own:shared", "own:again"):
+        done = run(name, "--json=r.json", code=code)
+        assert done.exit_code == 0, done.output
+        metrics.append(read()["metrics"])
+    assert metrics[1:] == metrics[:1] * 2
+
+
+def test_a_task_gets_the_device_and_the_backend_that_it_asks_for(run: Run) -> None:
+    code = """
+def task(device, backend, more=1):
+    print(f"<{device} {backend.world_size} {more}>")
+    return made()
+"""
+    for options, device in ((), "cpu"), (("--device=cuda",), "cuda"):
+        done = run("own:task", *options, code=code)
+        assert (done.exit_code, done.output.count(f"<{device} 3 1>")) == (0, 3), done.output
+
+
+WRONG = {
+    "own": "the task 'own' names no function; write it as module:function, such as own:task",
+    "own.py:task": "names a file; write it as module:function, such as own:task, in the folder",
+    "own.py": "names a file; write it as module:function, such as own:task, in the folder",
+    "own:": "'own:' names no task; write it as module:function, such as my_task:task",
+    "own:a b": "'own:a b' names no task; write it as",
+    "onw:task": "there is no module 'onw' in the working directory or among the installed "
+    "packages. Did you mean 'own'?",
+    "own.inner:task": "there is no module 'own.inner' in the working directory",
+    "own:tsak": "own has no 'tsak'. Did you mean 'task'?",
+    "own:data": "own:data is a value of type ArrayDataset; it must be a function that returns",
+    "own:nothing": "own:nothing returned None; it must return a disteval.Task",
+    "own:needing": "own:needing needs the argument 'path', which nothing gives; a task's function "
+    "has no parameters, or some of backend and device",
+    "own:leaving": "own:leaving ends the process with status 7; put what is meant for a program",
+    "own:wrong": "batch_size must be a whole number from 1 up, not 0",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_name_or_task_is_one_sentence_and_exits_with_2(run: Run, name: str) -> None:
+    code = """
+def nothing():
+    made()
+
+def needing(path, device="cpu"):
+    return made()
+
+def leaving():
+    raise SystemExit(7)
+
+def wrong():
+    return Task(samples=data, predict=predict, metrics={}, batch_size=0)
+"""
+    done = run(name, code=code)
+    assert done.exit_code == 2
+    [line] = done.output.splitlines()
+    assert line.startswith("disteval eval: ")
+    assert WRONG[name] in line
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def task():\n    raise LookupError('no file')\n", "LookupError: no file (own.py, line "),
+        ("raise LookupError('at import')\n", "LookupError: at import (own.py, line "),
+        ("def task(:\n", "SyntaxError: "),
+        ("def task():\n    return Task(samples=data)\n", "TypeError: "),
+    ],
+)
+def test_an_error_of_a_task_is_one_error_for_all_ranks(run: Run, code: str, message: str) -> None:
+    done = run("own:task", code=code)
+    assert done.exit_code == 1
+    [line] = done.output.splitlines()
+    assert line.startswith("disteval eval: rank 0 could not make the task own:task: ")
+    assert message in line
+
+
+def test_an_error_on_one_rank_names_it_and_nobody_waits(run: Run) -> None:
+    code = """
+def task(backend):
+    if backend.rank == 1:
+        raise LookupError("no such file here")
+    return made()
+"""
+    done = run("own:task", code=code)
+    assert done.exit_code == 1
+    assert "rank 1 could not make the task own:task: LookupError: no such file" in done.output
+
+
+def test_a_library_that_is_not_installed_exits_with_2(run: Run) -> None:
+    done = run("own:task", code="import no_such_library\n")
+    assert done.exit_code == 2
+    assert "own can't be imported: ModuleNotFoundError: No module named 'no_such_" in done.output
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--framework=jax", "--weights=w.pt", "--topk=1", "--dtype=bfloat16", "--exact", "--data=x",
+     "--download"],
+)  # fmt: skip
+def test_options_of_resnet18_are_refused_by_name(run: Run, option: str) -> None:
+    done = run("own:task", option)
+    name = option.partition("=")[0]
+    assert done.exit_code == 2
+    assert f"{name} is an option of ResNet-18, and the task is own:task; leave" in done.output
+
+
+def test_a_folder_in_the_environment_is_not_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CIFAR10_ROOT", "/none")
+    assert run("own:task").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["own:task", "own:one"])
+def test_a_device_that_the_task_does_not_take_is_refused(run: Run, name: str) -> None:
+    done = run(name, "--device=cpu", code="one = task()\n")
+    assert done.exit_code == 2
+    assert f"--device cpu: {name} is a" in done.output
+    assert "leave the option out, or write a function that has this parameter" in done.output

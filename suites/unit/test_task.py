@@ -1,0 +1,81 @@
+"""A task is refused where it is made, and is evaluated as evaluate does it."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, replace
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import Task, UsageError, evaluate
+from disteval.data import ArrayDataset
+from disteval.metrics import Accuracy
+
+RNG = np.random.default_rng(0)
+DATA = ArrayDataset(
+    "made",
+    RNG.integers(0, 256, (50, 3, 2, 2), dtype=np.uint8),
+    RNG.integers(0, 3, 50),
+    tuple("abc"),
+)
+
+
+def predict(images: Any) -> Any:
+    return images.reshape(len(images), -1)[:, :3].astype(np.float32)
+
+
+def made(**changes: Any) -> Task:
+    settings = {"samples": DATA, "predict": predict, "metrics": {"accuracy": Accuracy()}}
+    return Task(**settings | changes)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "samples": (None, "samples is None, and it can be neither indexed nor iterated; give arrays"),
+    "samples ": ("data.txt", "samples is 'data.txt', and a text or a path is not opened; give"),
+    "samples  ": (7, "samples is 7, and it can be neither indexed nor iterated; give arrays"),
+    "predict": (None, "predict must be a function of a batch or of samples, not None"),
+    "metrics": ([Accuracy()], "metrics must be a dict of names and metrics, such as"),
+    "metrics ": ({"a": Accuracy}, "the metric 'a' must be an instance .* make one, Accuracy()"),
+    "metrics  ": ({"a": len}, "the metric 'a' must be an instance of a BaseMetric"),
+    "batch_size": (0, "batch_size must be a whole number from 1 up, not 0"),
+    "batch_size ": (None, "batch_size must be a whole number from 1 up, not None"),
+    "collate": ("list", "collate must be a function of a batch or of samples, not 'list'"),
+    "update": (["x"], "update must be a function or a dict of them, not"),
+    "update ": ({"acuracy": len}, "update names the metric 'acuracy', .* you mean 'accuracy'?"),
+    "mode": ("striped", "mode 'striped' is not known; use 'strided', 'contiguous' or 'batches'"),
+    "workers": (-1, "workers must be a whole number from 0 up, not -1"),
+    "limit": (-1, "limit must be a whole number from 0 up, not -1"),
+    "max_tokens": (0.5, "max_tokens must be a whole number from 1 up, not 0.5"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_argument_is_refused_with_its_value_and_a_remedy(name: str) -> None:
+    value, message = BAD[name]
+    with pytest.raises(UsageError, match=message.replace("()", r"\(\)").replace("?", r"\?")):
+        made(**{name.strip(): value})
+
+
+def test_every_kind_of_samples_is_accepted() -> None:
+    array = np.zeros(3)
+    for samples in (DATA, array, [1, 2], (array, array), {"x": array}, iter([1]), lambda: iter([])):
+        assert made(samples=samples).samples is samples
+
+
+def test_a_task_is_evaluated_as_evaluate_does_it() -> None:
+    task = made(batch_size=7)
+    ours = task.evaluate("non_dist")
+    theirs = evaluate(predict, DATA, {"accuracy": Accuracy()}, "non_dist", 7)
+    assert replace(ours, seconds=0.0) == replace(theirs, seconds=0.0)
+
+
+def test_a_task_has_every_argument_that_belongs_to_it_with_its_default() -> None:
+    theirs = dict(signature(evaluate).parameters)
+    for name in ("backend", "progress"):  # which belong to the ranks that evaluate it
+        del theirs[name]
+    defaults = {Parameter.empty: MISSING}
+    assert {field.name: field.default for field in fields(Task)} == {
+        name: defaults.get(parameter.default, parameter.default)
+        for name, parameter in theirs.items()
+    }
