@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -329,7 +330,7 @@ def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is
     assert numbers(metric.compute(size=2)) == [2.0, 2.0]
 
 
-def test_lists_are_reduced_as_the_metric_says(tm: Any) -> None:
+def test_lists_stay_lists_as_in_one_process(tm: Any) -> None:
     class Lists(tm.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -348,9 +349,9 @@ def test_lists_are_reduced_as_the_metric_says(tm: Any) -> None:
         metric.add([backend.rank, 9])
         found = metric.compute(size=4)
         listed = [numbers(values) for values in found["listed"]]
-        return numbers(found["joined"]), listed, found["empty"]
+        return [numbers(values) for values in found["joined"]], listed, found["empty"]
 
-    assert values(run_ranks(2, rank)) == [([0, 9, 1, 9], [[0, 9], [1, 9]], [])] * 2
+    assert values(run_ranks(2, rank)) == [([[0, 9], [1, 9]], [[0, 9], [1, 9]], [])] * 2
 
 
 def test_it_may_be_one_of_a_group(tm: Any) -> None:
@@ -385,6 +386,85 @@ def test_what_is_no_metric_is_refused(tm: Any) -> None:
         from_torchmetrics(0.5)
     with pytest.raises(UsageError, match="type MetricCollection; give each metric of a collection"):
         from_torchmetrics(tm.MetricCollection([tm.SumMetric()]))
+
+
+@pytest.mark.parametrize("only", [1, 3])
+def test_a_mean_of_states_is_refused_where_ranks_with_different_states_weigh_alike(
+    only: int, tm: Any
+) -> None:
+    class Averaged(tm.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("average", framework("torch").tensor(0), "mean")
+
+        def update(self, values: Any) -> None:
+            self.average = values.max()
+
+        def compute(self) -> Any:
+            return self.average
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(Averaged(), backend)
+        metric.add([only, only] if backend.rank else [1])
+        return metric.compute()
+
+    outcomes = run_ranks(2, rank)
+    if only == 1:  # the mean of equal states is this state, for integers too
+        assert [numbers(found) for found in values(outcomes)] == [1, 1]
+    for outcome in outcomes if only == 3 else ():
+        assert isinstance(outcome, UsageError)
+        assert "Averaged averages its state average over ranks" in str(outcome)
+        assert "but they have [1, 2]; make it a sum" in str(outcome)
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_what_update_keeps_outside_its_states_must_be_the_same_on_ranks(
+    grows: bool, tm: Any
+) -> None:
+    class Careless(tm.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("total", framework("torch").tensor(0.0), "sum")
+            self.kind: str | None = None
+            self.seen: list[Any] = []
+
+        def update(self, values: Any) -> None:
+            self.total += values.sum()
+            self.kind = str(values.dtype)
+            if grows:
+                self.seen.append(values)
+
+        def compute(self) -> Any:
+            return float(self.total), self.kind
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(Careless(), backend)
+        if backend.rank:
+            metric.add(np.ones(backend.rank, dtype=np.float32))
+        return metric.compute()
+
+    # Rank 0 has no samples, and learns from the others what kind they are.
+    assert values(run_ranks(2, rank)) == [(1.0, "torch.float32")] * 2
+    outcomes = run_ranks(3, rank)
+    if not grows:
+        assert values(outcomes) == [(3.0, "torch.float32")] * 3
+    for outcome in outcomes if grows else ():
+        assert isinstance(outcome, UsageError)
+        assert "update of Careless changes seen, which is not one of its states" in str(outcome)
+
+
+@pytest.mark.filterwarnings("ignore:.* will save all extracted features")
+def test_what_draws_at_random_or_looks_back_is_refused_also_inside_a_wrapper(tm: Any) -> None:
+    kernel = importlib.import_module("torchmetrics.image.kid").KernelInceptionDistance
+    flat = framework("torch").nn.Flatten()
+    for refused, reason in (
+        (tm.wrappers.BootStrapper(tm.SumMetric()), "BootStrapper draws resamples on each rank"),
+        (tm.wrappers.ClasswiseWrapper(tm.wrappers.MinMaxMetric(tm.SumMetric())), "MinMaxMetric"),
+        (tm.RunningMean() + 1.0, "Running keeps the last batches"),
+        (kernel(flat), "KernelInceptionDistance draws samples"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            from_torchmetrics(refused)
 
 
 def test_importing_it_imports_no_framework() -> None:
