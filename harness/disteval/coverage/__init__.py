@@ -6,14 +6,16 @@ set, and `faults` names the samples for which they differ.
 
 from disteval.coverage.counted import Counted
 from disteval.coverage.faults import check_once, describe_faults, name_some, not_once
-from disteval.coverage.proof import Certificate, certify, prove
+from disteval.coverage.proof import GAMMA, Certificate, certify, mix, prove
 
 __all__ = [
+    "GAMMA",
     "Certificate",
     "Counted",
     "certify",
     "check_once",
     "describe_faults",
+    "mix",
     "name_some",
     "not_once",
     "prove",

@@ -18,6 +18,9 @@ import numpy.typing as npt
 _SLICE = 1 << 14  # so few that they stay in the cache
 MASK = (1 << 64) - 1
 
+GAMMA = 0x9E3779B97F4A7C15
+"""How far apart the states of SplitMix64 are."""
+
 
 class Certificate(NamedTuple):
     """One rank's part of the proof.
@@ -52,8 +55,13 @@ def _expected(size: int) -> int:
 
 def mixed_sum(ids: npt.NDArray[np.int64]) -> int:
     """Sum the hashes of the ids, modulo 2**64."""
-    mixed = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    return int(mix(ids.astype(np.uint64)).sum(dtype=np.uint64))
+
+
+def mix(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the number that SplitMix64 gives in each of these states."""
+    mixed: npt.NDArray[np.uint64] = numbers + np.uint64(GAMMA)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
-    return int(mixed.sum(dtype=np.uint64))
+    return mixed

@@ -2,10 +2,12 @@
 
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
+from disteval.metrics.bootstrap import Bootstrap
 from disteval.metrics.calibration import CalibrationError
 from disteval.metrics.confusion import ConfusionMatrix
 from disteval.metrics.exact_match import ExactMatch
 from disteval.metrics.group import MetricGroup
+from disteval.metrics.grouped import Grouped
 from disteval.metrics.ids import SampleRows
 from disteval.metrics.mean import CrossEntropy, Mean
 from disteval.metrics.multilabel import MultiLabel
@@ -16,16 +18,19 @@ from disteval.metrics.retrieval import Retrieval
 from disteval.metrics.segmentation import Segmentation
 from disteval.metrics.summable import SummableMetric
 from disteval.metrics.torchmetrics_adapter import from_torchmetrics
+from disteval.metrics.weighted import Weighted
 
 __all__ = [
     "AUROC",
     "Accuracy",
     "AveragePrecision",
     "BaseMetric",
+    "Bootstrap",
     "CalibrationError",
     "ConfusionMatrix",
     "CrossEntropy",
     "ExactMatch",
+    "Grouped",
     "Mean",
     "MetricGroup",
     "MultiLabel",
@@ -35,5 +40,6 @@ __all__ = [
     "SampleRows",
     "Segmentation",
     "SummableMetric",
+    "Weighted",
     "from_torchmetrics",
 ]

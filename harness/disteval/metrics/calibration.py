@@ -13,7 +13,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.confusion import fractions
-from disteval.metrics.exact import exact_sum
+from disteval.metrics.exact import as_counts, exact_sum
 from disteval.metrics.labels import check_paired, class_indices
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
@@ -119,7 +119,7 @@ class CalibrationError(SummableMetric):
         """Compute the differences of the bins as fractions, and round each result once."""
         rows = [tuple(map(int, row)) for row in sums.tolist()]
         gaps = [abs(confidence - right * _UNIT) for _, right, confidence in rows]
-        counts, right = (np.array([row[at] for row in rows]) for at in (0, 1))
+        counts, right = as_counts(sums[:, 0]), sums[:, 1]
         return {
             "calibration_error": sum(gaps) / (size * _UNIT),
             "max_calibration_error": max(

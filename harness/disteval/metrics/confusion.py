@@ -12,6 +12,7 @@ from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.exact import as_counts
 from disteval.metrics.labels import check_paired, class_indices
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
@@ -93,7 +94,7 @@ class ConfusionMatrix(SummableMetric):
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
         """Compute the fractions from the matrix."""
-        matrix = sums.astype(np.int64)
+        matrix = as_counts(sums)
         right, true, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
         per_class = precision_recall_f1(right, true, predicted)
         found: dict[str, Any] = {"matrix": matrix, "per_class_accuracy": per_class["recall"]}
@@ -126,8 +127,7 @@ def precision_recall_f1(
     }
 
 
-def fractions(parts: Sums, wholes: Sums) -> npt.NDArray[np.float64]:
-    """Divide counts of shape (C,); a fraction whose denominator is zero is 0.0."""
-    found: npt.NDArray[np.float64] = np.zeros(len(parts))
-    np.divide(parts, wholes, out=found, where=wholes != 0)
-    return found
+def fractions(parts: Sums, wholes: Sums, empty: float = 0.0) -> npt.NDArray[np.float64]:
+    """Divide counts of shape (C,) and round once; ``empty`` stands where the denominator is 0."""
+    pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
+    return np.array([part / whole if whole else empty for part, whole in pairs], np.float64)

@@ -99,6 +99,12 @@ def quotient(part: int, whole: int) -> float:
         return math.inf if part > 0 else -math.inf
 
 
+def as_counts(sums: Sums) -> Sums:
+    """Return counts from 0 up as int64; as Python integers where their sum is too large for it."""
+    fits = sums.dtype != object or sum(sums.reshape(-1).tolist()) < 1 << 62
+    return sums.astype(np.int64) if fits else sums
+
+
 def exact_dot(xs: npt.NDArray[np.float64], ys: npt.NDArray[np.float64]) -> int:
     """Sum the products of finite values without rounding, in units of 2**-2148.
 

@@ -13,6 +13,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.confusion import precision_recall_f1
+from disteval.metrics.exact import as_counts
 from disteval.metrics.labels import truths_of
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
@@ -97,7 +98,7 @@ class MultiLabel(SummableMetric):
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
         """Compute the fractions from the counts."""
-        true, *counts = sums.astype(np.int64)
+        true, *counts = as_counts(sums)
         found: dict[str, Any] = {}
         for at, suffix in enumerate(self._suffixes):
             parts = counts[len(self.thrs) + at], true, counts[at]

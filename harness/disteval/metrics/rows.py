@@ -126,6 +126,8 @@ class Column:
 def _value_of(rows: Rows) -> Any:
     if len(rows) == 0:
         return None
+    if rows.dtype.names is not None:
+        return [_value_of(rows[name]) for name in rows.dtype.names]
     if rows.dtype.kind != "f":
         return blake2b(pickle.dumps(rows.tolist()), digest_size=8).digest()
     if len(rows) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -12,7 +13,8 @@ from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
-from disteval.metrics.confusion import best_class
+from disteval.metrics.confusion import best_class, fractions
+from disteval.metrics.exact import as_counts
 from disteval.metrics.labels import class_indices
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
@@ -106,7 +108,7 @@ class Segmentation(SummableMetric):
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
         """Compute the fractions from the counts."""
-        right, true, predicted = sums.astype(np.int64)
+        right, true, predicted = as_counts(sums)
         if true.sum() == 0:
             raise UsageError("no place counts: every label is the ignored one, or there is none")
         either = true + predicted - right
@@ -115,7 +117,6 @@ class Segmentation(SummableMetric):
             seen[self.ignore_label] = False
         found: dict[str, Any] = {}
         for name, part, whole in (("iou", right, either), ("dice", 2 * right, true + predicted)):
-            values = np.full(self.num_classes, np.nan)
-            np.divide(part, whole, out=values, where=seen)
+            values = fractions(part, np.where(seen, whole, 0), math.nan)
             found |= {name: values, f"mean_{name}": float(values[seen].mean())}
         return found | {"accuracy": int(right.sum()) / int(true.sum())}

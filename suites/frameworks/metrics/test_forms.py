@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval.metrics import (
+    Accuracy,
     BaseMetric,
+    Bootstrap,
     CalibrationError,
     ExactMatch,
+    Grouped,
     MultiLabel,
     Perplexity,
     Regression,
     Retrieval,
     Segmentation,
+    Weighted,
 )
 
 from suites.requirements import framework
@@ -48,7 +52,10 @@ def forms(form: str) -> Callable[[np.ndarray], Any]:
     return lambda array: framework("tensorflow").constant(array)
 
 
-@pytest.mark.parametrize("form", ["list", "torch", "jax", "tensorflow"])
+FORMS = ["list", "torch", "jax", "tensorflow"]
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES)
 def test_the_framework_of_an_array_changes_nothing(case: str, form: str) -> None:
     make, arrays = CASES[case]
@@ -61,3 +68,27 @@ def test_the_framework_of_an_array_changes_nothing(case: str, form: str) -> None
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         np.testing.assert_array_equal(found[key], value)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_groups_and_ids_may_be_of_any_framework(form: str) -> None:
+    make = forms(form)
+    weights, groups = abs(scores[:, 1]), classes[:, 1]
+    results = []
+    for convert in (np.asarray, make):
+        metric = Grouped(Bootstrap(Weighted(Accuracy(dist_backend="non_dist")), resamples=20))
+        named = {"weights": weights, "groups": groups, "ids": np.arange(6)}
+        metric.add(
+            convert(scores),
+            convert(classes[:, 0]),
+            **{name: convert(array) for name, array in named.items()},
+        )
+        results.append(metric.compute(size=6))
+    assert results[0] == results[1]
+    assert sum(results[0]["sizes"].values()) == 6
+
+
+def test_texts_of_tensorflow_are_groups() -> None:
+    metric = Grouped(Regression(dist_backend="non_dist"))
+    metric.add([1.0, 2.0], [1.0, 2.0], groups=framework("tensorflow").constant(["de", "ä"]))
+    assert metric.compute()["sizes"] == {"de": 1, "ä": 1}

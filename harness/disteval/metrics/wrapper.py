@@ -1,0 +1,139 @@
+"""The base of metrics that compute another metric, of weighted samples, groups or resamples."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.errors import UsageError
+from disteval.metrics.rows import Bring, Rows, SumsOf
+from disteval.metrics.summable import SummableMetric
+
+
+class Wrapper(SummableMetric):
+    """The base of metrics whose rows are those of another metric, each with one value more.
+
+    Args:
+        metric: The metric to compute. It is copied; the original does not change.
+
+    Raises:
+        UsageError: The metric does not follow from sums, or is a wrapper that must be outside.
+    """
+
+    uses_ids: bool = False
+    _order: ClassVar[int]
+
+    def __init__(self, metric: SummableMetric) -> None:
+        name = type(self).__name__
+        if not isinstance(metric, SummableMetric):
+            raise UsageError(
+                f"{name} takes a metric that follows from sums, such as "
+                f"disteval.metrics.Accuracy(), not {metric!r}"
+            )
+        if isinstance(metric, Wrapper) and metric._order >= self._order:
+            raise UsageError(
+                f"{name} can't be computed of {type(metric).__name__}; "
+                f"the order is Grouped(Bootstrap(Weighted(metric))), each of which may be left out"
+            )
+        super().__init__(metric.dataset_meta, metric.dist_collect_mode, metric._backend)
+        self.metric = copy(metric)
+        self.uses_ids = isinstance(metric, Wrapper) and metric.uses_ids
+
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Any) -> Taken:
+        """Return the rows that the wrapped metric makes of a batch."""
+        taken = Taken()
+        self.metric.reset()
+        self.metric._results = taken  # type: ignore[assignment]
+        if isinstance(self.metric, Wrapper) and self.metric.uses_ids:
+            kwargs = {**kwargs, "ids": ids}
+        self.metric.add(*args, **kwargs)
+        return taken
+
+    def _by_row(self, what: str, values: Rows, taken: Taken, ids: Any) -> Rows:
+        """Return one value for each row, from one for each sample."""
+        checked = self._ids.check(ids, len(taken), len(self._results))
+        samples = len(taken) if checked is None else len(checked.ids)
+        if len(values) != samples:
+            raise UsageError(
+                f"{what} have {len(values)} values, but the batch has {samples} samples; "
+                f"give one for each sample"
+            )
+        return values if checked is None else np.repeat(values, checked.rows)
+
+    def _append_with(self, taken: Taken, values: Rows, ids: Any) -> None:
+        """Add each row with its value, as a structured array with the fields row and value."""
+        if taken.pending:
+            self._append_later(len(taken), lambda: _joined(taken.rows(), values), ids)
+        else:
+            self._append(_joined(taken.rows(), values), ids)
+
+
+class Taken:
+    """The rows that a wrapped metric makes of one batch; it stands in for the metric's `Column`."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self._parts: list[tuple[int, Bring]] = []
+
+    def __len__(self) -> int:
+        return sum(length for length, _ in self._parts)
+
+    def append(self, rows: Rows, sums_of: SumsOf) -> None:
+        """Keep rows; they may be views of the caller's memory until they are joined."""
+        self._parts.append((len(rows), lambda: rows))
+
+    def append_later(self, length: int, bring: Bring, sums_of: SumsOf) -> None:
+        """Keep the function that brings rows from a device."""
+        self.pending = True
+        self._parts.append((length, bring))
+
+    def rows(self) -> Rows:
+        """Return all rows, and wait for those on a device."""
+        found = [np.asarray(bring()) for _, bring in self._parts]
+        return found[0] if len(found) == 1 else np.concatenate(found or [np.zeros(0)])
+
+
+def _joined(rows: Rows, values: Rows) -> Rows:
+    form = [("row", rows.dtype, rows.shape[1:]), ("value", values.dtype)]
+    joined = np.empty(len(rows), np.dtype(form))
+    joined["row"], joined["value"] = rows, values
+    return joined
+
+
+class RowSums(NamedTuple):
+    """The sums of single rows, without those that are 0 for every row.
+
+    Attributes:
+        shape: The shape of the sums.
+        places: Which of the flattened sums are kept, shape (U,).
+        values: The sums of D distinct rows, shape (D, U): int64 or Python integers.
+        of_row: Which of the D rows each row is, shape (N,).
+    """
+
+    shape: tuple[int, ...]
+    places: npt.NDArray[np.int64]
+    values: npt.NDArray[Any]
+    of_row: npt.NDArray[np.int64]
+
+
+def row_sums(metric: SummableMetric, rows: Rows) -> RowSums:
+    """Sum each of N rows by itself; rows of equal bytes are summed once."""
+    shape = metric.sums_of(rows[:0]).shape
+    first, of_row = _distinct(rows)
+    found = [metric.sums_of(rows[at : at + 1]).reshape(-1) for at in first]
+    used = [np.flatnonzero(sums) for sums in found]
+    places = np.unique(np.concatenate([np.zeros(0, np.int64), *used]))
+    values = [sums[places] for sums in found]
+    return RowSums(shape, places, np.array(values).reshape(len(first), len(places)), of_row)
+
+
+def _distinct(rows: Rows) -> tuple[Any, Any]:
+    if rows.dtype.hasobject or not rows.size:
+        return np.arange(len(rows)), np.arange(len(rows))
+    each = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    texts = each.view(np.dtype((np.void, each.shape[1] * each.itemsize))).reshape(-1)
+    _, first, of_row = np.unique(texts, return_index=True, return_inverse=True)
+    return first, of_row
