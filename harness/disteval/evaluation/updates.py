@@ -12,12 +12,16 @@ from disteval.data.batching import Indices
 from disteval.errors import UsageError
 from disteval.metrics.arrays import shape_of
 from disteval.metrics.base import BaseMetric
+from disteval.metrics.wrapper import layers
 
 Update = Callable[[Any, Any], Any]
 """A function of the outputs and the batch; it returns the arguments of a metric's ``add``."""
 
 LABELS = ("label", "labels", "target", "targets", "y")
 """The keys under which a batch that is a dict may hold its labels."""
+
+WRAPPED = ("weights", "groups")
+"""The keys of a batch that is a dict whose fields are for `Weighted` and `Grouped`."""
 
 
 class Updates:
@@ -95,9 +99,12 @@ def default_update(name: str, metric: BaseMetric) -> Update:
     """Return the update of a metric for which the user gave none.
 
     A tuple's second field, or the one field of a dict that is called as labels are, holds the
-    labels. A metric with one argument gets the outputs alone.
+    labels. A metric with one argument gets the outputs alone. The fields mask, weights and groups
+    of a dict are for the metrics, and the wrappers around them, that have such a parameter.
     """
-    parameters = list(signature(metric.add).parameters.values())
+    *wrappers, inner = layers(metric)
+    parameters = list(signature(inner.add).parameters.values())
+    needed = {n for each in wrappers for n in signature(each.add).parameters if n in WRAPPED}
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     places = [p for p in parameters if p.kind in kinds]
     alone = len(places) == 1 and all(p.kind is not Parameter.VAR_POSITIONAL for p in parameters)
@@ -105,6 +112,28 @@ def default_update(name: str, metric: BaseMetric) -> Update:
     takes_mask = any(p.name == "mask" for p in parameters)
 
     def update(outputs: Any, batch: Any) -> Any:
+        given = positional(outputs, batch)
+        fields = batch if isinstance(batch, Mapping) else {}
+        missing = needed - set(fields)
+        if missing:
+            raise UsageError(
+                f"the metric {name!r} needs {' and '.join(sorted(missing))}, and the batch has no "
+                f"fields of that name; give samples that are dicts with them, or give update, a "
+                f"function of the outputs and the batch that returns the arguments of the "
+                f"metric's add"
+            )
+        names = needed | {"mask"} if takes_mask and "mask" in fields else needed
+        if not names:
+            return given
+        if len(given) > len(places):
+            raise UsageError(
+                f"the metric {name!r} takes {' and '.join(sorted(names))}, but its other arguments "
+                f"have no names; give update, which returns a dict of the arguments of its add"
+            )
+        by_name = {p.name: value for p, value in zip(places, given, strict=False)}
+        return by_name | {key: fields[key] for key in sorted(names)}
+
+    def positional(outputs: Any, batch: Any) -> tuple[Any, ...]:
         if alone:
             return (outputs,)
         if isinstance(batch, tuple) and len(batch) > 1:
@@ -112,10 +141,7 @@ def default_update(name: str, metric: BaseMetric) -> Update:
         if isinstance(batch, Mapping):
             found = [key for key in LABELS if key in batch]
             if len(found) == 1:
-                labels = batch[found[0]]
-                if not (takes_mask and "mask" in batch):
-                    return outputs, labels
-                return {places[0].name: outputs, places[1].name: labels, "mask": batch["mask"]}
+                return outputs, batch[found[0]]
             if found or needs_labels:
                 raise UsageError(
                     f"the metric {name!r} needs labels, and the batch has the keys {list(batch)}; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class BaseMetric(ABC):
             result depends on the order of samples, or on which sample is which, uses them.
     """
 
-    uses_ids: ClassVar[bool] = True
+    uses_ids: bool = True
 
     def __init__(
         self,

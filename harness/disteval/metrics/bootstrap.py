@@ -97,7 +97,7 @@ class Bootstrap(Wrapper):
                 "the number of each sample in the data set as ids"
             )
         taken = self._take(args, kwargs, ids)
-        checked = self._ids.check(ids, len(taken), len(self._results))
+        checked = self._checked(taken, ids)
         numbers = np.zeros(0, np.int64) if checked is None else checked.ids
         self._append_with(taken, self._by_row("ids", numbers, taken, ids), ids)
 

@@ -51,7 +51,7 @@ class MetricGroup:
     def reset_to_sums(self) -> None:
         """Remove every entry; metrics that can keep only sums of samples from now on."""
         for metric in self._metrics.values():
-            if isinstance(metric, SummableMetric) and not metric.uses_ids:
+            if isinstance(metric, SummableMetric):
                 metric.reset_to_sums()
             else:
                 metric.reset()

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class SummableMetric(BaseMetric):
     are computed together share one collective.
     """
 
-    uses_ids: ClassVar[bool] = False
+    uses_ids: bool = False
     _results: Column
 
     @abstractmethod
@@ -80,10 +80,11 @@ class SummableMetric(BaseMetric):
     def reset_to_sums(self) -> None:
         """Remove every row, and keep only the sums of rows that are added before the next reset.
 
-        Then memory does not grow with the number of samples, but `compute` can't drop any.
+        Then memory does not grow with the number of samples, but `compute` can't drop any. The rows
+        of a metric with ``uses_ids`` are kept, because it drops those of repeated ids.
         """
         self.reset()
-        self._results = Column(keep_rows=False)
+        self._results = Column(keep_rows=self.uses_ids)
 
     def _fresh(self) -> Any:
         return Column()

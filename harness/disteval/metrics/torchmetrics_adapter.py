@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, check_once
@@ -74,7 +74,7 @@ def from_torchmetrics(
 class _TorchMetric(BaseMetric):
     """See `from_torchmetrics`."""
 
-    uses_ids: ClassVar[bool] = False
+    uses_ids: bool = False
 
     def __init__(self, metric: Metric, dist_backend: str | BaseDistBackend | None) -> None:
         self._metric = metric

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.metrics.rows import Bring, Rows, SumsOf
+from disteval.metrics.base import BaseMetric
+from disteval.metrics.ids import Ids, SampleRows
+from disteval.metrics.rows import Bring, Column, Rows, SumsOf
 from disteval.metrics.summable import SummableMetric
 
 
@@ -23,7 +26,6 @@ class Wrapper(SummableMetric):
         UsageError: The metric does not follow from sums, or is a wrapper that must be outside.
     """
 
-    uses_ids: bool = False
     _order: ClassVar[int]
 
     def __init__(self, metric: SummableMetric) -> None:
@@ -42,6 +44,17 @@ class Wrapper(SummableMetric):
         self.metric = copy(metric)
         self.uses_ids = isinstance(metric, Wrapper) and metric.uses_ids
 
+    def reset(self) -> None:
+        """Remove every entry."""
+        super().reset()
+        self._keeps_ids = True
+
+    def reset_to_sums(self) -> None:
+        """Remove every row, and keep neither rows nor ids, see `SummableMetric.reset_to_sums`."""
+        super().reset_to_sums()
+        self._results = Column(keep_rows=False)
+        self._keeps_ids = False
+
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Any) -> Taken:
         """Return the rows that the wrapped metric makes of a batch."""
         taken = Taken()
@@ -54,7 +67,7 @@ class Wrapper(SummableMetric):
 
     def _by_row(self, what: str, values: Rows, taken: Taken, ids: Any) -> Rows:
         """Return one value for each row, from one for each sample."""
-        checked = self._ids.check(ids, len(taken), len(self._results))
+        checked = self._checked(taken, ids)
         samples = len(taken) if checked is None else len(checked.ids)
         if len(values) != samples:
             raise UsageError(
@@ -63,12 +76,28 @@ class Wrapper(SummableMetric):
             )
         return values if checked is None else np.repeat(values, checked.rows)
 
+    def _checked(self, taken: Taken, ids: Any) -> SampleRows | None:
+        """Return the ids of a batch, see `Ids.check`."""
+        if self._keeps_ids:
+            return self._ids.check(ids, len(taken), len(self._results))
+        return Ids().check(ids, len(taken), 0)
+
     def _append_with(self, taken: Taken, values: Rows, ids: Any) -> None:
         """Add each row with its value, as a structured array with the fields row and value."""
+        if not self._keeps_ids:
+            ids = None
         if taken.pending:
             self._append_later(len(taken), lambda: _joined(taken.rows(), values), ids)
         else:
             self._append(_joined(taken.rows(), values), ids)
+
+
+def layers(metric: BaseMetric) -> Iterator[BaseMetric]:
+    """Yield a metric, and from outside to inside those that it wraps."""
+    yield metric
+    while isinstance(metric, Wrapper):
+        metric = metric.metric
+        yield metric
 
 
 class Taken:
