@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from disteval.data.batching import Batch, Picked, Plan
+from disteval.data.collate import IndexedReader
 
 Read = Callable[[Picked], Batch]
 """A function that reads the samples of a batch. With workers, it must not reuse its arrays."""
@@ -15,7 +17,10 @@ Read = Callable[[Picked], Batch]
 def load_ahead(plan: Plan, read: Read, workers: int = 0) -> Generator[Batch, None, None]:
     """Read the batches of a plan, in its order.
 
-    Close the iterator (`contextlib.closing`) to end what reads ahead.
+    At most two batches a worker are read ahead. Close the iterator (`contextlib.closing`) to end
+    the workers. They are processes, which the ``DataLoader`` of torch starts, for an
+    `IndexedReader` where torch is installed. Otherwise they are threads: taking rows of arrays
+    needs no interpreter of its own, and processes would need copies of the arrays.
 
     Args:
         plan: The rank's batches.
@@ -24,11 +29,15 @@ def load_ahead(plan: Plan, read: Read, workers: int = 0) -> Generator[Batch, Non
     """
     if not workers:
         yield from map(read, plan)
-        return
-    yield from _with_threads(plan, read, workers)
+    elif isinstance(read, IndexedReader) and importlib.util.find_spec("torch"):
+        from disteval.data.processes import load_with_processes
+
+        yield from load_with_processes(plan, read, workers)
+    else:
+        yield from _load_with_threads(plan, read, workers)
 
 
-def _with_threads(plan: Plan, read: Read, workers: int) -> Generator[Batch, None, None]:
+def _load_with_threads(plan: Plan, read: Read, workers: int) -> Generator[Batch, None, None]:
     waiting: deque[Future[Batch]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="disteval-loading")
     try:

@@ -1,0 +1,173 @@
+"""Reading batches ahead with the worker processes of torch's ``DataLoader``."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple, NoReturn
+
+import cloudpickle
+import torch
+from torch.utils.data import DataLoader
+
+from disteval.data.batching import Batch, Picked, Plan
+from disteval.errors import HarnessError, UsageError, describe_error
+
+_starting = threading.Lock()
+
+
+def load_with_processes(
+    plan: Plan, read: Callable[[Picked], Batch], workers: int
+) -> Iterator[Batch]:
+    """Read the batches of a plan, in its order; see `disteval.data.loading.load_ahead`.
+
+    Raises:
+        UsageError: The samples, ``collate`` or a batch can't be sent between processes.
+        HarnessError: A worker was killed.
+        Exception: The error of ``read`` in a worker.
+    """
+    loader = DataLoader(
+        _Reader(_pickled(read)),
+        batch_size=None,
+        sampler=plan,
+        num_workers=workers,
+        collate_fn=_unchanged,
+        # A process that is forked from a rank would share the rank's connections.
+        multiprocessing_context="spawn",
+        generator=torch.Generator(),  # leaves the caller's random numbers alone
+    )
+    with _without_main_script():
+        batches = iter(loader)
+    try:
+        while (sent := _next(batches, workers)) is not None:
+            yield sent.throw() if isinstance(sent, _Failed) else pickle.loads(sent.data)
+    finally:
+        # An error's traceback would keep the iterator, and so the processes, alive.
+        batches._shutdown_workers()
+
+
+def _next(batches: Iterator[_Sent | _Failed], workers: int) -> _Sent | _Failed | None:
+    try:
+        return next(batches, None)
+    except RuntimeError as error:
+        raise HarnessError(
+            f"a worker process that reads samples ended: {error}; see what it printed, and whether "
+            f"the system had enough memory for {workers} workers"
+        ) from error
+
+
+@contextmanager
+def _without_main_script() -> Iterator[None]:
+    """Keep processes that are started from importing the main script.
+
+    It would join its group of ranks again, and evaluate again. Its classes and functions reach the
+    workers by value, which is what cloudpickle is for.
+    """
+    main = vars(sys.modules["__main__"])
+    with _starting:
+        saved: dict[str, Any] = {
+            name: main[name] for name in ("__spec__", "__file__") if name in main
+        }
+        main.update(dict.fromkeys(saved))
+        try:
+            yield
+        finally:
+            main.update(saved)
+
+
+def _pickled(read: Callable[[Picked], Batch]) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(read))
+    except Exception as error:
+        raise UsageError(
+            f"the samples, or collate, can't be sent to worker processes: {describe_error(error)}; "
+            f"open files and connections in __getitem__, or use workers=0"
+        ) from error
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+class _Sent(NamedTuple):
+    """A batch on its way, pickled where an error can still be reported."""
+
+    data: bytes
+
+
+class _Failed(NamedTuple):
+    """An error on its way.
+
+    Attributes:
+        error: The error and its cause, pickled, as far as that was possible.
+        described: The error as text.
+        trace: The traceback.
+    """
+
+    error: bytes | None
+    described: str
+    trace: str
+
+    def throw(self) -> NoReturn:
+        found = HarnessError(self.described)
+        cause: BaseException | None = None
+        try:
+            if self.error is not None:
+                found, cause = pickle.loads(self.error)
+        except Exception as error:  # the class can't be rebuilt here
+            cause = error
+        if hasattr(found, "add_note"):  # Python 3.11
+            found.add_note(f"In a worker process:\n{self.trace}")
+        raise found from cause
+
+
+class _Reader:
+    """Reads batches in a worker; a data set whose indices are what a plan picked."""
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+        self._read: Callable[[Picked], Batch] | None = None
+
+    def __getitem__(self, picked: Picked) -> _Sent | _Failed:
+        try:
+            if self._read is None:
+                self._read = pickle.loads(self._pickled)
+                self._pickled = b""
+            return _Sent(_dumped(self._read(picked), picked))
+        except Exception as error:
+            return _Failed(
+                _dumped_error(error),
+                describe_error(error),
+                "".join(traceback.format_exception(error)),
+            )
+
+
+def _dumped(batch: Batch, picked: Picked) -> bytes:
+    try:
+        # Tensors are sent in shared memory. Classes of the main script need cloudpickle.
+        return bytes(ForkingPickler.dumps(batch))
+    except Exception:
+        try:
+            return bytes(cloudpickle.dumps(batch))
+        except Exception as error:
+            raise UsageError(
+                f"the batch with sample {picked.indices[0]} can't be sent from a worker process: "
+                f"{describe_error(error)}; let collate return arrays, tensors and plain values, or "
+                f"use workers=0"
+            ) from error
+
+
+def _dumped_error(error: Exception) -> bytes | None:
+    for cause in (error.__cause__, None):
+        try:
+            data = bytes(cloudpickle.dumps((error, cause)))
+            pickle.loads(data)
+        except Exception:  # noqa: S112  the text is sent in any case
+            continue
+        return data
+    return None
