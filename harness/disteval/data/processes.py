@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import mmap
 import pickle
 import sys
 import threading
@@ -12,6 +14,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, NoReturn
 
 import cloudpickle
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -44,20 +47,22 @@ def load_with_processes(
     with _without_main_script():
         batches = iter(loader)
     try:
-        while (sent := _next(batches, workers)) is not None:
-            yield sent.throw() if isinstance(sent, _Failed) else pickle.loads(sent.data)
+        while (found := _next(batches, workers)) is not None:
+            yield found.throw() if isinstance(found, _Failed) else found
     finally:
         # An error's traceback would keep the iterator, and so the processes, alive.
         batches._shutdown_workers()
 
 
-def _next(batches: Iterator[_Sent | _Failed], workers: int) -> _Sent | _Failed | None:
+def _next(batches: Iterator[bytes | _Failed], workers: int) -> Batch | _Failed | None:
     try:
-        return next(batches, None)
-    except RuntimeError as error:
+        sent = next(batches, None)
+        # The memory of a tensor comes from the worker, which can have ended since.
+        return pickle.loads(sent) if isinstance(sent, bytes) else sent
+    except (RuntimeError, OSError, EOFError) as error:
         raise HarnessError(
-            f"a worker process that reads samples ended: {error}; see what it printed, and whether "
-            f"the system had enough memory for {workers} workers"
+            f"a worker process that reads samples ended: {describe_error(error)}; see what it "
+            f"printed, and whether the system had enough memory for {workers} workers"
         ) from error
 
 
@@ -81,23 +86,33 @@ def _without_main_script() -> Iterator[None]:
 
 
 def _pickled(read: Callable[[Picked], Batch]) -> bytes:
+    stream = io.BytesIO()
     try:
-        return bytes(cloudpickle.dumps(read))
+        _Pickler(stream).dump(read)
     except Exception as error:
         raise UsageError(
             f"the samples, or collate, can't be sent to worker processes: {describe_error(error)}; "
             f"open files and connections in __getitem__, or use workers=0"
         ) from error
+    return stream.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends a memory-mapped array as the name of its file, for it may be larger than memory."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.memmap and obj.filename and obj.mode != "c" and obj.flags.forc:
+            whole: Any = obj._mmap  # type: ignore[attr-defined]
+            mapped = np.frombuffer(whole, np.uint8).ctypes.data
+            page = obj.offset - obj.offset % mmap.ALLOCATIONGRANULARITY
+            order = "C" if obj.flags.c_contiguous else "F"
+            place = page + obj.ctypes.data - mapped  # a part of an array begins later than it
+            return np.memmap, (obj.filename, obj.dtype, "r", place, obj.shape, order)
+        return super().reducer_override(obj)
 
 
 def _unchanged(value: Any) -> Any:
     return value
-
-
-class _Sent(NamedTuple):
-    """A batch on its way, pickled where an error can still be reported."""
-
-    data: bytes
 
 
 class _Failed(NamedTuple):
@@ -133,12 +148,12 @@ class _Reader:
         self._pickled = pickled
         self._read: Callable[[Picked], Batch] | None = None
 
-    def __getitem__(self, picked: Picked) -> _Sent | _Failed:
+    def __getitem__(self, picked: Picked) -> bytes | _Failed:
         try:
             if self._read is None:
                 self._read = pickle.loads(self._pickled)
                 self._pickled = b""
-            return _Sent(_dumped(self._read(picked), picked))
+            return _dumped(self._read(picked), picked)
         except Exception as error:
             return _Failed(
                 _dumped_error(error),
@@ -148,6 +163,7 @@ class _Reader:
 
 
 def _dumped(batch: Batch, picked: Picked) -> bytes:
+    """Pickle a batch here, because an error in the queue to the rank would be lost."""
     try:
         # Tensors are sent in shared memory. Classes of the main script need cloudpickle.
         return bytes(ForkingPickler.dumps(batch))

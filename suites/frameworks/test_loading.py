@@ -1,0 +1,144 @@
+"""Processes that read ahead give the same batches, and end with the evaluation."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from disteval import UsageError, evaluate, get_dist_backend
+from disteval.data.batching import Batch, plan_batches
+from disteval.data.collate import IndexedReader
+from disteval.data.loading import load_ahead
+from disteval.data.processes import _pickled
+from disteval.errors import HarnessError, RankError
+from disteval.metrics import Accuracy
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Samples:
+    """Tensors, arrays of many lengths and texts; a few indices misbehave on request."""
+
+    def __init__(self, raises: int = -1, kills: int = -1, locks: int = -1) -> None:
+        self.raises, self.kills, self.locks = raises, kills, locks
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.raises:
+            raise KeyError("no such row")
+        if index == self.kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index >= self.locks >= 0:
+            return threading.Lock()
+        tensor = torch.full((3,), float(index))
+        return Pair(tensor, {"ragged": np.arange(index % 4), "text": str(index), "n": index})
+
+
+def load(samples: Any, workers: int, collate: Any = None) -> list[Batch]:
+    reader = IndexedReader(samples) if collate is None else IndexedReader(samples, collate)
+    with closing(load_ahead(plan_batches(50, 1, 0, 8), reader, workers)) as batches:
+        return list(batches)
+
+
+def test_processes_read_the_same_batches_in_order_and_end() -> None:
+    state = torch.get_rng_state()
+    found = load(Samples(), 2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert multiprocessing.active_children() == []
+    for one, other in zip(found, load(Samples(), 0), strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.rows == other.rows
+        for mine, expected in ((one.filled, other.filled), (one.real, other.real)):
+            assert type(mine) is Pair
+            assert torch.equal(mine.x, expected.x)
+            assert mine.y["text"] == expected.y["text"]
+            assert mine.y["n"].tolist() == expected.y["n"].tolist()
+            rows = zip(mine.y["ragged"], expected.y["ragged"], strict=True)
+            assert all(np.array_equal(row, like) for row, like in rows)
+
+
+def test_a_sample_that_raises_in_a_worker_is_named() -> None:
+    def update(outputs: Any, batch: Pair) -> Any:
+        return outputs, np.zeros(len(outputs), np.int64)
+
+    backend = get_dist_backend("non_dist")
+    with pytest.raises(
+        RankError, match="rank 0 failed: sample 37 could not be read: KeyError"
+    ) as found:
+        evaluate(
+            lambda x: x, Samples(raises=37), {"a": Accuracy()}, backend, 8, workers=1, update=update
+        )
+    assert isinstance(found.value.__cause__, KeyError)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_is_killed_is_an_error() -> None:
+    # In the main thread torch raises its error at once, wherever that thread is.
+    with pytest.raises((HarnessError, RuntimeError), match=r"[wW]orker"):
+        load(Samples(kills=37), 1)
+    assert multiprocessing.active_children() == []
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    message = r"batch with sample 32 can't be sent from a worker process: TypeError.*workers=0"
+    with pytest.raises(UsageError, match=message):
+        load(Samples(locks=32), 1)
+    unpicklable = Samples()
+    unpicklable.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=r"can't be sent to worker processes: TypeError.*_thread"):
+        load(unpicklable, 1)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_memory_mapped_array_is_sent_as_the_name_of_its_file(tmp_path: Path) -> None:
+    whole = np.memmap(tmp_path / "numbers", np.float32, "w+", 4096, (10**4, 5))
+    whole[:] = np.arange(5 * 10**4).reshape(whole.shape)
+    whole.flush()
+    for array in (whole, whole[1234:], whole[:, 2], whole[7:9].T, whole[:0]):
+        pickled = _pickled(IndexedReader([array]))
+        assert np.array_equal(__import__("pickle").loads(pickled).samples[0], array)
+        assert len(pickled) < 2000 or not array.flags.forc
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from disteval import evaluate
+from disteval.metrics import Accuracy
+import multiprocessing
+
+print("started")
+
+class Samples:
+    def __len__(self):
+        return 20
+    def __getitem__(self, index):
+        return np.eye(5)[index % 5], index % 5
+
+result = evaluate(lambda x: x, Samples(), {"a": Accuracy()}, "non_dist", 4, workers=1)
+print(result.metrics["a"]["top1"], __file__ == sys.argv[0])
+"""
+
+
+def test_workers_do_not_run_the_main_script_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.stdout == "started\n1.0 True\n", ended.stderr
