@@ -10,6 +10,7 @@ from disteval.cli.completion import completion_command
 from disteval.cli.doctor import doctor_command
 from disteval.cli.eval import eval_command
 from disteval.cli.fit import fit_command
+from disteval.cli.new import new_command
 from disteval.cli.report import report_command
 from disteval.cli.terminal import Commands
 
@@ -27,7 +28,9 @@ def main() -> None:
     r"""Prove distributed evaluation right.
 
     \b
-    disteval eval --world-size 3                  evaluate on three ranks, each sample once
+    disteval new                                  write a task of your own to start from
+    disteval eval my_task:task --world-size 3     evaluate it on three ranks, each sample once
+    disteval eval --world-size 3                  evaluate ResNet-18 on CIFAR-10
     disteval fit --world-size 2                   train on two ranks, and validate exactly
     disteval check torch_cpu                      check a backend against the contract
     disteval doctor                               what works on this machine
@@ -45,6 +48,7 @@ def main() -> None:
 
 
 main.add_command(eval_command)
+main.add_command(new_command)
 main.add_command(fit_command)
 main.add_command(check_command)
 main.add_command(backends_command)
