@@ -217,7 +217,7 @@ def test_a_backend_by_name_is_taken() -> None:
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        (None, "samples has the type NoneType; give arrays, or anything with a length and an ind"),
+        (None, "samples has the type NoneType; give arrays, anything with a length and an ind"),
         ("pictures.txt", "samples is a str; give the samples, such as an open file"),
         ((np.zeros(3), np.zeros(4)), r"a tuple of arrays with the lengths \{0: 3, 1: 4\}; give a"),
         ({"x": np.zeros(3), "y": [1]}, r"a dict of arrays with the lengths \{'x': 3, 'y': 1\}"),

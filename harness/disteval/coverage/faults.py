@@ -18,7 +18,7 @@ _NAMED = 5
 def check_once(
     certificates: Sequence[Certificate],
     counted: Counted,
-    size: int | None,
+    size: int | Sequence[range] | None,
     backend: BaseDistBackend,
 ) -> None:
     """Check that each sample was counted once; every rank must call it.
@@ -26,7 +26,8 @@ def check_once(
     Args:
         certificates: Each rank's part of the proof.
         counted: The ids that this rank counted, which are gathered if the proof fails.
-        size: The number of samples in the data set; None if only repeated ids are faults.
+        size: The number of samples in the data set, or the runs of consecutive ids that they have;
+            None if only repeated ids are faults.
         backend: The backend that joins the ranks.
 
     Raises:
@@ -35,9 +36,20 @@ def check_once(
     if size is not None and prove(certificates, size):
         return
     shards = [sent.all() for sent in backend.all_gather_object(counted)]
+    if isinstance(size, Sequence):
+        shards, size = [_places(ids, size) for ids in shards], sum(map(len, size))
     faults = describe_faults(shards, size)
     if faults:
         raise not_once(sum(map(len, shards)), size, faults)
+
+
+def _places(ids: Ids, runs: Sequence[range]) -> Ids:
+    """Return each id's place in the runs, or -1 if it is in none of them."""
+    starts, lengths = np.array([run.start for run in runs]), np.array([len(run) for run in runs])
+    run = np.searchsorted(starts, ids, side="right") - 1
+    within = ids - starts[run]
+    found: Ids = np.where(within < lengths[run], (np.cumsum(lengths) - lengths)[run] + within, -1)
+    return found
 
 
 def not_once(counted: int, size: int | None, faults: str) -> CoverageError:

@@ -39,17 +39,24 @@ def certify(ids: npt.NDArray[np.int64]) -> Certificate:
     return Certificate(len(ids), mixed_sum(ids))
 
 
-def prove(certificates: Sequence[Certificate], size: int) -> bool:
-    """Return whether all ranks together counted each id from 0 to ``size - 1`` exactly once."""
-    if sum(sent.counted for sent in certificates) != size:
+def prove(certificates: Sequence[Certificate], ids: int | Sequence[range]) -> bool:
+    """Return whether all ranks together counted each id exactly once.
+
+    Args:
+        certificates: What each rank counted.
+        ids: All ids, in runs of consecutive ones; or how many there are, from 0 up.
+    """
+    runs = [range(ids)] if isinstance(ids, int) else ids
+    if sum(sent.counted for sent in certificates) != sum(map(len, runs)):
         return False
-    return sum(sent.mixed for sent in certificates) & MASK == _expected(size)
+    expected = sum(_expected(run.start, run.stop) for run in runs)
+    return (sum(sent.mixed for sent in certificates) - expected) & MASK == 0
 
 
 @lru_cache(maxsize=8)
-def _expected(size: int) -> int:
-    slices = range(0, size, _SLICE)
-    sums = (mixed_sum(np.arange(at, min(at + _SLICE, size))) for at in slices)
+def _expected(start: int, stop: int) -> int:
+    slices = range(start, stop, _SLICE)
+    sums = (mixed_sum(np.arange(at, min(at + _SLICE, stop))) for at in slices)
     return sum(sums) & MASK
 
 

@@ -12,6 +12,7 @@ from disteval.data.base import check_samples
 from disteval.data.batching import Batch, Indices, Picked
 from disteval.data.collate import Collate, IndexedReader
 from disteval.data.collate import collate as default_collate
+from disteval.data.streams import is_stream
 from disteval.errors import UsageError
 
 Read = Callable[[Picked], Batch]
@@ -32,13 +33,16 @@ class Sized(Protocol):
         ...
 
 
-def open_samples(samples: Any, collate: Collate | None = None) -> Sized:
+def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
     """Return samples of any kind in the form in which they are read.
 
     Args:
-        samples: Arrays, or anything with ``__len__`` and ``__getitem__``.
+        samples: Arrays, anything with ``__len__`` and ``__getitem__``, or a stream.
         collate: A function that makes a batch of a list of samples. None takes arrays by columns,
             and collates other samples by `disteval.data.collate`.
+
+    Returns:
+        The samples; None if they are a stream, which has no length.
 
     Raises:
         UsageError: The value is of another kind, or its arrays have different lengths.
@@ -50,11 +54,13 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized:
         columns = Columns(samples)
         return columns if collate is None else Items(columns, collate)
     _refuse(samples)
+    if is_stream(samples):
+        return None
     if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
         return Items(samples, collate or default_collate)
     raise UsageError(
-        f"samples has the type {type(samples).__name__}; give arrays, or anything with a length "
-        f"and an index, such as a list or a torch Dataset"
+        f"samples has the type {type(samples).__name__}; give arrays, anything with a length "
+        f"and an index, such as a list or a torch Dataset, or anything to iterate over"
     )
 
 
@@ -225,7 +231,7 @@ def _refuse(samples: Any) -> None:
             f"samples is a {type(samples).__name__}; give the samples, such as an open file whose "
             f"lines are samples"
         )
-    if hasattr(samples, "batch_sampler") and hasattr(samples, "dataset"):
+    if getattr(samples, "batch_sampler", None) is not None and hasattr(samples, "dataset"):
         raise UsageError(
             f"samples is a {type(samples).__name__}, which makes batches; give its dataset, and "
             f"its collate_fn as collate"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from tqdm import tqdm
@@ -13,8 +13,10 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, name_some
 from disteval.data.batching import Indices, Mode
 from disteval.data.collate import Collate
+from disteval.data.collate import collate as default_collate
 from disteval.data.lengths import Length
 from disteval.data.samples import open_samples
+from disteval.data.streams import ShardedStream
 from disteval.default_backend import joining_backend
 from disteval.errors import SampleError, UsageError, describe_error
 from disteval.evaluation.agreement import (
@@ -24,7 +26,8 @@ from disteval.evaluation.agreement import (
     outlive,
     raise_failure,
 )
-from disteval.evaluation.feeds import Dealing, Feed, MakeShard, SizedFeed
+from disteval.evaluation.dealing import Dealing, MakeShard
+from disteval.evaluation.feeds import Feed, SizedFeed, StreamFeed
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.updates import Update, Updates, check_order, check_rows, first_rows
 from disteval.metrics.base import BaseMetric
@@ -60,7 +63,8 @@ def evaluate(
     """Evaluate samples, with a share on each rank; every rank must call it.
 
     Samples are arrays, a tuple or dict of arrays of one length, or anything with ``__len__`` and
-    ``__getitem__``. A rank reads only its own samples. Each rank drops its own padding before
+    ``__getitem__``, of which a rank reads only its own. Or they are a stream: anything else that
+    can be iterated over, or a function that returns such. Each rank drops its own padding before
     anything is sent, and it is proved that every sample was counted once.
 
     Args:
@@ -106,6 +110,7 @@ def evaluate(
     backend = joining_backend(backend)
     world, rank = backend.world_size, backend.rank
     error: Exception | None = None
+    feed: Feed
     settings: dict[str, Any] = {}
     try:
         _check_functions(predict=predict, collate=collate)
@@ -114,21 +119,33 @@ def evaluate(
             workers, limit,
         )  # fmt: skip
         opened = open_samples(samples, collate)
-        size = len(opened) if limit is None else min(len(opened), limit)
+        if opened is None:
+            stream = dealing.stream(samples, backend)
+            feed = StreamFeed(stream, dealing, collate or default_collate)
+        elif not dealing.by_length:
+            feed = SizedFeed(opened, dealing, backend)
         group = MetricGroup(metrics, backend)
-        check_order(metrics, dealing.natural_order(world))
+
+        def check_metrics(by_shards: bool) -> None:
+            check_order(metrics, dealing.natural_order(world, by_shards))
+
+        check_metrics(isinstance(samples, ShardedStream))
         updates = Updates(metrics, update)
         group.reset_to_sums()
-        settings = dealing.settings() | {"the number of samples": size, "metrics": set(metrics)}
+        settings = dealing.settings() | {
+            "the number of samples": stream.settings if opened is None else len(opened),
+            "metrics": set(metrics),
+        }
     except Exception as caught:  # the other ranks wait for this one
         error = caught
     agree(backend, settings, error)
 
-    feed = SizedFeed(opened, size, dealing.plan(opened, size, backend), workers)
+    if opened is not None and dealing.by_length:  # ranks read lengths together, once they agree
+        feed = SizedFeed(opened, dealing, backend)
     begin = time.perf_counter()
     with _reporting(progress, rank, feed.total) as report:
         counted, failure = _run(predict, feed, updates, report, rank)
-    results, size, padded = _together(backend, group, feed, counted, failure)
+    results, size, padded = _together(backend, group, feed, counted, failure, check_metrics)
     return Evaluation(
         metrics=results,
         size=size,
@@ -147,20 +164,21 @@ def _run(
     counted = Counted()
     place, ids = "reading", counted.all()
     try:
-        for batch in feed:
-            place, ids = "predict", batch.ids
-            inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
-            outputs = predict(inputs)
-            check_rows(outputs, batch.rows)
-            if len(ids):
-                if len(ids) < batch.rows:
-                    outputs = first_rows(outputs, len(ids))
-                place = ""
-                updates.add(outputs, batch.real, ids)
-                counted.add(ids)
-            place = "progress"
-            report(feed.seen, feed.total)
-            place = "reading"
+        with closing(iter(feed)) as batches:
+            for batch in batches:
+                place, ids = "predict", batch.ids
+                inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
+                outputs = predict(inputs)
+                check_rows(outputs, batch.rows)
+                if len(ids):
+                    if len(ids) < batch.rows:
+                        outputs = first_rows(outputs, len(ids))
+                    place = ""
+                    updates.add(outputs, batch.real, ids)
+                    counted.add(ids)
+                place = "progress"
+                report(feed.seen, feed.total)
+                place = "reading"
     except Exception as error:  # the other ranks hear of it after their last batch
         failure = _failure(place or updates.doing, ids, error)
         log_failure(rank, failure)
@@ -186,6 +204,7 @@ def _together(
     feed: Feed,
     counted: Counted,
     failure: Failure | None,
+    check_metrics: Callable[[bool], None],
 ) -> tuple[dict[str, Any], int, int]:
     """Return the metrics' results, the number of samples, and the padding of all ranks."""
     proved: dict[str, int] = {}
@@ -195,6 +214,7 @@ def _together(
         raise_failure([what for *_, what in notes], failure)
         certificates = [Certificate(*certificate) for certificate, *_ in notes]
         size = feed.prove([told for _, told, *_ in notes], certificates, counted, backend)
+        check_metrics(feed.by_shards)  # a function may have returned a stream of shards
         proved.update(size=size, padded=sum(seen for _, _, seen, _ in notes) - size)
 
     note = (tuple(counted.certificate()), feed.note(), feed.seen, failure and failure.what)
