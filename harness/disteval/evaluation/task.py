@@ -13,7 +13,7 @@ from disteval.data.batching import Mode
 from disteval.data.collate import Collate
 from disteval.data.lengths import Length
 from disteval.errors import UsageError
-from disteval.evaluation.feeds import Dealing, MakeShard
+from disteval.evaluation.dealing import Dealing, MakeShard
 from disteval.evaluation.loop import Predict, Progress, evaluate
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.updates import Update, Updates
