@@ -9,6 +9,7 @@ from disteval.contract import (
     No,
     Rendezvous,
 )
+from disteval.data.predictions import PredictionReader, Predictions, load_predictions
 from disteval.default_backend import get_dist_backend, set_default_dist_backend
 from disteval.errors import (
     BackendUnavailableError,
@@ -43,6 +44,8 @@ __all__ = [
     "HarnessError",
     "LibraryMissingError",
     "No",
+    "PredictionReader",
+    "Predictions",
     "RankError",
     "Rendezvous",
     "ShardPlan",
@@ -56,6 +59,7 @@ __all__ = [
     "evaluate",
     "get_dist_backend",
     "list_all_backends",
+    "load_predictions",
     "register_backend",
     "set_default_dist_backend",
 ]

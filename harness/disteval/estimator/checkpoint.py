@@ -14,13 +14,8 @@ from torch import nn
 
 from disteval.errors import UsageError, WeightsError
 from disteval.estimator.distributed import inner
-from disteval.estimator.files import (
-    SealedFile,
-    problem_of,
-    read_seal,
-    sync_folder,
-    write_atomically,
-)
+from disteval.estimator.files import SealedFile, problem_of, read_seal
+from disteval.files import sync_folder, write_atomically
 from disteval.models.digest import check_digest, with_metadata
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
@@ -125,6 +120,7 @@ def save_state(state: Mapping[str, Any], file: BinaryIO) -> None:
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Write a checkpoint atomically, unless it could not be read back; point `LATEST` to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: save_state(state, file))
     link_to(path)
 
@@ -144,6 +140,7 @@ def write_safetensors(
     """Write weights as a ``.safetensors`` file, atomically; the same ones give the same bytes."""
     tensors = {name: tensor.contiguous() for name, tensor in weights.items()}
     content = with_metadata(safetensors.torch.save(tensors), metadata)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(content))
 
 

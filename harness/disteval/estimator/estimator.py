@@ -15,10 +15,10 @@ from disteval.errors import UsageError, WeightsError, WorldError
 from disteval.estimator import rank
 from disteval.estimator.checkpoint import LATEST, read_checkpoint
 from disteval.estimator.creators import Creator, Source, loader_sources
-from disteval.estimator.files import write_atomically
 from disteval.estimator.folder import fall_back
 from disteval.estimator.progress import Display
 from disteval.estimator.records import Record
+from disteval.files import write_atomically
 from disteval.metrics.base import BaseMetric
 from disteval.worlds import START_SECONDS, RayLauncher, World
 
@@ -207,6 +207,7 @@ class Estimator:
         1 GiB; a larger state needs a checkpoint hook, which writes on the ranks' own machines.
         """
         data = self._order("save")[0]
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(Path(path), lambda file: file.write(data))
 
     def load(self, path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and checkpoints' last line, which has a checksum.
+"""The last line of checkpoints, which has a checksum, and files that rank 0 writes for all.
 
 The last line of a checkpoint follows the archive of ``torch.save``, whose readers ignore it. It
 says which state the file holds, and ends with the SHA-256 of every byte before the checksum.
@@ -118,32 +118,6 @@ def problem_of(file: BinaryIO) -> str | None:
     if found.hexdigest().encode() + b"\n" != checksum:
         return "its bytes do not have the checksum at its end"
     return None
-
-
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name and rename it, so that no reader finds a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The name is always the same, so that the next writer replaces the file of a killed one.
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Write a folder's names to its disk, so that they survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_on_rank_0(backend: BaseDistBackend, path: Path, write: Callable[[], None]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from disteval.arguments import unwritable
 from disteval.errors import UsageError
 from disteval.extras import needs
+from disteval.files import write_atomically
 
 SCHEMA_VERSION = 1
 """The JSON's version; a change that readers of the last version would misunderstand raises it."""
@@ -42,24 +43,10 @@ def write_file(option: str, path: Path, text: str) -> None:
         if path.exists() and not (path.is_file() and os.access(target.parent, os.W_OK)):
             path.write_text(text, encoding="utf-8")  # a device, a pipe, or in a closed folder
         else:
-            _replace(target, text)
+            draft = f".{os.getpid()}-{threading.get_ident():x}.part"
+            write_atomically(target, lambda file: file.write(text.encode()), draft)
     except OSError as error:
         raise unwritable(option, path, error) from error
-
-
-def _replace(path: Path, text: str) -> None:
-    mode = path.stat().st_mode & 0o777 if path.exists() else None
-    draft = path.with_name(f".{os.getpid()}-{threading.get_ident():x}.part")
-    try:
-        with draft.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if mode is not None:
-            draft.chmod(mode)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def write_run(path: Path | None, run: dict[str, Any]) -> None:

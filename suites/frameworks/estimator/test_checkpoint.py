@@ -28,8 +28,8 @@ from disteval.estimator.checkpoint import (  # noqa: E402
     write_checkpoint,
     write_safetensors,
 )
-from disteval.estimator.files import write_atomically  # noqa: E402
 from disteval.estimator.folder import latest_checkpoint  # noqa: E402
+from disteval.files import write_atomically  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 
 from suites.frameworks.estimator.tiny import Tiny  # noqa: E402
@@ -37,7 +37,7 @@ from suites.frameworks.estimator.tiny import Tiny  # noqa: E402
 KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from disteval.estimator.files import write_atomically
+from disteval.files import write_atomically
 
 def write(file):
     file.write(b"half of it")

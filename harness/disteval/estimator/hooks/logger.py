@@ -13,8 +13,8 @@ from typing import Any
 from disteval.arguments import check_count, check_output_folder
 from disteval.errors import LibraryMissingError, UsageError
 from disteval.estimator.context import Context
-from disteval.estimator.files import write_atomically
 from disteval.estimator.hooks.hook import Hook
+from disteval.files import write_atomically
 
 JSON_LOG = "log.jsonl"
 _TRAINING = "training"

@@ -1,0 +1,91 @@
+"""Predictions in memory, which rank 0 gathers in messages of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from disteval.contract import BaseDistBackend
+from disteval.coverage import Certificate
+from disteval.data.predictions.columns import Ids, Table, joined, table_of
+from disteval.errors import CoverageError, RankError, describe_error
+
+MESSAGE_BYTES = 16 << 20
+"""About how much each rank sends in one collective."""
+
+
+class GatheredPredictions:
+    """Keeps this rank's predictions, and gathers all of them on rank 0 at the end.
+
+    Attributes:
+        result: On rank 0 after `finish`, all predictions in the order of the data set.
+    """
+
+    def __init__(self) -> None:
+        self._tables: list[Table] = []
+        self._backend: BaseDistBackend | None = None
+        self.result: Any = None
+
+    def open(
+        self, backend: BaseDistBackend, size: int | None, limit: int | None, *, metrics: bool
+    ) -> GatheredPredictions:
+        """Begin."""
+        self._backend = backend
+        return self
+
+    def settings(self, size: int | None, limit: int | None) -> Any:
+        """Return what must be equal on all ranks: nothing."""
+
+    def stored(self, ids: Ids) -> Any | None:
+        """Return None, because nothing was stored."""
+
+    def write(self, ids: Ids, outputs: Any, batch: Any) -> None:
+        """Keep the outputs of a batch."""
+        self._tables.append(table_of(ids, outputs))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def finish(self, size: int, certificates: Sequence[Certificate]) -> None:
+        """Gather all predictions; every rank must call it.
+
+        Raises:
+            RankError: On every rank, if a rank's predictions have several forms.
+            CoverageError: On every rank, if rank 0 could not put them together.
+        """
+        assert self._backend is not None
+        found: list[Table] = []
+        failure: str | None = None
+        pieces = self._pieces()
+        waiting = True
+        while waiting:
+            piece = None
+            try:
+                piece = next(pieces, None)
+            except Exception as error:
+                failure = describe_error(error)
+            told = self._backend.all_gather_object((piece, failure))
+            for rank, (_, other) in enumerate(told):
+                if other is not None:
+                    raise RankError(rank, f"could not gather its predictions: {other}")
+            waiting = any(table is not None for table, _ in told)
+            if self._backend.rank == 0:
+                found += [table for table, _ in told if table is not None]
+        if self._backend.rank == 0:
+            try:
+                self.result = joined(found).in_order().outputs(restored=False) if found else []
+            except Exception as error:
+                failure = describe_error(error)
+        failure = self._backend.broadcast_object(failure, src=0)
+        if failure is not None:
+            raise CoverageError(f"the predictions can't be put together: {failure}")
+
+    def _pieces(self) -> Iterator[Table]:
+        tables, self._tables = self._tables, []
+        if not tables:
+            return
+        table = joined(tables)
+        tables.clear()
+        most = max(1, MESSAGE_BYTES * len(table.ids) // max(1, table.size()))
+        for start in range(0, len(table.ids), most):
+            yield table.pick(slice(start, start + most))

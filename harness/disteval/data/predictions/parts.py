@@ -1,0 +1,204 @@
+"""Parts: the files that one rank has written, each with a digest, and the notes about them.
+
+A part is written to its files first, and is there from the moment when its note is. Notes and
+manifests are JSON with a digest of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from disteval.coverage import Certificate, certify
+from disteval.data.predictions.columns import Field, Form, Ids, Table
+from disteval.data.predictions.formats import FORMATS, block_rows, runs_of, stored_ids
+from disteval.files import write_atomically
+
+NAME = re.compile(r"\.?(part-[0-9a-f]{8}-\d+-\d{5,}-\d{6,})(\..+)")
+"""The name of a part, and of each of its files after the suffix is added."""
+
+NOTE = ".part.json"
+"""The suffix of the note about a part."""
+
+_CHUNK = 1 << 20
+_LONGEST_NOTE = 256 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the predictions, as its note and the manifest describe it.
+
+    Attributes:
+        name: The name of its files without their suffix.
+        files: Each file's size in bytes and BLAKE2b digest, by suffix.
+        form: Whether outputs were one array or list, a tuple or a dict.
+        fields: The columns.
+        rows: The number of samples.
+        first: The lowest id.
+        last: The highest id.
+        certificate: The number of ids and the sum of their hashes.
+        block_rows: The number of rows in each block but the last.
+        offsets: Where blocks begin and end, for a format that needs it.
+    """
+
+    name: str
+    files: Mapping[str, tuple[int, str]]
+    form: Form
+    fields: tuple[Field, ...]
+    rows: int
+    first: int
+    last: int
+    certificate: Certificate
+    block_rows: int
+    offsets: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return -(-self.rows // self.block_rows)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the outputs can be restored to the last bit, with their types."""
+        return all(field.exact for field in self.fields)
+
+    def problem(self, folder: Path, *, thorough: bool = True) -> str | None:
+        """Return what is wrong with the files; None if each has its size and its digest.
+
+        Args:
+            folder: The folder of the files.
+            thorough: Whether every byte is read; otherwise, sizes are enough.
+        """
+        for suffix, (size, digest) in self.files.items():
+            path = folder / (self.name + suffix)
+            try:
+                found = path.stat().st_size
+                if found != size:
+                    return f"{path.name} has {found} bytes, and {size} were written"
+                if thorough and digest_of(path) != digest:
+                    return f"{path.name} does not have the bytes that were written"
+            except FileNotFoundError:
+                return f"{path.name} is missing"
+            except OSError as error:
+                return f"{path.name} can't be read ({error.strerror})"
+        return None
+
+    def block(self, folder: Path, number: int, format: str) -> Table:  # noqa: A002
+        """Read one of the blocks."""
+        return FORMATS[format].decode(folder / self.name, self, number)
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any]) -> Part:
+        """Return the part that a note or a manifest describes."""
+        fields = tuple(
+            Field(**{**one, "shape": tuple(one["shape"])}) for one in facts.pop("fields")
+        )
+        files = {
+            suffix: (int(size), str(digest))
+            for suffix, (size, digest) in facts.pop("files").items()
+        }
+        certificate = Certificate(*facts.pop("certificate"))
+        offsets = tuple(facts.pop("offsets"))
+        if not NAME.fullmatch(facts["name"] + NOTE) or not all(map(_is_suffix, files)):
+            raise ValueError(f"a part has the name {facts['name']!r}")
+        return cls(files=files, fields=fields, certificate=certificate, offsets=offsets, **facts)
+
+
+def write_part(folder: Path, name: str, table: Table, format: str) -> Part:  # noqa: A002
+    """Write a table to the files of a new part, and then its note.
+
+    Args:
+        folder: The folder.
+        name: The name of the part.
+        table: The rows, in the order of their ids, at least one.
+        format: The name of the format.
+
+    Raises:
+        UsageError: The format can't hold the table.
+        OSError: A file can't be written.
+    """
+    size = block_rows(table)
+    contents, offsets = FORMATS[format].encode(table, size)
+    for suffix, content in contents.items():
+        _write(folder / (name + suffix), content)
+    part = Part(
+        name=name,
+        files={suffix: (len(data), _digest(data)) for suffix, data in contents.items()},
+        form=table.form,
+        fields=tuple(table.fields),
+        rows=len(table.ids),
+        first=int(table.ids[0]),
+        last=int(table.ids[-1]),
+        certificate=certify(table.ids),
+        block_rows=size,
+        offsets=tuple(offsets),
+    )
+    note = {"part": asdict(part), "ids": runs_of(table.ids)}
+    _write(folder / (name + NOTE), sealed(note))
+    return part
+
+
+def read_note(path: Path) -> tuple[Part, Ids]:
+    """Return a part, and its ids.
+
+    Raises:
+        ValueError: The note is damaged.
+        OSError: It can't be read.
+    """
+    note = unsealed(path, _LONGEST_NOTE)
+    part, ids = Part.from_json(note["part"]), stored_ids(note["ids"])
+    if path.name != part.name + NOTE or certify(ids) != part.certificate:
+        raise ValueError("its ids are not those of the part")
+    return part, ids
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """Return JSON of two lines: the content, and its digest."""
+    line = json.dumps(content).encode()
+    return line + b"\n" + json.dumps({"blake2b": _digest(line)}).encode() + b"\n"
+
+
+def unsealed(path: Path, longest: int) -> dict[str, Any]:
+    """Return the content of a file that `sealed` made.
+
+    Raises:
+        ValueError: The file is damaged, or is no such file.
+        OSError: It can't be read.
+    """
+    with path.open("rb") as file:
+        data = file.read(longest + 1)
+    line, _, seal = data.partition(b"\n")
+    try:
+        whole = json.loads(seal) == {"blake2b": _digest(line)}
+        content = json.loads(line) if whole else None
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} is damaged: its bytes do not have the digest at its end")
+    return content
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest of a file, which is read in pieces."""
+    found = blake2b(digest_size=32)
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK):
+            found.update(data)
+    return found.hexdigest()
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=32).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda file: file.write(content))
+
+
+def _is_suffix(suffix: str) -> bool:
+    return suffix.startswith(".") and "/" not in suffix

@@ -1,0 +1,106 @@
+"""The batches of an evaluation that goes on, of which some samples have outputs already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.data.batching import GivenBatches, Indices, Picked, Plan, WholeBatches
+from disteval.data.by_length import LengthBatches
+
+
+@dataclass(frozen=True)
+class ListedBatches:
+    """Batches in a list.
+
+    Attributes:
+        batches: The batches of this rank.
+    """
+
+    batches: list[Picked]
+
+    @property
+    def samples(self) -> int:
+        """The number of samples, padding included."""
+        return sum(len(picked.indices) for picked in self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Picked]:
+        return iter(self.batches)
+
+
+def resumed(
+    plan: Plan,
+    stored: Indices,
+    size: int,
+    world_size: int,
+    rank: int,
+    batch_size: int,
+    *,
+    fixed_shape: bool,
+    pad: bool,
+    metrics: bool,
+) -> ListedBatches:
+    """Return the batches of one rank: those of stored samples, and then those to be computed.
+
+    Whole batches that ranks get in turn stay as they are, for the outputs of some models depend on
+    the batch: one is computed again if any of its samples is not stored. Other batches hold stored
+    samples alone, or none of them.
+
+    Args:
+        plan: The batches of this rank if nothing were stored.
+        stored: The samples that are stored.
+        size: The number of samples.
+        world_size: The number of ranks.
+        rank: The rank.
+        batch_size: The number of samples in a batch.
+        fixed_shape: Whether a batch is filled up to ``batch_size``.
+        pad: Whether every rank computes equally many batches.
+        metrics: Whether there are metrics, which need the stored samples, too.
+    """
+    is_stored = np.zeros(size, np.bool_)
+    is_stored[stored[stored < size]] = True
+    rows = batch_size if fixed_shape else None
+    if isinstance(plan, GivenBatches):
+        own = np.asarray(plan.shard.indices)[~np.asarray(plan.shard.is_padding)]
+        done, left = (
+            _cut(own[is_stored[own]], batch_size, rows),
+            _cut(own[~is_stored[own]], batch_size, rows),
+        )
+        return ListedBatches(done * metrics + left)
+    if isinstance(plan, WholeBatches | LengthBatches):
+        done, left = _whole(plan, is_stored)
+    else:
+        done = _cut(np.flatnonzero(is_stored), batch_size, rows)
+        left = _cut(np.flatnonzero(~is_stored), batch_size, rows)
+    mine = left[rank::world_size]
+    if pad and len(mine) < -(-len(left) // world_size):
+        mine.append(left[-1]._replace(counted=0))
+    return ListedBatches(done[rank::world_size] * metrics + mine)
+
+
+def _whole(
+    plan: WholeBatches | LengthBatches, is_stored: npt.NDArray[np.bool_]
+) -> tuple[list[Picked], list[Picked]]:
+    """Return the batches of all ranks: those that are stored whole, and the others."""
+    every: Plan
+    if isinstance(plan, WholeBatches):
+        every = replace(plan, world_size=1, rank=0, pad=False)
+    else:
+        count = len(plan.bounds) - 1
+        every = replace(plan, mine=np.arange(count), counted=count)
+    done: list[Picked] = []
+    left: list[Picked] = []
+    for picked in every:
+        (done if is_stored[picked.indices].all() else left).append(picked)
+    return done, left
+
+
+def _cut(ids: Indices, batch_size: int, rows: int | None) -> list[Picked]:
+    pieces = [ids[start : start + batch_size] for start in range(0, len(ids), batch_size)]
+    return [Picked(piece, len(piece), rows or len(piece)) for piece in pieces]

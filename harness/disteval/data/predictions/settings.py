@@ -1,0 +1,79 @@
+"""Where and how predictions are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from disteval.arguments import check_choice, check_count
+from disteval.data.predictions.formats import FORMATS
+from disteval.errors import UsageError
+
+FormatName = Literal["jsonl", "npy", "parquet"]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A folder to which predictions are written while they are computed.
+
+    Args:
+        folder: The folder, which is made if it is missing. All ranks must see the same one.
+        format: ``jsonl``: one JSON object a line; ``parquet``, which needs pyarrow; or ``npy``:
+            NumPy's files, one for each field.
+        record: A function of the outputs and the batch that returns what is written instead of the
+            outputs: an array, a list, or a tuple or dict of these, with one row for each sample.
+        name: The name of what is computed, such as that of a task with the versions of its
+            weights and data. An interrupted run goes on under the same name alone.
+        overwrite: Whether a finished result, or an interrupted run with other settings, is
+            replaced. The old result stays until the new one is finished.
+        rows_per_part: The number of samples after which a rank begins a new part. A part also ends
+            at 64 MiB, and at the latest after 30 seconds or a twentieth of the time so far. A rank
+            that is killed loses the part that it is filling.
+
+    Raises:
+        UsageError: A value is out of range.
+        LibraryMissingError: The format needs a package that is not installed.
+    """
+
+    folder: str | Path
+    format: FormatName = "jsonl"
+    record: Callable[[Any, Any], Any] | None = None
+    name: str = ""
+    overwrite: bool = False
+    rows_per_part: int = 65536
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | Path) or not str(self.folder):
+            raise UsageError(f"folder must be the path of a folder, not {self.folder!r}")
+        FORMATS[check_choice("format", self.format, FORMATS)].check()
+        if self.record is not None and not callable(self.record):
+            raise UsageError(f"record must be a function, not {self.record!r}")
+        if not isinstance(self.name, str):
+            raise UsageError(f"name must be a string, not {self.name!r}")
+        check_count("rows_per_part", self.rows_per_part)
+
+    @property
+    def path(self) -> Path:
+        """The folder's path."""
+        return Path(self.folder)
+
+    def settings(self, size: int | None, limit: int | None) -> dict[str, Any]:
+        """Return what must be equal for a run to go on.
+
+        Args:
+            size: The number of samples; None for a stream.
+            limit: The number of elements at which a stream is ended.
+        """
+        record = self.record
+        called = None if record is None else getattr(record, "__qualname__", type(record).__name__)
+        return {
+            "format": self.format, "name": self.name, "size": size, "limit": limit,
+            "record": called,
+        }  # fmt: skip
+
+
+def predictions_of(value: str | Path | Predictions) -> Predictions:
+    """Return the settings that an argument ``predictions`` stands for."""
+    return value if isinstance(value, Predictions) else Predictions(value)

@@ -1,0 +1,115 @@
+"""Files that are written whole or not at all, and locks of folders."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_LOCK = ".disteval.lock"
+
+
+def write_atomically(
+    path: Path, write: Callable[[BinaryIO], object], draft: str | None = None
+) -> None:
+    """Write a file under a temporary name and rename it, so that no reader finds a part of it.
+
+    A file that is replaced keeps its mode. The folder's names are written to its disk as well.
+
+    Args:
+        path: The file, in a folder that exists.
+        write: Writes the file's bytes to the open file that it is given.
+        draft: The temporary name. By default, it is always the same one, so that the next writer
+            replaces the file of a killed one.
+    """
+    mode = path.stat().st_mode & 0o777 if path.exists() else None
+    temporary = path.with_name(draft or f".{path.name}.part")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write a folder's names to its disk, so that they survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class FolderLock:
+    """A lock that keeps other jobs out of a folder until it is released or the process ends.
+
+    The kernel releases it however the process ends. A fork of the process does not keep it.
+
+    Args:
+        folder: The folder, which exists.
+
+    Raises:
+        BlockingIOError: Another job has the lock; ``strerror`` says which process.
+        OSError: The file system has no locks, or the file can't be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _LOCK
+        self._descriptor = -1
+        while self._descriptor < 0:
+            self._take()
+        _held.add(self)
+        os.ftruncate(self._descriptor, 0)
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}"
+        os.write(self._descriptor, holder.encode())
+
+    def _take(self) -> None:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may have removed the file after it was opened here.
+            if os.path.samestat(self._path.stat(), os.fstat(descriptor)):
+                self._descriptor, descriptor = descriptor, -1
+        except BlockingIOError as error:
+            holder = os.read(descriptor, 1000).decode(errors="replace")
+            raise BlockingIOError(error.errno, holder or "a process that is not known") from None
+        except FileNotFoundError:
+            pass
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def release(self) -> None:
+        """Remove the file and release the lock; releasing it twice is fine."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):  # the disk may be lost by now
+                self._path.unlink()
+            os.close(descriptor)
+
+
+_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """Close a fork's descriptors, which would hold the locks of a process that has died."""
+    for lock in _held:
+        if lock._descriptor >= 0:
+            os.close(lock._descriptor)
+            lock._descriptor = -1
+
+
+os.register_at_fork(after_in_child=_let_go)
