@@ -9,7 +9,7 @@ from disteval.contract import (
     No,
     Rendezvous,
 )
-from disteval.data.predictions import PredictionReader, Predictions, load_predictions
+from disteval.data import PredictionReader, Predictions, load_predictions
 from disteval.default_backend import get_dist_backend, set_default_dist_backend
 from disteval.errors import (
     BackendUnavailableError,
