@@ -147,6 +147,8 @@ def _bytes_of(value: Any, inside: tuple[int, ...]) -> bytes:
 
 
 def _plain_array(array: npt.NDArray[Any], inside: tuple[int, ...]) -> Any:
+    if not array.dtype.isnative:  # pickling changes it
+        array = array.astype(array.dtype.newbyteorder("="))
     dtype = array.dtype
     content: Any
     if dtype.hasobject or dtype.names:  # whose bytes hold addresses and gaps
