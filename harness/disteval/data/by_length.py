@@ -24,6 +24,8 @@ def plan_by_length(
     max_tokens: int | None = None,
     pad: bool = True,
     fixed_shape: bool = True,
+    numbers: Indices | None = None,
+    loads: list[int] | None = None,
 ) -> LengthBatches:
     """Return the batches of one rank, made by the samples' lengths.
 
@@ -43,6 +45,8 @@ def plan_by_length(
             the cheapest batch, and its samples do not count.
         fixed_shape: Whether the last batch is filled up to ``batch_size``; with ``max_tokens``, no
             batch is filled.
+        numbers: The samples' numbers, for an error; None stands for 0, 1, 2, …
+        loads: What each rank's batches have cost before, which is kept up to date.
 
     Raises:
         UsageError: One sample alone costs more than ``max_tokens``.
@@ -52,13 +56,13 @@ def plan_by_length(
     if max_tokens is None:
         starts = np.arange(0, len(lengths), batch_size)
     else:
-        _check_budget(lengths, max_tokens)
+        _check_budget(lengths, max_tokens, numbers)
         starts = np.fromiter(_starts(ordered, batch_size, max_tokens), np.int64)
     bounds = np.append(starts, len(lengths))
     longest = np.maximum.reduceat(ordered, starts) if len(starts) else starts
     costs = np.diff(bounds) * longest
     by_cost = np.argsort(-costs, kind="stable")
-    mine = by_cost[_deal(costs[by_cost], world_size, rank)]
+    mine = by_cost[_deal(costs[by_cost], rank, [0] * world_size if loads is None else loads)]
     padding = by_cost[-1:] if pad and len(mine) < -(-len(starts) // world_size) else by_cost[:0]
     rows = batch_size if fixed_shape and max_tokens is None else None
     return LengthBatches(order, bounds, np.concatenate([mine, padding]), len(mine), rows)
@@ -97,11 +101,12 @@ class LengthBatches:
             yield Picked(indices, count if turn < self.counted else 0, self.rows or count)
 
 
-def _check_budget(lengths: npt.NDArray[np.int64], max_tokens: int) -> None:
+def _check_budget(lengths: npt.NDArray[np.int64], max_tokens: int, numbers: Indices | None) -> None:
     longest = int(lengths.argmax()) if len(lengths) else 0
     if len(lengths) and lengths[longest] > max_tokens:
+        number = longest if numbers is None else numbers[longest]
         raise UsageError(
-            f"sample {longest} has the length {lengths[longest]}, and "
+            f"sample {number} has the length {lengths[longest]}, and "
             f"{int((lengths > max_tokens).sum())} of {len(lengths)} samples are longer than "
             f"max_tokens={max_tokens}; raise max_tokens, or cut the samples"
         )
@@ -119,9 +124,9 @@ def _starts(ordered: npt.NDArray[np.int64], batch_size: int, max_tokens: int) ->
             count += 1
 
 
-def _deal(costs: npt.NDArray[np.int64], world_size: int, rank: int) -> Indices:
+def _deal(costs: npt.NDArray[np.int64], rank: int, loads: list[int]) -> Indices:
     """Return which batches a rank gets, of batches by falling cost."""
-    mine, loads = [], [0] * world_size
+    mine, world_size = [], len(loads)
     for first in range(0, len(costs), world_size):
         ranks = sorted(range(world_size), key=loads.__getitem__)  # equal loads in order of ranks
         for number, cost in enumerate(costs[first : first + world_size].tolist(), first):

@@ -160,11 +160,12 @@ def _read_lengths(samples: Any, share: range, length: Measure) -> npt.NDArray[np
     for start in range(0, len(share), _CHUNK):
         numbers = np.array(share[start : start + _CHUNK])
         for place, sample in enumerate(fetch(samples, numbers), start):
-            found[place] = _length_of_number(sample, share[place], length)
+            found[place] = length_of_sample(sample, share[place], length)
     return found
 
 
-def _length_of_number(sample: Any, number: int, length: Measure) -> int:
+def length_of_sample(sample: Any, number: int, length: Measure) -> int:
+    """Return the length of a sample, which an error names; see `length_of`."""
     try:
         return length_of(sample, length)
     except UsageError as error:

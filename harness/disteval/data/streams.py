@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_count
 from disteval.data.digests import RunningDigest, digest_of
+from disteval.data.windows import ByLength, Windows
 from disteval.errors import HarnessError, SampleError, UsageError, describe_error
 
 Ids = npt.NDArray[np.int64]
@@ -118,6 +119,7 @@ class Stream:
             stream into batches, of which each rank gets every ``world_size``-th; of a
             `ShardedStream`, a batch then ends where a shard ends.
         limit: The number of elements after which the stream counts as ended.
+        by_length: Makes batches by length within windows of the stream; ``mode`` is not used then.
 
     Raises:
         UsageError: A value is out of range, or a mode needs a length; while it is read, a function
@@ -133,6 +135,7 @@ class Stream:
         batch_size: int,
         mode: str = "strided",
         limit: int | None = None,
+        by_length: ByLength | None = None,
     ) -> None:
         if mode == "contiguous":
             raise UsageError(
@@ -144,6 +147,7 @@ class Stream:
         self._rank, self._world_size = rank, world_size
         self._batch_size = check_count("batch_size", batch_size)
         self._by_batches = mode == "batches"
+        self._by_length = by_length
         self._limit = None if limit is None else check_count("limit", limit)
         self._sharded = samples if isinstance(samples, ShardedStream) else None
         self._part = self._position = 0
@@ -177,13 +181,18 @@ class Stream:
         turn, left = 0, sys.maxsize if self._limit is None else self._limit
         ids: list[int] = []
         kept: list[Any] = []
+        windows = None
+        if self._by_length is not None:
+            windows = Windows(mine, ranks, self._batch_size, self._by_length)
         for self._part in parts:
             self._position, first = 0, self._part << SHARD_BITS
             with self._opened(samples) as elements:
                 for element in islice(elements, left):
                     if self.digest is not None:
                         self.digest.add(element)
-                    if turn % ranks == mine:
+                    if windows is not None:
+                        yield from windows.add(first + self._position, element)
+                    elif turn % ranks == mine:
                         ids.append(first + self._position)
                         kept.append(element)
                     self._position += 1
@@ -194,6 +203,8 @@ class Stream:
                         ids, kept = [], []
             self._counts[self._part] = self._position
             left -= self._position
+            if windows is not None:
+                yield from windows.flush()
             if self._by_batches and self._position % self._batch_size:
                 turn += 1
                 if kept:

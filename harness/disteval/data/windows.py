@@ -1,0 +1,84 @@
+"""Batches of a stream that are made by length, within a bounded number of its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from disteval.data.batching import Indices
+from disteval.data.by_length import plan_by_length
+from disteval.data.lengths import Measure, length_of_sample
+from disteval.errors import UsageError
+
+BATCHES = 64
+"""The number of full batches whose elements are read before the first of them is made."""
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """How batches of a stream are made by length, see `disteval.data.by_length.plan_by_length`.
+
+    Raises:
+        UsageError: ``length`` is an array.
+    """
+
+    length: Measure = None
+    sort: bool = False
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.length is None or isinstance(self.length, str) or callable(self.length)):
+            raise UsageError(
+                f"length is a {type(self.length).__name__}, which needs samples that have numbers, "
+                f"and a stream has none before it was read; give a function of a sample, or the "
+                f"name of a field"
+            )
+
+
+class Windows:
+    """One rank's batches of the elements that it is given, in windows of `BATCHES` full batches.
+
+    If every rank is given the same elements, a batch holds the same ones at any world size, because
+    a window does not depend on it.
+
+    Args:
+        rank: The rank.
+        world_size: The number of ranks that are given the same elements.
+        batch_size: The most samples in a batch.
+        by_length: How batches are made.
+    """
+
+    def __init__(self, rank: int, world_size: int, batch_size: int, by_length: ByLength) -> None:
+        self._rank, self._batch_size, self._by = rank, batch_size, by_length
+        self._loads = [0] * world_size
+        self._ids: list[int] = []
+        self._lengths: list[int] = []
+        self._samples: list[Any] = []
+
+    def add(self, number: int, sample: Any) -> Iterator[tuple[Indices, list[Any]]]:
+        """Take an element, and yield this rank's batches if the window is full.
+
+        Raises:
+            UsageError: Its length is no whole number from 0 up, or exceeds ``max_tokens``.
+            SampleError: The function ``length`` failed.
+        """
+        self._lengths.append(length_of_sample(sample, number, self._by.length))
+        self._ids.append(number)
+        self._samples.append(sample)
+        if len(self._ids) == BATCHES * self._batch_size:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[tuple[Indices, list[Any]]]:
+        """Yield this rank's batches of the elements that are left, and begin another window."""
+        ids, samples = np.array(self._ids, np.int64), self._samples
+        lengths = np.array(self._lengths, np.int64)
+        self._ids, self._lengths, self._samples = [], [], []
+        plan = plan_by_length(
+            lengths, len(self._loads), self._rank, self._batch_size, sort=self._by.sort,
+            max_tokens=self._by.max_tokens, pad=False, numbers=ids, loads=self._loads,
+        )  # fmt: skip
+        for picked in plan:
+            yield ids[picked.indices], [samples[place] for place in picked.indices.tolist()]
