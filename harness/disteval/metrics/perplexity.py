@@ -31,11 +31,13 @@ class Perplexity(SummableMetric):
     A sample is one sequence, such as a document. The result is a dict:
 
     - ``cross_entropy``: the mean over all tokens; and ``perplexity``, e to the power of it.
-    - ``cross_entropy_by_sequence``: the mean over sequences of each one's mean over its tokens. It
-      differs from ``cross_entropy`` if sequences have different lengths.
+    - ``cross_entropy_by_sequence``: the mean over sequences of each one's mean over its tokens; and
+      ``perplexity_by_sequence``, e to the power of it. They differ from the first two if sequences
+      have different lengths.
     - ``nats_per_sequence``: the mean over sequences of each one's sum over its tokens.
     - ``bits_per_byte``: the sum over all tokens, in bits, divided by the number of bytes, if
-      ``add`` was given these. It compares models whose tokens differ.
+      ``add`` was given these; and ``perplexity_per_byte``, 2 to the power of it. They compare
+      models whose tokens differ.
     - ``tokens`` and ``sequences``: the numbers of tokens, and of sequences that have any; only
       these count.
 
@@ -127,15 +129,18 @@ class Perplexity(SummableMetric):
                 f"byte_counts were given for {given} of {size} sequences, {size_in_bytes} bytes in "
                 f"all; give them for every batch or for none"
             )
-        mean = exact_mean(total, tokens)
+        mean, mean_of_means = exact_mean(total, tokens), exact_mean(by_sequence, sequences)
         found: dict[str, Any] = {
             "cross_entropy": mean,
             "perplexity": _exp(mean),
-            "cross_entropy_by_sequence": exact_mean(by_sequence, sequences),
+            "cross_entropy_by_sequence": mean_of_means,
+            "perplexity_by_sequence": _exp(mean_of_means),
             "nats_per_sequence": exact_mean(total, sequences),
         }
         if given:
-            found["bits_per_byte"] = exact_mean(total, size_in_bytes) / math.log(2)
+            per_byte = exact_mean(total, size_in_bytes)
+            found["bits_per_byte"] = per_byte / math.log(2)
+            found["perplexity_per_byte"] = _exp(per_byte)
         return found | {"tokens": tokens, "sequences": sequences}
 
 

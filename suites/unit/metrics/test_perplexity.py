@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import RankError, UsageError
-from disteval.metrics import Perplexity, perplexity
+from disteval.metrics import Grouped, Perplexity, perplexity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,8 +45,10 @@ def by_formula(logits: Any, labels: Any, mask: Any, sizes: Any) -> dict[str, flo
         "cross_entropy": mean_of(every),
         "perplexity": math.exp(mean_of(every)),
         "cross_entropy_by_sequence": mean_of([mean_of(each) for each in losses_of]),
+        "perplexity_by_sequence": math.exp(mean_of([mean_of(each) for each in losses_of])),
         "nats_per_sequence": mean_of([math.fsum(each) for each in losses_of]),
         "bits_per_byte": math.fsum(every) / math.log(2) / int(sizes.sum()),
+        "perplexity_per_byte": math.exp(math.fsum(every) / int(sizes.sum())),
         "tokens": len(every),
         "sequences": len(losses_of),
     }
@@ -113,7 +115,18 @@ def test_the_two_means_differ_where_lengths_do() -> None:
         mask=[[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]],
     )
     assert [found[key] for key in KEYS] == [2.0, math.exp(2.0), 3.0, 4.0]
+    assert found["perplexity_by_sequence"] == math.exp(3.0)
     assert (found["tokens"], found["sequences"]) == (4, 2)
+
+
+def test_the_perplexity_of_each_document_is_that_of_its_group() -> None:
+    logits, labels, _, sizes = drawn(4, 5, 7, 0)
+    metric = Grouped(Perplexity(dist_backend="non_dist"))
+    metric.add(logits, labels, byte_counts=sizes, groups=["a.txt", "b.txt", "a.txt", "c.txt"])
+    found = metric.compute()["groups"]
+    for name, rows in (("a.txt", [0, 2]), ("b.txt", [1]), ("c.txt", [3])):
+        own = Perplexity(dist_backend="non_dist")
+        assert found[name] == own(logits[rows], labels[rows], byte_counts=sizes[rows])
 
 
 def test_infinite_losses_and_nan_are_seen() -> None:
