@@ -51,12 +51,15 @@ def needs(command: Command) -> set[str] | None:
     given = dict(pairwise([*words, ""]))
     if name != "disteval" or not words or given.keys() & set(_THEIR_OWN):
         return None
+    if words[0] == "eval" and ":" in [*words, ""][1]:
+        is_shown = f"{words[1].partition(':')[0]}.py" in shown
+        return found | {given.get("--backend", "torch_cpu")} if is_shown else None
     if words[0] == "eval":
         computes = given.get("--framework")
         return found | {computes, given.get("--backend", "torch_cpu")} if computes else None
     if words[0] == "check":
         return _needs_of_check(words[1], given, shown, found)
-    if words[0] in ("backends", "completion") or {"-h", "--help"} & {*words}:
+    if words[0] in ("backends", "completion", "new") or {"-h", "--help"} & {*words}:
         return found
     return found if words[:2] == ["doctor", "--no-start"] else None
 

@@ -12,6 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 from disteval.cli import main
 
+from suites.processes import mpirun, run_plainly, torchrun
+from suites.requirements import backend_class, framework
+
 TASK = """
 import numpy as np
 from disteval import Task
@@ -215,3 +218,32 @@ def test_a_device_that_the_task_does_not_take_is_refused(run: Run, name: str) ->
     assert done.exit_code == 2
     assert f"--device cpu: {name} is a" in done.output
     assert "leave the option out, or write a function that has this parameter" in done.output
+
+
+def started(folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Run the command as a program, as a user does, and return its report."""
+    (folder / "own.py").write_text(TASK)
+    command = [sys.executable, "-m", "disteval.cli", "eval", "own:task", *options]
+    done = run_plainly([*prefix, *command, "--json=r.json"], folder, 180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("101 of 101") == 1
+    return read(str(folder / "r.json"))
+
+
+def test_in_processes_of_its_own_and_of_others_the_result_is_that_of_one_rank(
+    run: Run, tmp_path: Path
+) -> None:
+    framework("torch")
+    assert run("own:task", "--json=r.json", size=1).exit_code == 0
+    expected = read()["metrics"]
+    for prefix in ((), torchrun(3)):
+        report = started(tmp_path, prefix=prefix)
+        assert (report["metrics"], report["world_size"]) == (expected, 3)
+
+
+def test_under_mpirun_the_result_is_that_of_one_rank(run: Run, tmp_path: Path) -> None:
+    backend_class("mpi4py")
+    assert run("own:task", "--json=r.json", size=1).exit_code == 0
+    expected = read()["metrics"]
+    report = started(tmp_path, "--backend=mpi4py", prefix=mpirun(3))
+    assert (report["metrics"], report["world_size"]) == (expected, 3)
