@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_count
 from disteval.data.digests import RunningDigest, digest_of
+from disteval.data.hugging_face import count_shards
 from disteval.data.windows import ByLength, Windows
 from disteval.errors import HarnessError, SampleError, UsageError, describe_error
 
@@ -64,6 +65,20 @@ class ShardedStream:
                         f"name each shard once"
                     )
                 seen.add(name)
+
+    @classmethod
+    def of(cls, dataset: Any) -> ShardedStream:
+        """Return the shards of a Hugging Face ``IterableDataset``, such as the files that it reads.
+
+        It must be the same data set on every rank, from the same files in the same order. Given as
+        it is, a data set is instead read whole by every rank, which proves that it is the same.
+
+        Raises:
+            UsageError: It is another object; it was split by ``split_dataset_by_node``; or its
+                shards need not hold the elements of the whole, as after ``take`` or ``shuffle``.
+        """
+        count = count_shards(dataset)
+        return cls(range(count), lambda shard: dataset.shard(num_shards=count, index=shard))
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the elements of all shards, in order."""

@@ -1,0 +1,158 @@
+"""Streams of libraries: torch's iterable data sets and loaders, and those of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from disteval import UsageError
+from disteval.data import ShardedStream
+from disteval.data.digests import digest_of
+from disteval.data.streams import Stream, is_stream
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.requirements import framework
+from suites.thread_world import values
+from suites.unit.data.test_streams import elements_of, read_on
+
+
+def torch_stream() -> Any:
+    torch = framework("torch")
+
+    class Numbers(torch.utils.data.IterableDataset):  # type: ignore[name-defined,misc]
+        def __len__(self) -> int:
+            return 11
+
+        def __iter__(self) -> Iterator[Any]:
+            return ({"x": torch.full((3,), i), "y": i} for i in range(11))
+
+    return Numbers()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_an_iterable_dataset_of_torch_is_a_stream(world: int) -> None:
+    framework("torch")
+    assert is_stream(torch_stream())
+    found = elements_of(values(read_on(world, lambda _: torch_stream())))
+    assert [(i, element["y"]) for i, element in found.items()] == [(i, i) for i in range(11)]
+
+
+def test_a_loader_that_makes_batches_is_refused() -> None:
+    torch = framework("torch")
+    with pytest.raises(UsageError, match=r"DataLoader, which yields batches, .* give its dataset"):
+        list(Stream(torch.utils.data.DataLoader(torch_stream(), batch_size=2), 0, 1, 2))
+    samples = torch.utils.data.DataLoader(torch_stream(), batch_size=None)
+    assert len(elements_of(values(read_on(2, lambda _: samples)))) == 11
+
+
+def test_tensors_have_the_digest_of_their_content() -> None:
+    torch = framework("torch")
+    base = torch.arange(6.0)
+    alike: list[Callable[[], Any]] = [
+        base.clone,
+        lambda: torch.arange(12.0).reshape(6, 2)[:, 0] / 2,
+        lambda: base.clone().requires_grad_(),
+        lambda: torch.arange(20.0)[:6],
+    ]
+    assert len({digest_of(make()) for make in alike}) == 1
+    different = [
+        base, base.double(), base.reshape(2, 3), base.flip(0), base.bfloat16(), base.half(),
+        base.to_sparse(), torch.complex(base, base), torch.complex(base, base).conj(),
+        torch.tensor(1.0), torch.tensor(1), torch.tensor(1.0).bfloat16(), base.numpy(),
+    ]  # fmt: skip
+    assert len({digest_of(tensor) for tensor in different}) == len(different)
+    large = torch.arange(10_000).bfloat16()
+    assert digest_of(large) == digest_of(large.clone()) != digest_of(large.flip(0))
+
+
+def hugging_face(shards: int) -> Any:
+    datasets = framework("datasets")
+    return datasets.IterableDataset.from_generator(
+        rows_of, gen_kwargs={"shards": list(range(shards))}
+    )
+
+
+def rows_of(shards: list[int]) -> Iterator[Any]:
+    for shard in shards:
+        for i in range(3 + shard):
+            yield {"text": f"shard {shard}", "x": i}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_hugging_face_stream_is_read_whole_or_by_shards(world: int) -> None:
+    framework("datasets")
+    whole = list(hugging_face(3))
+    found = elements_of(values(read_on(world, lambda _: hugging_face(3))))
+    assert list(found.values()) == whole
+    assert list(found) == list(range(len(whole)))
+    by_shards = values(read_on(world, lambda _: ShardedStream.of(hugging_face(3))))
+    assert list(elements_of(by_shards).values()) == whole
+    if world == 3:
+        assert [{e["text"] for _, kept in batches for e in kept} for _, batches in by_shards] == [
+            {"shard 0"}, {"shard 1"}, {"shard 2"},
+        ]  # fmt: skip
+
+
+def test_a_hugging_face_stream_that_is_split_or_shuffled_is_an_error_on_every_rank() -> None:
+    split = framework("datasets.distributed").split_dataset_by_node
+    wrong: list[Callable[[int], Any]] = [
+        lambda rank: split(hugging_face(4), rank, 2),
+        lambda rank: split(hugging_face(3), rank, 2),
+        lambda rank: hugging_face(4).shuffle(),
+    ]
+    for samples_of in wrong:
+        for outcome in read_on(2, samples_of):
+            assert isinstance(outcome, UsageError)
+            assert "split_dataset_by_node, and shuffled with the same seed" in str(outcome)
+    same = values(read_on(2, lambda _: hugging_face(4).shuffle(seed=1)))
+    assert len(elements_of(same)) == 3 + 4 + 5 + 6
+
+
+def add_index(row: Any, index: int) -> Any:
+    return {**row, "index": index}
+
+
+STEPS: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "itself": (lambda d: d, True),
+    "map": (lambda d: d.map(lambda row: {**row, "twice": 2 * row["x"]}), True),
+    "filter": (lambda d: d.filter(lambda row: row["x"] % 2), True),
+    "select_columns": (lambda d: d.select_columns(["x"]), True),
+    "rename_column": (lambda d: d.rename_column("x", "z"), True),
+    "with_format": (lambda d: d.with_format("numpy"), True),
+    "take": (lambda d: d.take(5), False),
+    "skip": (lambda d: d.skip(5), False),
+    "shuffle": (lambda d: d.shuffle(seed=1), False),
+    "repeat": (lambda d: d.repeat(2), False),
+    "batch": (lambda d: d.batch(2), False),
+    "map with indices": (lambda d: d.map(add_index, with_indices=True), False),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_shards_are_taken_only_where_they_hold_the_elements_of_the_whole(name: str) -> None:
+    framework("datasets")
+    step, same = STEPS[name]
+    dataset = step(hugging_face(3))
+    if same:
+        assert list(map(digest_of, ShardedStream.of(dataset))) == list(map(digest_of, dataset))
+    else:
+        with pytest.raises(UsageError, match="its shards need not hold the elements of the whole"):
+            ShardedStream.of(dataset)
+
+
+def test_what_has_no_shards_is_refused() -> None:
+    with pytest.raises(UsageError, match="not a value of type list; for other shards"):
+        ShardedStream.of([1])
+    split = framework("datasets.distributed").split_dataset_by_node(hugging_face(2), 0, 2)
+    with pytest.raises(UsageError, match="split already, by split_dataset_by_node"):
+        ShardedStream.of(split)
+
+
+@given(st.integers(1, 4), st.integers(1, 4))
+def test_concatenated_streams_have_the_shards_of_both(one: int, other: int) -> None:
+    datasets = framework("datasets")
+    both = datasets.concatenate_datasets([hugging_face(one), hugging_face(other)])
+    assert list(ShardedStream.of(both)) == list(both)
+    assert len(ShardedStream.of(both).shards) == one + other
