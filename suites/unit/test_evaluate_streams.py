@@ -108,9 +108,10 @@ def test_what_was_opened_and_started_is_ended_when_predict_fails() -> None:
 
 
 def test_what_needs_a_length_is_refused() -> None:
-    for given_ in ({"sort_by_length": True}, {"max_tokens": 4}, {"shard": lambda *_: None}):
-        with pytest.raises(UsageError, match="needs samples that have a length, and a stream has"):
-            evaluate(twice, elements(3), {}, "non_dist", 2, **given_)
+    with pytest.raises(UsageError, match="needs samples that have a length, and a stream has"):
+        evaluate(twice, elements(3), {}, "non_dist", 2, shard=lambda *_: None)  # type: ignore
+    with pytest.raises(UsageError, match="length is a ndarray, which needs samples that have"):
+        evaluate(twice, elements(3), {}, "non_dist", 2, sort_by_length=True, length=np.arange(3))
     with pytest.raises(UsageError, match="mode 'contiguous' needs samples that have a length"):
         evaluate(twice, elements(3), {}, "non_dist", 2, mode="contiguous")
 

@@ -92,6 +92,10 @@ class Columns:
     def __getitem__(self, index: int) -> Any:
         return self._form([column[index] for column in self._columns.values()])
 
+    def column(self, name: str) -> Any:
+        """Return a field of all samples, or None if there is no such field."""
+        return self._columns.get(name)
+
     def reader(self, reuse: bool) -> Read:
         """Return what takes rows of every array, see `Sized`."""
         return self._read
@@ -155,23 +159,23 @@ class Items:
     """Anything with a length and an index, of which a rank reads only its own samples.
 
     Args:
-        items: The samples; ``__getitems__`` is used where there is one.
+        items: The samples, which stay an attribute; ``__getitems__`` is used where there is one.
         collate: Makes a batch of a list of samples.
     """
 
     def __init__(self, items: Any, collate: Collate) -> None:
-        self._items = items
+        self.items = items
         self._collate = collate
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def __getitem__(self, index: int) -> Any:
-        return self._items[index]
+        return self.items[index]
 
     def reader(self, reuse: bool) -> Read:
         """Return what reads and collates samples, see `Sized`."""
-        return IndexedReader(self._items, self._collate)
+        return IndexedReader(self.items, self._collate)
 
 
 def filled_up(picked: Picked) -> Indices:

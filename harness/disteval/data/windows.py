@@ -10,7 +10,7 @@ import numpy as np
 
 from disteval.data.batching import Indices
 from disteval.data.by_length import plan_by_length
-from disteval.data.lengths import Measure, length_of_sample
+from disteval.data.length_of import length_of_sample
 from disteval.errors import UsageError
 
 BATCHES = 64
@@ -25,7 +25,7 @@ class ByLength:
         UsageError: ``length`` is an array.
     """
 
-    length: Measure = None
+    length: Any = None  # a Measure, once it was checked
     sort: bool = False
     max_tokens: int | None = None
 

@@ -16,6 +16,7 @@ from disteval.data.by_length import plan_by_length
 from disteval.data.lengths import Length, gather_lengths, length_setting
 from disteval.data.samples import Sized
 from disteval.data.streams import Stream
+from disteval.data.windows import ByLength
 from disteval.errors import UsageError
 from disteval.sharding import Shard
 
@@ -96,14 +97,16 @@ class Dealing:
         Raises:
             UsageError: A value needs samples that have a length.
         """
-        if self.by_length or self.shard is not None:
-            name = "shard" if self.shard is not None else "sort_by_length or max_tokens"
+        if self.shard is not None:
             raise UsageError(
-                f"{name} needs samples that have a length, and a stream has none; leave it out, or "
-                f"make a list of the samples"
+                "shard needs samples that have a length, and a stream has none; leave it out, or "
+                "make a list of the samples"
             )
+        by_length = None
+        if self.by_length:
+            by_length = ByLength(self.length, self.sort_by_length, self.max_tokens)
         world, rank, mode = backend.world_size, backend.rank, self.mode or "strided"
-        return Stream(samples, rank, world, self.batch_size, mode, self.limit)
+        return Stream(samples, rank, world, self.batch_size, mode, self.limit, by_length)
 
     def plan(self, samples: Sized, size: int, backend: BaseDistBackend) -> Plan:
         """Return the batches of this rank; every rank must call it.

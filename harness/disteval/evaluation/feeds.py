@@ -115,7 +115,8 @@ class StreamFeed:
     def __init__(self, stream: Stream, dealing: Dealing, collate: Collate) -> None:
         self._stream = stream
         self._collate = collate
-        self._rows = dealing.batch_size if dealing.fixed_shape else None
+        fixed = dealing.fixed_shape and dealing.max_tokens is None
+        self._rows = dealing.batch_size if fixed else None
         self._ahead = dealing.workers > 0
         self.total: int | None = None
         self.seen = 0

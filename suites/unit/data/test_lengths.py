@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from disteval import UsageError
 from disteval.data.by_length import plan_by_length
-from disteval.data.lengths import gather_lengths, length_of, length_setting
+from disteval.data.length_of import length_of
+from disteval.data.lengths import gather_lengths, length_setting
+from disteval.data.samples import open_samples
 from disteval.errors import RankError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +110,7 @@ TEXTS = [{"text": "x" * (n % 7), "n": n, "tokens": list(range(n % 5))} for n in 
         (TEXTS, np.arange(11) * 2, [2 * n for n in range(11)]),
         (TEXTS, list(range(11)), list(range(11))),
         ({"n": np.arange(11), "x": np.zeros(11)}, "n", list(range(11))),
+        ({"n": np.arange(11), "tokens": np.zeros((11, 6))}, None, [6] * 11),
         ([(np.zeros(n), 1) for n in range(11)], None, list(range(11))),
         (["a" * n for n in range(11)], None, list(range(11))),
         ([np.zeros((n + 500, 2)) for n in range(11)], None, [n + 500 for n in range(11)]),
@@ -119,7 +122,11 @@ def test_every_rank_gets_the_length_of_each_sample(
     samples: Any, length: Any, expected: list[int], world: int
 ) -> None:
     size = len(expected)
-    found = values(run_ranks(world, lambda backend: gather_lengths(samples, size, length, backend)))
+    found = values(
+        run_ranks(
+            world, lambda backend: gather_lengths(open_samples(samples), size, length, backend)
+        )
+    )
     assert [lengths.tolist() for lengths in found] == [expected] * world
     assert all(lengths.dtype == np.int64 for lengths in found)
 
@@ -134,6 +141,9 @@ def test_each_rank_reads_its_own_share_and_known_lengths_read_nothing() -> None:
     run_ranks(3, lambda backend: gather_lengths(Samples(TEXTS), 11, "n", backend))
     assert sorted(read) == list(range(11))
     read.clear()
+    columns = open_samples({"n": np.arange(11), "x": Samples(TEXTS)})
+    run_ranks(3, lambda backend: gather_lengths(columns, 11, "n", backend))
+    assert read == []
     run_ranks(3, lambda backend: gather_lengths(Samples(TEXTS), 11, range(11), backend))
     assert read == []
 

@@ -84,4 +84,4 @@ def test_wrong_lengths_of_elements_are_named() -> None:
     with pytest.raises(UsageError, match=r"sample 2: length\(sample\) gives the length -7"):
         read(iter(texts), 1, 2, ByLength(lambda text: len(text) if len(text) < 7 else -7))
     with pytest.raises(UsageError, match="length is a ndarray, which needs samples that have num"):
-        ByLength(np.arange(4))  # type: ignore[arg-type]
+        ByLength(np.arange(4))

@@ -1,0 +1,93 @@
+"""Whole batches give the same bits at any world size, also of models that pad to the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from disteval import evaluate
+from disteval.metrics import BaseMetric, Mean
+from disteval_backends.threads_dist import ThreadsDist
+
+from suites.thread_world import run_ranks, values
+
+RAGGED = [
+    {"tokens": np.random.default_rng(n).integers(1, 50, 1 + n * 37 % 40), "label": n}
+    for n in range(101)
+]
+
+
+class Rows(BaseMetric):
+    """A metric whose result is every output, in the order of the data set."""
+
+    def add(self, outputs: Any, labels: Any, *, ids: Any = None) -> None:
+        self._extend(zip(outputs.tolist(), labels.tolist(), strict=True), ids)
+
+    def compute_metric(self, results: list[Any]) -> list[Any]:
+        return results
+
+
+def padded(samples: list[dict[str, Any]]) -> tuple[Any, Any]:
+    """Pad to the longest sample with zeros, as tokenizers do."""
+    rows = [torch.from_numpy(sample["tokens"]) for sample in samples]
+    labels = np.array([sample["label"] for sample in samples])
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), labels
+
+
+@pytest.fixture(scope="module")
+def predict() -> Callable[[Any], Any]:
+    """A model whose output for a sample depends on how far its batch is padded."""
+    torch.manual_seed(0)
+    embedding = torch.nn.Embedding(50, 16)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True).eval()
+
+    def call(tokens: Any) -> Any:
+        with torch.no_grad():
+            return layer(embedding(tokens)).mean(dim=(1, 2)).double()
+
+    return call
+
+
+def evaluated(predict: Any, samples: Any, world: int, **settings: Any) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
+        metrics = {"rows": Rows(), "mean": Mean()}
+        update = {"rows": lambda out, batch: (out, batch[1]), "mean": lambda out, batch: (out,)}
+        found = evaluate(
+            predict, samples, metrics, backend, 8, collate=padded, update=update, **settings
+        )
+        return found.metrics["rows"], found.metrics["mean"]
+
+    first, *others = values(run_ranks(world, rank))
+    assert all(other == first for other in others)
+    return first
+
+
+SETTINGS = [
+    {"mode": "batches"},
+    {"sort_by_length": True},
+    {"max_tokens": 120},
+    {"sort_by_length": True, "max_tokens": 120},
+    {"sort_by_length": True, "length": "label", "pad": False, "fixed_shape": False},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_results_are_the_same_bits_at_any_world_size(
+    predict: Any, settings: dict[str, Any], stream: bool
+) -> None:
+    samples: Any = (lambda: iter(RAGGED)) if stream else RAGGED
+    alone = evaluated(predict, samples, 1, **settings)
+    assert [label for _, label in alone[0]] == list(range(101))
+    for world in (2, 3, 4):
+        assert evaluated(predict, samples, world, **settings) == alone
+
+
+def test_the_model_is_one_whose_result_depends_on_the_other_samples_of_a_batch(
+    predict: Any,
+) -> None:
+    alone = evaluated(predict, RAGGED, 1)
+    assert evaluated(predict, RAGGED, 2)[0] != alone[0]  # strided, so the batches differ
