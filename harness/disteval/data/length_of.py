@@ -46,8 +46,8 @@ def _field(sample: Any, *names: str) -> Any:
         known = f" with the keys {list(sample)}" if isinstance(sample, Mapping) else ""
         raise UsageError(
             f"the sample is a {type(sample).__name__}{known}, and has no field "
-            f"{' or '.join(map(repr, names))} with its length; give length= the name of another field, a function of a sample, or an array "
-            f"with the length of each sample"
+            f"{' or '.join(map(repr, names))} with its length; give length= the name of another "
+            f"field, a function of a sample, or an array with the length of each sample"
         ) from None
 
 
