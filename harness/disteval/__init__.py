@@ -12,6 +12,7 @@ from disteval.contract import (
 from disteval.data import PredictionReader, Predictions, load_predictions
 from disteval.default_backend import get_dist_backend, set_default_dist_backend
 from disteval.errors import (
+    AuditError,
     BackendUnavailableError,
     CoverageError,
     DataError,
@@ -31,6 +32,7 @@ from disteval.sharding import ShardPlan
 from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
 
 __all__ = [
+    "AuditError",
     "BackendUnavailableError",
     "BaseDistBackend",
     "BytesBaseDistBackend",

@@ -6,6 +6,7 @@ A message says what was found, what was expected and what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from disteval.text import visible
 
@@ -40,6 +41,22 @@ class WeightsError(UsageError):
 
 class CoverageError(HarnessError):
     """Some samples were not counted, or were counted more than once."""
+
+
+class AuditError(HarnessError):
+    """An audited evaluation function is wrong, or could not be judged.
+
+    Args:
+        report: The `disteval.audit.Report` with all findings.
+    """
+
+    def __init__(self, report: Any) -> None:
+        super().__init__(report)
+        self.report = report
+
+    def __str__(self) -> str:
+        found = [str(finding) for finding in self.report.findings] or [self.report.reason]
+        return f"{self.report.target} is {self.report.verdict}: " + "\n".join(found)
 
 
 class TrainingError(HarnessError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from disteval.cli.audit import audit_command
 from disteval.cli.backends import backends_command
 from disteval.cli.check import check_command
 from disteval.cli.completion import completion_command
@@ -33,6 +34,7 @@ def main() -> None:
     disteval eval --world-size 3                  evaluate ResNet-18 on CIFAR-10
     disteval fit --world-size 2                   train on two ranks, and validate exactly
     disteval check torch_cpu                      check a backend against the contract
+    disteval audit my_eval:evaluate               check an evaluation loop of your own
     disteval doctor                               what works on this machine
 
     \b
@@ -51,6 +53,7 @@ main.add_command(eval_command)
 main.add_command(new_command)
 main.add_command(fit_command)
 main.add_command(check_command)
+main.add_command(audit_command)
 main.add_command(backends_command)
 main.add_command(report_command)
 main.add_command(doctor_command)

@@ -1,0 +1,8 @@
+"""Audits of evaluation loops: planted samples show which sample a loop got wrong."""
+
+from disteval.audit.case import Case
+from disteval.audit.findings import Finding, Report
+from disteval.audit.runner import Audit, audit
+from disteval.errors import AuditError
+
+__all__ = ["Audit", "AuditError", "Case", "Finding", "Report", "audit"]

@@ -1,0 +1,233 @@
+"""A case: what a user's evaluation function is given on each rank."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from disteval.audit.planted import CLASSES, Planted
+from disteval.errors import UsageError
+from disteval.metrics.arrays import kind_of, shape_of
+
+_FETCH = struct.Struct("<qq")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a case, which its replay names.
+
+    Attributes:
+        size: The number of samples, N.
+        batch_size: The number of samples in a batch, B.
+        world_size: The number of ranks, W.
+        num_workers: The number of loader workers of each rank.
+        shuffle: Whether the function should deal the samples in another order.
+        tokens: Whether samples have tokens.
+        seed: The seed of shuffling, and of what is planted.
+    """
+
+    size: int
+    batch_size: int
+    world_size: int
+    num_workers: int = 0
+    shuffle: bool = False
+    tokens: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        extra = f", workers={self.num_workers}" * (self.num_workers > 0)
+        extra += ", shuffle" * self.shuffle + ", tokens" * self.tokens
+        return f"N={self.size}, B={self.batch_size}, W={self.world_size}{extra}"
+
+    def with_one_rank(self) -> Settings:
+        """Return the same samples for one rank, in one batch, without loader workers."""
+        whole = max(self.size, 1)
+        return replace(self, world_size=1, batch_size=whole, num_workers=0, shuffle=False)
+
+
+class Fetches:
+    """Notes which sample was fetched, in a file that a rank shares with its loader workers.
+
+    Args:
+        path: The file, which is created by the first fetch.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def note(self, index: int) -> None:
+        """Note that this process has fetched a sample."""
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, _FETCH.pack(index, os.getpid()))  # appended whole
+        finally:
+            os.close(descriptor)
+
+    def counts(self) -> dict[int, int]:
+        """Return how often each sample was fetched by all processes of this rank."""
+        data = self._path.read_bytes() if self._path.exists() else b""
+        return dict(Counter(index for index, _ in _FETCH.iter_unpack(data)))
+
+
+class Dataset:
+    """The samples of a case, of which each is a dict; see `Planted.sample`."""
+
+    def __init__(self, planted: Planted, fetches: Fetches) -> None:
+        self._planted = planted
+        self._fetches = fetches
+
+    def __len__(self) -> int:
+        return self._planted.size
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        at = int(index)
+        if not -len(self) <= at < len(self):
+            raise IndexError(f"the data set has {len(self)} samples, and no sample {at}")
+        self._fetches.note(at % len(self))
+        return self._planted.sample(at % len(self))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[index] for index in range(len(self)))
+
+
+class Stream:
+    """The samples of a case as an iterable, which every rank and loader worker reads whole."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._dataset)
+
+
+class SizedStream(Stream):
+    """A stream with a length."""
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+
+class Case:
+    """What a user's evaluation function is given: samples, a model, and how to read them.
+
+    Attributes:
+        dataset: The samples, with ``len()`` and by index; each is a dict with ``id`` (int), ``x``
+            (float32 of shape (8,)), ``label`` (int), ``value`` (float32), and with ``--tokens``
+            also ``tokens`` and ``mask`` (int64 of shape (T,), where T differs between samples).
+        batch_size: The number of samples in a batch of each rank.
+        num_workers: The number of loader workers of each rank.
+        shuffle: Whether to read the samples in another order, which ``seed`` decides.
+        seed: The seed of shuffling.
+        rank: The rank of this process.
+        world_size: The number of ranks.
+    """
+
+    def __init__(self, settings: Settings, planted: Planted, rank: int, fetches: Fetches) -> None:
+        self.dataset = Dataset(planted, fetches)
+        self.batch_size = settings.batch_size
+        self.num_workers = settings.num_workers
+        self.shuffle = settings.shuffle
+        self.seed = settings.seed
+        self.rank = rank
+        self.world_size = settings.world_size
+
+    def stream(self, sized: bool = False) -> Any:
+        """Return the same samples as a fresh iterable; a torch IterableDataset if torch is loaded.
+
+        Every process that iterates over it reads every sample, as from a file.
+
+        Args:
+            sized: Whether the iterable has a length.
+        """
+        if "torch" in sys.modules:
+            from disteval.audit import torch_parts
+
+            return (torch_parts.SizedTorchStream if sized else torch_parts.TorchStream)(
+                self.dataset
+            )
+        return (SizedStream if sized else Stream)(self.dataset)
+
+    def predict(self, x: Any) -> Any:
+        """Return the scores of a batch, as an array of the framework and device of ``x``.
+
+        Args:
+            x: The field ``x`` of B samples: shape (B, 8), an array of NumPy, torch, JAX or
+                TensorFlow, or a list.
+
+        Returns:
+            Scores of shape (B, 16), floats.
+
+        Raises:
+            UsageError: ``x`` has another shape.
+        """
+        shape = shape_of(x)
+        if len(shape) != 2:
+            raise UsageError(f"case.predict takes the x of B samples, shape (B, 8), not {shape}")
+        kind = kind_of(x)
+        if kind == "torch":
+            one_hot = sys.modules["torch"].nn.functional.one_hot
+            return one_hot(x[:, 0].long(), CLASSES).float()
+        if kind == "jax":
+            return sys.modules["jax"].nn.one_hot(x[:, 0].astype(int), CLASSES)
+        if kind == "tensorflow":
+            tensorflow = sys.modules["tensorflow"]
+            return tensorflow.one_hot(tensorflow.cast(x[:, 0], "int32"), CLASSES)
+        return np.eye(CLASSES, dtype=np.float32)[np.asarray(x)[:, 0].astype(int)]
+
+    def token_losses(self, tokens: Any) -> Any:
+        """Return the loss of each token, floats of the same shape; padding is yours to leave out.
+
+        Args:
+            tokens: The field ``tokens`` of a batch, an array of any shape.
+        """
+        if kind_of(tokens) == "torch":
+            return tokens.float()
+        if kind_of(tokens) == "tensorflow":
+            return sys.modules["tensorflow"].cast(tokens, "float32")
+        return tokens.astype("float32")
+
+    def module(self) -> Any:
+        """Return a ``torch.nn.Module`` with one parameter that computes scores and losses.
+
+        Called with ``x`` alone, it returns the scores. Called with the fields of a batch by name,
+        as trainers do, it returns a dict with ``loss``, the batch's mean, and ``logits``.
+        """
+        from disteval.audit.torch_parts import PlantedModule
+
+        return PlantedModule()
+
+    def hf_dataset(self) -> Any:
+        """Return the samples as a ``datasets.Dataset``; its fetches are not noted."""
+        from datasets import Dataset as HuggingFaceDataset
+
+        samples = [self.dataset._planted.sample(i) for i in range(len(self.dataset))]
+        return HuggingFaceDataset.from_dict(_columns(samples))
+
+    def tf_dataset(self) -> Any:
+        """Return the samples without their tokens as a ``tf.data.Dataset`` that reads them all."""
+        import tensorflow
+
+        signature = {
+            "id": tensorflow.TensorSpec((), "int64"),
+            "x": tensorflow.TensorSpec((8,), "float32"),
+            "label": tensorflow.TensorSpec((), "int64"),
+            "value": tensorflow.TensorSpec((), "float32"),
+        }
+
+        def generate() -> Iterator[dict[str, Any]]:
+            return ({name: sample[name] for name in signature} for sample in self.dataset)
+
+        return tensorflow.data.Dataset.from_generator(generate, output_signature=signature)
+
+
+def _columns(samples: list[dict[str, Any]]) -> Mapping[str, list[Any]]:
+    names = samples[0] if samples else ("id", "x", "label", "value")
+    return {name: [np.asarray(s[name]).tolist() for s in samples] for name in names}

@@ -1,0 +1,131 @@
+"""The cases of an audit: all small ones in order of size, and then some larger ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from disteval.arguments import did_you_mean
+from disteval.audit.case import Settings
+from disteval.errors import UsageError
+
+_SMALL_SIZES = range(1, 10)
+_SMALL_BATCHES = range(1, 5)
+_ROUNDS = range(1, 4)
+_DRAWN = 20
+_LARGEST, _LARGEST_BATCH = 80, 16
+
+ASSUMPTIONS: Mapping[str, tuple[str, Callable[[Settings], bool]]] = {
+    "divisible": (
+        "the number of samples is divisible by the world size times the batch size",
+        lambda s: s.size % (s.world_size * s.batch_size) == 0,
+    ),
+    "even": (
+        "the number of samples is divisible by the world size",
+        lambda s: s.size % s.world_size == 0,
+    ),
+    "nonempty": ("every rank has a sample", lambda s: s.size >= s.world_size),
+    "sized": ("the number of samples is known before they are read", lambda s: True),
+    "one_rank": ("there is one rank", lambda s: s.world_size == 1),
+    "no_workers": ("the loader has no workers", lambda s: s.num_workers == 0),
+    "no_shuffle": ("the samples are not shuffled", lambda s: not s.shuffle),
+}
+"""What a function may assume: in words, and whether it holds in a case."""
+
+
+def check_assumptions(names: object) -> tuple[str, ...]:
+    """Return the assumptions of a user's function.
+
+    Raises:
+        UsageError: They are not a tuple of names, or a name is not known.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise UsageError(
+            f"evaluate.assumes must be a tuple of names, such as ('divisible',), not {names!r:.100}"
+        )
+    found = tuple(names)
+    for name in found:
+        if name not in ASSUMPTIONS:
+            raise UsageError(
+                f"evaluate.assumes has {name!r:.100}, which is not known."
+                f"{did_you_mean(name, ASSUMPTIONS)} The known ones are: {', '.join(ASSUMPTIONS)}"
+            )
+    return found
+
+
+def cases(
+    world_sizes: Sequence[int], assumes: Sequence[str] = (), *, tokens: bool = False, seed: int = 0
+) -> Iterator[Settings]:
+    """Generate the cases of an audit that hold what the function assumes, the smallest first.
+
+    Args:
+        world_sizes: The world sizes to try.
+        assumes: The names of the function's assumptions.
+        tokens: Whether samples have tokens.
+        seed: The seed of the drawn cases and of what is planted.
+    """
+    sizes = _whole_rounds(world_sizes) if "divisible" in assumes else _SMALL_SIZES
+    small = [
+        Settings(size, batch_size, world_size)
+        for size, batch_size, world_size in product(sizes, _SMALL_BATCHES, sorted(world_sizes))
+    ]
+    for settings in [*small, *_otherwise_read(small), *_drawn(world_sizes, seed)]:
+        if all(ASSUMPTIONS[name][1](settings) for name in assumes):
+            yield replace(settings, tokens=tokens, seed=seed)
+
+
+def parse(text: str) -> Settings:
+    """Return the case that a replay names, such as ``N=5,B=4,W=2,workers=2,shuffle``.
+
+    Raises:
+        UsageError: The text does not name a case.
+    """
+    words = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    numbers = {"N": 1, "B": 1, "W": 1, "workers": 0, "seed": 0}
+    unknown = [word for word in words if word not in (*numbers, "shuffle", "tokens")]
+    try:
+        if unknown or not {"N", "B", "W"} <= set(words):
+            raise ValueError
+        found = {name: int(words[name]) for name in numbers if name in words}
+        if any(value < numbers[name] for name, value in found.items()):
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            f"--case {text!r:.100} names no case; write it as N=5,B=4,W=2, with workers=2, "
+            f"shuffle, tokens or seed=1 behind that if needed"
+        ) from None
+    return Settings(
+        found["N"],
+        found["B"],
+        found["W"],
+        found.get("workers", 0),
+        "shuffle" in words,
+        "tokens" in words,
+        found.get("seed", 0),
+    )
+
+
+def _whole_rounds(world_sizes: Sequence[int]) -> list[int]:
+    """Return the numbers of samples with which every rank has as many full batches."""
+    found = {r * w * b for r, w, b in product(_ROUNDS, world_sizes, _SMALL_BATCHES)}
+    return sorted(found)
+
+
+def _otherwise_read(small: Iterable[Settings]) -> Iterator[Settings]:
+    """Return some of the small cases, shuffled, and with loader workers."""
+    some = [s for s in small if s.size in (4, 5, 9, 12) and s.batch_size == 2]
+    yield from (replace(s, shuffle=True) for s in some)
+    yield from (replace(s, num_workers=2) for s in some if s.size > 4)
+
+
+def _drawn(world_sizes: Sequence[int], seed: int) -> Iterator[Settings]:
+    draw = random.Random(seed)  # noqa: S311
+    for _ in range(_DRAWN):
+        world_size = draw.choice(sorted(world_sizes))
+        batch_size = draw.randint(1, _LARGEST_BATCH)
+        size = draw.randint(max(_SMALL_SIZES) + 1, _LARGEST)
+        if draw.random() < 0.2:
+            size = world_size * batch_size * draw.randint(1, 4)
+        yield Settings(size, batch_size, world_size, shuffle=draw.random() < 0.3)

@@ -1,0 +1,177 @@
+"""The judgement of one call: which answers of the ranks are wrong, before it is explained why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from disteval.audit.answers import LISTS, Answer, Result, Value, is_close
+from disteval.audit.findings import Kind
+from disteval.audit.planted import WEIGHED, Planted
+
+_NAMED = 5
+
+
+class Problem(NamedTuple):
+    """A wrong result of one call.
+
+    Attributes:
+        kind: What is wrong, as far as this result alone shows it.
+        name: The name of the result.
+        sentence: What was found and what was expected.
+    """
+
+    kind: Kind
+    name: str
+    sentence: str
+
+
+class Judgement(NamedTuple):
+    """The judgement of one call.
+
+    Attributes:
+        result: The result of the first rank that has one; None if none could be read.
+        problems: The wrong results; at most one for each name.
+        refused: Why the result could not be judged.
+    """
+
+    result: Result | None
+    problems: Sequence[Problem]
+    refused: str = ""
+
+
+def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None) -> Judgement:
+    """Judge the answers of all ranks to one call.
+
+    Args:
+        planted: What the samples hold.
+        answers: Each rank's answer, by rank.
+        reference: The result on one rank, to which names without a known truth are held; None
+            leaves them out.
+    """
+    for rank, answer in enumerate(answers):
+        if answer.refused:
+            return Judgement(None, (), f"rank {rank}: {answer.refused}")
+    given = [rank for rank, answer in enumerate(answers) if answer.result is not None]
+    if not given:
+        return Judgement(
+            None, (), "every rank returned None; return a dict of names and numbers on one of them"
+        )
+    first = answers[given[0]]
+    assert first.result is not None
+    problems: dict[str, Problem] = {}
+    for rank in given[1:]:
+        for problem in _disagreements(given[0], first.result, rank, answers[rank].result or {}):
+            problems.setdefault(problem.name, problem)
+    for problem in [
+        *_numbers(planted, first.result, reference, len(answers)),
+        *_lists(planted, first.result, first.ordered),
+    ]:
+        problems.setdefault(problem.name, problem)
+    return Judgement(first.result, tuple(problems.values()))
+
+
+def _disagreements(first: int, expected: Result, rank: int, found: Result) -> Iterable[Problem]:
+    for name in dict.fromkeys([*expected, *found]):
+        one, other = expected.get(name), found.get(name)
+        if one is None or other is None or not is_close(one, other):
+            yield Problem(
+                "ranks disagree",
+                name,
+                f"{name} is {show(one)} on rank {first} and {show(other)} on rank {rank}; all "
+                f"ranks must return the same, or None on all but one",
+            )
+
+
+def _numbers(
+    planted: Planted, result: Result, reference: Result | None, world_size: int
+) -> Iterable[Problem]:
+    truth = planted.truth()
+    for name, value in result.items():
+        if name in LISTS:
+            continue
+        if name in truth:
+            if is_close(value, truth[name]):
+                continue
+            kind: Kind = "weighted wrongly"
+            if name == "count" and isinstance(value, float):
+                kind = "counted twice" if value > truth[name] else "dropped"
+            yield Problem(kind, name, f"{name} is {show(value)} instead of {show(truth[name])}")
+        elif reference is not None and not is_close(value, reference.get(name, [])):
+            yield Problem(
+                "differs from one rank",
+                name,
+                f"{name} is {show(value)} on {world_size} rank{'s' * (world_size > 1)}, and "
+                f"{show(reference.get(name))} on one rank in one batch",
+            )
+
+
+def _lists(planted: Planted, result: Result, ordered: bool) -> Iterable[Problem]:
+    ids, outputs = (result.get(name) for name in LISTS)
+    if isinstance(ids, list):
+        problem = _compared("ids", ids, [float(i) for i in range(planted.size)], ordered)
+        if problem:
+            yield problem
+    if not isinstance(outputs, list):
+        return
+    expected = [float(each) for each in planted.predicted]
+    if isinstance(ids, list) and len(ids) == len(outputs):
+        known = {float(i): expected[i] for i in range(planted.size)}
+        apart = [i for i, out in zip(ids, outputs, strict=True) if known.get(i) != out]
+        if apart:
+            yield Problem(
+                "outputs of other samples",
+                "outputs",
+                f"the output that is returned with sample {show(apart[0])} is that of another "
+                f"sample; {len(apart)} of {len(ids)} are",
+            )
+            return
+    problem = _compared("outputs", outputs, expected, ordered)
+    if problem:
+        yield problem
+
+
+def _compared(
+    name: str, found: list[float], expected: list[float], ordered: bool
+) -> Problem | None:
+    """Compare what was returned for each sample with what should have been."""
+    more, fewer = Counter(found), Counter(expected)
+    extra, missing = more - fewer, fewer - more
+    what = "ids" if name == "ids" else "predictions"
+    if not extra and not missing:
+        if not ordered or found == expected:
+            return None
+        at = next(i for i, pair in enumerate(zip(found, expected, strict=True)) if len({*pair}) > 1)
+        return Problem(
+            "outputs in another order",
+            name,
+            f"the {what} were promised in the order of the data set, and number {at} is "
+            f"{show(found[at])} instead of {show(expected[at])}",
+        )
+    kind: Kind = "outputs of other samples"
+    if len(found) < len(expected) or (name == "ids" and missing):
+        kind = "dropped"
+    elif len(found) > len(expected):
+        kind = "counted twice"
+    parts = [f"{len(found)} {what} were returned for {len(expected)} samples"]
+    parts += [f"{_some(missing)} missing"] if missing else []
+    parts += [f"{_some(extra)} too often"] if extra else []
+    return Problem(kind, name, "; ".join(parts))
+
+
+def _some(counted: Mapping[float, int]) -> str:
+    shown = ", ".join(show(value) for value in sorted(counted)[:_NAMED])
+    return shown + ", …" * (len(counted) > _NAMED)
+
+
+def show(value: Any) -> str:
+    """Return a value with the digits that matter."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(show, value[:_NAMED])) + ", …" * (len(value) > _NAMED) + "]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def is_weighed(problem: Problem, value: Value | None) -> bool:
+    """Return whether probes can explain a problem by the weight of each sample."""
+    return problem.kind == "weighted wrongly" and problem.name in WEIGHED and value is not None

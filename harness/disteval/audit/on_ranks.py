@@ -1,0 +1,104 @@
+"""What each rank does in an audit: it calls the user's function with a case."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from disteval.audit.answers import Answer, read_result
+from disteval.audit.case import Case, Fetches, Settings
+from disteval.audit.cases import check_assumptions
+from disteval.audit.planted import Planted
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError, describe_error
+
+Evaluate = Callable[[Case], Any]
+Target = str | Evaluate
+
+
+class Call(NamedTuple):
+    """One call of the user's function on one rank.
+
+    Attributes:
+        target: The function, or ``module:function``.
+        settings: The case.
+        planted: What its samples hold.
+    """
+
+    target: Target
+    settings: Settings
+    planted: Planted
+
+
+def prepare(_: BaseDistBackend, given: tuple[Target, Mapping[str, str]]) -> tuple[str, ...]:
+    """Set the variables of a launcher, import the user's function, and return what it assumes.
+
+    Raises:
+        UsageError: There is no such function, or it takes no case.
+    """
+    target, variables = given
+    os.environ.update(variables)
+    function = load(target)
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise UsageError(
+            f"{target} can't be called with a case ({error}); it must take one argument, as in "
+            f"def evaluate(case)"
+        ) from None
+    except ValueError:  # a function of an extension module shows no signature
+        pass
+    return check_assumptions(getattr(function, "assumes", ()))
+
+
+def load(target: Target) -> Evaluate:
+    """Return the user's function.
+
+    Raises:
+        UsageError: It can't be imported, or is no function.
+    """
+    if not isinstance(target, str):
+        return target
+    module, colon, name = target.partition(":")
+    if not colon or not all(part.isidentifier() for part in [*module.split("."), name]):
+        raise UsageError(f"{target!r} names no function; write it as module:function")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # a user's module may raise any exception
+        raise UsageError(f"importing {module} failed with {describe_error(error)}") from error
+    function = getattr(found, name, None)
+    if not callable(function):
+        known = [n for n, v in vars(found).items() if callable(v) and not n.startswith("_")]
+        raise UsageError(
+            f"{module} has no function {name!r}; it has {', '.join(known) or 'no functions'}"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def call(backend: BaseDistBackend, what: Call) -> Answer:
+    """Call the user's function with a case; the exception that it raises is raised here."""
+    function = load(what.target)
+    with tempfile.TemporaryDirectory(prefix="disteval-audit-") as folder:
+        fetches = Fetches(Path(folder) / "fetched")
+        case = Case(what.settings, what.planted, backend.rank, fetches)
+        joined = backend.is_initialized
+        try:
+            returned = function(case)
+        except SystemExit as error:
+            raise RuntimeError(
+                f"the function called exit({error.code}); let it return instead"
+            ) from error
+        if joined and not backend.is_initialized:
+            raise RuntimeError(
+                "the function left the process group in which it was called; leave the group alone"
+            )
+        try:
+            result, ordered = read_result(returned)
+        except UsageError as error:
+            return Answer(refused=str(error), fetched=fetches.counts())
+        return Answer(result, ordered, fetched=fetches.counts())

@@ -1,0 +1,139 @@
+"""The worlds in which a user's function is called, one for each world size."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+
+from disteval.audit.answers import Answer
+from disteval.audit.case import Settings
+from disteval.audit.on_ranks import Call, Target, call, prepare
+from disteval.audit.planted import Planted
+from disteval.errors import WorldError
+from disteval.registry import get_backend_class
+from disteval.worlds import World
+from disteval.worlds.launchers.base import LOOPBACK
+
+
+class AuditWorlds:
+    """The worlds of one audit, which stay up from case to case.
+
+    Args:
+        target: The user's function, or ``module:function``.
+        backend: The backend whose group the function finds.
+        launcher: How to start the ranks; None stands for the backend's own.
+        timeout: The seconds that one call may take.
+        led: Ranks that somebody else has started, to be used instead of starting any.
+
+    Attributes:
+        started: The number of worlds that were started.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        backend: str,
+        launcher: str | None,
+        timeout: float,
+        led: World | None = None,
+    ) -> None:
+        self.started = 0
+        self._target, self._backend, self._launcher = target, backend, launcher
+        self._timeout, self._led = timeout, led
+        self._worlds: dict[int, World] = {}
+        self._fresh: set[int] = set()
+        self._assumes: tuple[str, ...] = ()
+
+    def assumptions(self, world_size: int) -> tuple[str, ...]:
+        """Start the ranks of one world size, and return what the function assumes.
+
+        Raises:
+            WorldError: The ranks could not start, or could not import the function.
+        """
+        self._open(world_size)
+        return self._assumes
+
+    def call(self, settings: Settings, planted: Planted) -> list[Answer]:
+        """Call the function on every rank.
+
+        Raises:
+            WorldError: A rank raised, was lost, or did not return in time.
+        """
+        world = self._open(settings.world_size)
+        self._fresh.discard(settings.world_size)
+        what = Call(self._target, settings, planted)
+        try:
+            return world.run(call, *[what] * settings.world_size, timeout=self._timeout)
+        except WorldError:
+            # After an error in the middle of a loop, a rank may hold what disturbs the next call.
+            self.renew(settings.world_size)
+            raise
+
+    def is_fresh(self, world_size: int) -> bool:
+        """Return whether the function was not called yet in the present world of that size."""
+        return world_size not in self._worlds or world_size in self._fresh
+
+    def renew(self, world_size: int) -> None:
+        """End the world of that size, so that the next call starts another."""
+        world = self._worlds.pop(world_size, None)
+        if world is not None and self._led is None:
+            with suppress(WorldError):
+                world.terminate()
+
+    def close(self) -> None:
+        """End every world that was started here."""
+        for world in self._worlds.values():
+            if self._led is None:
+                world.close()
+
+    def _open(self, world_size: int) -> World:
+        if world_size not in self._worlds:
+            self._worlds[world_size] = self._start(world_size)
+            self._fresh.add(world_size)
+        return self._worlds[world_size]
+
+    def _start(self, world_size: int) -> World:
+        self.started += 1
+        if self._led is not None:
+            self._led.join(self._backend)
+            self._prepare(self._led, {})
+            return self._led
+        world = World(
+            self._backend, world_size, launcher=self._launcher, timeout=max(self._timeout, 20.0)
+        )
+        try:
+            launched_by_torchrun = get_backend_class(self._backend).library == "torch"
+            self._prepare(world, {"MASTER_PORT": _free_port()} if launched_by_torchrun else {})
+        except BaseException:
+            world.terminate()
+            raise
+        return world
+
+    def _prepare(self, world: World, variables: Mapping[str, str]) -> None:
+        """Have every rank import the function, in the environment that torchrun would give it."""
+        size = world.world_size
+        of_rank = [
+            _torchrun_variables(rank, size, variables["MASTER_PORT"]) if variables else {}
+            for rank in range(size)
+        ]
+        found = world.run(prepare, *[(self._target, each) for each in of_rank], timeout=60.0)
+        self._assumes = found[0]
+
+
+def _torchrun_variables(rank: int, world_size: int, port: str) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": port,
+    }
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return str(probe.getsockname()[1])

@@ -1,0 +1,174 @@
+"""``disteval audit`` proves an evaluation loop right, or shows the sample that it got wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from disteval.cli.completion import complete_backend
+from disteval.cli.options import check_room, counts, force_option, json_option, timeout_option
+from disteval.cli.terminal import is_quiet, print_error
+from disteval.errors import HarnessError, UsageError, WorldError
+from disteval.registry import add_working_directory, get_backend_class
+from disteval.report.files import write_run
+from disteval.text import visible
+from disteval.worlds import (
+    OuterWorld,
+    World,
+    detect_outer_world,
+    follow,
+    release,
+    share_cores,
+)
+
+if TYPE_CHECKING:
+    from disteval.audit import Finding, Report
+
+_VERDICTS = {
+    "sound": "[green]sound[/green]",
+    "wrong": "[red]wrong[/red]",
+    "not judged": "not judged",
+}
+
+
+@click.command("audit")
+@click.argument("target")
+@click.option(
+    "--backend", default="torch_cpu", shell_complete=complete_backend,
+    help="The backend whose group the function finds.",
+)  # fmt: skip
+@click.option(
+    "--world-size", callback=counts(), metavar="1,2,3",
+    help="The world sizes to try.  [default: 1,2,3, or the world size of mpirun or torchrun]",
+)  # fmt: skip
+@click.option(
+    "--launcher", metavar="NAME",
+    help="The launcher of the ranks, such as ray.  [default: the one that the backend names]",
+)  # fmt: skip
+@force_option
+@click.option("--tokens", is_flag=True, help="Give samples tokens, of different numbers.")
+@click.option("--case", metavar="N=5,B=4,W=2", help="Try this case alone.")
+@click.option("--first", is_flag=True, help="Stop at the first case that is wrong.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of what is planted.")
+@timeout_option(20.0, "Seconds that one call may take.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=300.0,
+    help="Seconds after which no further case is tried.",
+)  # fmt: skip
+@json_option
+def audit_command(
+    target: str,
+    backend: str,
+    world_size: tuple[int, ...] | None,
+    launcher: str | None,
+    tokens: bool,
+    case: str | None,
+    first: bool,
+    seed: int,
+    timeout: float,
+    seconds: float,
+    json_path: Path | None,
+) -> None:
+    r"""Audit the evaluation function TARGET, a module:function in the working directory.
+
+    The function is called on every rank with a case: samples whose true result is known, in small
+    and uneven numbers. It returns what it computed, by name. The audit compares that with the
+    truth, and with one rank, and names the first sample that was counted twice, dropped or
+    weighted wrongly. The exit status is 0 if the function is sound, 1 if it is wrong, and 2 if it
+    could not be judged.
+
+    \b
+    disteval audit my_eval:evaluate
+    disteval audit my_eval:evaluate --case N=5,B=4,W=2
+    mpirun -np 3 disteval audit my_eval:evaluate --backend mpi4py
+    """
+    from disteval.audit.cases import parse
+    from disteval.audit.runner import DEFAULT_WORLD_SIZES, Audit
+
+    add_working_directory()
+    outer = detect_outer_world()
+    if outer is not None and outer.rank > 0:
+        sys.exit(follow(outer))
+    led: World | None = None
+    try:
+        only = None if case is None else parse(case)
+        sizes = (only.world_size,) if only else world_size or DEFAULT_WORLD_SIZES
+        if outer is not None:
+            share_cores(outer)
+            led = World.lead(outer)
+            sizes = _size_of(outer, only.world_size if only else None, world_size)
+        else:
+            check_room(launcher or get_backend_class(backend).launcher, max(sizes))
+        report = Audit(
+            target, sizes, backend, launcher, tokens, seed, timeout, seconds,
+            only=only, first=first, led=led, on_finding=_announcer(),
+        ).run()  # fmt: skip
+    except HarnessError as error:
+        common = error.common if isinstance(error, WorldError) else None
+        print_error("audit", str(common or error), error)
+        if led is not None:
+            release(led, 2)
+        sys.exit(2)
+    code = report.exit_code
+    try:
+        write_run(json_path, report.to_json())
+    except HarnessError as error:
+        print_error("audit", str(error), error)
+        code = code or 2
+    _show(Console(), report)
+    if led is not None:
+        release(led, code)
+    sys.exit(code)
+
+
+def _size_of(
+    outer: OuterWorld, wanted: int | None, world_size: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    if wanted not in (None, outer.world_size) or world_size not in (None, (outer.world_size,)):
+        raise UsageError(
+            f"{outer.launcher} started {outer.world_size} ranks; leave --world-size out, and give "
+            f"--case that world size"
+        )
+    return (outer.world_size,)
+
+
+def _announcer() -> Callable[[Finding], None]:
+    def announce(finding: Finding) -> None:
+        click.echo(visible(f"found: {finding}"), err=True)
+
+    return (lambda _: None) if is_quiet() else announce
+
+
+def _show(console: Console, report: Report) -> None:
+    write = partial(console.print, soft_wrap=True, highlight=False)
+    for finding in report.findings:
+        write(f"\n[bold]{finding.kind}[/bold]: {escape(visible(finding.sentence))}")
+        write(f"  smallest case: {finding.settings}")
+        write(f"  again: {escape(finding.replay)}")
+        if finding.details:
+            write("  " + escape(visible(finding.details).replace("\n", "\n  ")))
+    for warning in report.warnings:
+        write(f"\nnote: {escape(warning)}")
+    if report.reason:
+        write(f"\n{escape(visible(report.reason))}")
+        if report.details:
+            write("  " + escape(visible(report.details).replace("\n", "\n  ")))
+    counts = report.counts
+    sentence = f"{counts['right'] + counts['wrong']} cases were tried, {counts['wrong']} wrong"
+    if counts["skipped"]:
+        sentence += f"; {counts['skipped']} skipped, because a smaller case would disturb them"
+    if counts["out of time"]:
+        sentence += f"; {counts['out of time']} not tried within --seconds"
+    if report.assumes:
+        sentence += f"; assumed: {', '.join(report.assumes)}"
+    write(
+        f"\n{escape(report.target)} is [bold]{_VERDICTS[report.verdict]}[/bold]: {sentence}, in "
+        f"{report.seconds:.0f} s"
+    )

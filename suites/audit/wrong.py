@@ -1,0 +1,278 @@
+"""Evaluation loops that are wrong in one way each, in plain NumPy over a backend's all-gather.
+
+Each names the kind of finding and the smallest case that the audit must give for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from disteval import get_dist_backend
+from disteval.audit import Case
+
+Loop = Callable[[Case], Any]
+Samples = list[dict[str, Any]]
+
+WRONG: dict[str, tuple[Loop, str, str]] = {}
+"""Each loop by its name, with the kind and the case of its first finding."""
+
+
+def wrong(kind: str, case: str) -> Callable[[Loop], Loop]:
+    """Register a loop that the audit must convict of a kind, in that case."""
+
+    def register(loop: Loop) -> Loop:
+        WRONG[loop.__name__] = (loop, kind, case)
+        return loop
+
+    return register
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return the values of all ranks, by rank."""
+    return get_dist_backend().all_gather_object(value)
+
+
+def strided(case: Case) -> list[int]:
+    """Return the samples of this rank: every W-th one."""
+    return list(range(case.rank, len(case.dataset), case.world_size))
+
+
+def padded(case: Case) -> list[int]:
+    """Return the samples of this rank as torch's DistributedSampler deals them."""
+    size, ranks = len(case.dataset), case.world_size
+    return [at % size for at in range(case.rank, -(-size // ranks) * ranks, ranks)]
+
+
+def batches(case: Case, indices: Iterable[int]) -> Iterator[Samples]:
+    """Return batches of samples."""
+    indices = list(indices)
+    for at in range(0, len(indices), case.batch_size):
+        yield [case.dataset[i] for i in indices[at : at + case.batch_size]]
+
+
+def rights(case: Case, samples: Samples) -> list[int]:
+    """Return 1 for each sample whose prediction is right, else 0."""
+    if not samples:
+        return []
+    scores = case.predict(np.stack([s["x"] for s in samples]))
+    return [int(p == s["label"]) for p, s in zip(scores.argmax(axis=1), samples, strict=True)]
+
+
+def counted(case: Case, indices: Iterable[int]) -> tuple[int, int]:
+    """Return how many of this rank's samples are right, and how many there are."""
+    found = [right for batch in batches(case, indices) for right in rights(case, batch)]
+    return sum(found), len(found)
+
+
+def divided(pairs: Iterable[tuple[float, float]]) -> float:
+    """Divide the sum of the first numbers by the sum of the others."""
+    right, seen = np.sum(list(pairs), axis=0)
+    return float(right / seen) if seen else float("nan")
+
+
+@wrong("counted twice", "N=2,B=1,W=3")
+def counts_padding(case: Case) -> Any:
+    return {"accuracy": divided(gathered(counted(case, padded(case))))}
+
+
+@wrong("counted twice", "N=1,B=1,W=2")
+def counts_padding_in_a_sum(case: Case) -> Any:
+    own = [sample["value"] for batch in batches(case, padded(case)) for sample in batch]
+    return {"sum": sum(float(sum(each)) for each in gathered(own))}
+
+
+@wrong("counted twice", "N=1,B=1,W=2")
+def counts_padding_in_count(case: Case) -> Any:
+    return {"count": sum(gathered(len(padded(case))))}
+
+
+@wrong("dropped", "N=1,B=1,W=2")
+def drops_the_tail(case: Case) -> Any:
+    whole = len(case.dataset) // case.world_size
+    own = counted(case, strided(case)[:whole])
+    return {"accuracy": divided(gathered(own))}
+
+
+@wrong("dropped", "N=1,B=2,W=1")
+def drops_short_batches(case: Case) -> Any:
+    full = [b for b in batches(case, strided(case)) if len(b) == case.batch_size]
+    found = [right for batch in full for right in rights(case, batch)]
+    return {"accuracy": divided(gathered((sum(found), len(found))))}
+
+
+@wrong("weighted wrongly", "N=3,B=2,W=1")
+def means_of_batches(case: Case) -> Any:
+    means = [float(np.mean(rights(case, batch))) for batch in batches(case, strided(case))]
+    return {"accuracy": divided(gathered((sum(means), len(means))))}
+
+
+@wrong("weighted wrongly", "N=3,B=1,W=2")
+def means_of_ranks(case: Case) -> Any:
+    found = [right / seen for right, seen in gathered(counted(case, strided(case))) if seen]
+    return {"accuracy": float(np.mean(found))}
+
+
+@wrong("weighted wrongly", "N=1,B=1,W=2")
+def empty_ranks_count_as_zero(case: Case) -> Any:
+    right, seen = counted(case, strided(case))
+    return {"accuracy": float(np.mean(gathered(right / max(seen, 1))))}
+
+
+@wrong("weighted wrongly", "N=1,B=2,W=1")
+def divides_by_full_batches(case: Case) -> Any:
+    right, _ = counted(case, strided(case))
+    number = len(list(batches(case, strided(case))))
+    return {"accuracy": divided(gathered((right, number * case.batch_size)))}
+
+
+@wrong("ranks disagree", "N=1,B=1,W=2")
+def does_not_gather(case: Case) -> Any:
+    right, seen = counted(case, strided(case))
+    return {"accuracy": right / seen if seen else 0.0, "count": seen}
+
+
+@wrong("dropped", "N=2,B=1,W=2")
+def reports_rank_0_alone(case: Case) -> Any:
+    right, seen = counted(case, strided(case))
+    return {"accuracy": right / seen} if case.rank == 0 else None
+
+
+@wrong("dropped", "N=4,B=1,W=3")
+def trims_the_wrong_end(case: Case) -> Any:
+    parts = gathered(
+        [
+            (s["id"], right)
+            for b in batches(case, padded(case))
+            for s, right in zip(b, rights(case, b), strict=True)
+        ]
+    )
+    together = [pair for part in parts for pair in part][: len(case.dataset)]
+    return {"ids": [i for i, _ in together], "accuracy": float(np.mean([r for _, r in together]))}
+
+
+@wrong("outputs in another order", "N=3,B=1,W=2")
+def promises_order_but_concatenates(case: Case) -> Any:
+    own = [
+        int(np.argmax(case.predict(np.stack([s["x"] for s in b])), axis=1)[0])
+        for b in batches_of_one(case)
+    ]
+    return {"outputs": [out for part in gathered(own) for out in part], "ordered": True}
+
+
+def batches_of_one(case: Case) -> list[Samples]:
+    return [[case.dataset[i]] for i in strided(case)]
+
+
+@wrong("outputs of other samples", "N=3,B=1,W=2")
+def outputs_and_ids_apart(case: Case) -> Any:
+    outputs = [int(case.predict(b[0]["x"][None]).argmax()) for b in batches_of_one(case)]
+    parts = [out for part in gathered(outputs) for out in part]
+    return {"ids": list(range(len(case.dataset))), "outputs": parts}
+
+
+@wrong("counted twice", "N=3,B=1,W=3")
+def wrong_for_three_ranks_alone(case: Case) -> Any:
+    own = strided(case)
+    if case.world_size == 3 and case.rank == 2:
+        own = own + own[:1]
+    return {"count": sum(gathered(counted(case, own)[1]))}
+
+
+@wrong("dropped", "N=9,B=1,W=1")
+def wrong_from_nine_samples_on(case: Case) -> Any:
+    own = [i for i in strided(case) if i < 8]
+    return {"accuracy": divided(gathered(counted(case, own)))}
+
+
+@wrong("counted twice", "N=1,B=1,W=2")
+def gathers_twice(case: Case) -> Any:
+    pairs = gathered(counted(case, strided(case)))
+    return {"count": sum(seen for _, seen in pairs) * (2 if case.world_size > 1 else 1)}
+
+
+@wrong("counted twice", "N=1,B=1,W=2")
+def every_rank_reads_the_stream(case: Case) -> Any:
+    return {"count": sum(gathered(sum(1 for _ in case.stream())))}
+
+
+@wrong("dropped", "N=2,B=1,W=2")
+def shards_the_stream_twice(case: Case) -> Any:
+    own = [s for i, s in enumerate(case.stream()) if i % case.world_size == case.rank]
+    own = [s for i, s in enumerate(own) if i % case.world_size == case.rank]
+    return {"count": sum(gathered(len(own)))}
+
+
+@wrong("dropped", "N=3,B=1,W=2")
+def shuffles_by_another_seed(case: Case) -> Any:
+    order = np.random.default_rng(case.rank).permutation(len(case.dataset))
+    own = order[case.rank :: case.world_size].tolist()
+    ids = [s["id"] for b in batches(case, own) for s in b]
+    return {"ids": [i for part in gathered(ids) for i in part]}
+
+
+@wrong("differs from one rank", "N=2,B=1,W=2")
+def maximum_of_rank_0(case: Case) -> Any:
+    values = [float(s["value"]) for b in batches(case, strided(case)) for s in b]
+    biggest = max(values, default=0.0)
+    return {"largest": get_dist_backend().broadcast_object(biggest, src=0)}
+
+
+@wrong("crashes", "N=1,B=1,W=2")
+def needs_a_sample_on_every_rank(case: Case) -> Any:
+    own = [float(s["value"]) for b in batches(case, strided(case)) for s in b]
+    largest = gathered(len(own))
+    return {"mean": divided([(sum(map(float, own)) / (1 if own else min(largest)), 1)])}
+
+
+@wrong("weighted wrongly", "N=2,B=1,W=1")
+def weighs_the_first_sample_double(case: Case) -> Any:
+    values = [
+        float(s["value"]) * (1 + (s["id"] == 0)) for b in batches(case, strided(case)) for s in b
+    ]
+    parts = gathered((sum(values), len(values)))
+    total, seen = np.sum(parts, axis=0)
+    return {"mean": float(total / (seen + 1))}
+
+
+@wrong("dropped", "N=2,B=1,W=2")
+def keeps_one_result_a_batch_number(case: Case) -> Any:
+    results: dict[int, int] = {}
+    for part in gathered(list(enumerate(rights(case, [case.dataset[i] for i in strided(case)])))):
+        results.update(dict(part))
+    return {"accuracy": sum(results.values()) / len(case.dataset)}
+
+
+@wrong("counted twice", "N=1,B=2,W=1")
+def fills_the_last_batch(case: Case) -> Any:
+    own = strided(case)
+    filled = own + own[-1:] * (-len(own) % case.batch_size)
+    return {"count": sum(gathered(counted(case, filled)[1]))}
+
+
+@wrong("dropped", "N=1,B=1,W=2")
+def rank_0_evaluates_its_part_alone(case: Case) -> Any:
+    part = len(case.dataset) // case.world_size
+    own = range(case.rank * part, (case.rank + 1) * part)
+    return {"ids": [i for each in gathered(list(own)) for i in each]}
+
+
+@wrong("outputs in another order", "N=3,B=1,W=1")
+def sorts_by_score(case: Case) -> Any:
+    own = [(s["id"], int(case.predict(s["x"][None]).argmax())) for [s] in batches_of_one(case)]
+    parts = [pair for part in gathered(own) for pair in part]
+    return {"outputs": [out for _, out in sorted(parts, key=lambda p: p[1])], "ordered": True}
+
+
+@wrong("outputs of other samples", "N=2,B=1,W=2")
+def returns_rank_0s_outputs_for_all(case: Case) -> Any:
+    own = [int(case.predict(s["x"][None]).argmax()) for [s] in batches_of_one(case)]
+    first = get_dist_backend().broadcast_object(own, src=0)
+    return {"outputs": (first * case.world_size)[: len(case.dataset)]}
+
+
+@wrong("dropped", "N=2,B=1,W=1")
+def integer_division(case: Case) -> Any:
+    pairs = gathered(counted(case, strided(case)))
+    return {"accuracy": sum(r for r, _ in pairs) // sum(n for _, n in pairs)}
