@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
+import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from disteval.cli import main
 
@@ -247,3 +256,101 @@ def test_under_mpirun_the_result_is_that_of_one_rank(run: Run, tmp_path: Path) -
     expected = read()["metrics"]
     report = started(tmp_path, "--backend=mpi4py", prefix=mpirun(3))
     assert (report["metrics"], report["world_size"]) == (expected, 3)
+
+
+ODD = """
+from disteval.metrics import BaseMetric
+
+class Odd(BaseMetric):
+    def add(self, scores, labels, ids=None):
+        self._extend(labels, ids)
+
+    def compute_metric(self, results):
+        return {
+            "nan": float("nan"),
+            "deep": {1: {"numbers": np.array([0.1, np.inf], np.float32)}},
+            "pair": (np.int64(len(results)), None),
+            "other": Odd,
+        }
+
+def odd():
+    return Task(samples=data, predict=predict, metrics={"odd [b]": Odd()}, batch_size=16)
+"""
+
+
+def test_results_of_any_kind_are_shown_and_written(run: Run) -> None:
+    done = run("own:odd", "--json=r.json", code=ODD)
+    assert done.exit_code == 0, done.output
+    [(name, found)] = read()["metrics"].items()
+    assert name == "odd [b]"
+    assert found == {
+        "nan": None, "deep": {"1": {"numbers": [float(np.float32(0.1)), None]}},
+        "pair": [101, None], "other": found["other"],
+    }  # fmt: skip
+    assert found["other"].startswith("<class 'own.Odd'>")
+    said = " ".join(done.output.split())
+    for row in ("odd [b] nan │ nan", "odd [b] deep 1 numbers │ 0.1, inf", "odd [b] pair │ 101, "):
+        assert row in said
+
+
+@pytest.mark.report
+def test_the_page_has_the_metrics_of_the_task(run: Run) -> None:
+    framework("jinja2")
+    done = run("own:task", "--html=r.html", "--json=r.json")
+    assert done.exit_code == 0, done.output
+    page = Path("r.html").read_text()
+    assert "own:task" in page
+    for row in read()["metrics"]["confusion"]["matrix"]:
+        assert "".join(f'<td class="number">{n}</td>' for n in row) in page
+
+
+def test_the_bar_has_a_rate_and_the_time_left_or_a_rate_and_a_count(
+    run: Run, tmp_path: Path
+) -> None:
+    code = """
+def pairs():
+    return ((image, label) for image, label in zip(data.images, data.labels))
+
+def stream():
+    return Task(samples=pairs, predict=predict, metrics={"accuracy": Accuracy()}, batch_size=16)
+"""
+    (tmp_path / "own.py").write_text(TASK + code)
+    sized, stream = (on_a_terminal(tmp_path, f"own:{name}") for name in ("task", "stream"))
+    assert re.search(r"\r100%\|.*\| 102/102 \[\d\d:\d\d<00:00, *[\d.]+ samples/s\]\r", sized)
+    assert re.search(r"\r101 samples \[\d\d:\d\d, *[\d.]+ samples/s\]\r", stream)
+    assert "%|" not in stream
+
+
+def on_a_terminal(folder: Path, name: str) -> str:
+    """Run the command on a terminal, and return what it prints there."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    command = [sys.executable, "-m", "disteval.cli", "eval", name, "--backend=threads"]
+    with subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, stdin=theirs) as done:
+        os.close(theirs)
+        shown = b""
+        while chunk := read_chunk(ours):
+            shown += chunk
+        os.close(ours)
+    assert done.returncode == 0, shown
+    return shown.decode()
+
+
+def read_chunk(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # Linux says so when the other end is closed
+        return b""
+
+
+def test_a_shell_offers_the_tasks_in_files_without_importing_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import disteval\n\ndef task():\n    return disteval.Task()\n\nshared = disteval.Task()\n"
+    )
+    (tmp_path / "own.py").write_text(f"raise LookupError\n{code}\ndef no_task():\n    pass\n")
+    (tmp_path / "owl.py").write_text("def task(:\n")
+    offered = ShellComplete(main, {}, "disteval", "_").get_completions(["eval"], "ow")
+    assert [item.value for item in offered] == ["own:task", "own:shared"]
