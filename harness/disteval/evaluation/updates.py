@@ -10,7 +10,6 @@ from typing import Any
 from disteval.arguments import did_you_mean
 from disteval.data.batching import Indices
 from disteval.errors import UsageError
-from disteval.metrics.arrays import shape_of
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.wrapper import layers
 
@@ -160,26 +159,32 @@ def default_update(name: str, metric: BaseMetric) -> Update:
 
 
 def _arguments(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(made, Mapping):
-        return (), dict(made)
     if isinstance(made, tuple):
         return made, {}
+    if isinstance(made, Mapping):
+        return (), dict(made)
     raise UsageError(
         f"update returned a value of type {type(made).__name__}; it must return the arguments of "
         f"the metric's add, as a tuple such as (predictions, labels), or as a dict by name"
     )
 
 
-def check_rows(outputs: Any, rows: int) -> None:
-    """Raise UsageError unless every array in the outputs has one row for each sample."""
-    if isinstance(outputs, Mapping):
-        for key, part in outputs.items():
-            _check_leaf(part, rows, f" under {key!r}")
-    elif isinstance(outputs, tuple) and outputs:
+def check_rows(outputs: Any, rows: int, where: str = "") -> None:
+    """Raise UsageError unless every array in the outputs has one row for each sample.
+
+    Args:
+        outputs: What ``predict`` returned.
+        rows: The number of samples.
+        where: Which part of the outputs this is, for the message.
+    """
+    if isinstance(outputs, tuple) and outputs:
         for place, part in enumerate(outputs):
-            _check_leaf(part, rows, f" at position {place}")
+            check_rows(part, rows, f" at position {place}{where}")
+    elif not hasattr(outputs, "shape") and isinstance(outputs, Mapping) and outputs:
+        for key, part in outputs.items():
+            check_rows(part, rows, f" under {key!r}{where}")
     else:
-        _check_leaf(outputs, rows, "")
+        _check_leaf(outputs, rows, where)
 
 
 def first_rows(outputs: Any, count: int) -> Any:
@@ -196,19 +201,14 @@ def first_rows(outputs: Any, count: int) -> Any:
 
 
 def _check_leaf(value: Any, rows: int, where: str) -> None:
-    if isinstance(value, Mapping | tuple) and value:
-        parts = value.values() if isinstance(value, Mapping) else value
-        for part in parts:
-            _check_leaf(part, rows, where)
-        return
     if isinstance(value, list):
         if len(value) == rows:
             return
         found = f"a list of {len(value)} entries"
-    elif isinstance(value, str | bytes | tuple | Mapping) or not hasattr(value, "__len__"):
+    elif not hasattr(value, "shape"):
         found = "None" if value is None else f"a value of type {type(value).__name__}"
     else:
-        shape = shape_of(value)
+        shape = tuple(value.shape)
         if shape[:1] == (rows,):
             return
         found = f"{shape[0]} rows" if shape else "a single number"
