@@ -74,7 +74,7 @@ def _lists(values: list[list[Any]]) -> Any:
 
 
 def _dict_of(values: list[Any], field: str) -> dict[Any, Any]:
-    first = values[0]
+    first = next(value for value in values if isinstance(value, Mapping))
     for value in values:
         if not isinstance(value, Mapping) or value.keys() != first.keys():
             raise _different(first, value, field)
@@ -82,7 +82,7 @@ def _dict_of(values: list[Any], field: str) -> dict[Any, Any]:
 
 
 def _tuple_of(values: list[Any], field: str) -> Any:
-    first = values[0]
+    first = next(value for value in values if isinstance(value, tuple))
     for value in values:
         if not isinstance(value, tuple) or len(value) != len(first):
             raise _different(first, value, field)
@@ -157,7 +157,10 @@ def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> 
 
 def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
     try:
-        return collate(samples)
+        batch = collate(samples)
+        if batch is None:
+            raise UsageError("collate returned None; it must return the batch")
+        return batch
     except Exception as error:
         first, *others = picked.indices.tolist()
         beside = f" with {', '.join(map(str, others[:5]))}" if others else ""

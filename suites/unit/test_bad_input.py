@@ -1,0 +1,273 @@
+"""Whatever is wrong with an evaluation is one clear error on every rank, and nothing hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import (
+    CoverageError,
+    HarnessError,
+    RankError,
+    ShardPlan,
+    UsageError,
+    evaluate,
+)
+from disteval.metrics import Accuracy, Mean
+from disteval_backends.threads_dist import ThreadsDist
+
+from suites.thread_world import run_ranks, values
+
+ITEMS = [{"x": float(i), "label": i % 3} for i in range(10)]
+RANKS = 3
+
+
+class ByRank:
+    """An argument that differs between ranks."""
+
+    def __init__(self, function: Callable[[int], Any]) -> None:
+        self.function = function
+
+
+class Broken(list[Any]):
+    """Samples of which number 4, which rank 1 holds, can't be read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 4:
+            raise OSError("bad sector")
+        return super().__getitem__(index)
+
+
+class Shrinking(list[Any]):
+    """Samples of which some are gone when they are read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        del self[6:]
+        return super().__getitem__(index)
+
+
+class Unsized(list[Any]):
+    """Samples that do not know how many they are."""
+
+    def __len__(self) -> int:
+        raise OSError("the index is not there")
+
+
+def predict(batch: Any) -> Any:
+    return np.eye(3)[np.asarray(batch["x"], dtype=int) % 3]
+
+
+def run(**changed: Any) -> list[Any]:
+    """Evaluate ten samples in batches of two, with some arguments replaced, on each rank."""
+
+    def rank(backend: ThreadsDist) -> Any:
+        given = {"predict": predict, "samples": ITEMS, "metrics": {"a": Accuracy()}, **changed}
+        own = {
+            name: value.function(backend.rank) if isinstance(value, ByRank) else value
+            for name, value in given.items()
+        }
+        return evaluate(backend=backend, **{"batch_size": 2, **own})
+
+    return run_ranks(RANKS, rank)
+
+
+def repeating(size: int, world: int, rank: int) -> ShardPlan:
+    """Return a shard whose padding counts."""
+    plan = ShardPlan(size, world, rank, pad=True)
+    object.__setattr__(plan, "is_padding", np.zeros(len(plan), dtype=bool))
+    return plan
+
+
+def without_a_key(number: int) -> list[Any]:
+    return [{"x": 1.0} if i == number else item for i, item in enumerate(ITEMS)]
+
+
+ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
+    "a sample raises": (
+        {"samples": Broken(ITEMS)},
+        "rank 1 failed: sample 4 could not be read: OSError: bad sector",
+    ),
+    "a sample raises in a worker": (
+        {"samples": Broken(ITEMS), "workers": 2},
+        "rank 1 failed: sample 4 could not be read: OSError: bad sector",
+    ),
+    "a sample is None": (
+        {"samples": [*ITEMS[:4], None, *ITEMS[5:]]},
+        "rank 1 failed: sample 1 could not be collated with 4: UsageError: samples of one batch "
+        "differ: one is a dict with the keys ['x', 'label'], another is a value of type NoneType",
+    ),
+    "a sample lacks a field": (
+        {"samples": without_a_key(8)},
+        "rank 2 failed: sample 8 could not be collated",
+    ),
+    "samples are gone": (
+        {"samples": ByRank(lambda rank: Shrinking(ITEMS) if rank == 0 else ITEMS)},
+        "rank 0 failed: sample 6 could not be read: IndexError",
+    ),
+    "predict returns too few rows": (
+        {"predict": ByRank(lambda rank: lambda batch: predict(batch)[: 2 - (rank == 2)])},
+        "rank 2 failed at samples 2, 5, in predict: UsageError: predict got 2 samples and returned "
+        "1 rows; it must return one row for each sample",
+    ),
+    "predict returns None": (
+        {"predict": ByRank(lambda rank: (lambda batch: None) if rank == 1 else predict)},
+        "rank 1 failed at samples 1, 4, in predict: UsageError: predict got 2 samples and returned "
+        "None; it must",
+    ),
+    "the metric gets another shape": (
+        {"predict": ByRank(lambda rank: lambda batch: predict(batch)[:, : 3 - (rank == 1), None])},
+        "rank 0 failed at samples 0, 3, in the metric 'a': UsageError",
+    ),
+    "a label is not a class": (
+        {"samples": [*ITEMS[:9], {"x": 0.0, "label": 3}]},
+        "rank 0 failed at samples 6, 9, in the metric 'a': UsageError: labels must be whole "
+        "numbers from 0 to 2, but sample 1 has 3",
+    ),
+    "a label is not a number": (
+        {"samples": [*ITEMS[:9], {"x": 0.0, "label": float("nan")}]},
+        "rank 0 failed at samples 6, 9, in the metric 'a': UsageError: labels must be whole "
+        "numbers",
+    ),
+    "update returns one array": (
+        {"update": ByRank(lambda rank: lambda out, batch: out if rank else (out, batch["label"]))},
+        "rank 1 failed at samples 1, 4, in update: UsageError: update returned a value of type "
+        "ndarray; it must return the arguments of the metric's add, as a tuple",
+    ),
+    "collate returns None": (
+        {"collate": ByRank(lambda rank: lambda samples: None)},
+        "rank 0 failed: sample 0 could not be collated with 3: UsageError: collate returned None; "
+        "it must return the batch; ranks 1, 2 failed too",
+    ),
+    "collate loses a sample": (
+        {"collate": lambda samples: {k: np.array([samples[0][k]]) for k in ITEMS[0]}},
+        "rank 0 failed at samples 0, 3, in predict: UsageError: predict got 2 samples and returned "
+        "1 rows",
+    ),
+    "collate loses a label": (
+        {
+            "collate": lambda samples: {"x": np.array([s["x"] for s in samples]), "y": np.zeros(1)},
+            "fixed_shape": False,
+            "pad": False,
+        },
+        "rank 0 failed at samples 0, 3, in the metric 'a': UsageError: predictions of shape (2, 3) "
+        "and labels of shape (1,) do not have the same number of samples",
+    ),
+    "an iterator ends in predict": (
+        {"predict": lambda batch: next(iter(()))},
+        "rank 0 failed at samples 0, 3, in predict: StopIteration",
+    ),
+    "the progress function raises": (
+        {"progress": ByRank(lambda rank: lambda done, total: 1 // (rank - 1))},
+        "rank 1 failed at samples 1, 4, in progress: ZeroDivisionError",
+    ),
+    "the samples do not open": (
+        {"samples": ByRank(lambda rank: Unsized(ITEMS) if rank == 2 else ITEMS)},
+        "rank 2 could not begin: OSError: the index is not there",
+    ),
+    "the function shard raises": (
+        {"shard": lambda size, world, rank: ShardPlan(size, world, rank // (rank - 1))},
+        "rank 1 could not begin: ZeroDivisionError",
+    ),
+    "the length of a sample is not known": (
+        {"sort_by_length": True, "length": lambda sample: 3 if sample["x"] < 7 else 1 // 0},
+        "rank 2 failed: SampleError: sample 7 has no length: ZeroDivisionError",
+    ),
+}
+"""What is changed, and the message of the RankError that every rank raises."""
+
+ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
+    "there are no samples": ({"samples": []}, "no samples"),
+    "there are arrays without samples": ({"samples": (np.zeros(0), np.zeros(0))}, "no samples"),
+    "columns differ in length": (
+        {"samples": {"x": np.zeros(10), "label": np.zeros(5)}},
+        "samples is a dict of arrays with the lengths {'x': 10, 'label': 5}; give arrays of one",
+    ),
+    "samples are a tuple": (
+        {"samples": tuple(ITEMS)},
+        "a list of samples, not a tuple or a dict, holds the samples themselves",
+    ),
+    "samples are one sample": (
+        {"samples": ITEMS[0]},
+        "the column 'x' of samples has the type float; it must be an array",
+    ),
+    "samples are a string": ({"samples": "abc"}, "samples is a str; give the samples"),
+    "samples are None": ({"samples": None}, "samples has the type NoneType; give"),
+    "ranks have other numbers of samples": (
+        {"samples": ByRank(lambda rank: ITEMS[rank:])},
+        "the number of samples is 10 on rank 0 and 9 on rank 1",
+    ),
+    "ranks have other settings": (
+        {"mode": ByRank(lambda rank: "batches" if rank else None)},
+        "mode is None on rank 0 and 'batches' on rank 1",
+    ),
+    "there is no model": ({"predict": None}, "predict must be a function, not None"),
+    "metrics are a list": ({"metrics": [Accuracy()]}, "metrics must be a dict of names"),
+    "a metric is a class": ({"metrics": {"a": Accuracy}}, "make one, Accuracy()"),
+    "the batch size is no number": ({"batch_size": "256"}, "batch_size must be a whole number"),
+    "the limit is negative": ({"limit": -1}, "limit must be a whole number from 0 up, not -1"),
+    "the limit leaves nothing": ({"limit": 0}, "no samples"),
+    "lengths are too few": (
+        {"sort_by_length": True, "length": [1, 2]},
+        "it must hold one whole number for each of the 10 samples",
+    ),
+    "a sample has more tokens than a batch may": (
+        {"max_tokens": 3, "length": list(range(10))},
+        "max_tokens=3; raise max_tokens, or cut the samples",
+    ),
+}
+"""What is changed, and the message of the UsageError that every rank raises."""
+
+
+def same_error(outcomes: list[Any], kind: type[HarnessError]) -> str:
+    """Return the message of the error that all ranks raised."""
+    for outcome in outcomes:
+        assert isinstance(outcome, kind), repr(outcome)
+    (message,) = set(map(str, outcomes))
+    return message
+
+
+@pytest.mark.parametrize("name", ON_ONE_RANK)
+def test_what_fails_on_a_rank_is_named_on_every_rank(name: str) -> None:
+    changed, message = ON_ONE_RANK[name]
+    outcomes = run(**changed)
+    assert same_error(outcomes, RankError).startswith(message)
+    failed = [outcome for outcome in outcomes if outcome.__cause__ is not None]
+    assert failed, "the rank's own error is the cause there"
+
+
+@pytest.mark.parametrize("name", ON_ALL_RANKS)
+def test_what_every_rank_can_see_is_a_usage_error_on_every_rank(name: str) -> None:
+    changed, message = ON_ALL_RANKS[name]
+    assert message in same_error(run(**changed), UsageError)
+
+
+def test_ids_that_repeat_are_named() -> None:
+    message = same_error(run(shard=repeating), CoverageError)
+    assert "12 were counted of 10; 2 counted more than once (0, 1), of which 0 on" in message
+
+
+def test_results_that_are_not_numbers_are_the_metrics_result() -> None:
+    outcomes = run(predict=lambda batch: predict(batch) * np.nan)
+    assert [found.metrics for found in values(outcomes)] == [{"a": {"top1": 0.0}}] * RANKS
+    outcomes = run(
+        predict=lambda batch: batch["x"] * np.nan, metrics=ByRank(lambda _: {"m": Mean()})
+    )
+    assert np.isnan([found.metrics["m"]["mean"] for found in values(outcomes)]).all()
+
+
+def test_ranks_without_samples_agree_with_the_others() -> None:
+    outcomes = run(samples=ITEMS[:1], pad=False)
+    assert [found.metrics for found in values(outcomes)] == [{"a": {"top1": 1.0}}] * RANKS
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_not_held_back_and_ends_the_threads_that_read_ahead(kind: Any) -> None:
+    def interrupted(batch: Any) -> Any:
+        raise kind
+
+    for outcome in run(predict=interrupted, workers=2):
+        assert isinstance(outcome, kind)
+    assert not [t for t in threading.enumerate() if t.name.startswith("disteval-loading")]
