@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from disteval import (
     UsageError,
     evaluate,
 )
+from disteval.data.streams import ShardedStream
 from disteval.metrics import Accuracy, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -81,6 +83,11 @@ def repeating(size: int, world: int, rank: int) -> ShardPlan:
     return plan
 
 
+def reads(rank: int) -> list[int]:
+    """Return the numbers of the elements that a rank reads of a stream, of which 4 is broken."""
+    return [5 if i == 4 and rank != 1 else i for i in range(10)]
+
+
 def without_a_key(number: int) -> list[Any]:
     return [{"x": 1.0} if i == number else item for i, item in enumerate(ITEMS)]
 
@@ -90,9 +97,25 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         {"samples": Broken(ITEMS)},
         "rank 1 failed: sample 4 could not be read: OSError: bad sector",
     ),
-    "a sample raises in a worker": (
-        {"samples": Broken(ITEMS), "workers": 2},
-        "rank 1 failed: sample 4 could not be read: OSError: bad sector",
+    "an element of a stream raises": (
+        {"samples": ByRank(lambda rank: lambda: map(Broken(ITEMS).__getitem__, reads(rank)))},
+        "rank 1 failed: sample 4 of the stream could not be read: OSError: bad sector",
+    ),
+    "an element raises in the thread that reads ahead": (
+        {
+            "samples": ByRank(lambda rank: lambda: map(Broken(ITEMS).__getitem__, reads(rank))),
+            "workers": 1,
+        },
+        "rank 1 failed: sample 4 of the stream could not be read: OSError: bad sector",
+    ),
+    "a function returns no stream": (
+        {"samples": ByRank(lambda rank: lambda: None if rank == 1 else iter(ITEMS))},
+        "rank 1 failed while reading: UsageError: the function samples returned a value of type "
+        "NoneType; it must return an iterable",
+    ),
+    "a shard does not open": (
+        {"samples": ByRank(lambda rank: ShardedStream(["absent/0", "absent/1"], open))},
+        "rank 0 failed: sample 0 of the shard 'absent/0' could not be read: FileNotFoundError",
     ),
     "a sample is None": (
         {"samples": [*ITEMS[:4], None, *ITEMS[5:]]},
@@ -203,6 +226,26 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
         {"mode": ByRank(lambda rank: "batches" if rank else None)},
         "mode is None on rank 0 and 'batches' on rank 1",
     ),
+    "a stream ends early on a rank": (
+        {"samples": ByRank(lambda rank: lambda: iter(ITEMS[: 7 if rank == 1 else 10]))},
+        "it has 10 elements on rank 0 and 7 on rank 1, and its first 7 elements are the same",
+    ),
+    "a stream has another order on a rank": (
+        {"samples": ByRank(lambda rank: lambda: iter(ITEMS[:: -1 if rank == 2 else 1]))},
+        "it has 10 elements on rank 0 and 10 on rank 2, and element 0 is the first that differs",
+    ),
+    "a stream was read before": (
+        {"samples": ByRank(lambda rank: iter(()))},
+        "the stream has no elements; an iterator, such as a generator or an open file, yields its",
+    ),
+    "shards have another order on a rank": (
+        {"samples": ByRank(lambda rank: ShardedStream(["a", "b"][:: -1 if rank else 1], list))},
+        "ranks do not evaluate the same thing",
+    ),
+    "a stream can't be cut into parts": (
+        {"samples": lambda: iter(ITEMS), "mode": "contiguous"},
+        "mode 'contiguous' needs samples that have a length, and a stream has none; use",
+    ),
     "there is no model": ({"predict": None}, "predict must be a function, not None"),
     "metrics are a list": ({"metrics": [Accuracy()]}, "metrics must be a dict of names"),
     "a metric is a class": ({"metrics": {"a": Accuracy}}, "make one, Accuracy()"),
@@ -263,11 +306,20 @@ def test_ranks_without_samples_agree_with_the_others() -> None:
     assert [found.metrics for found in values(outcomes)] == [{"a": {"top1": 1.0}}] * RANKS
 
 
+def test_an_endless_stream_ends_at_its_limit() -> None:
+    def endless() -> Any:
+        return ({"x": i, "label": i % 3} for i in count())
+
+    outcomes = run(samples=endless, limit=10)
+    assert [(f.size, f.metrics) for f in values(outcomes)] == [(10, {"a": {"top1": 1.0}})] * RANKS
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_is_not_held_back_and_ends_the_threads_that_read_ahead(kind: Any) -> None:
     def interrupted(batch: Any) -> Any:
         raise kind
 
-    for outcome in run(predict=interrupted, workers=2):
-        assert isinstance(outcome, kind)
+    for samples in ({"x": np.zeros(10)}, lambda: iter(ITEMS)):
+        for outcome in run(predict=interrupted, samples=samples, workers=2):
+            assert isinstance(outcome, kind)
     assert not [t for t in threading.enumerate() if t.name.startswith("disteval-loading")]
