@@ -26,7 +26,7 @@ from disteval.errors import (
     WeightsError,
     WorldError,
 )
-from disteval.evaluation import Coverage, Covered, Evaluation, Task, evaluate
+from disteval.evaluation import Coverage, Covered, Evaluation, Task, evaluate, predict_all
 from disteval.registry import list_all_backends, register_backend
 from disteval.sharding import ShardPlan
 from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
@@ -62,6 +62,7 @@ __all__ = [
     "get_dist_backend",
     "list_all_backends",
     "load_predictions",
+    "predict_all",
     "register_backend",
     "set_default_dist_backend",
 ]

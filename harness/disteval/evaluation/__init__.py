@@ -2,7 +2,8 @@
 
 from disteval.evaluation.coverage import Coverage, Covered
 from disteval.evaluation.loop import evaluate
+from disteval.evaluation.predict_all import predict_all
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.task import Task
 
-__all__ = ["Coverage", "Covered", "Evaluation", "Task", "evaluate"]
+__all__ = ["Coverage", "Covered", "Evaluation", "Task", "evaluate", "predict_all"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Protocol
 
+import numpy as np
+
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, check_once
-from disteval.data.batching import Batch, Picked
+from disteval.data.batching import Batch, Indices, Picked, Plan
 from disteval.data.collate import Collate, assemble
 from disteval.data.loading import load_ahead
+from disteval.data.predictions.resume import ListedBatches, parted, resumed
 from disteval.data.same_streams import check_streams
 from disteval.data.samples import Sized
 from disteval.data.streams import Stream
@@ -33,6 +36,16 @@ class Feed(Protocol):
     by_shards: bool
 
     def __iter__(self) -> Generator[Batch, None, None]: ...
+
+    def resume(self, stored: Indices, *, needed: bool) -> None:
+        """Hand out stored samples in batches of their own.
+
+        Args:
+            stored: The samples whose outputs are stored, sorted.
+            needed: Whether these are read, because there are metrics. Otherwise such a batch has
+                ids alone, and 0 rows.
+        """
+        ...
 
     def note(self) -> Any:
         """Return what this rank tells the others when it has handed out its last batch."""
@@ -70,13 +83,19 @@ class SizedFeed:
         self._samples = samples
         self._length = len(samples)
         self._size = dealing.limited(self._length)
-        self._plan = plan = dealing.plan(samples, self._size, backend)
+        self._plan: Plan = dealing.plan(samples, self._size, backend)
         self._workers = dealing.workers
-        self.total: int | None = plan.samples
+        self._dealing = dealing
+        self._place = backend.world_size, backend.rank
+        self._skipped = np.zeros(0, np.int64)
+        self.total: int | None = self._plan.samples
         self.seen = 0
         self.by_shards = False
 
     def __iter__(self) -> Generator[Batch, None, None]:
+        if len(self._skipped):
+            self.seen += len(self._skipped)
+            yield Batch(self._skipped, None, None, 0)
         read = self._samples.reader(reuse=not self._workers)
         with closing(load_ahead(self._plan, read, self._workers)) as batches:
             for picked, batch in zip(self._plan, batches, strict=True):
@@ -87,6 +106,18 @@ class SizedFeed:
                 f"the data set has {len(self._samples)} samples at the end, and had "
                 f"{self._length} at the beginning; do not change it while it is evaluated"
             )
+
+    def resume(self, stored: Indices, *, needed: bool) -> None:
+        """Hand out stored samples in batches of their own, see `Feed`."""
+        world, rank = self._place
+        done, left = resumed(
+            self._plan, stored, self._size, world, rank, self._dealing.batch_size,
+            fixed_shape=self._dealing.fixed_shape, pad=self._dealing.pad,
+        )  # fmt: skip
+        self._plan = ListedBatches(done.batches + left.batches) if needed else left
+        if not needed:
+            self._skipped = done.ids
+        self.total = self._plan.samples + len(self._skipped)
 
     def note(self) -> Any:
         """Return nothing: the size was agreed on."""
@@ -118,6 +149,10 @@ class StreamFeed:
         fixed = dealing.fixed_shape and dealing.max_tokens is None
         self._rows = dealing.batch_size if fixed else None
         self._ahead = dealing.workers > 0
+        self._batch_size = dealing.batch_size
+        self._whole = dealing.mode == "batches"
+        self._stored: Indices | None = None
+        self._needed = True
         self.total: int | None = None
         self.seen = 0
         self.by_shards = False
@@ -132,9 +167,21 @@ class StreamFeed:
                 yield batch
 
     def _batches(self) -> Generator[Batch, None, None]:
-        for ids, samples in self._stream:
+        for ids, samples, is_stored in self._parted():
+            if is_stored and not self._needed:
+                yield Batch(ids, None, None, 0)
+                continue
             picked = Picked(ids, len(ids), self._rows or len(ids))
             yield assemble(samples, picked, self._collate)
+
+    def _parted(self) -> Iterable[tuple[Indices, list[Any], bool]]:
+        if self._stored is None:
+            return ((ids, samples, False) for ids, samples in self._stream)
+        return parted(self._stream, self._stored, self._batch_size, whole=self._whole)
+
+    def resume(self, stored: Indices, *, needed: bool) -> None:
+        """Hand out stored elements in batches of their own, see `Feed`."""
+        self._stored, self._needed = stored, needed
 
     def note(self) -> Any:
         """Return what this rank says about the stream."""

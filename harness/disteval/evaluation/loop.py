@@ -15,6 +15,7 @@ from disteval.data.batching import Indices, Mode
 from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
 from disteval.data.lengths import Length
+from disteval.data.predictions import Sink, Target, check_target, open_sink
 from disteval.data.samples import open_samples
 from disteval.data.streams import ShardedStream
 from disteval.default_backend import joining_backend
@@ -58,6 +59,7 @@ def evaluate(
     sort_by_length: bool = False,
     workers: int = 0,
     limit: int | None = None,
+    predictions: Target = None,
     progress: bool | Progress = False,
 ) -> Evaluation:
     """Evaluate samples, with a share on each rank; every rank must call it.
@@ -98,11 +100,14 @@ def evaluate(
         sort_by_length: Whether samples of like lengths are put into one batch, the longest first.
         workers: The number of workers that read batches ahead; 0 reads each when it is needed.
         limit: The number of samples to evaluate, from the first; None evaluates all.
+        predictions: A folder to which the outputs are written, as JSON lines or as a
+            `Predictions` says. If an evaluation was interrupted, the next one with this folder
+            goes on where it stopped.
         progress: True shows a bar on rank 0; a function is called after every batch.
 
     Raises:
         UsageError: On every rank, when an argument is of another kind or out of range, or ranks
-            were given different samples or settings.
+            were given different samples or settings; or the folder for predictions can't be used.
         RankError: On every rank, when a sample could not be read, or ``collate``, ``predict``,
             ``update`` or a metric failed on a rank. The rank's own error is its cause there.
         CoverageError: On every rank, when a sample was missed or counted more than once.
@@ -131,10 +136,12 @@ def evaluate(
 
         check_metrics(isinstance(samples, ShardedStream))
         updates = Updates(metrics, update)
+        target = check_target(predictions)
         group.reset_to_sums()
         settings = dealing.settings() | {
             "the number of samples": stream.settings if opened is None else len(opened),
             "metrics": set(metrics),
+            "predictions": target.settings(None, None),
         }
     except Exception as caught:  # the other ranks wait for this one
         error = caught
@@ -142,10 +149,19 @@ def evaluate(
 
     if opened is not None and dealing.by_length:  # ranks read lengths together, once they agree
         feed = SizedFeed(opened, dealing, backend)
-    begin = time.perf_counter()
-    with _reporting(progress, rank, feed.total) as report:
-        counted, failure = _run(predict, feed, updates, report, rank)
-    results, size, padded = _together(backend, group, feed, counted, failure, check_metrics)
+    known = None if opened is None else dealing.limited(len(opened))
+    with closing(
+        open_sink(target, backend, known, limit if known is None else None, exact=bool(metrics))
+    ) as sink:
+        if len(sink.stored_ids):
+            feed.resume(sink.stored_ids, needed=bool(metrics))
+            check_order(metrics, ())
+        begin = time.perf_counter()
+        with _reporting(progress, rank, feed.total) as report:
+            counted, failure = _run(predict, feed, updates, sink, report, rank)
+        results, size, padded = _together(
+            backend, group, feed, sink, counted, failure, check_metrics
+        )
     return Evaluation(
         metrics=results,
         size=size,
@@ -158,7 +174,7 @@ def evaluate(
 
 
 def _run(
-    predict: Predict, feed: Feed, updates: Updates, report: Progress, rank: int
+    predict: Predict, feed: Feed, updates: Updates, sink: Sink, report: Progress, rank: int
 ) -> tuple[Counted, Failure | None]:
     """Evaluate this rank's batches; return the ids that were counted, and what failed."""
     counted = Counted()
@@ -166,16 +182,21 @@ def _run(
     try:
         with closing(iter(feed)) as batches:
             for batch in batches:
-                place, ids = "predict", batch.ids
-                inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
-                outputs = predict(inputs)
-                check_rows(outputs, batch.rows)
-                if len(ids):
-                    if len(ids) < batch.rows:
+                place, ids = "predictions", batch.ids
+                outputs = sink.stored(ids) if batch.rows else None
+                if outputs is None and batch.rows:
+                    place = "predict"
+                    inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
+                    outputs = predict(inputs)
+                    check_rows(outputs, batch.rows)
+                    if 0 < len(ids) < batch.rows:
                         outputs = first_rows(outputs, len(ids))
+                if len(ids) and batch.rows:
                     place = ""
                     updates.add(outputs, batch.real, ids)
-                    counted.add(ids)
+                    place = "predictions"
+                    sink.write(ids, outputs, batch.real)
+                counted.add(ids)
                 place = "progress"
                 report(feed.seen, feed.total)
                 place = "reading"
@@ -202,12 +223,13 @@ def _together(
     backend: BaseDistBackend,
     group: MetricGroup,
     feed: Feed,
+    sink: Sink,
     counted: Counted,
     failure: Failure | None,
     check_metrics: Callable[[bool], None],
 ) -> tuple[dict[str, Any], int, int]:
     """Return the metrics' results, the number of samples, and the padding of all ranks."""
-    proved: dict[str, int] = {}
+    proved: dict[str, Any] = {}
 
     def check(notes: list[Any]) -> None:
         """Raise every failure, and prove the coverage, before anything else is computed."""
@@ -215,11 +237,13 @@ def _together(
         certificates = [Certificate(*certificate) for certificate, *_ in notes]
         size = feed.prove([told for _, told, *_ in notes], certificates, counted, backend)
         check_metrics(feed.by_shards)  # a function may have returned a stream of shards
-        proved.update(size=size, padded=sum(seen for _, _, seen, _ in notes) - size)
+        padded = sum(seen for _, _, seen, _ in notes) - size
+        proved.update(size=size, padded=padded, certificates=certificates)
 
     note = (tuple(counted.certificate()), feed.note(), feed.seen, failure and failure.what)
     with outlive(backend.rank, failure):
         results, _ = group.compute_with_note(note=note, check=check)
+    sink.finish(proved["size"], proved["certificates"])
     return results, proved["size"], proved["padded"]
 
 

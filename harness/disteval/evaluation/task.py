@@ -12,6 +12,7 @@ from disteval.contract import BaseDistBackend
 from disteval.data.batching import Mode
 from disteval.data.collate import Collate
 from disteval.data.lengths import Length
+from disteval.data.predictions import Predictions
 from disteval.errors import UsageError
 from disteval.evaluation.dealing import Dealing, MakeShard
 from disteval.evaluation.loop import Predict, Progress, evaluate
@@ -83,7 +84,7 @@ class Task:
         self,
         backend: str | BaseDistBackend | None = None,
         *,
-        predictions: str | Path | None = None,
+        predictions: str | Path | Predictions | None = None,
         progress: bool | Progress = False,
     ) -> Evaluation:
         """Evaluate this rank's share of the samples; every rank must call it.
@@ -91,16 +92,14 @@ class Task:
         Args:
             backend: The backend that carries the results, or its name. None stands for the default,
                 see `disteval.get_dist_backend`.
-            predictions: The folder to which the predictions are written.
+            predictions: The folder to which the outputs are written, or a `Predictions`.
             progress: True shows a bar on rank 0; a function is called after every batch.
 
         Raises:
             HarnessError: As `disteval.evaluate` raises it.
         """
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        if predictions is not None:
-            raise UsageError("predictions can't be written by evaluate; leave the folder out")
-        return evaluate(backend=backend, progress=progress, **given)
+        return evaluate(backend=backend, predictions=predictions, progress=progress, **given)
 
 
 def _check_samples(samples: Any) -> None:

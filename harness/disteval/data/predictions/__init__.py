@@ -2,8 +2,10 @@
 
 from disteval.data.predictions.gathered import GatheredPredictions
 from disteval.data.predictions.reader import PredictionReader, load_predictions
-from disteval.data.predictions.settings import Predictions, predictions_of
-from disteval.data.predictions.writer import PredictionWriter, Sink
+from disteval.data.predictions.settings import Predictions
+from disteval.data.predictions.sink import Sink
+from disteval.data.predictions.targets import Target, check_target, open_sink
+from disteval.data.predictions.writer import PredictionWriter
 
 __all__ = [
     "GatheredPredictions",
@@ -11,6 +13,8 @@ __all__ = [
     "PredictionWriter",
     "Predictions",
     "Sink",
+    "Target",
+    "check_target",
     "load_predictions",
-    "predictions_of",
+    "open_sink",
 ]

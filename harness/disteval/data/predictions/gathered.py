@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate
 from disteval.data.predictions.columns import Ids, Table, joined, table_of
+from disteval.data.predictions.sink import Sink
 from disteval.errors import CoverageError, RankError, describe_error
 
 MESSAGE_BYTES = 16 << 20
 """About how much each rank sends in one collective."""
 
 
-class GatheredPredictions:
+class GatheredPredictions(Sink):
     """Keeps this rank's predictions, and gathers all of them on rank 0 at the end.
+
+    Args:
+        backend: Joins the ranks.
+        record: Returns what is kept of the outputs and the batch; see `Predictions`.
 
     Attributes:
         result: On rank 0 after `finish`, all predictions in the order of the data set.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, backend: BaseDistBackend, record: Callable[[Any, Any], Any] | None = None
+    ) -> None:
+        self._record = record
         self._tables: list[Table] = []
-        self._backend: BaseDistBackend | None = None
+        self._backend = backend
         self.result: Any = None
 
-    def open(
-        self, backend: BaseDistBackend, size: int | None, limit: int | None, *, metrics: bool
-    ) -> GatheredPredictions:
-        """Begin."""
-        self._backend = backend
-        return self
-
-    def settings(self, size: int | None, limit: int | None) -> Any:
-        """Return what must be equal on all ranks: nothing."""
-
-    def stored(self, ids: Ids) -> Any | None:
-        """Return None, because nothing was stored."""
-
-    def write(self, ids: Ids, outputs: Any, batch: Any) -> None:
+    def write(self, ids: Ids, outputs: Any, batch: Any = None) -> None:
         """Keep the outputs of a batch."""
-        self._tables.append(table_of(ids, outputs))
-
-    def close(self) -> None:
-        """Do nothing."""
+        kept = outputs if self._record is None else self._record(outputs, batch)
+        self._tables.append(table_of(ids, kept))
 
     def finish(self, size: int, certificates: Sequence[Certificate]) -> None:
         """Gather all predictions; every rank must call it.
@@ -53,7 +46,6 @@ class GatheredPredictions:
             RankError: On every rank, if a rank's predictions have several forms.
             CoverageError: On every rank, if rank 0 could not put them together.
         """
-        assert self._backend is not None
         found: list[Table] = []
         failure: str | None = None
         pieces = self._pieces()

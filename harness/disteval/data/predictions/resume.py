@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,12 @@ class ListedBatches:
     """
 
     batches: list[Picked]
+
+    @property
+    def ids(self) -> Indices:
+        """The numbers of the samples that count."""
+        counted = [picked.indices[: picked.counted] for picked in self.batches]
+        return np.concatenate([np.zeros(0, np.int64), *counted])
 
     @property
     def samples(self) -> int:
@@ -44,9 +51,8 @@ def resumed(
     *,
     fixed_shape: bool,
     pad: bool,
-    metrics: bool,
-) -> ListedBatches:
-    """Return the batches of one rank: those of stored samples, and then those to be computed.
+) -> tuple[ListedBatches, ListedBatches]:
+    """Return the batches of one rank: those of stored samples, and those to be computed.
 
     Whole batches that ranks get in turn stay as they are, for the outputs of some models depend on
     the batch: one is computed again if any of its samples is not stored. Other batches hold stored
@@ -61,18 +67,14 @@ def resumed(
         batch_size: The number of samples in a batch.
         fixed_shape: Whether a batch is filled up to ``batch_size``.
         pad: Whether every rank computes equally many batches.
-        metrics: Whether there are metrics, which need the stored samples, too.
     """
     is_stored = np.zeros(size, np.bool_)
     is_stored[stored[stored < size]] = True
     rows = batch_size if fixed_shape else None
     if isinstance(plan, GivenBatches):
         own = np.asarray(plan.shard.indices)[~np.asarray(plan.shard.is_padding)]
-        done, left = (
-            _cut(own[is_stored[own]], batch_size, rows),
-            _cut(own[~is_stored[own]], batch_size, rows),
-        )
-        return ListedBatches(done * metrics + left)
+        done = _cut(own[is_stored[own]], batch_size, rows)
+        return ListedBatches(done), ListedBatches(_cut(own[~is_stored[own]], batch_size, rows))
     if isinstance(plan, WholeBatches | LengthBatches):
         done, left = _whole(plan, is_stored)
     else:
@@ -81,7 +83,7 @@ def resumed(
     mine = left[rank::world_size]
     if pad and len(mine) < -(-len(left) // world_size):
         mine.append(left[-1]._replace(counted=0))
-    return ListedBatches(done[rank::world_size] * metrics + mine)
+    return ListedBatches(done[rank::world_size]), ListedBatches(mine)
 
 
 def _whole(
@@ -104,3 +106,35 @@ def _whole(
 def _cut(ids: Indices, batch_size: int, rows: int | None) -> list[Picked]:
     pieces = [ids[start : start + batch_size] for start in range(0, len(ids), batch_size)]
     return [Picked(piece, len(piece), rows or len(piece)) for piece in pieces]
+
+
+def parted(
+    batches: Iterable[tuple[Indices, list[Any]]], stored: Indices, batch_size: int, *, whole: bool
+) -> Iterator[tuple[Indices, list[Any], bool]]:
+    """Part a rank's elements of a stream into batches of stored elements and of others.
+
+    Args:
+        batches: The elements' global numbers, and the elements.
+        stored: The stored elements' numbers, sorted.
+        batch_size: The number of elements in a batch.
+        whole: Whether batches stay as they are, see `resumed`.
+
+    Yields:
+        Numbers and elements, and whether these are stored.
+    """
+    waiting: dict[bool, tuple[list[int], list[Any]]] = {True: ([], []), False: ([], [])}
+    for ids, elements in batches:
+        is_stored = np.isin(ids, stored, assume_unique=True)
+        if whole:
+            yield ids, elements, bool(is_stored.all())
+            continue
+        for number, element, which in zip(ids.tolist(), elements, is_stored.tolist(), strict=True):
+            numbers, kept = waiting[which]
+            numbers.append(number)
+            kept.append(element)
+            if len(kept) == batch_size:
+                yield np.array(numbers, np.int64), kept, which
+                waiting[which] = [], []
+    for which, (numbers, kept) in waiting.items():
+        if kept:
+            yield np.array(numbers, np.int64), kept, which

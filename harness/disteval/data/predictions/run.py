@@ -90,7 +90,8 @@ def begin(
         raise
     damaged = {name: reason for _, found in told for name, reason in found.items()}
     run.kept = [(part, ids) for part, ids in run.kept if part.name not in damaged]
-    discarded = exact and not all(part.is_exact for part, _ in run.kept)
+    restorable = where.record is None and all(part.is_exact for part, _ in run.kept)
+    discarded = exact and bool(run.kept) and not restorable
     if discarded:
         run.kept = []
     if backend.rank == 0:

@@ -72,8 +72,3 @@ class Predictions:
             "format": self.format, "name": self.name, "size": size, "limit": limit,
             "record": called,
         }  # fmt: skip
-
-
-def predictions_of(value: str | Path | Predictions) -> Predictions:
-    """Return the settings that an argument ``predictions`` stands for."""
-    return value if isinstance(value, Predictions) else Predictions(value)

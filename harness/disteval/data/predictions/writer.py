@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from disteval.arguments import unwritable
 from disteval.contract import BaseDistBackend
@@ -16,6 +16,7 @@ from disteval.data.predictions.parts import NOTE, Part, sealed, write_part
 from disteval.data.predictions.reader import MANIFEST, UNFINISHED, VERSION
 from disteval.data.predictions.run import begin, remove_strays
 from disteval.data.predictions.settings import Predictions
+from disteval.data.predictions.sink import Sink
 from disteval.data.predictions.stored import Stored
 from disteval.errors import CoverageError, RankError, describe_error
 from disteval.files import write_atomically
@@ -25,23 +26,7 @@ _SECONDS = 30.0
 _SHARE = 0.05  # of the time so far, so that a long run has not too many parts
 
 
-class Sink(Protocol):
-    """What takes the outputs of an evaluation while it runs."""
-
-    def stored(self, ids: Ids) -> Any | None:
-        """Return the outputs of samples, bit for bit, if an earlier run has left all of them."""
-
-    def write(self, ids: Ids, outputs: Any, batch: Any) -> None:
-        """Take the outputs of the samples of a batch that count."""
-
-    def finish(self, size: int | None, certificates: Sequence[Certificate]) -> None:
-        """Complete the result after coverage was proved; every rank must call it."""
-
-    def close(self) -> None:
-        """Keep what was written so far; no other rank is waited for."""
-
-
-class PredictionWriter:
+class PredictionWriter(Sink):
     """Writes this rank's predictions to its parts; every rank must make one.
 
     Args:
@@ -68,7 +53,7 @@ class PredictionWriter:
         self._where = where
         self._backend = backend
         self._settings = where.settings(size, limit)
-        self._run = begin(backend, where, self._settings, exact=exact and where.record is None)
+        self._run = begin(backend, where, self._settings, exact=exact)
         self._stored = Stored(where.path, where.format, self._run.kept)
         self._parts: list[Part] = []
         self._waiting: list[Table] = []
@@ -123,7 +108,7 @@ class PredictionWriter:
             self._flush()
         self._run.release()
 
-    def finish(self, size: int | None, certificates: Sequence[Certificate]) -> None:
+    def finish(self, size: int, certificates: Sequence[Certificate]) -> None:
         """Write the manifest, after coverage was proved; every rank must call it.
 
         Args:
@@ -176,9 +161,7 @@ class PredictionWriter:
             except OSError as error:
                 raise unwritable("the folder of predictions", self._where.path, error) from error
 
-    def _complete(
-        self, parts: list[Part], size: int | None, certificates: Sequence[Certificate]
-    ) -> None:
+    def _complete(self, parts: list[Part], size: int, certificates: Sequence[Certificate]) -> None:
         """Check on rank 0 that the parts hold what was proved, and write the manifest."""
         folder = self._where.path
         wrong = [problem for part in parts if (problem := part.problem(folder, thorough=False))]
@@ -195,12 +178,11 @@ class PredictionWriter:
                 f"{proved.counted} samples that were evaluated; did the samples change since the "
                 f"run was interrupted? Give another folder, or overwrite=True"
             )
-        number = proved.counted if size is None else size
-        in_a_row = not parts or max(part.last for part in parts) == number - 1
+        in_a_row = not parts or max(part.last for part in parts) == size - 1
         parts = sorted(parts, key=lambda part: (part.first, part.name))
         content = {
             "disteval": "predictions", "version": VERSION, "settings": self._settings,
-            "size": number, "in_a_row": in_a_row, "parts": [asdict(part) for part in parts],
+            "size": size, "in_a_row": in_a_row, "parts": [asdict(part) for part in parts],
         }  # fmt: skip
         write_atomically(folder / MANIFEST, lambda file: file.write(sealed(content)))
         # From here on the result is there; what is left over does no harm.
