@@ -6,7 +6,7 @@ Every loop evaluates the same pictures with the same weights and the same number
 loops take turns, round after round, so that a machine that slows down slows all of them; the table
 gives medians, and their ratio to the first loop. Each loop returns its number of correct
 predictions, and all must agree. Libraries that are not installed are named and left out.
-``--write`` also measures object collectives and counting, and writes the page.
+``--write`` also measures texts, object collectives and counting, and writes the page.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from disteval.models.resnet18_torch import make_predict
 from disteval.report.files import write_file
 from disteval.worlds import World
 
-from suites.benchmarks import counting, objects
+from suites.benchmarks import counting, objects, texts
 from suites.benchmarks.loops import BATCH_SIZE, Contestant, contestants
 
 LIBRARIES = (
     "torch", "tensorflow-cpu", "jax", "flax", "mpi4py", "horovod", "numpy", "torchmetrics",
     "torcheval", "accelerate", "mmeval",
 )  # fmt: skip
+
+TEXTS = 1_000
 
 
 def main() -> None:
@@ -51,6 +53,7 @@ def main() -> None:
     if options.write is None:
         print("\n".join(lines))
         return
+    lines += ["", *texts.tables(TEXTS, options.rounds)]
     for backend in ("mpi4py", "torch_cpu"):
         lines += ["", *objects.tables(backend, 3 * options.rounds)]
     for backend in ("torch_cpu", "mpi4py"):
