@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import marshal
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
@@ -102,38 +103,38 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     kind = type(value)
     if kind in _ATOMS:
         return value
+    # Most elements are flat, and every rank takes every element apart.
+    if kind is dict and _ATOMS.issuperset(map(type, value.values())):
+        names = tuple(value)
+        if (order := _sorted_names(names)) is not None:
+            parts = value.values() if order == names else map(value.__getitem__, order)
+            return "dict", order, tuple(parts)
+    elif (kind is tuple or kind is list) and _ATOMS.issuperset(map(type, value)):
+        return kind.__name__, tuple(value)
     if id(value) in above:
         return "cycle", len(above) - above.index(id(value))
     if len(above) == _DEEPEST:
         return "deep", _name(kind)
     inside = (*above, id(value))
     if kind is tuple or kind is list:
-        if not _ATOMS.issuperset(map(type, value)):
-            value = [plain(part, inside) for part in value]
-        return kind.__name__, tuple(value)
+        return kind.__name__, tuple([plain(part, inside) for part in value])
     if kind is dict:
         return _plain_dict(value, inside)
-    if kind is np.ndarray or isinstance(value, np.generic | np.memmap):
-        return _plain_array(np.asarray(value), inside)
     if kind is set or kind is frozenset:
         return kind.__name__, tuple(sorted(_bytes_of(part, inside) for part in value))
+    if kind is np.ndarray or isinstance(value, np.generic | np.memmap):
+        return _plain_array(np.asarray(value), inside)
     if kind_of(value) != "numpy":
-        try:
+        with suppress(Exception):  # as of ragged and nested tensors
             return _plain_tensor(value, inside)
-        except Exception:  # as of ragged and nested tensors
-            return _plain_object(value, inside)
     return _plain_object(value, inside)
 
 
 def _plain_dict(value: dict[Any, Any], inside: tuple[int, ...]) -> Any:
-    names = tuple(value)
-    if (order := _sorted_names(names)) is None:
+    if (order := _sorted_names(tuple(value))) is None:
         pairs = (_bytes_of((key, part), inside) for key, part in value.items())
         return "items", tuple(sorted(pairs))
-    parts = value.values() if order == names else [value[name] for name in order]
-    if not _ATOMS.issuperset(map(type, parts)):
-        parts = [plain(part, inside) for part in parts]
-    return "dict", order, tuple(parts)
+    return "dict", order, tuple([plain(value[name], inside) for name in order])
 
 
 @lru_cache(maxsize=64)
