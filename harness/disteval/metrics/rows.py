@@ -41,7 +41,7 @@ class Column:
     """
 
     def __init__(self, keep_rows: bool = True) -> None:
-        self._keep_rows = keep_rows
+        self.keeps_rows = keep_rows
         self._chunks: list[Rows] = []
         self._length = 0
         self._sums: Sums | None = None
@@ -108,13 +108,13 @@ class Column:
     def _append(self, rows: Rows, sums_of: SumsOf) -> None:
         if len(rows):
             sums = sums_of(rows)
-            if self._keep_rows:
+            if self.keeps_rows:
                 self._chunks.append(np.array(rows))  # a copy: the caller may reuse the memory
             self._length += len(rows)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def _all(self) -> Rows:
-        if self._length and not self._keep_rows:
+        if self._length and not self.keeps_rows:
             raise UsageError(
                 "samples can't be dropped from a metric that disteval.evaluate computed, which "
                 "keeps their sums alone; reset the metric, and add the samples again"

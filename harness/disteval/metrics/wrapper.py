@@ -42,27 +42,24 @@ class Wrapper(SummableMetric):
             )
         super().__init__(metric.dataset_meta, metric.dist_collect_mode, metric._backend)
         self.metric = copy(metric)
-        self.uses_ids = isinstance(metric, Wrapper) and metric.uses_ids
-
-    def reset(self) -> None:
-        """Remove every entry."""
-        super().reset()
-        self._keeps_ids = True
+        self.metric.reset()
+        self.uses_ids = metric.uses_ids
 
     def reset_to_sums(self) -> None:
         """Remove every row, and keep neither rows nor ids, see `SummableMetric.reset_to_sums`."""
-        super().reset_to_sums()
+        self.reset()
         self._results = Column(keep_rows=False)
-        self._keeps_ids = False
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Any) -> Taken:
         """Return the rows that the wrapped metric makes of a batch."""
         taken = Taken()
-        self.metric.reset()
         self.metric._results = taken  # type: ignore[assignment]
-        if isinstance(self.metric, Wrapper) and self.metric.uses_ids:
+        if self.metric.uses_ids:
             kwargs = {**kwargs, "ids": ids}
-        self.metric.add(*args, **kwargs)
+        try:
+            self.metric.add(*args, **kwargs)
+        finally:
+            self.metric.reset()
         return taken
 
     def _by_row(self, what: str, values: Rows, taken: Taken, ids: Any) -> Rows:
@@ -78,13 +75,13 @@ class Wrapper(SummableMetric):
 
     def _checked(self, taken: Taken, ids: Any) -> SampleRows | None:
         """Return the ids of a batch, see `Ids.check`."""
-        if self._keeps_ids:
+        if self._results.keeps_rows:
             return self._ids.check(ids, len(taken), len(self._results))
         return Ids().check(ids, len(taken), 0)
 
     def _append_with(self, taken: Taken, values: Rows, ids: Any) -> None:
         """Add each row with its value, as a structured array with the fields row and value."""
-        if not self._keeps_ids:
+        if not self._results.keeps_rows:
             ids = None
         if taken.pending:
             self._append_later(len(taken), lambda: _joined(taken.rows(), values), ids)
@@ -102,6 +99,8 @@ def layers(metric: BaseMetric) -> Iterator[BaseMetric]:
 
 class Taken:
     """The rows that a wrapped metric makes of one batch; it stands in for the metric's `Column`."""
+
+    keeps_rows = False
 
     def __init__(self) -> None:
         self.pending = False

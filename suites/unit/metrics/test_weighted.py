@@ -39,7 +39,7 @@ def as_floats(result: Any, unit: float = 1.0) -> Any:
     return result * unit if whole else result
 
 
-@pytest.mark.parametrize("unit", [1.0, 2.0**-200, 0.125])
+@pytest.mark.parametrize("unit", [1.0, 0.125, 2.0**-200, 2.0**-249])
 @pytest.mark.parametrize("case", CASES)
 def test_a_weight_repeats_a_sample(case: str, unit: float) -> None:
     make, args, named = CASES[case]
