@@ -72,7 +72,11 @@ def test_a_task_is_evaluated_as_evaluate_does_it() -> None:
 
 def test_a_task_has_every_argument_that_belongs_to_it_with_its_default() -> None:
     theirs = dict(signature(evaluate).parameters)
-    for name in ("backend", "progress"):  # which belong to the ranks that evaluate it
+    for name in (
+        "backend",
+        "predictions",
+        "progress",
+    ):  # which belong to the ranks that evaluate it
         del theirs[name]
     defaults = {Parameter.empty: MISSING}
     assert {field.name: field.default for field in fields(Task)} == {

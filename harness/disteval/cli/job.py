@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from disteval.contract import BaseDistBackend
+from disteval.data import Predictions
 from disteval.evaluation import Evaluation, Task
 from disteval.extras import DISTRIBUTION, installed_version
 from disteval.worlds import report_progress
@@ -62,7 +63,8 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
         task = replace(task, metrics=copy.deepcopy(dict(task.metrics)))
     asked: dict[str, Any] = {"batch_size": job.batch_size, "limit": job.limit}
     task = replace(task, **{name: value for name, value in asked.items() if value is not None})
-    result = task.evaluate(backend, predictions=job.predictions, progress=report_progress)
+    where = job.predictions and Predictions(job.predictions, name=repr(job.source))
+    result = task.evaluate(backend, predictions=where, progress=report_progress)
     written = {} if job.predictions is None else {"predictions": str(job.predictions)}
     return (
         job.source.describe(task, result)

@@ -150,7 +150,7 @@ class StreamFeed:
         self._rows = dealing.batch_size if fixed else None
         self._ahead = dealing.workers > 0
         self._batch_size = dealing.batch_size
-        self._whole = dealing.mode == "batches"
+        self._whole = dealing.mode == "batches" or dealing.by_length
         self._stored: Indices | None = None
         self._needed = True
         self.total: int | None = None
