@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -142,3 +143,47 @@ def test_workers_do_not_run_the_main_script_again(tmp_path: Path) -> None:
         [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.stdout == "started\n1.0 True\n", ended.stderr
+
+
+ENDLESS = """
+import multiprocessing, os, signal, time
+import numpy as np
+from disteval import evaluate
+
+class Samples:
+    def __len__(self):
+        return 10**6
+    def __getitem__(self, index):
+        return np.zeros(10**5)
+
+def predict(batch):
+    worker, = multiprocessing.active_children()
+    print(worker.pid, flush=True)
+    time.sleep(2)  # the worker is full of batches, and waits
+    os.kill(os.getpid(), signal.SIGKILL)
+
+evaluate(predict, Samples(), {}, "non_dist", 32, workers=1)
+"""
+
+
+def test_a_worker_ends_after_its_rank_was_killed() -> None:
+    command = [sys.executable, "-c", ENDLESS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as rank:
+        try:
+            # The worker holds the other end of this pipe, so it has ended when the pipe has.
+            said, _ = rank.communicate(timeout=40)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)
+    assert said.strip().isdigit()
+    assert rank.returncode == -signal.SIGKILL
+
+
+def test_workers_end_after_an_interrupt() -> None:
+    def predict(batch: Any) -> Any:
+        assert len(multiprocessing.active_children()) == 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(predict, Samples(), {}, "non_dist", 8, workers=1)
+    assert multiprocessing.active_children() == []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from disteval.data.batching import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
@@ -36,12 +37,11 @@ def collate(samples: list[Any]) -> Any:
 
 def _batch_of(values: list[Any], field: str) -> Any:
     kinds = set(map(type, values))
-    first = values[0]
-    if isinstance(first, Mapping) or any(issubclass(kind, Mapping) for kind in kinds):
+    if any(issubclass(kind, Mapping) for kind in kinds):
         return _dict_of(values, field)
-    if isinstance(first, tuple) or any(issubclass(kind, tuple) for kind in kinds):
+    if any(issubclass(kind, tuple) for kind in kinds):
         return _tuple_of(values, field)
-    if kinds <= _NUMBERS or all(issubclass(kind, np.number | np.bool_) for kind in kinds):
+    if kinds <= _NUMBERS or all(issubclass(kind, _NUMBER) for kind in kinds):
         found = np.array(values)
         return found if found.dtype != object else values  # an int beyond 64 bits
     torch = sys.modules.get("torch")
@@ -49,17 +49,16 @@ def _batch_of(values: list[Any], field: str) -> Any:
         return torch.stack(values) if len({value.shape for value in values}) == 1 else values
     if kinds == {list}:
         return _lists(values)
-    if all(hasattr(kind, "__array__") for kind in kinds) and not any(
-        issubclass(kind, np.generic) for kind in kinds
-    ):
+    if all(hasattr(kind, "__array__") and not issubclass(kind, np.generic) for kind in kinds):
         return _stacked([np.asarray(value) for value in values])
     return values
 
 
 _NUMBERS = {bool, int, float, complex}
+_NUMBER = (*_NUMBERS, np.number, np.bool_)
 
 
-def _stacked(arrays: list[Any]) -> Any:
+def _stacked(arrays: list[npt.NDArray[Any]]) -> Any:
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
 
 
@@ -68,9 +67,11 @@ def _lists(values: list[list[Any]]) -> Any:
         arrays = [np.asarray(value) for value in values]
     except ValueError:  # lists of lists of different lengths
         return values
-    if all(array.dtype.kind in "biufc" for array in arrays):
-        return _stacked(arrays)
-    return values
+    # An empty list has no dtype, and takes that of the others.
+    kinds = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
+    if any(kind.kind not in "biufc" for kind in kinds):
+        return values
+    return _stacked([array.astype(np.result_type(*kinds), copy=False) for array in arrays])
 
 
 def _dict_of(values: list[Any], field: str) -> dict[Any, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import mmap
+import multiprocessing
+import os
 import pickle
 import sys
 import threading
@@ -40,6 +42,7 @@ def load_with_processes(
         sampler=plan,
         num_workers=workers,
         collate_fn=_unchanged,
+        worker_init_fn=_end_with_parent,
         # A process that is forked from a rank would share the rank's connections.
         multiprocessing_context="spawn",
         generator=torch.Generator(),  # leaves the caller's random numbers alone
@@ -109,6 +112,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             place = page + obj.ctypes.data - mapped  # a part of an array begins later than it
             return np.memmap, (obj.filename, obj.dtype, "r", place, obj.shape, order)
         return super().reducer_override(obj)
+
+
+def _end_with_parent(_worker: int) -> None:
+    """End this worker as soon as its rank is killed; it could wait for ever to send a batch."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _unchanged(value: Any) -> Any:

@@ -34,6 +34,17 @@ def test_ragged_fields_are_lists_of_arrays() -> None:
     assert all(isinstance(row, np.ndarray) for row in batch["ids"] + batch["tokens"])
 
 
+def test_a_field_has_one_type_whatever_its_rows_are() -> None:
+    rows = collate([[], [1, 2], [3]])
+    assert [row.dtype for row in rows] == [np.int64] * 3
+    assert collate([[], []]).shape == (2, 0)
+    assert [row.dtype for row in collate([[1], [0.5, 1.5]])] == [np.float64] * 2
+    mixed = collate([1, np.float32(0.5), True])
+    assert isinstance(mixed, np.ndarray)
+    assert mixed.tolist() == [1.0, 0.5, 1.0]
+    assert collate([[1], ["a", "b"]]) == [[1], ["a", "b"]]
+
+
 def test_other_values_stay_as_they_are() -> None:
     for values in (["a", "bc"], [None, 1], [b"a", b"b"], [{1}, {2}], [["a"], ["b", "c"]], [2**70]):
         assert collate(values) == values
