@@ -147,7 +147,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
     "a label is not a class": (
         {"samples": [*ITEMS[:9], {"x": 0.0, "label": 3}]},
         "rank 0 failed at samples 6, 9, in the metric 'a': UsageError: labels must be whole "
-        "numbers from 0 to 2, but sample 1 has 3",
+        "numbers from 0 to 2, but row 1 has 3",
     ),
     "a label is not a number": (
         {"samples": [*ITEMS[:9], {"x": 0.0, "label": float("nan")}]},

@@ -46,7 +46,7 @@ def float64_of(values: Any, what: str) -> npt.NDArray[np.float64]:
         if len(wrong):
             raise UsageError(
                 f"{what} must be integers from -2**53 to 2**53, all of which float64 holds, "
-                f"but sample {wrong[0]} has {found[wrong[0]]}; round them to float64 first"
+                f"but row {wrong[0]} has {found[wrong[0]]}; round them to float64 first"
             )
     return found.astype(np.float64)
 

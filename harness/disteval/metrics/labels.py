@@ -40,7 +40,7 @@ def class_indices(
     if wrong.any():
         first = wrong.argmax()
         raise UsageError(
-            f"{what} must be whole numbers{allowed}, but sample {first} has {found[first]}{remedy}"
+            f"{what} must be whole numbers{allowed}, but row {first} has {found[first]}{remedy}"
         )
     return whole
 

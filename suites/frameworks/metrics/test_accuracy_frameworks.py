@@ -89,7 +89,7 @@ def test_errors_are_the_same(converters: Any) -> None:
     accuracy = Accuracy(4)
     with pytest.raises(UsageError, match=r"top-4 accuracy needs .* the scores have shape \(2, 3\)"):
         accuracy.add(to_array(np.zeros((2, 3), np.float32)), to_array(np.zeros(2, np.int32)))
-    with pytest.raises(UsageError, match="from 0 to 2, but sample 1 has 9"):
+    with pytest.raises(UsageError, match="from 0 to 2, but row 1 has 9"):
         Accuracy().add(to_array(np.zeros((2, 3), np.float32)), to_array(np.array([0, 9])))
     with pytest.raises(UsageError, match="must be real numbers"):
         Accuracy().add(to_array(np.zeros((2, 3), np.complex64)), [0, 1])

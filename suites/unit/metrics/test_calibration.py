@@ -89,8 +89,8 @@ def test_the_bins_show_confidence_and_accuracy() -> None:
         ([-0.1], [0], r"but one is -0\.1"),
         ([math.nan], [0], "but one is nan"),
         ([[0.9, 0.9]], [0], r"must sum to 1, but those of one sum to 1\.8"),
-        ([0.5], [2], "labels must be whole numbers from 0 to 1, but sample 0 has 2"),
-        ([[0.5, 0.5]], [2], "labels must be whole numbers from 0 to 1, but sample 0 has 2"),
+        ([0.5], [2], "labels must be whole numbers from 0 to 1, but row 0 has 2"),
+        ([[0.5, 0.5]], [2], "labels must be whole numbers from 0 to 1, but row 0 has 2"),
     ],
 )
 def test_bad_arguments_are_named_and_add_nothing(

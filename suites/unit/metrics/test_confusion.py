@@ -124,9 +124,9 @@ def test_large_integer_scores_are_compared_as_they_are() -> None:
         (np.zeros((2, 4)), [0, 1], r"scores of shape \(N, 3\) or classes of .* not \(2, 4\)"),
         (np.zeros((2, 3, 1)), [0, 1], r"scores of shape \(N, 3\) .* not \(2, 3, 1\)"),
         (np.zeros((2, 3)), [0], r"shape \(2, 3\) and labels of shape \(1,\) do not have the same"),
-        ([0, 3], [0, 1], "predictions must be whole numbers from 0 to 2, but sample 1 has 3"),
-        ([0, 1], [0, 3], "labels must be whole numbers from 0 to 2, but sample 1 has 3"),
-        ([0, 1], [0, math.inf], "from 0 to 2, but sample 1 has inf"),
+        ([0, 3], [0, 1], "predictions must be whole numbers from 0 to 2, but row 1 has 3"),
+        ([0, 1], [0, 3], "labels must be whole numbers from 0 to 2, but row 1 has 3"),
+        ([0, 1], [0, math.inf], "from 0 to 2, but row 1 has inf"),
     ],
 )
 def test_bad_batches_are_named_and_add_nothing(predictions: Any, labels: Any, message: str) -> None:

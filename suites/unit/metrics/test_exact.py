@@ -97,9 +97,9 @@ def test_a_quotient_that_float64_can_not_hold_is_infinite(sign: int) -> None:
 
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)])
 def test_integers_that_float64_may_not_hold_are_refused(number: int) -> None:
-    with pytest.raises(UsageError, match=rf"all of which float64 holds, but sample 1 has {number}"):
+    with pytest.raises(UsageError, match=rf"all of which float64 holds, but row 1 has {number}"):
         float64_of(np.array([0, number, 2**53 + 5]), "values")
-    with pytest.raises(UsageError, match=f"sample 0 has {2**64 - 1}"):
+    with pytest.raises(UsageError, match=f"row 0 has {2**64 - 1}"):
         float64_of(np.array([2**64 - 1], dtype=np.uint64), "values")
     assert float64_of(np.array([2**53, -(2**53)]), "values").tolist() == [2.0**53, -(2.0**53)]
 

@@ -28,9 +28,9 @@ def test_a_prediction_that_int64_does_not_hold_is_never_right(wrong: Any) -> Non
 def test_a_label_that_is_none_is_named_as_it_was_given(wrong: Any) -> None:
     labels = np.array([0, wrong], dtype=np.asarray(wrong).dtype)
     value = re.escape(str(labels[1]))
-    with pytest.raises(UsageError, match=f"must be whole numbers, but sample 1 has {value};"):
+    with pytest.raises(UsageError, match=f"must be whole numbers, but row 1 has {value};"):
         class_indices(labels)
-    with pytest.raises(UsageError, match=f"whole numbers from 0 to 2, but sample 1 has {value}$"):
+    with pytest.raises(UsageError, match=f"whole numbers from 0 to 2, but row 1 has {value}$"):
         Accuracy().add(np.zeros((2, 3)), labels)
 
 
@@ -47,6 +47,6 @@ def test_all_of_int64_is_kept() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_a_label_just_outside_of_the_classes_is_refused(wrong: int) -> None:
-    with pytest.raises(UsageError, match=f"from 0 to 2, but sample 1 has {wrong}$"):
+    with pytest.raises(UsageError, match=f"from 0 to 2, but row 1 has {wrong}$"):
         class_indices([2, wrong, 0], 3)
     assert class_indices([2, 0], 3).tolist() == [2, 0]

@@ -150,7 +150,7 @@ def test_infinite_losses_and_nan_are_seen() -> None:
             (np.zeros((1, 2, 4)), [[0, 4]]),
             "tokens that count must be whole numbers from 0 to 3, but",
         ),
-        ((np.zeros((1, 2, 4)), [[0, 0.5]]), r"sample 1 has 0\.5"),
+        ((np.zeros((1, 2, 4)), [[0, 0.5]]), r"row 1 has 0\.5"),
         ((np.zeros((1, 2)), None, [[1]]), r"mask must have shape \(1, 2\), .* not \(1, 1\)"),
         ((np.zeros((1, 2)), None, [[1, 2]]), "mask must be truth values, 0 or 1, but one is 2"),
         ((np.zeros((1, 2)), None, [[1, math.nan]]), "0 or 1, but one is nan"),
@@ -186,7 +186,7 @@ def test_what_can_not_be_divided_is_an_error() -> None:
 
 
 def test_every_label_may_count() -> None:
-    with pytest.raises(UsageError, match="but sample 0 has -100"):
+    with pytest.raises(UsageError, match="but row 0 has -100"):
         Perplexity(ignore_label=None).add(np.zeros((1, 1, 2)), [[-100]])
     found = Perplexity(ignore_label=1, dist_backend="non_dist")(np.zeros((1, 2, 2)), [[0, 1]])
     assert found["tokens"] == 1

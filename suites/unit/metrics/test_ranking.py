@@ -150,8 +150,8 @@ def test_the_form_of_scores_does_not_matter() -> None:
     [
         (np.zeros((2, 2)), [0, 1], r"predictions must have shape \(N,\), one .* not \(2, 2\)"),
         (np.zeros(2), [0], r"shape \(2,\) and labels of shape \(1,\) do not have the same number"),
-        (np.zeros(2), [0, 2], "labels must be whole numbers from 0 to 1, but sample 1 has 2"),
-        (np.array([0, 2**60]), [0, 1], f"but sample 1 has {2**60}"),
+        (np.zeros(2), [0, 2], "labels must be whole numbers from 0 to 1, but row 1 has 2"),
+        (np.array([0, 2**60]), [0, 1], f"but row 1 has {2**60}"),
     ],
 )
 def test_bad_batches_are_named_and_add_nothing(predictions: Any, labels: Any, message: str) -> None:

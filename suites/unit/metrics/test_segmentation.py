@@ -99,12 +99,12 @@ def test_an_ignored_class_has_no_overlap_and_does_not_count_in_the_means() -> No
         (
             [[0, 2]],
             [[0, 1]],
-            "predictions at labels that count must be .* 0 to 1, but sample 1 has 2",
+            "predictions at labels that count must be .* 0 to 1, but row 1 has 2",
         ),
         (
             [[0, 1]],
             [[0, 2]],
-            "labels that count must be whole numbers from 0 to 1, but sample 1 has",
+            "labels that count must be whole numbers from 0 to 1, but row 1 has",
         ),
         ([[0, 1]], [[0, math.nan]], "labels that count .* has nan"),
     ],
