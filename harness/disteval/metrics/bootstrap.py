@@ -14,6 +14,7 @@ from disteval.coverage import GAMMA, mix
 from disteval.errors import UsageError
 from disteval.metrics.rows import Rows, Sums
 from disteval.metrics.summable import SummableMetric
+from disteval.metrics.weighted import Weighted
 from disteval.metrics.wrapper import Wrapper, row_sums
 
 _TIMES = np.repeat(np.arange(9, dtype=np.uint8), (24109, 24109, 12056, 4018, 1005, 200, 33, 5, 1))
@@ -120,7 +121,10 @@ class Bootstrap(Wrapper):
         for at in range(0, len(column), _BLOCK):
             some = slice(at, at + _BLOCK)
             times = self._times(ids[some])
-            single = row_sums(self.metric, rows[some])
+            if isinstance(self.metric, Weighted):
+                single = self.metric.row_sums(rows[some])
+            else:
+                single = row_sums(self.metric, rows[some])
             sums[:, single.places] += _products(single.values, single.of_row, times).astype(kind)
             counts[:, 0] += times.sum(axis=0).astype(np.int64)
         sums = sums.reshape(-1, *first.shape)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from disteval import UsageError
 from disteval.metrics import exact
-from disteval.metrics.exact import exact_mean, exact_sum, float64_of
+from disteval.metrics.exact import as_counts, exact_mean, exact_sum, float64_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,3 +108,12 @@ def test_integers_that_float64_may_not_hold_are_refused(number: int) -> None:
 def test_longer_floats_are_refused() -> None:
     with pytest.raises(UsageError, match=r"values of float\d+ do not fit float64; round them"):
         float64_of(np.zeros(2, dtype=np.longdouble), "values")
+
+
+def test_counts_are_int64_where_sums_of_two_of_them_fit() -> None:
+    small, large = [2**61 - 1, 2**61], [2**61, 2**61]
+    assert as_counts(np.array([small], dtype=object)).dtype == np.int64
+    assert as_counts(np.array([large], dtype=object)).dtype == object
+    for counts in ([3, 4], small, large, [2**70, 0]):
+        assert as_counts(np.array(counts, dtype=object)).tolist() == counts
+    assert as_counts(np.array([2**62])).dtype == np.int64

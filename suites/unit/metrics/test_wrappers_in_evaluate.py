@@ -77,6 +77,7 @@ def test_a_batch_without_weights_is_named() -> None:
 def test_a_metric_that_was_evaluated_takes_batches_of_its_own_again() -> None:
     metric = Bootstrap(Mean(), resamples=5)
     evaluate(predict, DATA, {"mean": metric}, "non_dist", 7)
+    assert metric([1.0, 2.0, 1.0], ids=[0, 1, 0])["mean"]["value"] == 1.5
     metric.reset()
     metric.add([1.0, 2.0, 1.0], ids=[0, 1, 0])
     assert metric.compute(size=2)["mean"]["value"] == 1.5
