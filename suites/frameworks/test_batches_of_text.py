@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +92,22 @@ def test_the_model_is_one_whose_result_depends_on_the_other_samples_of_a_batch(
 ) -> None:
     alone = evaluated(predict, RAGGED, 1)
     assert evaluated(predict, RAGGED, 2)[0] != alone[0]  # strided, so the batches differ
+
+
+def test_other_libraries_functions_make_batches() -> None:
+    class Encoding(UserDict):  # type: ignore[type-arg]
+        """A batch as tokenizers of Hugging Face return it."""
+
+    def encoded(samples: list[Any]) -> Any:
+        return Encoding(torch.utils.data.default_collate(samples))
+
+    samples = [{"x": torch.full((2,), float(n)), "label": n} for n in range(11)]
+    for collate in (torch.utils.data.default_collate, encoded):
+
+        def rank(backend: ThreadsDist, collate: Any = collate) -> Any:
+            return evaluate(
+                lambda batch: batch["x"][:, 0], samples, {"rows": Rows()}, backend, 4,
+                collate=collate,
+            ).metrics["rows"]  # fmt: skip
+
+        assert values(run_ranks(2, rank)) == [[(n, n) for n in range(11)]] * 2

@@ -142,7 +142,10 @@ def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> 
         collate: Makes a batch of a list of samples.
     """
     count, rows = picked.counted, picked.rows
-    filled = _collated(collate, samples + samples[-1:] * (rows - len(samples)), picked)
+    # Each repeat is a dict of its own, because some functions pop the fields of dicts.
+    last = samples[-1]
+    repeats = [dict(last) if type(last) is dict else last for _ in range(rows - len(samples))]
+    filled = _collated(collate, samples + repeats, picked)
     real = filled
     if not count:
         real = None
@@ -192,14 +195,23 @@ def fetch(samples: Any, indices: Indices) -> list[Any]:
 
     Raises:
         SampleError: A sample could not be read; its number is named.
+        UsageError: ``__getitems__`` returned another number of samples.
     """
     numbers: Sequence[int] = indices.tolist()
     many = getattr(samples, "__getitems__", None)
     if many is not None:
         try:
-            return list(many(numbers))
+            found = many(numbers)
         except Exception:
             return _one_by_one(samples, numbers)  # names the sample that can't be read
+        if isinstance(found, list):  # some data sets return a whole batch, in a form of their own
+            if len(found) != len(numbers):
+                raise UsageError(
+                    f"__getitems__ of the {type(samples).__name__} was asked for {len(numbers)} "
+                    f"samples and returned {len(found)}; it must return a list with one sample for "
+                    f"each index"
+                )
+            return found
     return _one_by_one(samples, numbers)
 
 

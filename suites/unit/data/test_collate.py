@@ -83,6 +83,32 @@ def test_a_batch_without_rows_is_made_again_of_the_samples_that_count() -> None:
         first_rows(np.zeros(4), 3, 2)
 
 
+def test_a_collate_may_take_fields_out_of_dicts() -> None:
+    def popping(samples: list[dict[str, int]]) -> Any:
+        labels = np.array([sample.pop("label") for sample in samples])
+        return np.array([sample["x"] for sample in samples]), labels
+
+    samples = [{"x": i, "label": 2 * i} for i in range(3)]
+    batch = IndexedReader(samples, popping)(Picked(np.array([0, 2]), 2, 5))
+    assert batch.filled[1].tolist() == [0, 4, 4, 4, 4]
+    assert batch.real[1].tolist() == [0, 4]
+
+
+def test_getitems_returns_a_list_of_one_sample_for_each_index() -> None:
+    class Columns(list):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return {"x": [self[index] for index in indices]}
+
+    class Short(list):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return [self[index] for index in set(indices)]
+
+    picked = Picked(np.array([1, 1]), 2, 2)
+    assert IndexedReader(Columns([5, 6]))(picked).filled.tolist() == [6, 6]
+    with pytest.raises(UsageError, match="__getitems__ of the Short was asked for 2 samples and r"):
+        IndexedReader(Short([5, 6]))(picked)
+
+
 @pytest.mark.parametrize("many", [True, False])
 def test_a_sample_that_raises_is_named(many: bool) -> None:
     class Samples:
