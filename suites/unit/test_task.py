@@ -34,13 +34,15 @@ BAD: dict[str, tuple[Any, str]] = {
     "samples": (None, "samples is None, and it can be neither indexed nor iterated; give arrays"),
     "samples ": ("data.txt", "samples is 'data.txt', and a text or a path is not opened; give"),
     "samples  ": (7, "samples is 7, and it can be neither indexed nor iterated; give arrays"),
-    "predict": (None, "predict must be a function of a batch or of samples, not None"),
+    "predict": (None, "predict must be a function, not None"),
+    "record": ("ids", "record must be a function, not 'ids'"),
+    "name": (7, "name must be a text, not 7"),
     "metrics": ([Accuracy()], "metrics must be a dict of names and metrics, such as"),
     "metrics ": ({"a": Accuracy}, "the metric 'a' must be an instance .* make one, Accuracy()"),
     "metrics  ": ({"a": len}, "the metric 'a' must be an instance of a BaseMetric"),
     "batch_size": (0, "batch_size must be a whole number from 1 up, not 0"),
     "batch_size ": (None, "batch_size must be a whole number from 1 up, not None"),
-    "collate": ("list", "collate must be a function of a batch or of samples, not 'list'"),
+    "collate": ("list", "collate must be a function, not 'list'"),
     "update": (["x"], "update must be a function or a dict of them, not"),
     "update ": ({"acuracy": len}, "update names the metric 'acuracy', .* you mean 'accuracy'?"),
     "mode": ("striped", "mode 'striped' is not known; use 'strided', 'contiguous' or 'batches'"),
@@ -72,14 +74,12 @@ def test_a_task_is_evaluated_as_evaluate_does_it() -> None:
 
 def test_a_task_has_every_argument_that_belongs_to_it_with_its_default() -> None:
     theirs = dict(signature(evaluate).parameters)
-    for name in (
-        "backend",
-        "predictions",
-        "progress",
-    ):  # which belong to the ranks that evaluate it
+    for name in ("backend", "progress", "predictions"):  # which belong to one evaluation of it
         del theirs[name]
     defaults = {Parameter.empty: MISSING}
-    assert {field.name: field.default for field in fields(Task)} == {
+    mine = {field.name: field.default for field in fields(Task)}
+    assert (mine.pop("record"), mine.pop("name")) == (None, "")  # which Predictions takes
+    assert mine == {
         name: defaults.get(parameter.default, parameter.default)
         for name, parameter in theirs.items()
     }

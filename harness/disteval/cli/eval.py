@@ -8,14 +8,12 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from tqdm import tqdm
 
 from disteval.arguments import check_output_folder
 from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
+from disteval.cli.eval_table import print_evaluation
 from disteval.cli.job import EvalJob, TaskSource, run_job
 from disteval.cli.named_task import NamedTask, check_name
 from disteval.cli.options import (
@@ -32,13 +30,14 @@ from disteval.cli.options import (
     timeout_option,
 )
 from disteval.cli.terminal import is_quiet
+from disteval.data.predictions import Predictions
+from disteval.data.predictions.formats import FORMATS
+from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import SCHEMA_VERSION, write_run
 from disteval.report.page import write_page
-from disteval.report.values import rows
-from disteval.text import visible
 from disteval.worlds import (
     OuterWorld,
     RayLauncher,
@@ -79,8 +78,13 @@ _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "downl
 )
 @click.option(
     "--predictions", type=OutputPath(check_output_folder), metavar="DIR",
-    help="Write the predictions to this folder.",
+    help="Write predictions to this folder; what was interrupted there goes on.",
 )  # fmt: skip
+@click.option(
+    "--predictions-format", type=click.Choice(list(FORMATS)), default="jsonl",
+    help="The format of the predictions.",
+)  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace predictions that are in the folder.")
 @click.option(
     "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch",
     help="The framework that computes ResNet-18.",
@@ -120,6 +124,8 @@ def eval_command(
     batch_size: int | None,
     limit: int | None,
     predictions: Path | None,
+    predictions_format: FormatName,
+    overwrite: bool,
     data: str,
     download: bool,
     json_path: Path | None,
@@ -150,6 +156,10 @@ def eval_command(
         add_working_directory()
         check_name(task)
         source = NamedTask(task, device if _is_given("device") else None)
+    target = None
+    if predictions is not None:
+        folder = predictions.absolute()  # ranks may run in other folders
+        target = Predictions(folder, predictions_format, overwrite=overwrite)
     outer = detect_outer_world()
     if outer is not None:
         share_cores(outer, threads)
@@ -170,7 +180,7 @@ def eval_command(
         if outer is not None:
             world.join(backend)
         shared = not world.own_processes and not world.attached
-        job = EvalJob(source, backend, batch_size, limit, predictions, shared)
+        job = EvalJob(source, backend, batch_size, limit, target, shared)
         report = _evaluate(world, job, size, progress and not is_quiet())
         if outer is not None:
             world.leave()
@@ -180,7 +190,7 @@ def eval_command(
         if html_path is not None:
             write_page(html_path, [(task or "ResNet-18", run)])
     finally:
-        _show(report)
+        print_evaluation(report)
 
 
 def _is_given(option: str) -> bool:
@@ -254,30 +264,3 @@ def _evaluate(world: World, job: EvalJob, size: int, progress: bool) -> dict[str
         ]
         reports[0]["ranks"] = ranks
     return reports[0]
-
-
-def _show(report: dict[str, Any]) -> None:
-    named = report.get("task")
-    title = named or f"ResNet-18 on {report['dataset']}"
-    table = Table(title=escape(visible(title)), show_header=False)
-    if named:
-        for name, value in rows(report["metrics"]):
-            table.add_row(escape(visible(name)), escape(visible(value)))
-    else:
-        for name, value in report["accuracy"].items():
-            correct = report["correct"][name]
-            table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
-    table.add_row("samples", f"{report['evaluated']} of {report['size']}")
-    table.add_row("coverage", f"{report['coverage']}, each once")
-    table.add_row("duplicates dropped", str(report["padded"]))
-    if named:
-        table.add_row("samples/s", f"{report['samples_per_second']:.0f}")
-    else:
-        table.add_row("images/s", f"{report['images_per_second']:.0f}")
-    table.add_row("ranks", str(report["world_size"]))
-    table.add_row("backend", escape(report["backend"]))
-    if not named:
-        table.add_row("device", f"{report['device']} ({report['framework']})")
-    if "predictions" in report:
-        table.add_row("predictions", escape(visible(report["predictions"])))
-    Console().print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,14 @@ class ResNet18:
             predict=model.make_predict(weights, device, exact=self.exact, dtype=self.dtype),
             metrics={"accuracy": Accuracy(topk=self.topk, counts=True)},
         )
+
+    def name_of(self, task: Task) -> str:
+        """Return a name with digests of the data and the weights."""
+        digest = hashlib.sha256(task.samples.images)
+        if self.weights is not None:
+            digest.update(self.weights.read_bytes())
+        settings = f"{self.framework} {self.dtype}{' exact' * self.exact}"
+        return f"ResNet-18 {settings} {digest.hexdigest()[:16]}"
 
     def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the part of the report that other tasks do not have."""

@@ -6,11 +6,10 @@ import copy
 import os
 import platform
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from disteval.contract import BaseDistBackend
-from disteval.data import Predictions
+from disteval.data.predictions import Predictions
 from disteval.evaluation import Evaluation, Task
 from disteval.extras import DISTRIBUTION, installed_version
 from disteval.worlds import report_progress
@@ -27,6 +26,9 @@ class TaskSource(Protocol):
     def make(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank."""
 
+    def name_of(self, task: Task) -> str:
+        """Return a name that differs where the predictions do; see `Predictions`."""
+
     def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the part of the report that depends on the task."""
 
@@ -40,7 +42,7 @@ class EvalJob:
         backend: The backend's name, for the report.
         batch_size: The number of samples in a batch; None leaves it to the task.
         limit: The number of samples to evaluate; None leaves it to the task.
-        predictions: The folder for the predictions; None writes no predictions.
+        predictions: Where predictions are written; None writes none.
         shares_memory: Whether ranks are threads of one process, which may be given the same task.
     """
 
@@ -48,7 +50,7 @@ class EvalJob:
     backend: str
     batch_size: int | None
     limit: int | None
-    predictions: Path | None
+    predictions: Predictions | None
     shares_memory: bool
 
 
@@ -63,9 +65,11 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
         task = replace(task, metrics=copy.deepcopy(dict(task.metrics)))
     asked: dict[str, Any] = {"batch_size": job.batch_size, "limit": job.limit}
     task = replace(task, **{name: value for name, value in asked.items() if value is not None})
-    where = job.predictions and Predictions(job.predictions, name=repr(job.source))
-    result = task.evaluate(backend, predictions=where, progress=report_progress)
-    written = {} if job.predictions is None else {"predictions": str(job.predictions)}
+    predictions, written = job.predictions, {}
+    if predictions is not None:
+        predictions = replace(predictions, record=task.record, name=job.source.name_of(task))
+        written = {"predictions": str(predictions.path)}
+    result = task.evaluate(backend, predictions=predictions, progress=report_progress)
     return (
         job.source.describe(task, result)
         | written

@@ -56,6 +56,10 @@ class NamedTask:
         assert task is not None
         return task
 
+    def name_of(self, task: Task) -> str:
+        """Return the name under which interrupted predictions go on."""
+        return f"{self.name} {task.name}".rstrip()
+
     def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the part of the report that other tasks do not have."""
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,10 @@ class Task:
         sort_by_length: Whether samples of similar length share a batch.
         workers: The number of workers that load samples ahead.
         limit: The number of samples after which the evaluation ends.
+        record: A function of the outputs and the batch that returns what is written as predictions
+            instead of the outputs.
+        name: The name of what is computed, such as that of the weights and the data. Predictions
+            that were interrupted go on under the same name alone.
 
     Raises:
         UsageError: An argument is of another kind or out of range.
@@ -68,14 +72,17 @@ class Task:
     sort_by_length: bool = False
     workers: int = 0
     limit: int | None = None
+    record: Callable[[Any, Any], Any] | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         _check_samples(self.samples)
-        for name, value in (("predict", self.predict), ("collate", self.collate)):
+        for name in ("predict", "collate", "record"):
+            value = getattr(self, name)
             if not callable(value) and (name == "predict" or value is not None):
-                raise UsageError(
-                    f"{name} must be a function of a batch or of samples, not {found_value(value)}"
-                )
+                raise UsageError(f"{name} must be a function, not {found_value(value)}")
+        if not isinstance(self.name, str):
+            raise UsageError(f"name must be a text, not {found_value(self.name)}")
         check_metrics(self.metrics)
         Updates(self.metrics, self.update)
         Dealing(**{field.name: getattr(self, field.name) for field in fields(Dealing)})
@@ -92,13 +99,17 @@ class Task:
         Args:
             backend: The backend that carries the results, or its name. None stands for the default,
                 see `disteval.get_dist_backend`.
-            predictions: The folder to which the outputs are written, or a `Predictions`.
+            predictions: The folder to which predictions are written; or a `Predictions`, which
+                replaces ``record`` and ``name``.
             progress: True shows a bar on rank 0; a function is called after every batch.
 
         Raises:
             HarnessError: As `disteval.evaluate` raises it.
         """
+        if isinstance(predictions, (str, Path)):
+            predictions = Predictions(predictions, record=self.record, name=self.name)
         given = {field.name: getattr(self, field.name) for field in fields(self)}
+        del given["record"], given["name"]
         return evaluate(backend=backend, predictions=predictions, progress=progress, **given)
 
 

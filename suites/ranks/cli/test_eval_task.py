@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
+from disteval import load_predictions
 from disteval.cli import main
 
 from suites.processes import mpirun, run_plainly, torchrun
@@ -354,3 +355,45 @@ def test_a_shell_offers_the_tasks_in_files_without_importing_them(
     (tmp_path / "owl.py").write_text("def task(:\n")
     offered = ShellComplete(main, {}, "disteval", "_").get_completions(["eval"], "ow")
     assert [item.value for item in offered] == ["own:task", "own:shared"]
+
+
+RECORDED = """
+def recorded():
+    def record(scores, batch):
+        return {"best": scores.argmax(axis=1), "label": batch[1]}
+    return made(record=record, name="version 3")
+"""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "npy"])
+def test_predictions_are_in_the_order_of_the_samples(run: Run, kind: str) -> None:
+    found = []
+    for size in (1, 3):
+        options = (f"--predictions=p{size}", f"--predictions-format={kind}", "--json=r.json")
+        done = run("own:recorded", *options, code=RECORDED, size=size)
+        assert done.exit_code == 0, done.output
+        assert read()["predictions"] == str(Path(f"p{size}").absolute())
+        found.append([dict(row) for row in load_predictions(f"p{size}")])
+    assert found[0] == found[1]
+    labels = np.random.default_rng(0)
+    labels.integers(0, 256, (101, 3, 2, 2), dtype=np.uint8)
+    assert [row["label"] for row in found[0]] == labels.integers(0, 3, 101).tolist()
+
+
+def test_predictions_that_are_there_are_replaced_only_when_asked(run: Run) -> None:
+    assert run("own:recorded", "--predictions=p", code=RECORDED).exit_code == 0
+    assert "own:recorded version 3" in Path("p/manifest.json").read_text()
+    before = sorted(Path("p").iterdir())
+    done = run("own:recorded", "--predictions=p", code=RECORDED)
+    assert done.exit_code == 2
+    assert "has finished predictions of 101 samples" in done.output
+    assert sorted(Path("p").iterdir()) == before
+    assert run("own:recorded", "--predictions=p", "--overwrite", code=RECORDED).exit_code == 0
+    assert len(list(load_predictions("p"))) == 101
+
+
+def test_a_folder_that_can_not_be_written_is_refused_before_the_work(run: Run) -> None:
+    Path("file").write_text("mine")
+    done = run("own:nothing", "--predictions=file")
+    assert done.exit_code == 2
+    assert "--predictions file can't be written" in done.output

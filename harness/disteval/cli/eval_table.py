@@ -1,0 +1,40 @@
+"""The table that ``disteval eval`` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from disteval.report.values import rows
+from disteval.text import visible
+
+
+def print_evaluation(report: dict[str, Any]) -> None:
+    """Print the report of an evaluation as a table."""
+    named = report.get("task")
+    title = named or f"ResNet-18 on {report['dataset']}"
+    table = Table(title=escape(visible(title)), show_header=False)
+    if named:
+        for name, value in rows(report["metrics"]):
+            table.add_row(escape(visible(name)), escape(visible(value)))
+    else:
+        for name, value in report["accuracy"].items():
+            correct = report["correct"][name]
+            table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
+    table.add_row("samples", f"{report['evaluated']} of {report['size']}")
+    table.add_row("coverage", f"{report['coverage']}, each once")
+    table.add_row("duplicates dropped", str(report["padded"]))
+    if named:
+        table.add_row("samples/s", f"{report['samples_per_second']:.0f}")
+    else:
+        table.add_row("images/s", f"{report['images_per_second']:.0f}")
+    table.add_row("ranks", str(report["world_size"]))
+    table.add_row("backend", escape(report["backend"]))
+    if not named:
+        table.add_row("device", f"{report['device']} ({report['framework']})")
+    if "predictions" in report:
+        table.add_row("predictions", escape(visible(report["predictions"])))
+    Console().print(table)
