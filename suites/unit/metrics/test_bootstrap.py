@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -225,7 +226,18 @@ def test_other_arguments_are_refused(named: Any, message: str) -> None:
             Bootstrap(inner)
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_does_not_grow_with_samples_times_resamples() -> None:
+    metric = Bootstrap(Mean(dist_backend="non_dist"))
+    size = 10_000  # whose 1000 resamples would take 80 MB
+    tracemalloc.start()
+    try:
+        metric.add(np.zeros(size), ids=np.arange(size))
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_too_many_sums_are_refused() -> None:
     metric = Bootstrap(Accuracy(tuple(range(1, 20)), dist_backend="non_dist"), resamples=10**6)
     with pytest.raises(UsageError, match="1000000 resamples of 19 sums are more than 16777216"):
         metric.add(np.eye(20), np.arange(20), ids=np.arange(20))

@@ -147,6 +147,32 @@ def test_the_number_of_groups_is_bounded() -> None:
         assert "all ranks together have 4 groups, and max_groups is 3" in str(outcome)
 
 
+class Late(Mean):
+    """A mean of values that a device is still computing."""
+
+    brought = 0
+
+    def add(self, values: Any, *, ids: Any = None) -> None:
+        def bring() -> Any:
+            Late.brought += 1
+            return np.asarray(values)
+
+        self._append_later(len(values), bring, ids)
+
+
+def test_rows_stay_on_their_device_until_later_batches_come() -> None:
+    late = Grouped(Bootstrap(Weighted(Late(dist_backend="non_dist")), resamples=9))
+    plain = Grouped(Bootstrap(Weighted(Mean(dist_backend="non_dist")), resamples=9))
+    for at in range(6):
+        values = np.array([1.5, 2.5]) + at
+        named = {"weights": [1, at], "groups": ["a", "b"], "ids": [2 * at, 2 * at + 1]}
+        for metric in (late, plain):
+            metric.add(values, **named)
+        assert Late.brought == max(0, at - 3)
+    assert_same(late.compute(size=12), plain.compute(size=12))
+    assert Late.brought == 6
+
+
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
