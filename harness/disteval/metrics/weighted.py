@@ -63,8 +63,8 @@ class Weighted(Wrapper):
             wrong = ~((found == 0) | ((found >= 2.0**-_RANGE) & (found <= 2.0**_RANGE)))
         if wrong.any():
             raise UsageError(
-                f"weights must be 0, or from 2**-256 to 2**256 (about 1e77), but that of sample "
-                f"{wrong.argmax()} of the batch is {found[wrong][0]}; scale or mend the weights"
+                f"weights must be 0, or from 2**-256 to 2**256 (about 1e77), but "
+                f"weights[{wrong.argmax()}] is {found[wrong][0]}; scale or mend the weights"
             )
         taken = self._take(args, kwargs, ids)
         self._append_with(taken, self._by_row("weights", found, taken, ids), ids)

@@ -147,7 +147,7 @@ def test_a_sample_with_several_rows_has_one_weight() -> None:
 @pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf, 2.0**257, 2.0**-257, 5e-324])
 def test_other_weights_are_refused(wrong: float) -> None:
     mean = Weighted(Mean(dist_backend="non_dist"))
-    with pytest.raises(UsageError, match=r"weights must be 0, or from .* but that of sample 1 of"):
+    with pytest.raises(UsageError, match=r"weights must be 0, or from .* but weights.1. is "):
         mean.add([1.0, 2.0], weights=[1.0, wrong])
     with pytest.raises(UsageError, match="weights have 1 values, but the batch has 2 samples"):
         mean.add([1.0, 2.0], weights=[1.0])
