@@ -31,7 +31,7 @@ MARKERS = {
     "tensorflow": ("tensorflow", "tf_collective"),
     "horovod": ("tf_horovod", "horovodrun"),
     "paddle": ("paddle",),
-    "arrays": ("sklearn", "torchmetrics", "accelerate", "datasets", "pytorch_lightning"),
+    "arrays": ("sklearn", "torchmetrics", "accelerate", "datasets", "pyarrow", "pytorch_lightning"),
     "report": ("jinja2", "matplotlib", "jsonschema"),
     "estimator": ("tensorboard",),
     "web": ("chromium", "selenium"),

@@ -39,7 +39,7 @@ LISTS: dict[str, Any] = {
     "bytes": [b"", b"\xff\x00", b"a", b"b", b"c", b"d"],
     "objects": [None, {"boxes": [[1, 2.5]], "name": "x"}, [], 3, True, float("inf")],
     "ragged": [np.arange(n, dtype=np.float32) for n in (0, 3, 1, 5, 2, 2)],
-    "ragged pictures": [np.ones((n, 2), np.uint8) * n for n in (1, 3, 1, 5, 2, 2)],
+    "ragged pictures": [np.ones((n, 2), np.uint8) * n for n in (1, 3, 1, 0, 2, 2)],
     "in a dict": {"text": list("abcdef"), "length": np.arange(6)},
 }
 

@@ -216,7 +216,7 @@ def _list_column(name: str, leaf: list[Any], *, exact: bool) -> Column:
     arrays = [of_array(name, row, rows=False) for row in leaf]
     known = [array for array in arrays if array is not None]
     if known and len(known) == len(leaf) and all(a.facts == known[0].facts for a in known):
-        return _ragged(Field(name, "ragged", **known[0].facts), [a.values for a in known])
+        return Column(Field(name, "ragged", **known[0].facts), [a.values for a in known])
     values = []
     for row in leaf:
         value, same = plain(name, row)
@@ -239,17 +239,11 @@ def _joined(columns: Sequence[Column]) -> Column:
         stacked = [field.kind == "array" or field.stacked for field in fields]
         exact = exact and len(set(stacked)) == 1
         ragged = replace(first, kind="ragged", shape=(), stacked=stacked[0], exact=exact)
-        return _ragged(ragged, rows)
+        return Column(ragged, rows)
     if all(field.kind == first.kind != "array" for field in fields):
         return Column(replace(first, exact=exact), rows)
     same = {field.kind for field in fields} <= {"text", "json"}
     return _list_column(first.name, rows, exact=exact and same)
-
-
-def _ragged(field: Field, rows: list[Any]) -> Column:
-    # JSON has no shape for these: one of (0, 3) is the same empty list as one of (0,).
-    known = all(0 not in row.shape[:-1] for row in rows)
-    return Column(field if known else replace(field, exact=False), rows)
 
 
 def _size(column: Column) -> int:

@@ -55,6 +55,7 @@ class JsonLines:
 
     Numbers are read back to the last bit, except for the sign and payload of a NaN. Numbers that
     are not finite are ``NaN``, ``Infinity`` and ``-Infinity``, as Python's json module writes them.
+    Where a ragged array has no elements, its shape is under another key, with ``.shape`` after it.
     """
 
     def check(self) -> None:
@@ -68,7 +69,11 @@ class JsonLines:
         for number, values in enumerate(zip(table.ids.tolist(), *columns, strict=True)):
             if number % block_rows == 0:
                 offsets.append(file.tell())
-            file.write(_line(dict(zip(names, values, strict=True))))
+            row = dict(zip(names, values, strict=True))
+            for column in table.columns:
+                if column.field.kind == "ragged" and 0 in column.values[number].shape[:-1]:
+                    row[f"{column.field.name}.shape"] = column.values[number].shape
+            file.write(_line(row))
         return {".jsonl": file.getvalue()}, [*offsets, file.tell()]
 
     def decode(self, stem: Path, part: Layout, block: int) -> Table:
@@ -78,10 +83,7 @@ class JsonLines:
             file.seek(begin)
             lines = file.read(end - begin).split(b"\n")[:-1]
         rows = [json.loads(line) for line in lines]
-        columns = tuple(
-            Column(field, _from_json(field, [row[field.name] for row in rows]))
-            for field in part.fields
-        )
+        columns = tuple(Column(field, _from_json(field, rows)) for field in part.fields)
         return Table(np.array([row[ID] for row in rows], np.int64), part.form, columns)
 
 
@@ -185,11 +187,17 @@ def _to_json(column: Column) -> list[Any]:
     return values  # type: ignore[no-any-return]
 
 
-def _from_json(field: Field, values: list[Any]) -> Any:
+def _from_json(field: Field, rows: list[dict[str, Any]]) -> Any:
+    values = [row[field.name] for row in rows]
     if field.kind == "array":
         return np.array(values, field.stored).reshape(len(values), *field.shape)
     if field.kind == "ragged":
-        return [np.array(row, field.stored) for row in values]
+        shapes = [row.get(f"{field.name}.shape", -1) for row in rows]
+        found = [np.array(value, field.stored) for value in values]
+        return [
+            value if shape == -1 else value.reshape(shape)
+            for value, shape in zip(found, shapes, strict=True)
+        ]
     if field.kind == "bytes":
         return [base64.b64decode(row) for row in values]
     return values

@@ -1,0 +1,168 @@
+"""Predictions of every framework come back to the last bit, also from Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import Predictions, UsageError, evaluate, load_predictions, predict_all
+from disteval.data.predictions import PredictionWriter
+from disteval.metrics import Accuracy
+from disteval_backends.threads_dist import ThreadsDist
+
+from suites.requirements import framework
+from suites.thread_world import run_ranks, values
+from suites.unit.data.test_predictions import LISTS, OUTPUTS, same, write_alone
+
+IDS = np.arange(6)
+
+
+@pytest.fixture
+def parquet() -> Any:
+    return framework("pyarrow.parquet")
+
+
+def restored(folder: Path, format: Any, outputs: Any) -> Any:  # noqa: A002
+    """Return outputs as the next run gets them that a run which was interrupted has left."""
+
+    def rank(backend: ThreadsDist) -> Any:
+        where = Predictions(folder, format)
+        writer = PredictionWriter(where, backend, 6)
+        writer.write(IDS, outputs)
+        writer.close()
+        again = PredictionWriter(where, backend, 6)
+        try:
+            return again.stored(IDS)
+        finally:
+            again.close()
+
+    return values(run_ranks(1, rank))[0]
+
+
+@pytest.mark.parametrize("name", [*OUTPUTS, *LISTS])
+def test_parquet_gives_outputs_back(name: str, parquet: Any, tmp_path: Path) -> None:
+    outputs = {**OUTPUTS, **LISTS}[name]
+    write_alone(Predictions(tmp_path, "parquet"), outputs)
+    assert same(load_predictions(tmp_path).all(), outputs)
+    assert same(restored(tmp_path / "again", "parquet", outputs), outputs)
+
+
+def test_other_programs_read_the_columns(parquet: Any, tmp_path: Path) -> None:
+    outputs = {"label": np.arange(6), "text": list("abcdef"), "box": np.ones((6, 2, 2))}
+    write_alone(Predictions(tmp_path, "parquet"), outputs)
+    (path,) = tmp_path.glob("part-*.parquet")
+    found = parquet.read_table(path)
+    assert found.column_names == ["sample_id", "label", "text", "box"]
+    assert found.to_pylist()[3] == {"sample_id": 3, "label": 3, "text": "d", "box": [1.0] * 4}
+
+
+def test_text_that_is_no_unicode_is_refused(parquet: Any, tmp_path: Path) -> None:
+    for outcome in run_ranks(
+        2,
+        lambda backend: predict_all(
+            lambda x: ["\ud800"] * len(x), IDS, backend, 2, folder=tmp_path, format="parquet"
+        ),
+    ):
+        assert "that is not Unicode" in str(outcome)
+        assert "use format='jsonl'" in str(outcome)
+
+
+FORMATS = ["jsonl", "npy", "parquet"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool", "uint8"])
+def test_tensors_of_torch_come_back(
+    kind: Any,
+    dtype: str,
+    parquet: Any,
+    tmp_path: Path,
+) -> None:
+    torch = framework("torch")
+    values = (torch.arange(18).reshape(6, 3) / 7).to(getattr(torch, dtype))
+    found = restored(tmp_path, kind, {"scores": values, "more": values[:, 0]})
+    for name, expected in (("scores", values), ("more", values[:, 0])):
+        assert found[name].dtype == expected.dtype
+        assert torch.equal(found[name], expected)
+
+
+def test_ragged_tensors_come_back(parquet: Any, tmp_path: Path) -> None:
+    torch = framework("torch")
+    rows = [torch.arange(n * 2).reshape(n, 2).bfloat16() for n in (1, 3, 2, 1, 0, 4)]
+    for format in ("jsonl", "parquet"):  # noqa: A001
+        found = restored(tmp_path / format, format, rows)
+        assert [row.dtype for row in found] == [torch.bfloat16] * 6
+        assert all(map(torch.equal, found, rows))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_arrays_of_jax_come_back(dtype: str, parquet: Any, tmp_path: Path) -> None:
+    jax = framework("jax")
+    expected = jax.numpy.arange(18, dtype=dtype).reshape(6, 3) / jax.numpy.array(7, dtype)
+    for format in FORMATS:  # noqa: A001
+        found = restored(tmp_path / format, format, expected)
+        assert isinstance(found, jax.Array)
+        assert found.dtype == expected.dtype
+        assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
+    host = np.asarray(jax.numpy.arange(6, dtype="bfloat16"))
+    assert restored(tmp_path / "host", "jsonl", host).tobytes() == host.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_tensors_of_tensorflow_come_back(dtype: str, parquet: Any, tmp_path: Path) -> None:
+    tf = framework("tensorflow")
+    expected = tf.cast(tf.reshape(tf.range(18.0) / 7, (6, 3)), dtype)
+    for format in FORMATS:  # noqa: A001
+        found = restored(tmp_path / format, format, expected)
+        assert found.dtype == expected.dtype
+        assert found.numpy().tobytes() == expected.numpy().tobytes()
+
+
+def test_an_interrupted_evaluation_of_tensors_goes_on_in_parquet(
+    parquet: Any, tmp_path: Path
+) -> None:
+    torch = framework("torch")
+    samples = {"x": torch.arange(12), "y": torch.arange(12) % 3}
+    asked: list[int] = []
+
+    def update(outputs: Any, batch: Any) -> Any:
+        return outputs.softmax(dim=1), batch["y"]  # which only a tensor has
+
+    def once(world: int, last: int) -> Any:
+        def predict(batch: Any) -> Any:
+            if last in batch["x"].tolist():
+                raise ValueError("interrupted")
+            asked.extend(batch["x"].tolist())
+            return torch.nn.functional.one_hot(batch["x"] % 3, 3).bfloat16()
+
+        def rank(backend: ThreadsDist) -> Any:
+            where = Predictions(tmp_path, "parquet")
+            return evaluate(
+                predict, samples, {"accuracy": Accuracy()}, backend, 2, update=update,
+                predictions=where, fixed_shape=False, pad=False,
+            ).metrics  # fmt: skip
+
+        return run_ranks(world, rank)
+
+    once(2, 8)
+    assert once(3, 99) == [{"accuracy": {"top1": 1.0}}] * 3
+    assert sorted(asked) == list(range(12))
+
+
+def test_predictions_in_memory_are_of_numpy() -> None:
+    framework("pyarrow")
+    torch = framework("torch")
+    found = predict_all(lambda x: x.bfloat16(), torch.arange(5), "non_dist", 2)
+    assert (found.dtype, found.tolist()) == (np.float32, [0, 1, 2, 3, 4])
+
+
+def test_sparse_and_complex_tensors() -> None:
+    framework("pyarrow")
+    torch = framework("torch")
+    dense = predict_all(lambda x: torch.eye(2).to_sparse(), torch.arange(2), "non_dist", 2)
+    assert dense.tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(Exception, match="complex64, which can't be stored") as caught:
+        predict_all(lambda x: x + 1j, torch.arange(2), "non_dist", 2)
+    assert isinstance(caught.value.__cause__, UsageError)
