@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,10 +112,11 @@ def _described(value: Any) -> str:
 
 
 def first_rows(batch: Any, rows: int, count: int) -> Any:
-    """Return the first samples of a batch.
+    """Return the first samples of a batch, or of the outputs of one.
 
     Args:
-        batch: Arrays or lists, each with a row for each sample, in dicts and tuples.
+        batch: Arrays or lists, each with a row for each sample, in dicts and tuples. A dict of a
+            class of its own, such as an output of transformers, stays one.
         rows: The number of samples in the batch.
         count: The number of samples wanted.
 
@@ -122,7 +124,13 @@ def first_rows(batch: Any, rows: int, count: int) -> Any:
         ValueError: A part of the batch is no array or list with that many rows.
     """
     if isinstance(batch, Mapping):
-        return {key: first_rows(value, rows, count) for key, value in batch.items()}
+        fields = {key: first_rows(value, rows, count) for key, value in batch.items()}
+        if not isinstance(batch, MutableMapping) or type(batch) is dict:
+            return fields
+        own = copy(batch)
+        for key, value in fields.items():
+            own[key] = value
+        return own
     if isinstance(batch, tuple):
         parts = [first_rows(value, rows, count) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)

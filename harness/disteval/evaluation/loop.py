@@ -12,7 +12,7 @@ from tqdm import tqdm
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, name_some
 from disteval.data.batching import Indices, Mode
-from disteval.data.collate import Collate
+from disteval.data.collate import Collate, first_rows
 from disteval.data.collate import collate as default_collate
 from disteval.data.lengths import Length
 from disteval.data.predictions import Sink, Target, check_target, open_sink
@@ -30,7 +30,7 @@ from disteval.evaluation.agreement import (
 from disteval.evaluation.dealing import Dealing, MakeShard
 from disteval.evaluation.feeds import Feed, SizedFeed, StreamFeed
 from disteval.evaluation.result import Evaluation
-from disteval.evaluation.updates import Update, Updates, check_order, check_rows, first_rows
+from disteval.evaluation.updates import Update, Updates, check_order, check_rows
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
 
@@ -190,7 +190,7 @@ def _run(
                     outputs = predict(inputs)
                     check_rows(outputs, batch.rows)
                     if 0 < len(ids) < batch.rows:
-                        outputs = first_rows(outputs, len(ids))
+                        outputs = first_rows(outputs, batch.rows, len(ids))
                 if len(ids) and batch.rows:
                     place = ""
                     updates.add(outputs, batch.real, ids)

@@ -16,7 +16,7 @@ class Evaluation:
         evaluated: The number of samples that were counted, over all ranks.
         padded: The number of samples that were computed as padding and not counted.
         world_size: The number of ranks.
-        batch_size: The number of samples in each call of ``predict``.
+        batch_size: The most samples in a call of ``predict``.
         seconds: The time from the first batch, when all ranks were ready, to the last result.
         coverage: ``exact``: it was proved that every sample was counted once.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
@@ -185,19 +184,6 @@ def check_rows(outputs: Any, rows: int, where: str = "") -> None:
             check_rows(part, rows, f" under {key!r}{where}")
     else:
         _check_leaf(outputs, rows, where)
-
-
-def first_rows(outputs: Any, count: int) -> Any:
-    """Return the first rows of every array in the outputs."""
-    if isinstance(outputs, Mapping):
-        found: Any = copy.copy(outputs)
-        for key, part in outputs.items():
-            found[key] = first_rows(part, count)
-        return found
-    if isinstance(outputs, tuple):
-        parts = [first_rows(part, count) for part in outputs]
-        return type(outputs)(*parts) if hasattr(outputs, "_fields") else tuple(parts)
-    return outputs[:count]
 
 
 def _check_leaf(value: Any, rows: int, where: str) -> None:
