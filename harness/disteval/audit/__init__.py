@@ -1,8 +1,9 @@
 """Audits of evaluation loops: planted samples show which sample a loop got wrong."""
 
+from disteval.audit.assertion import audit
 from disteval.audit.case import Case
 from disteval.audit.findings import Finding, Report
-from disteval.audit.runner import Audit, audit
+from disteval.audit.runner import Audit
 from disteval.errors import AuditError
 
 __all__ = ["Audit", "AuditError", "Case", "Finding", "Report", "audit"]

@@ -19,7 +19,7 @@ from disteval.audit.on_ranks import Target
 from disteval.audit.planted import Planted
 from disteval.audit.weights import Weights, explain
 from disteval.audit.worlds import AuditWorlds
-from disteval.errors import AuditError, WorldError
+from disteval.errors import WorldError
 from disteval.worlds import World
 
 DEFAULT_WORLD_SIZES = (1, 2, 3)
@@ -27,42 +27,6 @@ DEFAULT_TIMEOUT = 20.0
 DEFAULT_SECONDS = 300.0
 
 _MOST_PROBES = 64  # each is a call; larger cases are told without weights
-
-
-def audit(
-    evaluate: Target,
-    world_sizes: Sequence[int] = DEFAULT_WORLD_SIZES,
-    *,
-    backend: str = "torch_cpu",
-    launcher: str | None = None,
-    tokens: bool = False,
-    seed: int = 0,
-    timeout: float = DEFAULT_TIMEOUT,
-    seconds: float = DEFAULT_SECONDS,
-) -> Report:
-    """Audit an evaluation function, and raise what it does wrong; for tests of one's own.
-
-    Args:
-        evaluate: The function, which takes a `Case`; or ``module:function``.
-        world_sizes: The numbers of ranks to try.
-        backend: The backend whose group the function finds.
-        launcher: How to start the ranks; None stands for the backend's own.
-        tokens: Whether samples have tokens.
-        seed: The seed of the drawn cases and of what is planted.
-        timeout: The seconds that one call may take.
-        seconds: The seconds after which no further case is tried.
-
-    Returns:
-        The report of a function that is sound.
-
-    Raises:
-        AuditError: The function is wrong, or could not be judged; ``report`` has all findings.
-        HarnessError: The ranks could not be started.
-    """
-    report = Audit(evaluate, world_sizes, backend, launcher, tokens, seed, timeout, seconds).run()
-    if report.verdict != "sound":
-        raise AuditError(report)
-    return report
 
 
 class Audit:

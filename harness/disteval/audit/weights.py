@@ -33,26 +33,25 @@ def explain(
     off = np.where(nothing, fair, np.abs(measured - fair))
     if not (off > _TOLERANCE * fair.max()).any():
         return problem
-    times = _times(measured, fair, absolute=problem.name == "sum")
-    ranks = {
-        i: [r for r, seen in enumerate(fetched) for _ in range(seen.get(i, 0))]
-        for i in range(len(fair))
-    }
-    repeated = [i for i, n in enumerate(times) if n > 1] if times else []
-    lost = nothing | (np.abs(measured) <= _TOLERANCE * fair)
-    dropped = np.flatnonzero(lost).tolist()
-    kind: Kind = "weighted wrongly"
-    sample = int(off.argmax())
-    where = "the division is wrong"
+    ranks = [
+        [rank for rank, seen in enumerate(fetched) for _ in range(seen.get(sample, 0))]
+        for sample in range(len(fair))
+    ]
     noted = any(fetched)
-    if dropped:
-        kind, sample = "dropped", dropped[0]
-        where = "its result was lost after that" if ranks[sample] else ""
-    elif repeated and (problem.name == "sum" or not noted or len(ranks[repeated[0]]) > 1):
-        kind, sample = "counted twice", repeated[0]
+    times = np.array([len(each) for each in ranks])
+    lost = np.flatnonzero(nothing | (np.abs(measured) <= _TOLERANCE * fair))
+    kind: Kind = "weighted wrongly"
+    sample, where = int(off.argmax()), "the division is wrong" if times.max() < 2 else ""
+    if noted and times.max() > 1 and _is_close(measured, _counted(times, fair, problem.name)):
+        kind, sample = "counted twice", int(times.argmax())
         where = "it was dealt out more than once and each time counted"
-        if noted and len(ranks[sample]) < 2:
-            where = "it was gathered more than once"
+    elif len(lost):
+        kind, sample = "dropped", int(lost[0])
+        where = "its result was lost after that" if ranks[sample] else ""
+    elif problem.name == "sum" or not noted:
+        repeated = _repeated(measured, fair, absolute=problem.name == "sum")
+        if len(repeated):
+            kind, sample, where = "counted twice", int(repeated[0]), "it was gathered repeatedly"
     return Problem(
         kind,
         problem.name,
@@ -63,17 +62,23 @@ def explain(
     )
 
 
-def _times(measured: Weights, fair: Weights, *, absolute: bool) -> list[int] | None:
-    """Return how often each sample counts, if that is a whole number for each of them."""
+def _counted(times: Weights, fair: Weights, name: str) -> Weights:
+    """Return the weights of samples of which each was counted so many times."""
+    shares = fair * times
+    return shares if name == "sum" else shares / shares.sum()
+
+
+def _is_close(one: Weights, other: Weights) -> bool:
+    return bool(np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE / len(one)))
+
+
+def _repeated(measured: Weights, fair: Weights, *, absolute: bool) -> npt.NDArray[np.intp]:
+    """Return the samples that count several times, if each counts a whole number of times."""
     shares = measured / fair
-    present = shares[shares > _TOLERANCE]
-    if not len(present) or np.isnan(shares).any():
-        return None
-    times = shares if absolute else shares / present.min()
+    times = shares if absolute else shares / shares.min()
     whole = np.round(times)
-    if np.abs(times - whole).max() > 10 * _TOLERANCE:
-        return None
-    return [int(n) for n in whole]
+    found = np.flatnonzero(whole > 1)
+    return found if np.abs(times - whole).max() < 10 * _TOLERANCE else found[:0]
 
 
 def _fetched(ranks: Sequence[int]) -> str:
