@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,12 @@ from disteval.worlds import (
 if TYPE_CHECKING:
     from disteval.audit import Finding, Report
 
+STARTERS = (
+    "plain", "accelerate", "lightning", "transformers", "ignite", "torchmetrics", "mmengine",
+    "keras", "flax",
+)  # fmt: skip
+"""The libraries that there is a function to start from for."""
+
 _VERDICTS = {
     "sound": "[green]sound[/green]",
     "wrong": "[red]wrong[/red]",
@@ -39,7 +46,7 @@ _VERDICTS = {
 
 
 @click.command("audit")
-@click.argument("target")
+@click.argument("target", required=False)
 @click.option(
     "--backend", default="torch_cpu", shell_complete=complete_backend,
     help="The backend whose group the function finds.",
@@ -62,9 +69,13 @@ _VERDICTS = {
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=300.0,
     help="Seconds after which no further case is tried.",
 )  # fmt: skip
+@click.option(
+    "--write", "starter", type=click.Choice(STARTERS),
+    help="Print a function to start from, and audit nothing.",
+)  # fmt: skip
 @json_option
 def audit_command(
-    target: str,
+    target: str | None,
     backend: str,
     world_size: tuple[int, ...] | None,
     launcher: str | None,
@@ -74,6 +85,7 @@ def audit_command(
     seed: int,
     timeout: float,
     seconds: float,
+    starter: str | None,
     json_path: Path | None,
 ) -> None:
     r"""Audit the evaluation function TARGET, a module:function in the working directory.
@@ -85,10 +97,19 @@ def audit_command(
     could not be judged.
 
     \b
+    disteval audit --write accelerate > my_eval.py
     disteval audit my_eval:evaluate
     disteval audit my_eval:evaluate --case N=5,B=4,W=2
     mpirun -np 3 disteval audit my_eval:evaluate --backend mpi4py
     """
+    if starter is not None:
+        source = (
+            resources.files("disteval.cli").joinpath("audit_starters").joinpath(f"{starter}.py")
+        )
+        click.echo(source.read_text(encoding="utf-8"), nl=False)
+        return
+    if target is None:
+        raise UsageError("no function is named; name one as module:function, or give --write")
     from disteval.audit.cases import parse
     from disteval.audit.runner import DEFAULT_WORLD_SIZES, Audit
 
