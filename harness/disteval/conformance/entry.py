@@ -1,4 +1,4 @@
-"""The pytest entry point, which does nothing until a command line asks for the plugin.
+"""The pytest entry point: the fixture of audits, and the plugin once a command line asks for it.
 
 pytest imports this wherever the harness is installed. The plugin's options, such as ``--backend``,
 are short, and other plugins may have them too; so it is loaded by a command line that has
@@ -7,6 +7,9 @@ conftest. A conftest in an installed package comes too late to add options.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,3 +23,29 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     ours = "--pyargs" in args and any(arg.partition(".")[0] == "disteval" for arg in args)
     if asked or ours:
         early_config.pluginmanager.import_plugin(_PLUGIN)
+
+
+@pytest.fixture
+def disteval_audit(record_property: Callable[[str, object], None]) -> Callable[..., Any]:
+    """Audit an evaluation function as `disteval.audit.audit` does, and note the result for JUnit.
+
+    The verdict, the number of cases and each finding become properties of the test.
+    """
+    from disteval.audit import AuditError, audit
+
+    def run(evaluate: Any, *args: Any, **settings: Any) -> Any:
+        try:
+            report = audit(evaluate, *args, **settings)
+        except AuditError as error:
+            note(error.report)
+            raise
+        note(report)
+        return report
+
+    def note(report: Any) -> None:
+        record_property("disteval_verdict", report.verdict)
+        record_property("disteval_cases", sum(report.counts.values()))
+        for finding in report.findings:
+            record_property("disteval_finding", str(finding))
+
+    return run

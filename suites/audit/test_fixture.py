@@ -1,0 +1,32 @@
+"""The pytest fixture of audits fails a test of a wrong loop, and notes why for JUnit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from suites.processes import run_plainly
+
+TEST = """
+from suites.audit.right import sums_of_integers
+from suites.audit.wrong import counts_padding_in_count
+
+
+def test_right(disteval_audit):
+    assert disteval_audit(sums_of_integers, (1, 2), backend="threads").verdict == "sound"
+
+
+def test_wrong(disteval_audit):
+    disteval_audit(counts_padding_in_count, (1, 2), backend="threads")
+"""
+
+
+def test_a_wrong_loop_fails_its_test_and_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(TEST)
+    command = [sys.executable, "-m", "pytest", "-q", "--junitxml=junit.xml", "test_mine.py"]
+    found = run_plainly(command, tmp_path, 120.0)
+    assert "1 failed, 1 passed" in found.stdout, found.stdout + found.stderr
+    assert "counted twice: count is 2 instead of 1 (N=1, B=1, W=2)" in found.stdout
+    noted = (tmp_path / "junit.xml").read_text()
+    assert 'name="disteval_verdict" value="sound"' in noted
+    assert 'name="disteval_finding" value="counted twice: count is 2 instead of 1' in noted
