@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 from disteval import UsageError, evaluate
+from disteval.data.predictions import GatheredPredictions
 from disteval.data.streams import ShardedStream
 from disteval.metrics import Accuracy, BaseMetric
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.thread_world import run_ranks
+from suites.thread_world import run_ranks, values
 
 CLASSES = 4
 LONGEST = 5
@@ -144,9 +145,12 @@ def test_each_sample_counts_once_in_order(drawn: Any, world: int) -> None:
 
     def rank(backend: ThreadsDist) -> Any:
         metrics = {"numbers": Numbers(), "accuracy": Accuracy(counts=True)}
-        return evaluate(
-            predict, samples, metrics, backend, update={"accuracy": update}, **arguments
-        )
+        gathered = GatheredPredictions(backend, lambda outputs, batch: outputs["number"])
+        result = evaluate(
+            predict, samples, metrics, backend, update={"accuracy": update}, predictions=gathered,
+            **arguments,
+        )  # fmt: skip
+        return result, gathered.result
 
     limit = arguments["limit"]
     count = size if limit is None else min(size, limit)
@@ -155,8 +159,9 @@ def test_each_sample_counts_once_in_order(drawn: Any, world: int) -> None:
         assert all(isinstance(outcome, UsageError) for outcome in outcomes), outcomes
         return
     right = sum(predicted(i) == label_of(i) for i in range(count))
-    for found in outcomes:
-        assert not isinstance(found, BaseException), found
+    predictions = values(outcomes)[0][1]
+    assert np.asarray(predictions).tolist() == list(range(count))
+    for found, _ in values(outcomes):
         assert found.metrics["numbers"] == list(range(count))
         assert found.metrics["accuracy"]["correct_top1"] == right
         assert found.size == found.evaluated == count
