@@ -109,7 +109,7 @@ class Bootstrap(Wrapper):
         part on axis 1 repeats the number of rows.
         """
         rows, ids = column["row"], column["value"]
-        first = self.metric.sums_of(rows[:0])
+        first = self.metric.sums_of(rows[:1])
         if first.size * self.resamples > _MOST_SUMS:
             raise UsageError(
                 f"{self.resamples} resamples of {first.size} sums are more than "

@@ -148,14 +148,12 @@ class RowSums(NamedTuple):
 
 
 def row_sums(metric: SummableMetric, rows: Rows) -> RowSums:
-    """Sum each of N rows by itself; rows of equal bytes are summed once."""
-    shape = metric.sums_of(rows[:0]).shape
+    """Sum each of N rows by itself, 1 or more; rows of equal bytes are summed once."""
     first, of_row = _distinct(rows)
-    found = [metric.sums_of(rows[at : at + 1]).reshape(-1) for at in first]
-    used = [np.flatnonzero(sums) for sums in found]
-    places = np.unique(np.concatenate([np.zeros(0, np.int64), *used]))
-    values = [sums[places] for sums in found]
-    return RowSums(shape, places, np.array(values).reshape(len(first), len(places)), of_row)
+    found = [metric.sums_of(rows[at : at + 1]) for at in first]
+    places = np.unique(np.concatenate([np.flatnonzero(sums) for sums in found]))
+    values = np.array([sums.reshape(-1)[places] for sums in found])
+    return RowSums(found[0].shape, places, values, of_row)
 
 
 def _distinct(rows: Rows) -> tuple[Any, Any]:
