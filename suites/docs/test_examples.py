@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from disteval.worlds.launchers import MpirunLauncher
 
-from suites.requirements import backend_class
+from suites.docs.tasks import exactly, load
+from suites.processes import run_plainly
+from suites.requirements import backend_class, framework
+from suites.thread_world import run_ranks, values
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -55,3 +58,55 @@ def test_mpi4py(small_accuracy: dict[str, float], small_cifar10: Path, tmp_path:
     mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
     script = str(EXAMPLES / "cifar10_eval_mpi4py.py")
     assert accuracy(small_cifar10, *mpirun, sys.executable, script) == small_accuracy
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "sizes"),
+    [
+        ("classify_stream", "numpy", (1, 3)),
+        ("segmentation", "numpy", (1, 3)),
+        ("perplexity", "torch", (1, 2, 3, 4)),
+        ("sklearn_model", "sklearn", (1, 3)),
+        ("huggingface_dataset", "datasets", (1, 3)),
+    ],
+)
+def test_a_task_prints_the_result_that_it_has_on_any_number_of_ranks(
+    name: str, library: str, sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    framework(library)
+    script = EXAMPLES / f"{name}.py"
+    assert len(script.read_text().splitlines()) < 60, "an example is short"
+    done = run_plainly([sys.executable, str(script)], tmp_path, 180.0)
+    assert done.returncode == 0, done.stderr
+    example = load(script)
+    for make in filter(None, (example.task, getattr(example, "stream", None))):
+        found = [
+            result
+            for size in sizes
+            for result in values(run_ranks(size, lambda b, m=make: m().evaluate(b).metrics))
+        ]
+        assert len({exactly(result) for result in found}) == 1
+        assert str(found[0]) in done.stdout
+
+
+_LIMITED = """
+import numpy, resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_DATA, (MIB << 20, MIB << 20))
+if sys.argv[2:]:
+    load, numpy.load = numpy.load, lambda path, mmap_mode=None: load(path)
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory for data")
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_file_larger_than_the_memory_is_evaluated_unless_it_is_loaded_whole(
+    whole: bool, tmp_path: Path
+) -> None:
+    script = str(EXAMPLES / "larger_than_memory.py")
+    command = [sys.executable, "-c", _LIMITED.replace("MIB", "400"), script]
+    done = run_plainly([*command, *["whole"] * whole], tmp_path, 180.0)
+    if whole:
+        assert "MemoryError: Unable to allocate 512. MiB" in done.stderr
+    else:
+        assert done.stdout.startswith("{'regression': {'mae': 0.00048828125,"), done.stderr

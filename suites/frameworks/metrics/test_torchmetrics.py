@@ -371,7 +371,7 @@ def test_ids_prove_that_each_sample_was_added_once_or_name_the_others(tm: Any) -
                 try:
                     found.append(metric.compute(size).item())
                 except CoverageError as error:
-                    found.append(re.split("[;.] ", str(error))[1])
+                    found.append(re.split("[;.,] ", str(error))[1])
         metric.reset()
         metric.add([1.0, 2.0], ids=SampleRows([backend.rank], 2))
         return [*found, metric.compute(2).item()]

@@ -1,0 +1,97 @@
+"""The files of docs/demonstrations.md give the results on the page at any world size.
+
+``python -m suites.docs.test_demonstrations`` writes the results into the page.
+"""
+
+from __future__ import annotations
+
+import pprint
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import get_dist_backend
+from disteval.contract import BaseDistBackend
+from disteval.worlds import World
+
+from suites.docs.pages import ROOT, blocks_of, write_files
+from suites.docs.tasks import exactly, load
+from suites.marks import needing
+from suites.requirements import backend_class, framework
+
+PAGE = "docs/demonstrations.md"
+SIZES = (1, 2, 3)
+
+
+def prepare(folder: Path) -> None:
+    """Write the files of the page, and the data that they read."""
+    write_files(PAGE, folder)
+    for path in folder.glob("*.py"):
+        if "\ndef write():" in path.read_text():
+            load(path).write()
+
+
+def evaluate_all(backend: BaseDistBackend, folder: Path) -> dict[str, Any]:
+    """Evaluate the task of each file; return the results of its metrics by the file's name."""
+    found = {}
+    for path in sorted(folder.glob("*.py")):
+        module = load(path)
+        if hasattr(module, "task"):
+            found[path.name] = module.task().evaluate(backend).metrics
+        else:
+            there = folder / f"{type(backend).__name__}-{backend.world_size}"
+            module.run(backend, there)
+            if backend.rank == 0:
+                found[path.name] = (there / "answers.txt").read_text().splitlines()
+    return found
+
+
+def shown(found: Any) -> str:
+    """Return results as the page shows them: with four decimals, or the first lines of a file."""
+    if isinstance(found, list):
+        return "".join(f"{line}\n" for line in found[:4])
+    return pprint.pformat(_rounded(found), width=100, sort_dicts=False) + "\n"
+
+
+def _rounded(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {key: _rounded(value) for key, value in found.items()}
+    return np.round(found, 4).tolist()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needing({"torch", name}), id=name)
+        for name in ("torch_cpu", "mpi4py")
+    ],
+)
+def test_the_results_are_those_of_the_page_at_any_world_size(name: str, tmp_path: Path) -> None:
+    framework("torch")
+    backend_class(name)
+    prepare(tmp_path)
+    alone = evaluate_all(get_dist_backend("non_dist"), tmp_path)
+    page = {block.file: block.output for block in blocks_of(PAGE) if block.file}
+    assert {file: shown(found) for file, found in alone.items()} == page, "write the page anew"
+    for size in SIZES:
+        with World(name, size) as world:
+            for rank, found in enumerate(world.run(evaluate_all, *[tmp_path] * size)):
+                if rank:  # the file is written on rank 0
+                    found["predictions.py"] = alone["predictions.py"]
+                assert exactly(found) == exactly(alone), f"rank {rank} of {size}"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as there:
+        prepare(Path(there))
+        results = evaluate_all(get_dist_backend("non_dist"), Path(there))
+    page = (ROOT / PAGE).read_text()
+    for file, found in results.items():
+        block = re.compile(
+            rf"(```python\n# {re.escape(file)}\n.*?\n```\n)(\n```text\n.*?```\n)?", re.S
+        )
+        page = block.sub(lambda m, f=found: f"{m[1]}\n```text\n{shown(f)}```\n", page)
+    (ROOT / PAGE).write_text(page)
