@@ -106,6 +106,16 @@ def test_an_update_is_a_function_or_one_for_each_metric() -> None:
     assert each.metrics == {"a": {"mean": 3.0}, "b": {"mean": 1.5}}
 
 
+def test_an_update_may_be_an_object_that_has_no_hash() -> None:
+    class Add(list[int]):
+        def __call__(self, outputs: Any, batch: Any) -> Any:
+            return (outputs,)
+
+    data = numbers(4)["dict of columns"]
+    found = evaluate(twice, data, {"a": Mean(), "b": Mean()}, "non_dist", 3, update=Add())
+    assert found.metrics == {"a": {"mean": 3.0}, "b": {"mean": 3.0}}
+
+
 def test_a_limit_leaves_out_the_rest() -> None:
     found = evaluate(twice, numbers(9)["list of tuples"], {"e": Entries()}, "non_dist", 2, limit=4)
     assert (found.size, len(found.metrics["e"])) == (4, 4)
@@ -256,6 +266,58 @@ def test_a_metric_without_ids_is_refused_where_its_order_would_be_wrong() -> Non
 def test_a_batch_whose_labels_are_not_known_is_refused(batch: Any, message: str) -> None:
     with pytest.raises(RankError, match=message):
         evaluate(lambda b: [0], batch, {"a": Accuracy()}, "non_dist", 1)
+
+
+class Series:
+    """A column of a table, whose index is not the number of a row."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = np.asarray(values)
+
+    def __getitem__(self, index: Any) -> Any:
+        raise KeyError(index)
+
+    def to_numpy(self) -> Any:
+        return self._values
+
+
+class OnDisk:
+    """An array that is read row by row, as those of h5py."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = np.asarray(values)
+        self.dtype, self.shape = self._values.dtype, self._values.shape
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> Any:
+        if not isinstance(index, int):
+            raise TypeError("indices must be in rising order")
+        return self._values[index]
+
+    __module__ = "h5py._hl.dataset"
+
+
+def test_columns_of_tables_and_of_files_are_read_by_the_numbers_of_rows() -> None:
+    data = {"x": OnDisk(np.arange(7)), "label": Series(3 * np.arange(7))}
+    found = evaluate(twice, data, {"e": Entries()}, "non_dist", 3)
+    assert found.metrics["e"] == [(2 * i, 3 * i) for i in range(7)]
+
+
+class Table(Recorder):
+    """A table with columns, which it returns by their names."""
+
+    columns = ("x", "label", "images", "labels")
+    images = labels = np.zeros(3)
+
+    def to_numpy(self) -> Any:
+        return np.zeros((3, 4))
+
+
+def test_a_table_is_refused_for_its_columns() -> None:
+    with pytest.raises(UsageError, match="samples is a Table, whose index is not a sample's numbe"):
+        evaluate(twice, Table([]), {}, "non_dist", 3)
 
 
 class Made:

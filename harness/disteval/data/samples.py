@@ -47,13 +47,13 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
     Raises:
         UsageError: The value is of another kind, or its arrays have different lengths.
     """
+    _refuse(samples)
     if hasattr(samples, "images") and hasattr(samples, "labels"):
         pictures = Pictures(samples)
         return pictures if collate is None else Items(pictures, collate)
     if isinstance(samples, tuple | Mapping) or _is_array(samples):
         columns = Columns(samples)
         return columns if collate is None else Items(columns, collate)
-    _refuse(samples)
     if is_stream(samples):
         return None
     if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
@@ -204,7 +204,7 @@ def _named(columns: Any) -> dict[Any, Any]:
 
 
 def _column(name: Any, column: Any) -> Any:
-    if hasattr(column, "iloc"):  # a pandas Series, whose index may be other than 0, 1, 2, …
+    if hasattr(column, "to_numpy"):  # a Series, whose index may be other than 0, 1, 2, …
         column = column.to_numpy()
     if isinstance(column, list):
         return column
@@ -214,10 +214,8 @@ def _column(name: Any, column: Any) -> Any:
             f"array with one axis or more, or a list; a list of samples, not a tuple or a dict, "
             f"holds the samples themselves"
         )
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-    if isinstance(column, np.ndarray) or (torch and isinstance(column, torch.Tensor)):
-        return column
-    return column if jax and isinstance(column, jax.Array) else np.asarray(column)
+    tensorflow = sys.modules.get("tensorflow")
+    return column.numpy() if tensorflow and tensorflow.is_tensor(column) else column
 
 
 def _take(column: Any, indices: Indices) -> Any:
@@ -225,6 +223,9 @@ def _take(column: Any, indices: Indices) -> Any:
         return np.take(column, indices, axis=0)
     if isinstance(column, list):
         return [column[i] for i in indices.tolist()]
+    if type(column).__module__.partition(".")[0] in ("h5py", "zarr"):
+        # On disk, and they take neither repeated indices nor ones that fall.
+        return np.stack([np.asarray(column[i]) for i in indices.tolist()])
     return column[indices]
 
 
@@ -240,10 +241,10 @@ def _refuse(samples: Any) -> None:
             f"samples is a {type(samples).__name__}, which makes batches; give its dataset, and "
             f"its collate_fn as collate"
         )
-    if hasattr(samples, "iloc"):
+    if hasattr(samples, "columns") and hasattr(samples, "to_numpy"):
         raise UsageError(
             f"samples is a {type(samples).__name__}, whose index is not a sample's number; give a "
-            f"dict of its columns, dict(samples.items())"
+            f"dict of its columns, {{name: samples[name] for name in samples.columns}}"
         )
 
 

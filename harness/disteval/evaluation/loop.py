@@ -140,7 +140,7 @@ def evaluate(
         group.reset_to_sums()
         settings = dealing.settings() | {
             "the number of samples": stream.settings if opened is None else len(opened),
-            "metrics": set(metrics),
+            "metrics": sorted(metrics, key=str),
             "predictions": target.settings(None, None),
         }
     except Exception as caught:  # the other ranks wait for this one

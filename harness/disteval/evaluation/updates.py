@@ -55,12 +55,12 @@ class Updates:
 
     def add(self, outputs: Any, batch: Any, ids: Indices) -> None:
         """Add a batch to every metric."""
-        made: dict[Update, Any] = {}  # one function for all metrics is called once
+        made: dict[int, Any] = {}  # one function for all metrics is called once
         for name, metric, update in self._adders:
-            if update not in made:
+            if id(update) not in made:
                 self.doing = "update"
-                made[update] = update(outputs, batch)
-            given, named = _arguments(made[update])
+                made[id(update)] = update(outputs, batch)
+            given, named = _arguments(made[id(update)])
             if name in self._given_ids:
                 named.setdefault("ids", ids)
             self.doing = f"the metric {name!r}"
