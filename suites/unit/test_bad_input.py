@@ -17,7 +17,7 @@ from disteval import (
     UsageError,
     evaluate,
 )
-from disteval.data.streams import ShardedStream
+from disteval.data.shards import ShardedStream
 from disteval.metrics import Accuracy, Mean
 from disteval_backends.threads_dist import ThreadsDist
 

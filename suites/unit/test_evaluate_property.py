@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from disteval import UsageError, evaluate
 from disteval.data.predictions import GatheredPredictions
-from disteval.data.streams import ShardedStream
+from disteval.data.shards import ShardedStream
 from disteval.metrics import Accuracy, BaseMetric
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings

@@ -53,7 +53,7 @@ def check_streams(notes: Sequence[Note], stream: Stream, backend: BaseDistBacken
 def _different_shards(
     notes: Sequence[Note], rank: int, stream: Stream, backend: BaseDistBackend
 ) -> str:
-    mine = [] if stream._sharded is None else stream._sharded.shards
+    mine = [] if stream.sharded is None else stream.sharded.shards
     names = backend.all_gather_object([f"{str(shard)!r:.200}" for shard in mine])
     one, other = names[0], names[rank]
     found = " and ".join(

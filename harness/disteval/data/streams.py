@@ -1,10 +1,9 @@
-"""Samples without a length: generators, open files, iterable data sets, and streams of shards."""
+"""Samples without a length: each rank's share of them."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,76 +13,15 @@ import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_count
 from disteval.data.digests import RunningDigest, digest_of
-from disteval.data.hugging_face import count_shards
+from disteval.data.shards import ShardedStream
 from disteval.data.windows import ByLength, Windows
 from disteval.errors import HarnessError, SampleError, UsageError, describe_error
 
-Ids = npt.NDArray[np.int64]
+Numbered = tuple[npt.NDArray[np.int64], list[Any]]
+"""The global numbers of some samples, int64 of shape (N,), and the N samples."""
 
 SHARD_BITS = 40
 """The element at position p of shard s has the global number ``(s << 40) + p``."""
-
-
-class ShardedStream:
-    """A stream of several parts, the shards, each of which can be opened alone.
-
-    Each shard is read by one rank: shard s by rank s modulo the world size. So a rank without a
-    shard has nothing to do, and with few shards, or shards of very different lengths, ranks wait
-    for others. With ``limit``, and only then, every rank reads the shards from the first one on.
-
-    Args:
-        shards: The name of each shard, such as a path or an address; the same on every rank, in the
-            same order.
-        open: A function of one name, which returns an iterable over the elements of that shard, the
-            same ones whichever rank calls it. If the iterable has ``close``, it is called.
-
-    Raises:
-        UsageError: There is no shard, a name occurs twice, or ``open`` is not a function.
-    """
-
-    def __init__(self, shards: Iterable[Any], open: Callable[[Any], Iterable[Any]]) -> None:  # noqa: A002
-        if isinstance(shards, str | bytes | os.PathLike | set | frozenset):
-            raise UsageError(
-                f"shards is a {type(shards).__name__}; it must be a list of the shards' names, in "
-                f"the same order on every rank, such as sorted(folder.glob('*.tar'))"
-            )
-        if not callable(open):
-            raise UsageError(
-                f"open must be a function of the name of a shard that returns an iterable over its "
-                f"elements, not {open!r:.200}"
-            )
-        self.shards: Sequence[Any] = list(shards)
-        self.open = open
-        if not self.shards:
-            raise UsageError("shards is empty; name one shard or more, such as the files to read")
-        seen: set[str] = set()
-        for shard in self.shards:
-            if isinstance(shard, str | os.PathLike):
-                if (name := os.fspath(shard)) in seen:
-                    raise UsageError(
-                        f"shards has {str(shard)!r} twice, so its elements would count twice; "
-                        f"name each shard once"
-                    )
-                seen.add(name)
-
-    @classmethod
-    def of(cls, dataset: Any) -> ShardedStream:
-        """Return the shards of a Hugging Face ``IterableDataset``, such as the files that it reads.
-
-        It must be the same data set on every rank, from the same files in the same order. Given as
-        it is, a data set is instead read whole by every rank, which proves that it is the same.
-
-        Raises:
-            UsageError: It is another object; it was split by ``split_dataset_by_node``; or its
-                shards need not hold the elements of the whole, as after ``take`` or ``shuffle``.
-        """
-        count = count_shards(dataset)
-        return cls(range(count), lambda shard: dataset.shard(num_shards=count, index=shard))
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the elements of all shards, in order."""
-        for shard in self.shards:
-            yield from self.open(shard)
 
 
 class Note(NamedTuple):
@@ -114,6 +52,47 @@ def is_stream(samples: Any) -> bool:
     if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
         return False
     return hasattr(samples, "__iter__") or hasattr(samples, "__getitem__") or callable(samples)
+
+
+class Turns:
+    """One rank's batches of elements that ranks take in turn, one by one or in whole batches.
+
+    Args:
+        rank: The rank.
+        world_size: The number of ranks that are given the same elements.
+        batch_size: The number of samples in a batch.
+        whole: Whether ranks take whole batches.
+    """
+
+    def __init__(self, rank: int, world_size: int, batch_size: int, whole: bool) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._batch_size, self._whole = batch_size, whole
+        self._turn = self._in_batch = 0
+        self._ids: list[int] = []
+        self._samples: list[Any] = []
+
+    def add(self, number: int, sample: Any) -> Iterable[Numbered]:
+        """Take an element, and return the batch of this rank that it completes, if any."""
+        if self._turn % self._world_size == self._rank:
+            self._ids.append(number)
+            self._samples.append(sample)
+        if self._whole:
+            self._in_batch += 1
+        if self._in_batch in (0, self._batch_size):
+            self._turn += 1
+            self._in_batch = 0
+        return self._taken() if len(self._ids) == self._batch_size else ()
+
+    def flush(self) -> Iterable[Numbered]:
+        """End the batch, and return what this rank has of it."""
+        self._turn += self._in_batch > 0
+        self._in_batch = 0
+        return self._taken() if self._ids else ()
+
+    def _taken(self) -> Iterable[Numbered]:
+        taken = (np.array(self._ids, np.int64), self._samples)
+        self._ids, self._samples = [], []
+        return (taken,)
 
 
 class Stream:
@@ -163,8 +142,9 @@ class Stream:
         self._batch_size = check_count("batch_size", batch_size)
         self._by_batches = mode == "batches"
         self._by_length = by_length
+        self._in_one_shard = self._by_batches or by_length is not None
         self._limit = None if limit is None else check_count("limit", limit)
-        self._sharded = samples if isinstance(samples, ShardedStream) else None
+        self.sharded = samples if isinstance(samples, ShardedStream) else None
         self._part = self._position = 0
         self._counts: dict[int, int] = {}
         self.digest: RunningDigest | None = None
@@ -172,72 +152,60 @@ class Stream:
     @property
     def settings(self) -> str:
         """What ranks must agree on before they read the stream."""
-        if self._sharded is None:
+        if self.sharded is None:
             return "a stream"
-        return f"{len(self._sharded.shards)} shards ({self._names().hex()})"
+        names = self.sharded.shards
+        digest = self._names().hex()[:8]
+        return f"{len(names)} shards from {names[0]!s:.80} to {names[-1]!s:.80} (digest {digest})"
 
     def note(self) -> Note:
         """Return what this rank says about the stream, once it has read all of its batches."""
-        shards = None if self._sharded is None else len(self._sharded.shards)
+        shards = None if self.sharded is None else len(self.sharded.shards)
         digest = None if self.digest is None else self.digest.value()
         return Note(shards, self._names(), self._counts, digest)
 
-    def __iter__(self) -> Iterator[tuple[Ids, list[Any]]]:
+    def __iter__(self) -> Iterator[Numbered]:
         """Yield this rank's batches, and read the elements of other ranks where that must be."""
         samples = _called(self._samples)
-        self._sharded = samples if isinstance(samples, ShardedStream) else None
-        if self._sharded is not None and self._limit is None:
-            mine, ranks = 0, 1  # of the shards that it reads, every element is this rank's
-            parts = range(self._rank, len(self._sharded.shards), self._world_size)
+        self.sharded = samples if isinstance(samples, ShardedStream) else None
+        shards = 1 if self.sharded is None else len(self.sharded.shards)
+        if self.sharded is not None and self._limit is None:
+            parts = range(self._rank, shards, self._world_size)
+            dealt = self._dealt(0, 1)  # of the shards that it reads, it has every element
         else:
-            mine, ranks = self._rank, self._world_size
-            parts = range(1 if self._sharded is None else len(self._sharded.shards))
-            self.digest = RunningDigest() if ranks > 1 else None
-        turn, left = 0, sys.maxsize if self._limit is None else self._limit
-        ids: list[int] = []
-        kept: list[Any] = []
-        windows = None
-        if self._by_length is not None:
-            windows = Windows(mine, ranks, self._batch_size, self._by_length)
+            parts = range(shards)
+            dealt = self._dealt(self._rank, self._world_size)
+            self.digest = RunningDigest() if self._world_size > 1 else None
+        left = sys.maxsize if self._limit is None else self._limit
         for self._part in parts:
             self._position, first = 0, self._part << SHARD_BITS
             with self._opened(samples) as elements:
                 for element in islice(elements, left):
                     if self.digest is not None:
                         self.digest.add(element)
-                    if windows is not None:
-                        yield from windows.add(first + self._position, element)
-                    elif turn % ranks == mine:
-                        ids.append(first + self._position)
-                        kept.append(element)
+                    yield from dealt.add(first + self._position, element)
                     self._position += 1
-                    if not self._by_batches or self._position % self._batch_size == 0:
-                        turn += 1
-                    if len(kept) == self._batch_size:
-                        yield np.array(ids, np.int64), kept
-                        ids, kept = [], []
             self._counts[self._part] = self._position
             left -= self._position
-            if windows is not None:
-                yield from windows.flush()
-            if self._by_batches and self._position % self._batch_size:
-                turn += 1
-                if kept:
-                    yield np.array(ids, np.int64), kept
-                    ids, kept = [], []
+            if self._in_one_shard:
+                yield from dealt.flush()
             if left == 0:
                 break
-        if kept:
-            yield np.array(ids, np.int64), kept
+        yield from dealt.flush()
+
+    def _dealt(self, rank: int, world_size: int) -> Turns | Windows:
+        if self._by_length is not None:
+            return Windows(rank, world_size, self._batch_size, self._by_length)
+        return Turns(rank, world_size, self._batch_size, self._by_batches)
 
     @contextmanager
     def _opened(self, samples: Any) -> Iterator[Iterator[Any]]:
         """Open a part of the stream, name the element that fails, and close what was opened."""
         source = samples
         try:
-            if self._sharded is not None:
-                source = self._sharded.open(self._sharded.shards[self._part])
-            yield _iterator(source, "samples" if self._sharded is None else "open")
+            if self.sharded is not None:
+                source = self.sharded.open(self.sharded.shards[self._part])
+            yield _iterator(source, "samples" if self.sharded is None else "open")
         except HarnessError:
             raise
         except Exception as error:
@@ -249,24 +217,22 @@ class Stream:
 
     @property
     def _place(self) -> str:
-        if self._sharded is None:
+        if self.sharded is None:
             return "the stream"
-        return f"the shard {str(self._sharded.shards[self._part])!r:.200}"
+        return f"the shard {str(self.sharded.shards[self._part])!r:.200}"
 
     def _names(self) -> bytes:
-        return b"" if self._sharded is None else digest_of(self._sharded.shards)
+        return b"" if self.sharded is None else digest_of(self.sharded.shards)
 
 
 def _called(samples: Any) -> Any:
     """Return the stream; a function is called, which returns one."""
-    is_function = callable(samples) and not hasattr(samples, "__iter__")
+    is_function = callable(samples) and not hasattr(type(samples), "__iter__")
     samples = samples() if is_function else samples
-    torch = sys.modules.get("torch")
-    loader = torch is not None and isinstance(samples, torch.utils.data.DataLoader)
-    if loader and samples.batch_sampler is not None:
+    if getattr(samples, "batch_sampler", None) is not None:
         raise UsageError(
-            "samples is a DataLoader, which yields batches, and evaluate makes batches of samples "
-            "itself; give its dataset, or a DataLoader with batch_size=None"
+            f"samples is a {type(samples).__name__}, which yields batches, and evaluate makes "
+            f"batches of samples itself; give its dataset, or a DataLoader with batch_size=None"
         )
     return samples
 

@@ -17,7 +17,7 @@ from disteval.data.collate import collate as default_collate
 from disteval.data.lengths import Length
 from disteval.data.predictions import Sink, Target, check_target, open_sink
 from disteval.data.samples import open_samples
-from disteval.data.streams import ShardedStream
+from disteval.data.shards import ShardedStream
 from disteval.default_backend import joining_backend
 from disteval.errors import SampleError, UsageError, describe_error
 from disteval.evaluation.agreement import (

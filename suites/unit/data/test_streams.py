@@ -213,6 +213,7 @@ def test_what_was_opened_is_closed_and_nothing_else() -> None:
         (lambda: ShardedStream({"a", "b"}, open), "shards is a set; .* same order on every rank"),
         (lambda: ShardedStream([], open), "shards is empty"),
         (lambda: ShardedStream(["a", "b", "a"], open), "shards has 'a' twice"),
+        (lambda: ShardedStream([4, 5, 4], open), "shards has '4' twice"),  # type: ignore
         (lambda: ShardedStream(["a"], 3), "open must be a function .*, not 3"),  # type: ignore
         (lambda: Stream([], 0, 1, 2, "contiguous"), "mode 'contiguous' needs samples that have"),
         (lambda: Stream([], 0, 1, 2, limit=0), "limit must be a whole number from 1 up, not 0"),
@@ -239,3 +240,10 @@ def test_a_stream_has_no_length_or_no_index() -> None:
     ]
     assert all(map(is_stream, [*streams, ShardedStream(["a"], list)]))
     assert not any(map(is_stream, [[1], (1,), {"a": 1}, np.zeros(3), "text", range(3), None, 7]))
+
+
+def test_what_ranks_agree_on_beforehand_names_the_shards() -> None:
+    one, other = (ShardedStream(names, list) for names in (["a", "b", "c"], ["a", "d", "c"]))
+    settings = [Stream(stream, 0, 1, 2).settings for stream in (one, other)]
+    assert settings[0].startswith("3 shards from a to c (digest ")
+    assert settings[0] != settings[1]

@@ -1,0 +1,124 @@
+"""Streams of shards, each of which can be opened alone."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from disteval.arguments import is_count
+from disteval.errors import UsageError
+
+_ELEMENT_BY_ELEMENT = {
+    "ExamplesIterable",
+    "ArrowExamplesIterable",
+    "RebatchedArrowExamplesIterable",
+    "FormattedExamplesIterable",
+    "SelectColumnsIterable",
+    "MappedExamplesIterable",
+    "FilteredExamplesIterable",
+    "VerticallyConcatenatedMultiSourcesExamplesIterable",
+}
+"""The steps of a data set that do to the elements of a shard what they do to those of the whole.
+After others a shard may hold other elements: ``take(10)`` takes a part of the 10 from each shard,
+and the order of an unseeded ``shuffle`` differs between ranks."""
+
+
+class ShardedStream:
+    """A stream of several parts, the shards, each of which can be opened alone.
+
+    Each shard is read by one rank: shard s by rank s modulo the world size. So a rank without a
+    shard has nothing to do, and with few shards, or shards of very different lengths, ranks wait
+    for others. With ``limit``, and only then, every rank reads the shards from the first one on.
+
+    Args:
+        shards: The name of each shard, such as a path or an address; the same on every rank, in the
+            same order.
+        open: A function of one name, which returns an iterable over the elements of that shard, the
+            same ones whichever rank calls it. If the iterable has ``close``, it is called.
+
+    Raises:
+        UsageError: There is no shard, a name occurs twice, or ``open`` is not a function.
+    """
+
+    def __init__(self, shards: Iterable[Any], open: Callable[[Any], Iterable[Any]]) -> None:  # noqa: A002
+        if isinstance(shards, str | bytes | os.PathLike | set | frozenset):
+            raise UsageError(
+                f"shards is a {type(shards).__name__}; it must be a list of the shards' names, in "
+                f"the same order on every rank, such as sorted(folder.glob('*.tar'))"
+            )
+        if not callable(open):
+            raise UsageError(
+                f"open must be a function of the name of a shard that returns an iterable over its "
+                f"elements, not {open!r:.200}"
+            )
+        self.shards: Sequence[Any] = list(shards)
+        self.open = open
+        if not self.shards:
+            raise UsageError("shards is empty; name one shard or more, such as the files to read")
+        names = [str(shard) for shard in self.shards if isinstance(shard, str | int | os.PathLike)]
+        if repeated := [name for name, times in Counter(names).items() if times > 1]:
+            raise UsageError(
+                f"shards has {repeated[0]!r} twice, so its elements would count twice; name each "
+                f"shard once"
+            )
+
+    @classmethod
+    def of(cls, dataset: Any) -> ShardedStream:
+        """Return the shards of a Hugging Face ``IterableDataset``, such as the files that it reads.
+
+        It must be the same data set on every rank, from the same files in the same order. Given as
+        it is, a data set is instead read whole by every rank, which proves that it is the same.
+
+        Raises:
+            UsageError: It is another object; it was split by ``split_dataset_by_node``; or its
+                shards need not hold the elements of the whole, as after ``take`` or ``shuffle``.
+        """
+        count = _count_shards(dataset)
+        return cls(range(count), lambda shard: dataset.shard(num_shards=count, index=shard))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the elements of all shards, in order."""
+        for shard in self.shards:
+            yield from self.open(shard)
+
+
+def _count_shards(dataset: Any) -> int:
+    """Return the number of shards of an ``IterableDataset``, which together hold its elements.
+
+    Raises:
+        UsageError: See `ShardedStream.of`.
+    """
+    count: Any = getattr(dataset, "num_shards", None)
+    if not is_count(count) or not callable(getattr(dataset, "shard", None)):
+        raise UsageError(
+            f"ShardedStream.of takes an IterableDataset of Hugging Face's datasets, not a value of "
+            f"type {type(dataset).__name__}; for other shards call ShardedStream(shards, open)"
+        )
+    if getattr(dataset, "_distributed", None) is not None:
+        raise UsageError(
+            "the data set is split already, by split_dataset_by_node; give the one before that, "
+            "for each rank takes its share of it"
+        )
+    for step in _steps(getattr(dataset, "_ex_iterable", None)):
+        name = type(step).__name__
+        together = getattr(step, "batched", False) or getattr(step, "with_indices", False)
+        if name not in _ELEMENT_BY_ELEMENT or together:
+            what = f"the step {name}"
+            if together:
+                what = "a function of batches or of indices"
+            raise UsageError(
+                f"the data set has {what}, after which its shards need not hold the elements of "
+                f"the whole; apply ShardedStream.of before take, skip, shuffle, batch and the "
+                f"like, or give the data set itself, which every rank then reads whole"
+            )
+    return int(count)
+
+
+def _steps(step: Any) -> Iterator[Any]:
+    """Yield the steps of a data set, from the last to the sources of its elements."""
+    if step is not None:
+        yield step
+        for source in (getattr(step, "ex_iterable", None), *getattr(step, "ex_iterables", ())):
+            yield from _steps(source)
