@@ -47,7 +47,9 @@ class Samples:
         if index >= self.locks >= 0:
             return threading.Lock()
         tensor = torch.full((3,), float(index))
-        return Pair(tensor, {"ragged": np.arange(index % 4), "text": str(index), "n": index})
+        large = np.full((97, 97), index, np.uint8)  # goes through shared memory as a batch
+        fields = {"ragged": np.arange(index % 4), "text": str(index), "n": index, "large": large}
+        return Pair(tensor, fields)
 
 
 def load(samples: Any, workers: int, collate: Any = None) -> list[Batch]:
@@ -69,6 +71,8 @@ def test_processes_read_the_same_batches_in_order_and_end() -> None:
             assert torch.equal(mine.x, expected.x)
             assert mine.y["text"] == expected.y["text"]
             assert mine.y["n"].tolist() == expected.y["n"].tolist()
+            assert np.array_equal(mine.y["large"], expected.y["large"])
+            assert mine.y["large"].flags.writeable
             rows = zip(mine.y["ragged"], expected.y["ragged"], strict=True)
             assert all(np.array_equal(row, like) for row, like in rows)
 

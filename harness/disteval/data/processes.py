@@ -10,10 +10,11 @@ import pickle
 import sys
 import threading
 import traceback
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn, cast
 
 import cloudpickle
 import numpy as np
@@ -22,6 +23,8 @@ from torch.utils.data import DataLoader
 
 from disteval.data.batching import Batch, Picked, Plan
 from disteval.errors import HarnessError, UsageError, describe_error
+
+_LARGE = 1 << 16  # bytes from which on an array is worth shared memory
 
 _starting = threading.Lock()
 
@@ -57,11 +60,11 @@ def load_with_processes(
         batches._shutdown_workers()
 
 
-def _next(batches: Iterator[bytes | _Failed], workers: int) -> Batch | _Failed | None:
+def _next(batches: Iterator[_Sent | _Failed], workers: int) -> Batch | _Failed | None:
     try:
         sent = next(batches, None)
         # The memory of a tensor comes from the worker, which can have ended since.
-        return pickle.loads(sent) if isinstance(sent, bytes) else sent
+        return sent.opened() if isinstance(sent, _Sent) else sent
     except (RuntimeError, OSError, EOFError) as error:
         raise HarnessError(
             f"a worker process that reads samples ended: {describe_error(error)}; see what it "
@@ -130,6 +133,33 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
+class _Sent(NamedTuple):
+    """A batch on its way, pickled where an error can still be reported.
+
+    Attributes:
+        data: The pickle.
+        shared: The memory of its large arrays, which is shared and not copied.
+        sizes: The number of bytes of each of these arrays.
+    """
+
+    data: bytes
+    shared: torch.Tensor
+    sizes: list[int]
+
+    def opened(self) -> Batch:
+        memory = self.shared.numpy()
+        buffers = [memory[start : start + size] for start, size in _places(self.sizes)]
+        return cast(Batch, pickle.loads(self.data, buffers=buffers))
+
+
+def _places(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield where each array begins, at multiples of 64 bytes, and its size."""
+    start = 0
+    for size in sizes:
+        yield start, size
+        start += -(-size // 64) * 64
+
+
 class _Failed(NamedTuple):
     """An error on its way.
 
@@ -163,12 +193,12 @@ class _Reader:
         self._pickled = pickled
         self._read: Callable[[Picked], Batch] | None = None
 
-    def __getitem__(self, picked: Picked) -> bytes | _Failed:
+    def __getitem__(self, picked: Picked) -> _Sent | _Failed:
         try:
             if self._read is None:
                 self._read = pickle.loads(self._pickled)
                 self._pickled = b""
-            return _dumped(self._read(picked), picked)
+            return _sent(self._read(picked), picked)
         except Exception as error:
             return _Failed(
                 _dumped_error(error),
@@ -177,20 +207,41 @@ class _Reader:
             )
 
 
-def _dumped(batch: Batch, picked: Picked) -> bytes:
+class _BatchPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends tensors in shared memory, and by value what comes from the main script."""
+
+    dispatch_table: ClassVar = ChainMap(
+        ForkingPickler(io.BytesIO()).dispatch_table, cloudpickle.Pickler.dispatch_table
+    )
+
+
+def _sent(batch: Batch, picked: Picked) -> _Sent:
     """Pickle a batch here, because an error in the queue to the rank would be lost."""
+    large: list[memoryview] = []
+
+    def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+        memory = buffer.raw()
+        if memory.nbytes < _LARGE:
+            return True
+        large.append(memory)
+        return False
+
+    stream = io.BytesIO()
     try:
-        # Tensors are sent in shared memory. Classes of the main script need cloudpickle.
-        return bytes(ForkingPickler.dumps(batch))
-    except Exception:
-        try:
-            return bytes(cloudpickle.dumps(batch))
-        except Exception as error:
-            raise UsageError(
-                f"the batch with sample {picked.indices[0]} can't be sent from a worker process: "
-                f"{describe_error(error)}; let collate return arrays, tensors and plain values, or "
-                f"use workers=0"
-            ) from error
+        _BatchPickler(stream, 5, keep_inside).dump(batch)
+    except Exception as error:
+        raise UsageError(
+            f"the batch with sample {picked.indices[0]} can't be sent from a worker process: "
+            f"{describe_error(error)}; let collate return arrays, tensors and plain values, or "
+            f"use workers=0"
+        ) from error
+    sizes = [memory.nbytes for memory in large]
+    shared = torch.empty(sum(-(-size // 64) * 64 for size in sizes), dtype=torch.uint8)
+    if large:  # all in one piece, because each piece takes a file descriptor
+        target = shared.share_memory_().numpy()
+        for (start, size), memory in zip(_places(sizes), large, strict=True):
+            target[start : start + size] = np.frombuffer(memory, np.uint8)
+    return _Sent(stream.getvalue(), shared, sizes)
 
 
 def _dumped_error(error: Exception) -> bytes | None:

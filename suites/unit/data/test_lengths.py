@@ -85,6 +85,12 @@ def test_a_batch_ends_only_where_the_next_sample_does_not_fit(
         assert len(larger) > batch_size or len(larger) * lengths[larger].max() > budget
 
 
+def test_the_rank_with_the_least_work_gets_the_most_expensive_batch_of_a_round() -> None:
+    lengths = np.array([9, 5, 4, 1])
+    plans = [plan_by_length(lengths, 2, rank, 1, sort=True) for rank in range(2)]
+    assert [[one.indices.tolist() for one in plan] for plan in plans] == [[[0], [3]], [[1], [2]]]
+
+
 def test_sorted_batches_hold_samples_of_similar_length() -> None:
     lengths = np.array([1, 9, 2, 9, 1, 8])
     plan = plan_by_length(lengths, 1, 0, 2, sort=True)
