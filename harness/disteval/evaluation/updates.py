@@ -18,6 +18,9 @@ Update = Callable[[Any, Any], Any]
 LABELS = ("label", "labels", "target", "targets", "y")
 """The keys under which a batch that is a dict may hold its labels."""
 
+OPTIONAL = ("mask", "byte_counts")
+"""The keys of a batch that is a dict whose fields are for metrics that take them."""
+
 WRAPPED = ("weights", "groups")
 """The keys of a batch that is a dict whose fields are for `Weighted` and `Grouped`."""
 
@@ -97,8 +100,8 @@ def default_update(name: str, metric: BaseMetric) -> Update:
     """Return the update of a metric for which the user gave none.
 
     A tuple's second field, or the one field of a dict that is called as labels are, holds the
-    labels. A metric with one argument gets the outputs alone. The fields mask, weights and groups
-    of a dict are for the metrics, and the wrappers around them, that have such a parameter.
+    labels. A metric with one argument gets the outputs alone. The fields mask, byte_counts, weights
+    and groups of a dict are for the metrics, and the wrappers around them, with such a parameter.
     """
     *wrappers, inner = layers(metric)
     parameters = list(signature(inner.add).parameters.values())
@@ -107,7 +110,7 @@ def default_update(name: str, metric: BaseMetric) -> Update:
     places = [p for p in parameters if p.kind in kinds]
     alone = len(places) == 1 and all(p.kind is not Parameter.VAR_POSITIONAL for p in parameters)
     needs_labels = len([p for p in places if p.default is Parameter.empty]) > 1
-    takes_mask = any(p.name == "mask" for p in parameters)
+    optional = {p.name for p in parameters if p.name in OPTIONAL}
 
     def update(outputs: Any, batch: Any) -> Any:
         given = positional(outputs, batch)
@@ -120,7 +123,7 @@ def default_update(name: str, metric: BaseMetric) -> Update:
                 f"function of the outputs and the batch that returns the arguments of the "
                 f"metric's add"
             )
-        names = needed | {"mask"} if takes_mask and "mask" in fields else needed
+        names = needed | optional & set(fields)
         if not names:
             return given
         if len(given) > len(places):

@@ -62,10 +62,11 @@ def test_an_update_may_give_them_too() -> None:
     assert found["sizes"] == {"even": (DATA["x"] > 0).sum(), "odd": (DATA["x"] <= 0).sum()}
 
 
-def test_a_mask_reaches_a_metric_that_needs_no_labels() -> None:
-    data = {"x": -random.random((SIZE, 3)), "mask": random.random((SIZE, 3)) < 0.7}
+def test_a_mask_and_numbers_of_bytes_reach_a_metric_that_needs_no_labels() -> None:
+    named = {"mask": random.random((SIZE, 3)) < 0.7, "byte_counts": random.integers(1, 9, SIZE)}
+    data = {"x": -random.random((SIZE, 3)), **named}
     found = evaluate(predict, data, {"p": Perplexity()}, "non_dist", 7).metrics["p"]
-    assert_same(found, alone(Perplexity(), (data["x"],), {"mask": data["mask"]}))
+    assert_same(found, alone(Perplexity(), (data["x"],), named))
 
 
 def test_a_batch_without_weights_is_named() -> None:
