@@ -143,7 +143,7 @@ def _trainer(case: Case, compute_metrics: Any = None) -> Any:
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
-        label_names=["label"],
+        label_names=["labels"],
         remove_unused_columns=False,
         dataloader_num_workers=case.num_workers,
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any, Literal
 
 from disteval.audit.case import Settings
+from disteval.report.files import SCHEMA_VERSION
 
 Kind = Literal[
     "counted twice",
@@ -101,14 +102,14 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "audit",
             "version": metadata.version("disteval-harness"),
             "target": self.target,
             "backend": self.backend,
             "verdict": self.verdict,
             "assumes": list(self.assumes),
-            "cases": [{"case": case_text(s), "outcome": o} for s, o in self.cases.items()],
+            "cases": [asdict(s) | {"outcome": o} for s, o in self.cases.items()],
             "findings": [
                 {
                     "kind": f.kind,

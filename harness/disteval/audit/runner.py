@@ -26,6 +26,7 @@ DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_TIMEOUT = 20.0
 DEFAULT_SECONDS = 300.0
 
+_MOST_BROKEN = 4  # of a function that was right in no case
 _MOST_PROBES = 64  # each is a call; larger cases are told without weights
 
 
@@ -235,14 +236,21 @@ class Audit:
 
         Each costs a time limit, or new ranks at least.
         """
+        if len(self._broken_cases) >= _MOST_BROKEN and not self.report.counts["right"]:
+            return True
         traits = broken.traits(settings)
         return any(traits == broken.traits(each) for each in self._broken_cases)
 
     def _look_at(self, settings: Settings, answers: Sequence[Answer]) -> None:
         """Notice whether every rank has read every sample."""
         wanted = set(range(settings.size))
-        several = settings.world_size > 1 and settings.size > 1
-        if several and all(set(answer.fetched) == wanted for answer in answers):
+        # With fewer samples a library may have filled the batches of all ranks with them.
+        whole_round = settings.size >= settings.world_size * settings.batch_size > 1
+        if (
+            settings.world_size > 1
+            and whole_round
+            and all(set(answer.fetched) == wanted for answer in answers)
+        ):
             self._everywhere.append(settings)
 
     def _add(

@@ -128,6 +128,10 @@ def _torchrun_variables(rank: int, world_size: int, port: str) -> dict[str, str]
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
         "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "TORCHELASTIC_RUN_ID": "disteval",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
         "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": port,
     }

@@ -14,11 +14,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from disteval.cli.completion import complete_backend
-from disteval.cli.options import check_room, counts, force_option, json_option, timeout_option
+from disteval.cli.options import (
+    check_room,
+    counts,
+    force_option,
+    html_option,
+    json_option,
+    timeout_option,
+)
 from disteval.cli.terminal import is_quiet, print_error
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import write_run
+from disteval.report.page import write_page
 from disteval.text import visible
 from disteval.worlds import (
     OuterWorld,
@@ -74,6 +82,7 @@ _VERDICTS = {
     help="Print a function to start from, and audit nothing.",
 )  # fmt: skip
 @json_option
+@html_option()
 def audit_command(
     target: str | None,
     backend: str,
@@ -87,6 +96,7 @@ def audit_command(
     seconds: float,
     starter: str | None,
     json_path: Path | None,
+    html_path: Path | None,
 ) -> None:
     r"""Audit the evaluation function TARGET, a module:function in the working directory.
 
@@ -138,11 +148,16 @@ def audit_command(
             release(led, 2)
         sys.exit(2)
     code = report.exit_code
-    try:
-        write_run(json_path, report.to_json())
-    except HarnessError as error:
-        print_error("audit", str(error), error)
-        code = code or 2
+    found = report.to_json()
+    writers = [partial(write_run, json_path, found)]
+    if html_path is not None:
+        writers.append(partial(write_page, html_path, [(report.target, found)]))
+    for write in writers:
+        try:
+            write()
+        except HarnessError as error:
+            print_error("audit", str(error), error)
+            code = code or 2
     _show(Console(), report)
     if led is not None:
         release(led, code)

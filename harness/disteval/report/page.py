@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_output_file
 from disteval.extras import DISTRIBUTION, needs
-from disteval.report import model, values
+from disteval.report import audits, model, values
 from disteval.report.charts import (
     Benchmark,
     check_charts,
@@ -53,9 +53,9 @@ def write_page(
 def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()) -> str:
     """Return the page's text, see `write_page`."""
     environment = _environment()
-    checks, evaluations, trainings = (
+    checks, evaluations, trainings, audited = (
         [(name, run) for name, run in runs if run["kind"] == kind]
-        for kind in ("check", "eval", "fit")
+        for kind in ("check", "eval", "fit", "audit")
     )
     tasks = [(name, run) for name, run in evaluations if "task" in run]
     columns = model.make_columns(checks)
@@ -70,6 +70,10 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
         failures=model.failures(rows),
         faults=model.faults(rows),
         reasons=model.reasons(columns),
+        runs=runs,
+        audits=audited,
+        matrix_of=audits.matrix_of,
+        largest=lambda finding: max(1e-9, *finding["fair"], *filter(None, finding["weights"])),
         evaluations=[(name, run) for name, run in evaluations if "task" not in run],
         tasks=tasks,
         values=values,

@@ -30,7 +30,7 @@ def evaluate(case):
             per_device_eval_batch_size=case.batch_size,
             dataloader_num_workers=case.num_workers,
             use_cpu=True,
-            label_names=["label"],
+            label_names=["labels"],
             remove_unused_columns=False,
             report_to=[],
             disable_tqdm=True,

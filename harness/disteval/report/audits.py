@@ -1,0 +1,44 @@
+"""The matrix of an audit: its small cases by the number of samples, batch size and world size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Case = dict[str, Any]
+
+OUTCOMES = {"right": "passed", "wrong": "failed", "skipped": "unsupported", "out of time": "error"}
+"""The outcome of a rule whose sign stands for that of a case."""
+
+_MOST_COLUMNS = 60
+_DRAWN_ALIKE = 2  # the most larger cases that happen to have one world size and batch size
+
+
+class Matrix(NamedTuple):
+    """The matrix of one audit.
+
+    Attributes:
+        columns: The pairs of world size and batch size.
+        rows: Each number of samples, with the outcome of each column's case; None if there is none.
+        others: The cases that are not in it, because they are larger or read otherwise.
+    """
+
+    columns: Sequence[tuple[int, int]]
+    rows: Sequence[tuple[int, Sequence[str | None]]]
+    others: Sequence[Case]
+
+
+def matrix_of(run: dict[str, Any]) -> Matrix:
+    """Return the matrix of the report of an audit."""
+    plain = [case for case in run["cases"] if not (case["num_workers"] or case["shuffle"])]
+    pairs = [(case["world_size"], case["batch_size"]) for case in plain]
+    columns = sorted({pair for pair in pairs if pairs.count(pair) > _DRAWN_ALIKE})[:_MOST_COLUMNS]
+    outcomes = {
+        (case["size"], pair): OUTCOMES[case["outcome"]]
+        for case, pair in zip(plain, pairs, strict=True)
+        if pair in columns
+    }
+    sizes = sorted({size for size, _ in outcomes})
+    rows = [(size, [outcomes.get((size, pair)) for pair in columns]) for size in sizes]
+    shown = [case for case, pair in zip(plain, pairs, strict=True) if pair in columns]
+    return Matrix(columns, rows, [case for case in run["cases"] if case not in shown])

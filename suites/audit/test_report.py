@@ -1,0 +1,51 @@
+"""The report of an audit fits the schema, and its page shows the matrix and the weights."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+from disteval.audit import Audit
+
+from suites.audit.right import sums_of_integers
+from suites.audit.wrong import counts_padding
+from suites.requirements import framework
+
+
+@pytest.fixture(scope="module")
+def wrong() -> dict[str, Any]:
+    return Audit(counts_padding, (1, 2), backend="threads").run().to_json()
+
+
+def test_the_report_fits_the_schema(wrong: dict[str, Any]) -> None:
+    framework("jsonschema")
+    from disteval.report.files import why_no_run
+
+    assert why_no_run(wrong) == ""
+    assert why_no_run(wrong | {"verdict": "fine"}) != ""
+
+
+def test_the_page_shows_cases_weights_and_the_command(wrong: dict[str, Any]) -> None:
+    framework("jinja2")
+    from disteval.report.page import render
+
+    page = render([("a.json", wrong)])
+    said = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
+    assert "counts_padding is wrong" in said
+    assert "N W=1 B=1 W=1 B=2 W=1 B=3 W=1 B=4 W=2 B=1" in said
+    assert "3 ✓ pass ✓ pass ✓ pass ✓ pass ✗ FAIL" in said
+    assert "sample weight should be weight, drawn 0 0.5 0.3333 1 0.25 0.3333" in said
+    assert "disteval audit counts_padding --case N=3,B=1,W=2" in said
+    assert '<meter min="0" max="0.5" value="0.25">' in page
+
+
+def test_a_sound_loop_has_no_findings_on_its_page() -> None:
+    framework("jinja2")
+    from disteval.report.page import render
+
+    report = Audit(sums_of_integers, (1, 2), backend="threads").run()
+    page = render([("a.json", report.to_json())])
+    assert "sums_of_integers</code> is sound" in page
+    assert "FAIL" not in page
