@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
-from disteval import load_predictions
+from disteval import Task, load_predictions
 from disteval.cli import main
+from disteval.cli.eval_resnet18 import ResNet18
+from disteval.data import ArrayDataset
 
 from suites.processes import mpirun, run_plainly, torchrun
 from suites.requirements import backend_class, framework
@@ -397,3 +399,15 @@ def test_a_folder_that_can_not_be_written_is_refused_before_the_work(run: Run) -
     done = run("own:nothing", "--predictions=file")
     assert done.exit_code == 2
     assert "--predictions file can't be written" in done.output
+
+
+def test_predictions_of_resnet18_do_not_go_on_with_other_weights_or_data(tmp_path: Path) -> None:
+    images = np.zeros((2, 3, 32, 32), np.uint8)
+    names = set()
+    for weights in (b"some", b"other"):
+        (tmp_path / "w.pt").write_bytes(weights)
+        source = ResNet18("torch", "cpu", None, tmp_path / "w.pt", (1,))
+        for shown in (images, images + 1):
+            data = ArrayDataset("made", shown, np.zeros(2, np.int64), ("a",))
+            names.add(source.name_of(Task(samples=data, predict=len, metrics={})))
+    assert len(names) == 4

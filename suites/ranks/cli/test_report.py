@@ -179,6 +179,14 @@ def test_evaluations_on_several_numbers_of_ranks_are_a_curve() -> None:
     assert chart.lines == [Line("torch over mpi4py on cpu", [(1, 100.0), (2, 200.0), (4, 400.0)])]
     assert (chart.log, chart.y_label) == (True, "images/s")
     assert throughput_chart(runs[:1]) == []
+    tasks = [
+        {"task": "my:task", "backend": "threads", "world_size": size, "samples_per_second": 9.0}
+        for size in (1, 2)
+    ]
+    of_models, of_tasks = throughput_chart(runs + tasks)
+    assert of_models == chart
+    assert of_tasks.lines == [Line("my:task over threads", [(1, 9.0), (2, 9.0)])]
+    assert of_tasks.y_label == "samples/s"
 
 
 def test_the_losses_of_a_training_are_a_chart() -> None:
