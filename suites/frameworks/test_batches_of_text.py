@@ -111,3 +111,11 @@ def test_other_libraries_functions_make_batches() -> None:
             ).metrics["rows"]  # fmt: skip
 
         assert values(run_ranks(2, rank)) == [[(n, n) for n in range(11)]] * 2
+
+
+def test_the_default_of_torch_makes_a_tuple_of_the_fields_of_tuples() -> None:
+    samples = [(torch.full((2,), float(n)), n) for n in range(11)]
+    collate = torch.utils.data.default_collate
+    metrics = {"rows": Rows()}
+    found = evaluate(lambda x: x[:, 0], samples, metrics, "non_dist", 4, collate=collate)
+    assert found.metrics["rows"] == [(n, n) for n in range(11)]

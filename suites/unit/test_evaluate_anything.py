@@ -260,7 +260,7 @@ def test_a_metric_without_ids_is_refused_where_its_order_would_be_wrong() -> Non
     [
         ([{"x": 1, "z": 2}], r"needs labels, and the batch has the keys \['x', 'z'\]; name one"),
         ([{"x": 1, "y": 2, "label": 3}], r"the batch has the keys \['x', 'y', 'label'\]"),
-        (np.zeros((1, 3)), "needs labels, and the batch is a ndarray; give samples of inputs and"),
+        (np.zeros((1, 3)), "needs labels, and the batch is a ndarray; give samples that are tup"),
     ],
 )
 def test_a_batch_whose_labels_are_not_known_is_refused(batch: Any, message: str) -> None:

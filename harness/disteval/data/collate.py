@@ -172,6 +172,10 @@ def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
         batch = collate(samples)
         if batch is None:
             raise UsageError("collate returned None; it must return the batch")
+        torch = sys.modules.get("torch")
+        if type(batch) is list and torch is not None and isinstance(samples[0], tuple):
+            # It makes a list of the fields of tuples, and another list here holds the samples.
+            return tuple(batch) if collate is torch.utils.data.default_collate else batch
         return batch
     except Exception as error:
         first, *others = picked.indices.tolist()

@@ -152,8 +152,9 @@ def default_update(name: str, metric: BaseMetric) -> Update:
         if needs_labels:
             raise UsageError(
                 f"the metric {name!r} needs labels, and the batch is a {type(batch).__name__}; "
-                f"give samples of inputs and labels, or give update, a function of the outputs "
-                f"and the batch that returns the arguments of the metric's add"
+                f"give samples that are tuples of inputs and labels, or dicts, or give update, a "
+                f"function of the outputs and the batch that returns the arguments of the "
+                f"metric's add"
             )
         return (outputs,)
 
