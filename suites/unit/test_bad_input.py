@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         "rank 2 failed: sample 8 could not be collated",
     ),
     "samples are gone": (
-        {"samples": ByRank(lambda rank: Shrinking(ITEMS) if rank == 0 else ITEMS)},
+        {"samples": ByRank(lambda rank: Shrinking(ITEMS))},
         "rank 0 failed: sample 6 could not be read: IndexError",
     ),
     "predict returns too few rows": (
@@ -221,6 +222,22 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "ranks have other numbers of samples": (
         {"samples": ByRank(lambda rank: ITEMS[rank:])},
         "the number of samples is 10 on rank 0 and 9 on rank 1",
+    ),
+    "ranks were given shares of their own": (
+        {"samples": ByRank(lambda rank: ITEMS[rank::RANKS][:3])},
+        "the content of samples, of which every rank needs all in the same order, is",
+    ),
+    "ranks have shuffled arrays by seeds of their own": (
+        {
+            "samples": ByRank(
+                lambda rank: (np.random.default_rng(rank).permutation(99), np.ones(99))
+            )
+        },
+        "the content of samples, of which every rank needs all in the same order, is",
+    ),
+    "ranks list files in another order": (
+        {"samples": ByRank(lambda rank: [Path("b"), Path("a")][:: 1 if rank else -1])},
+        "the content of samples, of which every rank needs all in the same order, is",
     ),
     "ranks have other settings": (
         {"mode": ByRank(lambda rank: "batches" if rank else None)},

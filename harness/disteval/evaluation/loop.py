@@ -16,6 +16,7 @@ from disteval.data.collate import Collate, first_rows
 from disteval.data.collate import collate as default_collate
 from disteval.data.lengths import Length
 from disteval.data.predictions import Sink, Target, check_target, open_sink
+from disteval.data.same_samples import look_at
 from disteval.data.samples import open_samples
 from disteval.data.shards import ShardedStream
 from disteval.default_backend import joining_backend
@@ -140,6 +141,9 @@ def evaluate(
         group.reset_to_sums()
         settings = dealing.settings() | {
             "the number of samples": stream.settings if opened is None else len(opened),
+            "the content of samples, of which every rank needs all in the same order,": (
+                "" if opened is None or world == 1 else look_at(opened)
+            ),
             "metrics": sorted(metrics, key=str),
             "predictions": target.settings(None, None),
         }
