@@ -85,6 +85,11 @@ def test_a_batch_ends_only_where_the_next_sample_does_not_fit(
         assert len(larger) > batch_size or len(larger) * lengths[larger].max() > budget
 
 
+def test_a_batch_may_use_its_whole_budget() -> None:
+    plan = plan_by_length(np.full(6, 5), 1, 0, 8, max_tokens=20)
+    assert [one.indices.tolist() for one in plan] == [[0, 1, 2, 3], [4, 5]]
+
+
 def test_the_rank_with_the_least_work_gets_the_most_expensive_batch_of_a_round() -> None:
     lengths = np.array([9, 5, 4, 1])
     plans = [plan_by_length(lengths, 2, rank, 1, sort=True) for rank in range(2)]
@@ -135,6 +140,15 @@ def test_every_rank_gets_the_length_of_each_sample(
     )
     assert [lengths.tolist() for lengths in found] == [expected] * world
     assert all(lengths.dtype == np.int64 for lengths in found)
+
+
+@pytest.mark.parametrize("length", ["n", range(11)])
+def test_only_the_first_samples_are_asked_for_where_there_is_a_limit(length: Any) -> None:
+    samples = {"n": np.arange(11)}
+    (found,) = values(
+        run_ranks(1, lambda backend: gather_lengths(open_samples(samples), 5, length, backend))
+    )
+    assert found.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_each_rank_reads_its_own_share_and_known_lengths_read_nothing() -> None:

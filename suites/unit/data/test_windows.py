@@ -61,6 +61,12 @@ def test_every_element_is_in_one_batch_which_is_the_same_at_any_world_size(
         assert max(loads) - min(loads) <= batch_size * max(lengths, default=0)
 
 
+def test_ranks_have_equal_work_over_many_windows() -> None:
+    texts = ["x"] * (3 * BATCHES)  # the number of batches in a window is no multiple of 3
+    ranks = read(lambda: iter(texts), 3, 1, ByLength(sort=True))
+    assert [len(batches) for batches in ranks] == [BATCHES] * 3
+
+
 def test_no_more_than_a_window_is_read_before_the_first_batch() -> None:
     taken = []
 
