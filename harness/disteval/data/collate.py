@@ -181,8 +181,27 @@ def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
         first, *others = picked.indices.tolist()
         beside = f" with {', '.join(map(str, others[:5]))}" if others else ""
         beside += ", …" if len(others) > 5 else ""
-        what = f"could not be collated{beside}: {describe_error(error)}"
+        what = f"could not be collated{beside}: {describe_error(error)}{_uneven(samples)}"
         raise SampleError(first, what) from error
+
+
+def _uneven(values: list[Any], field: str = "") -> str:
+    """Return the first field whose shapes differ, as the end of a message; else nothing."""
+    first = values[0]
+    if isinstance(first, Mapping | tuple):
+        names = list(first) if isinstance(first, Mapping) else range(len(first))
+        try:
+            parts = {name: [value[name] for value in values] for name in names}
+        except (KeyError, IndexError, TypeError):  # samples of several kinds
+            return ""
+        found = (_uneven(part, f"{field}[{name!r}]") for name, part in parts.items())
+        return next(filter(None, found), "")
+    shapes = [tuple(value.shape) for value in values if hasattr(value, "shape")]
+    other = next((shape for shape in shapes if shape != shapes[0]), None)
+    if other is None:
+        return ""
+    where = f"the field {field} has" if field else "samples have"
+    return f"; {where} the shapes {shapes[0]} and {other} in this batch; let collate pad to one"
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,23 @@ def test_a_batch_without_rows_is_made_again_of_the_samples_that_count() -> None:
         first_rows(np.zeros(4), 3, 2)
 
 
+def test_a_collate_that_fails_on_uneven_fields_names_them_and_their_shapes() -> None:
+    samples = [{"x": 1, "pair": (np.zeros(2), np.zeros((n, 3)))} for n in (4, 4, 5)]
+    message = (
+        r"^sample 0 could not be collated with 1, 2: ValueError: .*; the field \['pair'\]\[1\] has "
+        r"the shapes \(4, 3\) and \(5, 3\) in this batch; let collate pad to one$"
+    )
+    reader = IndexedReader(samples, lambda some: np.stack([one["pair"][1] for one in some]))
+    with pytest.raises(SampleError, match=message):
+        reader(Picked(np.arange(3), 3, 3))
+    with pytest.raises(SampleError, match=r"ValueError: no$"):
+        IndexedReader([1, {"x": 2}], _no)(Picked(np.arange(2), 2, 2))
+
+
+def _no(samples: list[Any]) -> Any:
+    raise ValueError("no")
+
+
 def test_a_collate_may_take_fields_out_of_dicts() -> None:
     def popping(samples: list[dict[str, int]]) -> Any:
         labels = np.array([sample.pop("label") for sample in samples])
