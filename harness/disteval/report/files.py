@@ -30,7 +30,7 @@ _MAX_DIGITS = 300
 _MAX_NUMBER = 1e300  # charts multiply numbers, and the largest float is 1.8e308
 
 _SHOWN = 200  # characters of a message about a value from a file, which may be of any length
-_REMEDY = "write it with --json FILE of disteval check, eval or fit"
+_REMEDY = "write it with --json FILE of disteval check, audit, eval or fit"
 
 
 def write_file(option: str, path: Path, text: str) -> None:

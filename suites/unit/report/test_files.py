@@ -156,7 +156,10 @@ def test_what_survivors_saw_is_kept(broken: dict[str, Any]) -> None:
         ("[]", "is not a report of disteval: the whole: [] is not of type 'object'"),
         ("{}", "the whole: 'schema_version' is a required property"),
         ('{"schema_version": 2, "kind": "eval"}', "schema_version: 2 is not 1"),
-        ('{"schema_version": 1, "kind": []}', "kind: [] is not one of ['check', 'eval', 'fit']"),
+        (
+            '{"schema_version": 1, "kind": []}',
+            "kind: [] is not one of ['check', 'eval', 'fit', 'audit']",
+        ),
         ('{"schema_version": 1, "kind": "check"}', "the whole: 'version' is a required property"),
     ],
 )
@@ -169,7 +172,9 @@ def test_what_is_no_report_is_refused_with_its_name_and_a_remedy(
         read_run(path)
     assert str(caught.value).startswith(f"{path} ")
     assert reason in str(caught.value)
-    assert str(caught.value).endswith("write it with --json FILE of disteval check, eval or fit")
+    assert str(caught.value).endswith(
+        "write it with --json FILE of disteval check, audit, eval or fit"
+    )
 
 
 def test_a_file_that_never_ends_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
