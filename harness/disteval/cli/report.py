@@ -25,9 +25,9 @@ ASV_RESULTS = Path(".asv/results")
 def report_command(runs: tuple[Path, ...], history: Path | None, html_path: Path) -> None:
     r"""Write one page of several reports and benchmarks.
 
-    RUN.json is a report that disteval check, audit, eval or fit wrote with --json. The page is one file
-    that needs no network. The exit status is 0 if the page was written, whatever the verdicts in
-    it are, and 2 if there is nothing to show or a file is not such a report.
+    RUN.json is a report that disteval check, audit, eval or fit wrote with --json. The page is one
+    file that needs no network. The exit status is 0 if the page was written, whatever the verdicts
+    in it are, and 2 if there is nothing to show or a file is not such a report.
 
     \b
     disteval report torch.json mpi.json --html report.html
