@@ -130,10 +130,12 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 
             metrics = {"outputs": Outputs(), "accuracy": Accuracy()} if with_metrics else {}
             where = Predictions(folder, format, rows_per_part=rows_per_part)
-            return evaluate(
+            result = evaluate(
                 predict, samples_of(kind, size), metrics, backend, batch_size,
                 predictions=where, **options,
-            ).metrics  # fmt: skip
+            )  # fmt: skip
+            assert result.padded >= 0
+            return result.metrics
 
         return run_ranks(world, rank)
 
@@ -192,6 +194,16 @@ def test_a_failure_of_predict_is_told_and_loses_nothing(tmp_path: Path) -> None:
     found = run(3, rank)[0]
     assert sorted(asked) == [1, 3, 5, 7, 8, 9, 10, 11]
     assert len(list(found)) == 12
+
+
+def test_the_rate_is_that_of_the_samples_that_were_computed(tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    samples = samples_of("columns", 12)
+    for stored in (4, 0):
+        where = Predictions(tmp_path, overwrite=not stored)
+        found = evaluate(scores, samples, {"a": Accuracy()}, "non_dist", 2, predictions=where)
+        assert (found.stored, found.evaluated, found.metrics["a"]["top1"]) == (stored, 12, 9 / 12)
+        assert found.samples_per_second == (12 - stored) / found.seconds
 
 
 def test_metrics_of_recorded_predictions_are_computed_again(

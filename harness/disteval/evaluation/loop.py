@@ -174,6 +174,7 @@ def evaluate(
         world_size=world,
         batch_size=batch_size,
         seconds=time.perf_counter() - begin,
+        stored=len(sink.stored_ids),
     )
 
 

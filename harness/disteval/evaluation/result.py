@@ -18,6 +18,8 @@ class Evaluation:
         world_size: The number of ranks.
         batch_size: The most samples in a call of ``predict``.
         seconds: The time from the first batch, when all ranks were ready, to the last result.
+        stored: The number of samples whose outputs an interrupted evaluation had left; their
+            results are part of the metrics.
         coverage: ``exact``: it was proved that every sample was counted once.
     """
 
@@ -28,9 +30,10 @@ class Evaluation:
     world_size: int
     batch_size: int
     seconds: float
+    stored: int = 0
     coverage: Literal["exact"] = "exact"
 
     @property
     def samples_per_second(self) -> float:
-        """The number of samples divided by the seconds."""
-        return self.evaluated / self.seconds
+        """The number of samples that were not stored divided by the seconds."""
+        return (self.evaluated - self.stored) / self.seconds

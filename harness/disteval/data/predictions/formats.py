@@ -165,13 +165,15 @@ class Parquet:
         return Table(found.column(ID).to_numpy(), part.form, columns)
 
 
+_to_text = json.JSONEncoder(ensure_ascii=False).encode
+
 FORMATS: dict[str, Format] = {"jsonl": JsonLines(), "npy": Npy(), "parquet": Parquet()}
 """The formats by name."""
 
 
 def _line(row: dict[str, Any]) -> bytes:
     try:
-        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        return _to_text(row).encode() + b"\n"
     except UnicodeEncodeError:  # a surrogate, which only an escape can hold
         return json.dumps(row).encode() + b"\n"
 
