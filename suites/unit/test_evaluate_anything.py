@@ -13,7 +13,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.thread_world import run_ranks, values
+from suites.thread_world import Counting, run_ranks, values
 
 
 class Entries(BaseMetric):
@@ -360,3 +360,15 @@ def test_what_evaluate_computed_can_drop_no_samples_afterwards() -> None:
     mean.reset()
     mean.add(np.arange(9))
     assert mean.compute(size=3) == {"mean": 1.0}
+
+
+def test_an_evaluation_takes_two_collectives_of_a_few_bytes() -> None:
+    def rank(backend: ThreadsDist, samples: Any) -> list[int]:
+        counting = Counting(backend)
+        evaluate(twice, samples, {"mean": Mean(), "other": Mean()}, counting, 16)
+        return counting.sent
+
+    for size in (50, 5000):
+        for sent in values(run_ranks(3, lambda backend, n=size: rank(backend, Made(n)))):
+            assert len(sent) == 2
+            assert max(sent) < 1000
