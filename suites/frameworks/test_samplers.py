@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+from disteval import UsageError, evaluate
+from disteval_backends.threads_dist import ThreadsDist
 
 from suites.processes import run_plainly, torchrun
 from suites.requirements import backend_class, framework
+from suites.thread_world import run_ranks
 
 SCRIPT = Path(__file__).with_name("samplers.py")
 ONCE = list(range(10))
@@ -30,6 +35,22 @@ DEALT = {
     "IterableDataset of 4 shards": ([[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]], []),
 }
 """The samples of each rank, and those that repeat or the error."""
+
+
+def test_shares_of_a_data_set_that_is_split_already_are_refused() -> None:
+    framework("datasets")
+    from datasets import Dataset
+
+    rows = Dataset.from_dict({"x": list(range(9)), "name": list("abcdefghi")})
+
+    def rank(backend: ThreadsDist) -> Any:
+        mine = rows.shard(3, backend.rank)
+        whole = evaluate(lambda batch: batch["x"], rows, {}, backend, 2)
+        return whole.size, evaluate(lambda batch: batch["x"], mine, {}, backend, 2)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, UsageError)
+        assert "the content of samples, of which every rank needs all" in str(outcome)
 
 
 def test_what_each_sampler_deals_is_certified_or_refused(tmp_path: Path) -> None:
