@@ -41,6 +41,7 @@ MARKERS = {
 
 FOLDERS = {
     "docs": "docs",
+    "audit": "audit",
     "mutants": "mutants",
     "frameworks/metrics": "arrays",
     "frameworks/estimator": "estimator",

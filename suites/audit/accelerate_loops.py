@@ -1,0 +1,86 @@
+"""Evaluation loops with accelerate and torchmetrics, wrong ones and right ones."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from disteval.audit import Case
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def _accelerator(**settings: Any) -> Any:
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    return Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**settings))
+
+
+def _prepared(case: Case, **settings: Any) -> tuple[Any, Any]:
+    accelerator = _accelerator(**settings)
+    return accelerator, accelerator.prepare(DataLoader(case.dataset, batch_size=case.batch_size))
+
+
+def gathered_for_metrics(case: Case) -> Any:
+    """Return the accuracy of what `gather_for_metrics` gives; right."""
+    accelerator, loader = _prepared(case)
+    right = seen = 0
+    for batch in loader:
+        predicted = case.predict(batch["x"]).argmax(dim=1)
+        predicted, labels = accelerator.gather_for_metrics((predicted, batch["label"]))
+        right += int((predicted == labels).sum())
+        seen += len(labels)
+    return {"accuracy": right / seen, "count": seen}
+
+
+def even_batches_off(case: Case) -> Any:
+    """Return sums over shards that nothing was added to; right."""
+    accelerator, loader = _prepared(case, even_batches=False)
+    seen = sum(len(batch["id"]) for batch in loader)
+    return {"count": int(accelerator.reduce(torch.tensor(seen)))}
+
+
+def sums_of_prepared_batches(case: Case) -> Any:
+    """Return sums over shards with repeated samples; wrong."""
+    accelerator, loader = _prepared(case)
+    seen = sum(len(batch["id"]) for batch in loader)
+    return {"count": int(accelerator.reduce(torch.tensor(seen)))}
+
+
+def gathered_with_padding(case: Case) -> Any:
+    """Return the mean of what `gather` gives, which keeps repeated samples; wrong."""
+    accelerator, loader = _prepared(case)
+    values = torch.cat([accelerator.gather(batch["value"]) for batch in loader])
+    return {"mean": values.mean()}
+
+
+def mean_of_losses(case: Case) -> Any:
+    """Return the mean of the batches' means, gathered for metrics; wrong."""
+    accelerator, loader = _prepared(case, even_batches=False)
+    means = [float(batch["value"].mean()) for batch in loader]
+    total = accelerator.reduce(torch.tensor([sum(means), float(len(means))]))
+    return {"mean": total[0] / total[1]}
+
+
+def torchmetrics_with_padding(case: Case) -> Any:
+    """Return torchmetrics' mean over a sampler that repeats samples; wrong."""
+    from torchmetrics import MeanMetric
+
+    sampler: Any = DistributedSampler(case.dataset, case.world_size, case.rank, shuffle=False)
+    metric = MeanMetric()
+    for batch in DataLoader(case.dataset, batch_size=case.batch_size, sampler=sampler):
+        metric.update(batch["value"])
+    return {"mean": metric.compute()}
+
+
+def torchmetrics_of_own_samples(case: Case) -> Any:
+    """Return torchmetrics' mean over shards of unequal length; right."""
+    from torchmetrics import MeanMetric
+
+    own = list(range(case.rank, len(case.dataset), case.world_size))
+    metric = MeanMetric()
+    for batch in DataLoader(case.dataset, batch_size=case.batch_size, sampler=own):
+        metric.update(batch["value"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a rank without samples
+        return {"mean": metric.compute()}
