@@ -67,6 +67,41 @@ def test_tensors_have_the_digest_of_their_content() -> None:
     assert digest_of(large) == digest_of(large.clone()) != digest_of(large.flip(0))
 
 
+def test_tensors_of_tensorflow_have_the_digest_of_their_content() -> None:
+    tf = framework("tensorflow")
+    makers: list[Callable[[], Any]] = [
+        lambda: tf.constant([1.0, 2.0]),
+        lambda: tf.constant([1.0, 3.0]),
+        lambda: tf.constant([1.0, 2.0], tf.bfloat16),
+        lambda: tf.constant("a"),
+        lambda: tf.constant("b"),
+        lambda: tf.ragged.constant([[1], [2, 3]]),
+        lambda: tf.ragged.constant([[1, 2], [3]]),
+        lambda: tf.ragged.constant([[1], [2, 4]]),
+        lambda: tf.sparse.from_dense([1, 0]),
+        lambda: tf.sparse.from_dense([2, 0]),
+    ]
+    assert [digest_of(make()) for make in makers] == (
+        found := [digest_of(make()) for make in makers]
+    )
+    assert len(set(found)) == len(makers)
+
+
+def test_arrays_of_jax_have_the_digest_of_their_content() -> None:
+    jnp = framework("jax.numpy")
+    makers: list[Callable[[], Any]] = [
+        lambda: jnp.arange(3),
+        lambda: jnp.arange(3.0),
+        lambda: jnp.arange(3, dtype=jnp.bfloat16),
+        lambda: jnp.arange(9000.0),
+        lambda: jnp.arange(9000.0)[::-1],
+    ]
+    assert [digest_of(make()) for make in makers] == (
+        found := [digest_of(make()) for make in makers]
+    )
+    assert len(set(found)) == len(makers)
+
+
 def hugging_face(shards: int) -> Any:
     """Return a stream with four rows in each shard."""
     rows = range(4 * shards)

@@ -164,7 +164,10 @@ def _plain_array(array: npt.NDArray[Any], inside: tuple[int, ...]) -> Any:
 
 def _plain_tensor(value: Any, inside: tuple[int, ...]) -> Any:
     if kind_of(value) != "torch":
-        return "tensor", str(value.dtype), _plain_array(np.asarray(value), inside)
+        array = np.asarray(value)
+        if array.dtype.hasobject and array.ndim != len(value.shape):
+            raise TypeError("NumPy holds a ragged or sparse tensor as one object")
+        return "tensor", str(value.dtype), _plain_array(array, inside)
     try:
         array = value.numpy(force=True)
     except TypeError:  # a sparse one, or one of a dtype that NumPy lacks, such as bfloat16
