@@ -20,7 +20,7 @@ from disteval import (
 from disteval.data import ShardedStream
 from disteval.metrics import Accuracy, BaseMetric
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from suites.thread_world import run_ranks, values
@@ -104,6 +104,18 @@ class PowerError(Exception):
 
 
 @settings(max_examples=80, deadline=None)
+@example(  # a stored sample is in a batch with one that is not
+    way=("columns", {"mode": "batches"}),
+    size=2,
+    world=1,
+    batch_size=1,
+    batches=1,
+    next_world=1,
+    next_batch_size=2,
+    format="jsonl",
+    with_metrics=False,
+    rows_per_part=1,
+)
 @given(
     ways, st.integers(1, 30), st.integers(1, 4), st.integers(1, 7), st.integers(0, 6),
     st.integers(1, 4), st.integers(1, 7), st.sampled_from(["jsonl", "npy"]), st.booleans(),

@@ -58,6 +58,13 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
+def reversed_rows(outputs: Any) -> Any:
+    """Return outputs whose rows are in the opposite order."""
+    if isinstance(outputs, dict):
+        return {key: reversed_rows(part) for key, part in outputs.items()}
+    return tuple(map(reversed_rows, outputs)) if isinstance(outputs, tuple) else outputs[::-1]
+
+
 def write(
     backend: ThreadsDist, where: Predictions, batches: list[tuple[Any, Any]], size: int
 ) -> None:
@@ -95,7 +102,7 @@ def test_outputs_come_back_to_the_last_bit(format: Any, name: str, tmp_path: Pat
 
     backwards, stored = values(run_ranks(1, interrupted))[0]
     assert same(stored, outputs)
-    assert len(backwards) == len(stored)
+    assert same(backwards, reversed_rows(outputs))
 
 
 def test_a_line_of_json_has_the_id_and_the_fields(tmp_path: Path) -> None:
@@ -370,6 +377,9 @@ def test_a_reader_verifies_the_manifest(damage: str, tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(DataError, match=rf"{path.name}.*copy the folder again"):
         load_predictions(tmp_path)
+    if damage in ("truncated", "removed"):
+        with pytest.raises(DataError, match=path.name):
+            load_predictions(tmp_path, verify=False)
 
 
 def test_an_iterator_proves_again_that_each_sample_is_there_once(tmp_path: Path) -> None:
