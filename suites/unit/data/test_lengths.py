@@ -168,6 +168,24 @@ def test_each_rank_reads_its_own_share_and_known_lengths_read_nothing() -> None:
     assert read == []
 
 
+def test_of_a_data_set_with_columns_only_the_one_with_the_lengths_is_read() -> None:
+    class Table(list):
+        """A data set with the methods of a Hugging Face one."""
+
+        def select_columns(self, names: list[str]) -> Table:
+            return Table({name: sample[name] for name in names} for sample in self)
+
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            rows = [self[index] for index in indices]
+            assert {*map(tuple, rows)} == {("text",)}
+            return rows
+
+    def rank(backend: Any) -> Any:
+        return gather_lengths(open_samples(Table(TEXTS)), 11, "text", backend).tolist()
+
+    assert values(run_ranks(2, rank)) == [[n % 7 for n in range(11)]] * 2
+
+
 @pytest.mark.parametrize(
     ("length", "message"),
     [
