@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import CoverageError, DataError, Predictions, RankError, UsageError, load_predictions
+from disteval import (
+    CoverageError,
+    DataError,
+    LibraryMissingError,
+    Predictions,
+    RankError,
+    UsageError,
+    load_predictions,
+    predict_all,
+)
 from disteval.coverage import certify
 from disteval.data.predictions import PredictionWriter, run
 from disteval_backends.threads_dist import ThreadsDist
@@ -400,3 +409,16 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     go_on(tmp_path)
     assert (tmp_path / "part-of-it.part.json").read_text() == "theirs"
     assert (tmp_path / "part-1.jsonl").read_text() == (tmp_path / "notes.txt").read_text()
+
+
+def test_parquet_without_pyarrow_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(LibraryMissingError, match=r"predictions in Parquet .*\[parquet\]"):
+        Predictions(tmp_path, "parquet")
+
+    def rank(backend: ThreadsDist) -> Any:
+        return predict_all(np.sqrt, np.arange(3), backend, folder=tmp_path, format="parquet")
+
+    assert [type(outcome) for outcome in run_ranks(2, rank)] == [LibraryMissingError] * 2
