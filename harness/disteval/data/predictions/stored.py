@@ -18,7 +18,7 @@ _BLOCKS = 64
 
 
 class Stored:
-    """Outputs in the parts of a folder; memory holds 24 bytes a sample and some blocks.
+    """Outputs in the parts of a folder; memory holds 24 bytes a sample and up to 64 blocks.
 
     Args:
         folder: The folder.
