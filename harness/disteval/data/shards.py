@@ -101,7 +101,14 @@ def _count_shards(dataset: Any) -> int:
             "the data set is split already, by split_dataset_by_node; give the one before that, "
             "for each rank takes its share of it"
         )
-    for step in _steps(getattr(dataset, "_ex_iterable", None)):
+    steps = list(_steps(getattr(dataset, "_ex_iterable", None)))
+    if not steps:  # another class, or a release that has renamed what it keeps for itself
+        raise UsageError(
+            f"the steps of this {type(dataset).__name__} can't be seen, so its shards may hold "
+            f"other elements than the whole; give the data set itself, which every rank then "
+            f"reads whole, or ShardedStream(shards, open)"
+        )
+    for step in steps:
         name = type(step).__name__
         together = getattr(step, "batched", False) or getattr(step, "with_indices", False)
         if name not in _ELEMENT_BY_ELEMENT or together:

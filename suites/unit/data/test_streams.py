@@ -247,3 +247,14 @@ def test_what_ranks_agree_on_beforehand_names_the_shards() -> None:
     settings = [Stream(stream, 0, 1, 2).settings for stream in (one, other)]
     assert settings[0].startswith("3 shards from a to c (digest ")
     assert settings[0] != settings[1]
+
+
+def test_a_data_set_whose_steps_can_not_be_seen_is_not_split() -> None:
+    class Renamed:
+        num_shards = 2
+
+        def shard(self, num_shards: int, index: int) -> list[int]:
+            return [index]
+
+    with pytest.raises(UsageError, match="the steps of this Renamed can't be seen"):
+        ShardedStream.of(Renamed())
