@@ -27,7 +27,7 @@ _log = logging.getLogger("disteval.predictions")
 _PATIENCE_SECONDS = 10.0  # hosts of a network file system learn of a new file after some seconds
 _SMALL = 1 << 20
 _PROBE = bytes(1 << 16)
-_OTHER = "give another folder, or overwrite=True to begin anew"
+_OTHER = "give another folder, or overwrite=True (--overwrite) to begin anew"
 
 
 @dataclass
@@ -146,7 +146,7 @@ def _begin_on_rank_0(
     if result is not None and not where.overwrite:
         raise UsageError(
             f"{folder} has finished predictions of {result.size} samples in {result.format}; read "
-            f"them with load_predictions, give another folder, or overwrite=True"
+            f"them with load_predictions, give another folder, or overwrite=True (--overwrite)"
         )
     token, start = _interrupted(where, settings) or (secrets.token_hex(4), 0)
     run.token, run.start = token, start + 1

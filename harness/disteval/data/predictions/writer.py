@@ -176,7 +176,7 @@ class PredictionWriter(Sink):
             raise CoverageError(
                 f"the parts in {folder} hold predictions of {rows} samples, which are not the "
                 f"{proved.counted} samples that were evaluated; did the samples change since the "
-                f"run was interrupted? Give another folder, or overwrite=True"
+                f"run was interrupted? Give another folder, or overwrite=True (--overwrite)"
             )
         in_a_row = not parts or max(part.last for part in parts) == size - 1
         parts = sorted(parts, key=lambda part: (part.first, part.name))
