@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from disteval import evaluate
 from disteval.metrics import BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
+from suites.requirements import framework
 from suites.thread_world import run_ranks, values
+
+torch: Any = framework("torch")
 
 RAGGED = [
     {"tokens": np.random.default_rng(n).integers(1, 50, 1 + n * 37 % 40), "label": n}

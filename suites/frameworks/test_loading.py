@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from disteval import UsageError, evaluate, get_dist_backend
 from disteval.data.batching import Batch, plan_batches
 from disteval.data.collate import IndexedReader
@@ -23,6 +22,10 @@ from disteval.data.loading import load_ahead
 from disteval.data.processes import _pickled
 from disteval.errors import HarnessError, RankError
 from disteval.metrics import Accuracy
+
+from suites.requirements import framework
+
+torch: Any = framework("torch")
 
 
 class Pair(NamedTuple):
