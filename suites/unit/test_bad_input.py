@@ -19,7 +19,7 @@ from disteval import (
     evaluate,
 )
 from disteval.data.shards import ShardedStream
-from disteval.metrics import Accuracy, Mean
+from disteval.metrics import Accuracy, Bootstrap, Grouped, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.thread_world import run_ranks, values
@@ -266,6 +266,14 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "there is no model": ({"predict": None}, "predict must be a function, not None"),
     "metrics are a list": ({"metrics": [Accuracy()]}, "metrics must be a dict of names"),
     "a metric is a class": ({"metrics": {"a": Accuracy}}, "make one, Accuracy()"),
+    "a metric is of another class on a rank": (
+        {"metrics": ByRank(lambda rank: {"a": Accuracy() if rank else Grouped(Accuracy())})},
+        "metrics is {'a': \"Grouped(Accuracy(",
+    ),
+    "a metric has other settings on a rank": (
+        {"metrics": ByRank(lambda rank: {"a": Bootstrap(Accuracy(topk=1 + (rank == 2)))})},
+        "Bootstrap(Accuracy(dist_collect_mode='unzip', topk=(2,), thrs=(None,), counts=False), ",
+    ),
     "the batch size is no number": ({"batch_size": "256"}, "batch_size must be a whole number"),
     "the limit is negative": ({"limit": -1}, "limit must be a whole number from 0 up, not -1"),
     "the limit leaves nothing": ({"limit": 0}, "no samples"),

@@ -144,7 +144,7 @@ def evaluate(
             "the content of samples, of which every rank needs all in the same order,": (
                 "" if opened is None or world == 1 else look_at(opened)
             ),
-            "metrics": sorted(metrics, key=str),
+            "metrics": group.settings(),
             "predictions": target.settings(None, None),
         }
     except Exception as caught:  # the other ranks wait for this one
@@ -161,7 +161,7 @@ def evaluate(
             feed.resume(sink.stored_ids, needed=bool(metrics))
             check_order(metrics, ())
         begin = time.perf_counter()
-        with _reporting(progress, rank, feed.total) as report:
+        with _reporting(progress, rank, feed.total) as report, group.trusting_ids():
             counted, failure = _run(predict, feed, updates, sink, report, rank)
         results, size, padded = _together(
             backend, group, feed, sink, counted, failure, check_metrics

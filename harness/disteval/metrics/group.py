@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -11,6 +12,7 @@ from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.summable import SummableMetric, compute_together
+from disteval.metrics.wrapper import Wrapper, layers
 
 
 class MetricGroup:
@@ -55,6 +57,24 @@ class MetricGroup:
                 metric.reset_to_sums()
             else:
                 metric.reset()
+
+    @contextmanager
+    def trusting_ids(self) -> Iterator[None]:
+        """Let wrappers keep no ids, because the caller proves that each occurs once."""
+        wrappers = [metric for metric in self._metrics.values() if isinstance(metric, Wrapper)]
+        for metric in wrappers:
+            metric.trusts_ids = True
+        try:
+            yield
+        finally:
+            for metric in wrappers:
+                metric.trusts_ids = False
+
+    def settings(self) -> dict[Any, str]:
+        """Describe each metric by its classes, and by the settings of those of this package."""
+        return {
+            name: describe_metric(self._metrics[name]) for name in sorted(self._metrics, key=str)
+        }
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch to every metric, with the samples' ids if any, see `BaseMetric.add`.
@@ -116,6 +136,25 @@ class MetricGroup:
                 f"{given}; pass the one to use as dist_backend="
             )
         return next(iter(given.values()), None)
+
+
+def describe_metric(metric: BaseMetric) -> str:
+    """Describe a metric; metrics whose sums can't be added have different descriptions.
+
+    Of another package's class only the name is known to be the same on every rank.
+    """
+    found = ""
+    for layer in reversed([*layers(metric)]):
+        given = [found] if found else []
+        if type(layer).__module__.startswith("disteval."):
+            kinds = (bool, int, float, str, tuple)
+            given += [
+                f"{name}={value!r}"
+                for name, value in vars(layer).items()
+                if name[0] != "_" and isinstance(value, kinds)
+            ]
+        found = f"{type(layer).__qualname__}({', '.join(given)})"
+    return found
 
 
 def check_metrics(metrics: object) -> None:

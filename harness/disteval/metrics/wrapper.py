@@ -26,6 +26,9 @@ class Wrapper(SummableMetric):
         UsageError: The metric does not follow from sums, or is a wrapper that must be outside.
     """
 
+    trusts_ids: bool = False
+    """Whether each id occurs once, so that none is kept; `MetricGroup.trusting_ids` sets it."""
+
     _order: ClassVar[int]
 
     def __init__(self, metric: SummableMetric) -> None:
@@ -46,7 +49,7 @@ class Wrapper(SummableMetric):
         self.uses_ids = metric.uses_ids
 
     def reset_to_sums(self) -> None:
-        """Remove every row, and keep neither rows nor ids, see `SummableMetric.reset_to_sums`."""
+        """Remove every row, and keep no rows, see `SummableMetric.reset_to_sums`."""
         self.reset()
         self._results = Column(keep_rows=False)
 
@@ -75,13 +78,13 @@ class Wrapper(SummableMetric):
 
     def _checked(self, taken: Taken, ids: Any) -> SampleRows | None:
         """Return the ids of a batch, see `Ids.check`."""
-        if self._results.keeps_rows:
-            return self._ids.check(ids, len(taken), len(self._results))
-        return Ids().check(ids, len(taken), 0)
+        if self.trusts_ids:
+            return Ids().check(ids, len(taken), 0)
+        return self._ids.check(ids, len(taken), len(self._results))
 
     def _append_with(self, taken: Taken, values: Rows, ids: Any) -> None:
         """Add each row with its value, as a structured array with the fields row and value."""
-        if not self._results.keeps_rows:
+        if self.trusts_ids:
             ids = None
         if taken.pending:
             self._append_later(len(taken), lambda: _joined(taken.rows(), values), ids)
@@ -99,8 +102,6 @@ def layers(metric: BaseMetric) -> Iterator[BaseMetric]:
 
 class Taken:
     """The rows that a wrapped metric makes of one batch; it stands in for the metric's `Column`."""
-
-    keeps_rows = False
 
     def __init__(self) -> None:
         self.pending = False

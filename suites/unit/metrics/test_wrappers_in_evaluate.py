@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, evaluate
+from disteval import HarnessError, RankError, UsageError, evaluate
 from disteval.metrics import Bootstrap, Grouped, Mean, Perplexity, Regression, Weighted
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -82,3 +82,16 @@ def test_a_metric_that_was_evaluated_takes_batches_of_its_own_again() -> None:
     metric.reset()
     metric.add([1.0, 2.0, 1.0], ids=[0, 1, 0])
     assert metric.compute(size=2)["mean"]["value"] == 1.5
+
+
+def test_repeated_ids_are_never_counted_twice_after_an_evaluation() -> None:
+    """A metric keeps only sums then, which ids must not be ignored for."""
+    metric = Weighted(Mean())
+    evaluate(predict, DATA, {"mean": metric}, "non_dist", 7)
+    with pytest.raises(UsageError, match="this batch has ids, but earlier ones had none"):
+        metric.add([1.0, 2.0, 1.0], weights=[1, 1, 1], ids=[0, 1, 0])
+    with pytest.raises(RankError):
+        evaluate(lambda batch: None, DATA, {"mean": metric}, "non_dist", 7)
+    metric.add([1.0, 2.0, 1.0], weights=[1, 1, 1], ids=[0, 1, 0])
+    with pytest.raises(HarnessError, match="reset the metric, and add the samples again"):
+        metric.compute()
