@@ -19,13 +19,14 @@ from disteval import UsageError, evaluate, get_dist_backend
 from disteval.data.batching import Batch, plan_batches
 from disteval.data.collate import IndexedReader
 from disteval.data.loading import load_ahead
-from disteval.data.processes import _pickled
 from disteval.errors import HarnessError, RankError
 from disteval.metrics import Accuracy
 
 from suites.requirements import framework
 
 torch: Any = framework("torch")
+
+from disteval.data.processes import _pickled  # noqa: E402 - it needs torch
 
 
 class Pair(NamedTuple):
