@@ -268,7 +268,7 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "a metric is a class": ({"metrics": {"a": Accuracy}}, "make one, Accuracy()"),
     "a metric is of another class on a rank": (
         {"metrics": ByRank(lambda rank: {"a": Accuracy() if rank else Grouped(Accuracy())})},
-        "metrics is {'a': \"Grouped(Accuracy(",
+        "the metric 'a' is \"Grouped(Accuracy(",
     ),
     "a metric has other settings on a rank": (
         {"metrics": ByRank(lambda rank: {"a": Bootstrap(Accuracy(topk=1 + (rank == 2)))})},

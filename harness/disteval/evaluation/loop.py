@@ -144,8 +144,9 @@ def evaluate(
             "the content of samples, of which every rank needs all in the same order,": (
                 "" if opened is None or world == 1 else look_at(opened)
             ),
-            "metrics": group.settings(),
+            "metrics": sorted(metrics, key=str),
             "predictions": target.settings(None, None),
+            **group.settings(),
         }
     except Exception as caught:  # the other ranks wait for this one
         error = caught

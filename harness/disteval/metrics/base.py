@@ -212,6 +212,19 @@ def check_collected(size: int | None, collected: int) -> None:
         )
 
 
+def describe_settings(metric: object, package: str, inner: Sequence[str] = ()) -> str:
+    """Return the class of a metric, and its public settings if the class is one of a package."""
+    found = [*inner]
+    if type(metric).__module__.startswith(package):
+        kinds = (bool, int, float, str, tuple)
+        found += [
+            f"{name}={value!r}"
+            for name, value in vars(metric).items()
+            if name[0] != "_" and isinstance(value, kinds)
+        ]
+    return f"{type(metric).__qualname__}({', '.join(found)})"
+
+
 def no_samples() -> UsageError:
     """Return the error of a metric that is computed before any rank added a sample."""
     return UsageError("no samples: add() was not called on any rank, or with empty batches")

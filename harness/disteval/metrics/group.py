@@ -10,7 +10,7 @@ from typing import Any
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
-from disteval.metrics.base import BaseMetric
+from disteval.metrics.base import BaseMetric, describe_settings
 from disteval.metrics.summable import SummableMetric, compute_together
 from disteval.metrics.wrapper import Wrapper, layers
 
@@ -70,11 +70,9 @@ class MetricGroup:
             for metric in wrappers:
                 metric.trusts_ids = False
 
-    def settings(self) -> dict[Any, str]:
-        """Describe each metric by its classes, and by the settings of those of this package."""
-        return {
-            name: describe_metric(self._metrics[name]) for name in sorted(self._metrics, key=str)
-        }
+    def settings(self) -> dict[str, str]:
+        """Return what must be the same on every rank: each metric's classes and settings."""
+        return {f"the metric {name!r}": describe_metric(m) for name, m in self._metrics.items()}
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch to every metric, with the samples' ids if any, see `BaseMetric.add`.
@@ -145,15 +143,7 @@ def describe_metric(metric: BaseMetric) -> str:
     """
     found = ""
     for layer in reversed([*layers(metric)]):
-        given = [found] if found else []
-        if type(layer).__module__.startswith("disteval."):
-            kinds = (bool, int, float, str, tuple)
-            given += [
-                f"{name}={value!r}"
-                for name, value in vars(layer).items()
-                if name[0] != "_" and isinstance(value, kinds)
-            ]
-        found = f"{type(layer).__qualname__}({', '.join(given)})"
+        found = describe_settings(layer, "disteval.", [found] if found else [])
     return found
 
 

@@ -14,7 +14,13 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, check_once
 from disteval.errors import RankError, UsageError, describe_error
 from disteval.metrics.arrays import kind_of
-from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
+from disteval.metrics.base import (
+    BaseMetric,
+    check_collected,
+    check_sizes,
+    describe_settings,
+    no_samples,
+)
 from disteval.metrics.ids import check_all_or_none
 from disteval.metrics.tensors import length, pack, to_tensors, unpack
 
@@ -78,6 +84,8 @@ class _TorchMetric(BaseMetric):
 
     def __init__(self, metric: Metric, dist_backend: str | BaseDistBackend | None) -> None:
         self._metric = metric
+        # For `describe_metric`, by which ranks with other metrics are found.
+        self.kind = " ".join(describe_settings(m, "torchmetrics.") for m in _metrics_in(metric))
         super().__init__(dist_backend=dist_backend)
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:

@@ -57,7 +57,7 @@ class Wrapper(SummableMetric):
         """Return the rows that the wrapped metric makes of a batch."""
         taken = Taken()
         self.metric._results = taken  # type: ignore[assignment]
-        if self.metric.uses_ids:
+        if self.metric.uses_ids or isinstance(self.metric, Wrapper):  # whose samples have rows
             kwargs = {**kwargs, "ids": ids}
         try:
             self.metric.add(*args, **kwargs)

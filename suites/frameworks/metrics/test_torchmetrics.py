@@ -417,6 +417,16 @@ def test_a_mean_of_states_is_refused_where_ranks_with_different_states_weigh_ali
         assert "but they have [1, 2]; make it a sum" in str(outcome)
 
 
+def test_ranks_with_other_settings_are_told_so_before_anything_is_evaluated(tm: Any) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(tm.MeanSquaredError(squared=backend.rank == 0))
+        return evaluate(lambda x: x, (np.ones(4), np.zeros(4)), {"mse": metric}, backend).metrics
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, UsageError)
+        assert "do not evaluate the same thing: the metric 'mse' is" in str(outcome)
+
+
 @pytest.mark.parametrize("grows", [False, True])
 def test_what_update_keeps_outside_its_states_must_be_the_same_on_ranks(
     grows: bool, tm: Any

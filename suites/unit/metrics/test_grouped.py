@@ -100,6 +100,10 @@ def test_a_sample_with_several_rows_has_one_group() -> None:
     mean = Grouped(Mean(dist_backend="non_dist"))
     mean.add([1.0, 2.0, 6.0], groups=["b", "a"], ids=SampleRows([0, 1], [2, 1]))
     assert mean.compute(size=2)["groups"] == {"a": {"mean": 6.0}, "b": {"mean": 1.5}}
+    mean = Grouped(Weighted(Mean(dist_backend="non_dist")))
+    rows = SampleRows([0, 1], [2, 1])
+    mean.add([1.0, 2.0, 6.0], groups=["b", "b"], weights=[1, 2], ids=rows)
+    assert mean.compute(size=2)["overall"] == {"mean": 3.75}
 
 
 def test_a_sample_in_two_groups_is_two_values() -> None:
