@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import (
+    CoverageError,
     Predictions,
     RankError,
     UsageError,
@@ -208,6 +209,41 @@ def test_a_failure_of_predict_is_told_and_loses_nothing(tmp_path: Path) -> None:
     assert len(list(found)) == 12
 
 
+def test_a_run_does_not_go_on_with_other_samples(tmp_path: Path) -> None:
+    def run(samples: Any, **options: Any) -> list[Any]:
+        def rank(backend: ThreadsDist) -> Any:
+            def predict(batch: Any) -> Any:
+                if not options and 8 in batch:
+                    raise PowerError
+                return batch.tolist()
+
+            return predict_all(predict, samples, backend, 2, folder=tmp_path, **options)
+
+        return run_ranks(2, rank)
+
+    assert all(isinstance(outcome, RankError) for outcome in run(np.arange(12)))
+    for outcome in run(np.arange(12)[::-1].copy(), mode="strided"):
+        assert isinstance(outcome, UsageError)
+        assert "interrupted run of something else: samples_digest is" in str(outcome)
+    found, _ = values(run(np.arange(12), mode="strided"))
+    assert list(found) == list(range(12))
+
+
+def test_a_stream_that_became_shorter_is_no_result(tmp_path: Path) -> None:
+    def run(size: int, **options: Any) -> Any:
+        def predict(batch: Any) -> Any:
+            if 8 in batch:
+                raise PowerError
+            return batch
+
+        predict_all(predict, lambda: iter(range(size)), "non_dist", 4, folder=tmp_path, **options)
+
+    with pytest.raises(RankError):
+        run(12)
+    with pytest.raises(CoverageError, match=r"Give another folder, or remove this one$"):
+        run(5, overwrite=True)
+
+
 def test_the_rate_is_that_of_the_samples_that_were_computed(tmp_path: Path) -> None:
     interrupted(tmp_path)
     samples = samples_of("columns", 12)
@@ -320,7 +356,7 @@ def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:
         asked.extend(batch["x"].tolist())
         return scores(batch)
 
-    assert len(predict_all(predict, samples_of("list", 6), "non_dist", 2, folder=tmp_path)) == 6
+    assert len(predict_all(predict, samples_of("columns", 6), "non_dist", 2, folder=tmp_path)) == 6
     assert asked == [4, 5]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.data.batching import Batch, Indices, Picked
+from disteval.data.digests import digest_of
 from disteval.errors import SampleError, UsageError, describe_error
 
 Collate = Callable[[list[Any]], Any]
-"""A function of a list of samples to a batch."""
+"""A function of a list of samples to a batch, which keeps their order."""
+
+_MOVED = (
+    "collate changed the order of the samples, so their results would be taken for those of "
+    "others; keep the order, and let predict sort and undo it, or use sort_by_length=True"
+)
 
 
 def collate(samples: list[Any]) -> Any:
@@ -154,6 +161,8 @@ def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> 
     last = samples[-1]
     repeats = [dict(last) if type(last) is dict else last for _ in range(rows - len(samples))]
     filled = _collated(collate, samples + repeats, picked)
+    if repeats:
+        _check_repeats(filled, rows, len(repeats) + 1)
     real = filled
     if not count:
         real = None
@@ -168,8 +177,12 @@ def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> 
 
 
 def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
+    given = list(samples)
     try:
-        batch = collate(samples)
+        batch = collate(given)
+        now, before = [*map(id, given)], [*map(id, samples)]
+        if now != before and sorted(now) == sorted(before):
+            raise UsageError(_MOVED)
         if batch is None:
             raise UsageError("collate returned None; it must return the batch")
         torch = sys.modules.get("torch")
@@ -183,6 +196,31 @@ def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
         beside += ", …" if len(others) > 5 else ""
         what = f"could not be collated{beside}: {describe_error(error)}{_uneven(samples)}"
         raise SampleError(first, what) from error
+
+
+def _check_repeats(batch: Any, rows: int, times: int) -> None:
+    """Refuse a batch whose last sample fills it up, if the repeats are elsewhere.
+
+    Each field of a sample may be random or depend on its place, but then no row is there so often.
+
+    Raises:
+        UsageError: The last rows differ, and as many other rows are equal.
+    """
+    fields = list(_fields(batch, rows))
+    digests = [digest_of([field[row] for field in fields]) for row in range(rows)]
+    if len(set(digests[-times:])) > 1 and max(Counter(digests).values()) >= times:
+        raise UsageError(_MOVED)
+
+
+def _fields(batch: Any, rows: int) -> Iterator[Any]:
+    """Yield each array or list of a batch that has a row for each sample."""
+    if isinstance(batch, Mapping | tuple):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _fields(part, rows)
+    else:
+        shape = getattr(batch, "shape", None)
+        if (shape[0] if shape else len(batch) if isinstance(batch, list) else None) == rows:
+            yield batch
 
 
 def _uneven(values: list[Any], field: str = "") -> str:

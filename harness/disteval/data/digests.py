@@ -21,6 +21,7 @@ import numpy.typing as npt
 from disteval.metrics.arrays import kind_of
 
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None)})
+_STRING = frozenset({str})
 _NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType)
 _DEEPEST = 100
 _CHUNK = 16
@@ -106,7 +107,8 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     # Most elements are flat, and every rank takes every element apart.
     if kind is dict and _ATOMS.issuperset(map(type, value.values())):
         names = tuple(value)
-        if (order := _sorted_names(names)) is not None:
+        if _STRING.issuperset(map(type, names)):  # a subclass's would be taken for theirs
+            order = _sorted_names(names)
             parts = value.values() if order == names else map(value.__getitem__, order)
             return "dict", order, tuple(parts)
     elif (kind is tuple or kind is list) and _ATOMS.issuperset(map(type, value)):
@@ -131,16 +133,18 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 
 def _plain_dict(value: dict[Any, Any], inside: tuple[int, ...]) -> Any:
-    if (order := _sorted_names(tuple(value))) is None:
+    names = tuple(value)
+    if not _STRING.issuperset(map(type, names)):
         pairs = (_bytes_of((key, part), inside) for key, part in value.items())
         return "items", tuple(sorted(pairs))
+    order = _sorted_names(names)
     return "dict", order, tuple([plain(value[name], inside) for name in order])
 
 
 @lru_cache(maxsize=64)
-def _sorted_names(names: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Return a dict's keys in order, if all are strings, for most streams repeat the same keys."""
-    return tuple(sorted(names)) if {str}.issuperset(map(type, names)) else None
+def _sorted_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a dict's keys in order, for most streams repeat the same keys."""
+    return tuple(sorted(names))
 
 
 def _bytes_of(value: Any, inside: tuple[int, ...]) -> bytes:
@@ -159,7 +163,7 @@ def _plain_array(array: npt.NDArray[Any], inside: tuple[int, ...]) -> Any:
     else:
         one = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         content = blake2b(one.data, digest_size=16).digest()
-    return "array", dtype.str, array.shape, content
+    return "array", str(dtype) if dtype.names else dtype.str, array.shape, content
 
 
 def _plain_tensor(value: Any, inside: tuple[int, ...]) -> Any:

@@ -15,7 +15,7 @@ from disteval.data.batching import Indices, Mode
 from disteval.data.collate import Collate, first_rows
 from disteval.data.collate import collate as default_collate
 from disteval.data.lengths import Length
-from disteval.data.predictions import Sink, Target, check_target, open_sink
+from disteval.data.predictions import Predictions, Sink, Target, check_target, open_sink
 from disteval.data.same_samples import look_at
 from disteval.data.samples import open_samples
 from disteval.data.shards import ShardedStream
@@ -139,11 +139,11 @@ def evaluate(
         updates = Updates(metrics, update)
         target = check_target(predictions)
         group.reset_to_sums()
+        is_compared = world > 1 or isinstance(target, Predictions)
+        content = look_at(opened) if is_compared and opened is not None else ""
         settings = dealing.settings() | {
             "the number of samples": stream.settings if opened is None else len(opened),
-            "the content of samples, of which every rank needs all in the same order,": (
-                "" if opened is None or world == 1 else look_at(opened)
-            ),
+            "the content of samples, of which every rank needs all in the same order,": content,
             "metrics": sorted(metrics, key=str),
             "predictions": target.settings(None, None),
             **group.settings(),
@@ -156,7 +156,9 @@ def evaluate(
         feed = SizedFeed(opened, dealing, backend)
     known = None if opened is None else dealing.limited(len(opened))
     with closing(
-        open_sink(target, backend, known, limit if known is None else None, exact=bool(metrics))
+        open_sink(
+            target, backend, known, limit if known is None else None, content, exact=bool(metrics)
+        )
     ) as sink:
         if len(sink.stored_ids):
             feed.resume(sink.stored_ids, needed=bool(metrics))

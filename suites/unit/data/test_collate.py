@@ -9,7 +9,7 @@ import pytest
 from disteval import UsageError
 from disteval.data.batching import Picked
 from disteval.data.collate import IndexedReader, collate, first_rows
-from disteval.errors import SampleError
+from disteval.errors import HarnessError, SampleError
 
 
 class Pair(NamedTuple):
@@ -109,6 +109,33 @@ def test_a_collate_may_take_fields_out_of_dicts() -> None:
     batch = IndexedReader(samples, popping)(Picked(np.array([0, 2]), 2, 5))
     assert batch.filled[1].tolist() == [0, 4, 4, 4, 4]
     assert batch.real[1].tolist() == [0, 4]
+
+
+def test_a_collate_that_moves_samples_is_refused() -> None:
+    texts = [[1], [2, 2, 2], [3, 3], [4, 4, 4]]
+
+    def in_place(some: list[Any]) -> Any:
+        some.sort(key=len, reverse=True)
+        return [len(text) for text in some]
+
+    def in_a_copy(some: list[Any]) -> Any:
+        ordered = sorted(some, key=len)
+        return {"lengths": np.array([len(text) for text in ordered]), "text": ordered}
+
+    def pairs(some: list[Any]) -> Any:
+        ordered = sorted(some, key=len, reverse=True)
+        return np.array([len(text) for text in ordered]), {"text": ordered}
+
+    for moving, rows in ((in_place, 4), (in_a_copy, 6), (pairs, 6)):
+        numbers = np.array([0, 1, 3, 2])
+        with pytest.raises(HarnessError, match="collate changed the order of the samples"):
+            IndexedReader(texts, moving)(Picked(numbers, 4, rows))
+
+    def own(some: list[Any]) -> Any:  # of which repeats may differ, and the list is the function's
+        some[:] = [(len(text), place % 3) for place, text in enumerate(some)]
+        return np.array(some)
+
+    assert IndexedReader(texts, own)(Picked(np.arange(4), 4, 6)).real[:, 0].tolist() == [1, 3, 2, 3]
 
 
 def test_getitems_returns_a_list_of_one_sample_for_each_index() -> None:

@@ -166,6 +166,7 @@ ALL_DIFFERENT = [
     1, 1.0, True, "1", b"1", 1 + 0j, None, (), [], {}, set(), frozenset(), (1,), [1], {1}, ((1,),),
     [[1]], {"a": 1}, {"a": 1.0}, {1: "a"}, {("a",): 1}, {"a": {"b": 1}}, ("dict", ("a",), (1,)),
     np.zeros(3), np.zeros(3, np.float32), np.zeros((3, 1)), np.zeros((1, 3)), np.zeros(3, np.int64),
+    np.zeros(3, "f4,f8"), np.zeros(3, [("a", "f4"), ("b", "f8")]), np.zeros(3, "f8,f4"),
     np.zeros(2000), np.zeros((2, 1000)), np.zeros(2000, np.int64), [0.0] * 3, np.float64(0),
     np.array([{"a": 1}], object), np.array([{"a": 2}], object), Point(1, 2), Point(2, 1), (1, 2),
     Sample("a", 1), Sample("a", 2), Sample("b", 1), WithLock(), Angry(), int, len, range(3),
@@ -229,3 +230,8 @@ def test_neither_identity_nor_interning_counts() -> None:
     word = "".join(["la", "bel"])
     assert digest_of([word, word]) == digest_of(["label", "".join(["la", "bel"])])
     assert digest_of({"label": 1}) == digest_of({word: int("1")})
+
+
+def test_what_else_a_process_has_digested_does_not_count(others: list[OtherProcess]) -> None:
+    digest_of({np.str_("only here"): 1})
+    assert digest_of({"only here": 1}) == others[0].digest_of({"only here": 1})

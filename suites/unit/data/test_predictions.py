@@ -226,6 +226,17 @@ def test_runs_of_other_settings_are_not_mixed(options: Any, message: str, tmp_pa
     assert go_on(tmp_path) == [[4], [5]]
 
 
+def test_a_run_that_was_killed_after_its_manifest_begins_anew(tmp_path: Path) -> None:
+    begun(tmp_path)
+    unfinished = (tmp_path / "unfinished.json").read_bytes()
+    notes = {note: note.read_bytes() for note in tmp_path.glob("*.part.json")}
+    go_on(tmp_path)
+    (tmp_path / "unfinished.json").write_bytes(unfinished)
+    for note, content in notes.items():
+        note.write_bytes(content)
+    assert go_on(tmp_path, overwrite=True) == [[0, 2, 4], [1, 3, 5]]
+
+
 def test_a_result_is_replaced_only_on_request_and_only_by_a_whole_one(tmp_path: Path) -> None:
     begun(tmp_path)
     go_on(tmp_path)

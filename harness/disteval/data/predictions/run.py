@@ -148,7 +148,8 @@ def _begin_on_rank_0(
             f"{folder} has finished predictions of {result.size} samples in {result.format}; read "
             f"them with load_predictions, give another folder, or overwrite=True (--overwrite)"
         )
-    token, start = _interrupted(where, settings) or (secrets.token_hex(4), 0)
+    done = "" if result is None else " ".join(part.name for part in result.parts)
+    token, start = _interrupted(where, settings, done) or (secrets.token_hex(4), 0)
     run.token, run.start = token, start + 1
     content = {"disteval": "predictions", "version": VERSION, "settings": settings}
     data = sealed({**content, "run": run.token, "start": run.start})
@@ -161,8 +162,11 @@ def _begin_on_rank_0(
     remove_strays(folder, keep)
 
 
-def _interrupted(where: Predictions, settings: dict[str, Any]) -> tuple[str, int] | None:
-    """Return token and start of the interrupted run that goes on; None if a run begins anew."""
+def _interrupted(where: Predictions, settings: dict[str, Any], done: str) -> tuple[str, int] | None:
+    """Return token and start of the interrupted run that goes on; None if a run begins anew.
+
+    That of the parts that are ``done`` was interrupted after it had written its manifest.
+    """
     try:
         found = unsealed(where.path / UNFINISHED, _SMALL)
         reason = _differences(found.get("settings"), settings)
@@ -171,7 +175,8 @@ def _interrupted(where: Predictions, settings: dict[str, Any]) -> tuple[str, int
     except ValueError as error:
         found, reason = {}, str(error)
     if not reason:
-        return str(found["run"]), int(found["start"])
+        token, start = str(found["run"]), int(found["start"])
+        return None if f"part-{token}-" in done else (token, start)
     if not where.overwrite:
         raise UsageError(
             f"{where.path} has an interrupted run of something else: {reason}; {_OTHER}"

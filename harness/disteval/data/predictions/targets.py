@@ -37,6 +37,7 @@ def open_sink(
     backend: BaseDistBackend,
     size: int | None,
     limit: int | None,
+    content: str,
     *,
     exact: bool,
 ) -> Sink:
@@ -47,6 +48,7 @@ def open_sink(
         backend: Joins the ranks.
         size: The number of samples; None for a stream.
         limit: The number of elements at which a stream is ended; None for no limit.
+        content: A digest of some samples; nothing if none is known.
         exact: Whether stored outputs are needed to the last bit, as metrics need them.
 
     Raises:
@@ -54,4 +56,4 @@ def open_sink(
     """
     if isinstance(target, Sink):
         return target
-    return PredictionWriter(target, backend, size, limit, exact=exact)
+    return PredictionWriter(target, backend, size, limit, content, exact=exact)

@@ -34,6 +34,7 @@ class PredictionWriter(Sink):
         backend: Joins the ranks.
         size: The number of samples; None for a stream.
         limit: The number of elements at which a stream is ended; None for no limit.
+        content: A digest of some samples; nothing if none is known.
         exact: Whether stored outputs are needed to the last bit, as metrics need them. If the
             folder does not have them so, all are computed again.
 
@@ -47,12 +48,13 @@ class PredictionWriter(Sink):
         backend: BaseDistBackend,
         size: int | None,
         limit: int | None = None,
+        content: str = "",
         *,
         exact: bool = True,
     ) -> None:
         self._where = where
         self._backend = backend
-        self._settings = where.settings(size, limit)
+        self._settings = where.settings(size, limit) | {"samples_digest": content}
         self._run = begin(backend, where, self._settings, exact=exact)
         self._stored = Stored(where.path, where.format, self._run.kept)
         self._parts: list[Part] = []
@@ -176,7 +178,7 @@ class PredictionWriter(Sink):
             raise CoverageError(
                 f"the parts in {folder} hold predictions of {rows} samples, which are not the "
                 f"{proved.counted} samples that were evaluated; did the samples change since the "
-                f"run was interrupted? Give another folder, or overwrite=True (--overwrite)"
+                f"run was interrupted? Give another folder, or remove this one"
             )
         in_a_row = not parts or max(part.last for part in parts) == size - 1
         parts = sorted(parts, key=lambda part: (part.first, part.name))
