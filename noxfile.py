@@ -42,6 +42,15 @@ TORCH, JAX, TENSORFLOW = (TABLE["versions"][name] for name in ("torch", "jax", "
 TESTS = [*(name for name in SUITES if name != "tests-python"), "typecheck", "docs", "lint"]
 """What `tests` runs, and ci.yml as jobs."""
 
+EVALUATING = {
+    "newest": [
+        "accelerate==1.15.0", "datasets==5.2.0", "mmengine-lite==0.10.7",
+        "pytorch-ignite==0.5.5", "torcheval==0.0.7", "torchmetrics==1.9.0", "transformers==5.23.0",
+    ],
+    "older": ["torchmetrics==1.3.1"],
+}  # fmt: skip
+"""What `evalbugs` audits: the newest releases, and older ones that were repaired since."""
+
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 """What the core runs on; those that are not installed are skipped."""
 
@@ -212,6 +221,21 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def evalbugs(session: nox.Session) -> None:
+    """Audit evaluation loops of other libraries; each verdict must be the known one.
+
+    Not part of `tests`. ``-- eval_loss`` audits the loops with that in their names alone.
+    """
+    _audit_loops(session, "newest")
+
+
+@nox.session(name="evalbugs-older")
+def evalbugs_older(session: nox.Session) -> None:
+    """Audit evaluation loops of older releases, which were repaired since."""
+    _audit_loops(session, "older")
+
+
+@nox.session
 def peers(session: nox.Session) -> None:
     """Hold us against other libraries, and write docs/performance.md and docs/scaling.md."""
     session.install(
@@ -229,6 +253,12 @@ def bench(session: nox.Session) -> None:
     session.install(".[torch,mpi,conformance]", TORCH, "asv")
     session.run("asv", "machine", "--yes")
     session.run("asv", "run", "--python=same", "--quick", *session.posargs)
+
+
+def _audit_loops(session: nox.Session, releases: str) -> None:
+    """Install the releases that loops use, and audit the loops."""
+    session.install(".[torch]", TORCH, *EVALUATING[releases])
+    session.run("python", "-m", "suites.evalbugs", releases, *session.posargs)
 
 
 def _side_by_side(session: nox.Session, names: list[str]) -> None:

@@ -1,47 +1,73 @@
-"""Audit every loop of the corpus, and print a table of what was found."""
+"""Audit the loops of the corpus, and hold each verdict to the table."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
+import time
 from importlib.metadata import version
 
-from disteval.audit import Audit
+from disteval.audit import Audit, Report
 from disteval.audit.findings import case_text
 
-from suites.evalbugs.table import ENTRIES
+from suites.evalbugs.table import ENTRIES, Entry
 
-DISTRIBUTIONS = {"ignite": "pytorch-ignite"}
+MODULES = {
+    "newest": (
+        "accelerate_loops", "other_loops", "torchmetrics_loops",
+        "transformers_loops",
+    ),
+    "older": ("older_loops",),
+}  # fmt: skip
+"""The modules with the loops, by the releases that must be installed."""
 
 
 def main() -> int:
+    """Audit the loops that are named, or all, and return 1 if one is not judged as expected."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("module", help="the module with the loops, such as newest")
-    parser.add_argument("names", nargs="*", help="the loops to audit; all by default")
+    parser.add_argument("releases", choices=MODULES, help="the releases that are installed")
+    parser.add_argument("names", nargs="*", help="parts of the names of loops; all by default")
+    parser.add_argument("--seconds", type=float, default=150.0, help="the limit of each audit")
+    parser.add_argument("--minutes", type=float, default=40.0, help="no audit begins after these")
     chosen = parser.parse_args()
-    module = f"suites.evalbugs.{chosen.module}"
-    importlib.import_module(module)
-    unexpected = 0
+    for module in MODULES[chosen.releases]:
+        importlib.import_module(f"suites.evalbugs.{module}")
+    unexpected = []
+    end = time.monotonic() + chosen.minutes * 60
     for entry in ENTRIES:
-        if chosen.names and entry.name not in chosen.names:
+        if chosen.names and not any(name in entry.target for name in chosen.names):
             continue
-        report = Audit(f"{module}:{entry.name}", timeout=15.0).run()
-        release = version(DISTRIBUTIONS.get(entry.library, entry.library))
-        as_expected = (report.verdict == "sound") == (entry.judged == "sound")
-        unexpected += not as_expected
-        found = [
-            {"kind": f.kind, "case": case_text(f.settings), "sentence": f.sentence}
-            for f in report.findings
-        ]
-        row = {
-            "loop": entry.name, "library": f"{entry.library} {release}", "judged": entry.judged,
-            "verdict": report.verdict, "cases": dict(report.counts), "findings": found,
-            "reason": report.reason, "seconds": round(report.seconds, 1),
-        }  # fmt: skip
-        print(json.dumps(row), flush=True)
+        if time.monotonic() > end:
+            print(f"{entry.target}: not tried within {chosen.minutes:g} minutes")
+            unexpected.append(entry.target)
+            continue
+        # The first finding of a wrong loop is the smallest; a right loop needs every case.
+        report = Audit(entry.target, timeout=60.0, seconds=chosen.seconds, first=True).run()
+        expected, found = _expected(entry), _found(report)
+        sign = "as expected" if found == expected else f"EXPECTED {expected}"
+        tried = f"{report.counts['right'] + report.counts['wrong']} cases, {report.seconds:.0f} s"
+        release = f"{entry.library} {version(entry.library)}"
+        print(f"{entry.target}: {release}: {found}: {sign} ({tried})", flush=True)
+        for finding in report.findings:
+            print(f"    {finding}", flush=True)
+        if found != expected:
+            unexpected.append(entry.target)
+            print(f"    {report.reason}\n{report.details}", flush=True)
+    if unexpected:
+        print(f"not as expected: {', '.join(unexpected)}")
     return 1 if unexpected else 0
+
+
+def _expected(entry: Entry) -> str:
+    return f"{entry.kind} at {entry.case}" if entry.kind else "sound"
+
+
+def _found(report: Report) -> str:
+    if not report.findings:
+        return report.verdict
+    first = report.findings[0]
+    return f"{first.kind} at {case_text(first.settings)}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from disteval.audit.case import Settings
 from disteval.audit.findings import Kind
 from disteval.errors import WorldError, describe_error
 
-_TORCH_CALL = re.compile(r"distributed_c10d\.py\", line \d+ in (\w+)")
+_TORCH_CALL = re.compile(r"distributed_c10d\.py\", line \d+ in ([^_]\w+)")
 _SECTION = re.compile(r"^stack of (.*):$")
 _WRAPPER = "wrapper"
 
@@ -25,14 +25,18 @@ def describe(error: WorldError) -> Broken:
     """Return the kind and the sentence of a call that raised, lost ranks or did not return."""
     headline = str(error).partition("\n")[0].rpartition("; the order was to")[0]
     waits = "; ".join(_waits(str(error)))
+    raised = ""
     if error.errors:
         rank = min(error.errors)
-        sentence = f"rank {rank} raised {describe_error(error.errors[rank]).rstrip(': ')}"
+        raised = f"rank {rank} raised {describe_error(error.errors[rank]).rstrip(': ')}"
         if len(error.errors) > 1 and error.in_step:
-            sentence = f"{len(error.errors)} ranks raised, {sentence}"
-        return Broken("crashes", f"{sentence}; meanwhile {waits}" if waits else sentence)
+            raised = f"{len(error.errors)} ranks raised, {raised}"
     if error.lost:
-        return Broken("crashes", headline or str(error).partition("\n")[0])
+        # What other ranks raise then is that they can't reach it.
+        lost = headline or str(error).partition("\n")[0]
+        return Broken("crashes", f"{lost}; {raised}" if raised else lost)
+    if raised:
+        return Broken("crashes", f"{raised}; meanwhile {waits}" if waits else raised)
     return Broken("hangs", f"{waits or headline}, and the call did not return in time")
 
 

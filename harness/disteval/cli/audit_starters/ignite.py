@@ -1,4 +1,8 @@
-"""An evaluation with ignite; audit it with disteval audit my_eval:evaluate."""
+"""An evaluation with ignite; audit it with disteval audit my_eval:evaluate.
+
+The audit finds it wrong: auto_dataloader sets up a DistributedSampler, which repeats samples until
+all ranks have as many, and the metric counts them again.
+"""
 
 import ignite.distributed as idist
 from ignite.engine import Engine

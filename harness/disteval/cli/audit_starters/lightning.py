@@ -1,4 +1,8 @@
-"""An evaluation with Lightning's Trainer; audit it with disteval audit my_eval:evaluate."""
+"""An evaluation with Lightning's Trainer; audit it with disteval audit my_eval:evaluate.
+
+The audit finds it wrong: the Trainer adds a DistributedSampler, which repeats samples until all
+ranks have as many, and warns that it does. Ids with a metric of disteval count each sample once.
+"""
 
 import lightning
 from torch.utils.data import DataLoader
