@@ -9,6 +9,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from disteval.errors import UsageError
 
 
@@ -40,6 +42,12 @@ def check_count(name: str, value: Any, least: int = 1, most: int | None = None) 
         limit = f"from {least} up" if most is None else f"from {least} to {most}"
         raise UsageError(f"{name} must be a whole number {limit}, not {value!r:.200}")
     return int(value)
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise UsageError if a value is neither True nor False, but a name or number, say."""
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"{name} must be True or False, not {value!r:.200}")
 
 
 def check_seconds(name: str, value: Any) -> None:

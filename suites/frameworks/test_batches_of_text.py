@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import evaluate
+from disteval import UsageError, evaluate
 from disteval.metrics import BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -121,3 +121,24 @@ def test_the_default_of_torch_makes_a_tuple_of_the_fields_of_tuples() -> None:
     metrics = {"rows": Rows()}
     found = evaluate(lambda x: x[:, 0], samples, metrics, "non_dist", 4, collate=collate)
     assert found.metrics["rows"] == [(n, n) for n in range(11)]
+
+
+def test_a_module_in_training_mode_is_refused() -> None:
+    def mean(predict: Any) -> Any:
+        metrics = {"mean": Mean()}
+        given = {"update": lambda outputs, batch: (outputs.sum(dim=1).detach(),)}
+        return evaluate(predict, torch.ones(40, 2), metrics, "non_dist", 8, **given).metrics["mean"]
+
+    module = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Dropout(0.5))
+    with pytest.raises(
+        UsageError, match=r"predict is a Sequential in training mode.* its eval\(\)"
+    ):
+        mean(module)
+    assert mean(lambda batch: module(batch) * 0) == {"mean": 0}, "a function is taken as it is"
+    assert mean(module.eval()) == {"mean": 2}
+    wrapper = torch.nn.DataParallel(module)  # which is in training mode itself, without effect
+    assert wrapper.training
+    assert mean(wrapper) == {"mean": 2}
+    exported = torch.export.export(module, (torch.ones(8, 2),)).module()
+    assert exported.training, "it has no other mode, and computes as it was traced"
+    assert mean(exported) == {"mean": 2}

@@ -52,6 +52,15 @@ class Shrinking(list[Any]):
         return super().__getitem__(index)
 
 
+class OnDisk(Broken):
+    """A column of which the first row can't be read."""
+
+    dtype, shape = np.dtype(float), (10,)
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(4 if index == 0 else index)
+
+
 class Unsized(list[Any]):
     """Samples that do not know how many they are."""
 
@@ -191,6 +200,15 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         {"samples": ByRank(lambda rank: Unsized(ITEMS) if rank == 2 else ITEMS)},
         "rank 2 could not begin: OSError: the index is not there",
     ),
+    "a row that ranks compare can't be read": (
+        {"samples": ByRank(lambda rank: ((OnDisk if rank == 1 else list)(range(10)), [0] * 10))},
+        "rank 1 could not begin: SampleError: sample 0 could not be read: OSError: bad sector",
+    ),
+    "ranks that are threads share a metric": (
+        {"metrics": {"shared": Accuracy()}},
+        "rank 0 failed while starting: UsageError: the metric 'shared' is one object that several "
+        "threads evaluate with; make the metrics on each rank",
+    ),
     "the function shard raises": (
         {"shard": lambda size, world, rank: ShardPlan(size, world, rank // (rank - 1))},
         "rank 1 could not begin: ZeroDivisionError",
@@ -262,6 +280,11 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "a stream can't be cut into parts": (
         {"samples": lambda: iter(ITEMS), "mode": "contiguous"},
         "mode 'contiguous' needs samples that have a length, and a stream has none; use",
+    ),
+    "the progress is a number": ({"progress": 3}, "progress must be True or False, not 3"),
+    "a flag is a name": (
+        {"sort_by_length": "tokens"},
+        "sort_by_length must be True or False, not 'tokens'",
     ),
     "there is no model": ({"predict": None}, "predict must be a function, not None"),
     "metrics are a list": ({"metrics": [Accuracy()]}, "metrics must be a dict of names"),

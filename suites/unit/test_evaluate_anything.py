@@ -305,6 +305,44 @@ def test_columns_of_tables_and_of_files_are_read_by_the_numbers_of_rows() -> Non
     assert found.metrics["e"] == [(2 * i, 3 * i) for i in range(7)]
 
 
+class Sparse(OnDisk):
+    """Rows of a sparse matrix, whose number is in its shape alone, as those of SciPy."""
+
+    __module__ = "scipy.sparse"
+
+    def __len__(self) -> int:
+        raise TypeError("sparse array length is ambiguous; use getnnz() or shape[0]")
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._values[index]
+
+
+def test_rows_of_a_sparse_matrix_are_samples() -> None:
+    for samples in (Sparse(np.arange(7)), {"x": Sparse(np.arange(7))}):
+        found = evaluate(twice, samples, {"mean": Mean()}, "non_dist", 3)
+        assert found.metrics["mean"]["mean"] == 6
+
+
+class Random:
+    """An object that is another one on each rank."""
+
+    def __init__(self) -> None:
+        self.drawn = object(), np.random.default_rng().random()
+
+
+def test_objects_that_differ_between_ranks_are_not_taken_for_other_samples() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        rows = np.array([[Random(), Random()] for _ in range(6)], dtype=object)
+        samples = rows if backend.world_size == 2 else list(rows)
+        return evaluate(len_of_each, samples, {"mean": Mean()}, backend, 2).metrics["mean"]["mean"]
+
+    assert values(run_ranks(2, rank)) + values(run_ranks(3, rank)) == [2.0] * 5
+
+
+def len_of_each(batch: Any) -> Any:
+    return np.array([len(row) for row in batch], dtype=float)
+
+
 class Table(Recorder):
     """A table with columns, which it returns by their names."""
 

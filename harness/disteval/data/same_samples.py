@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from disteval.data.collate import fetch
 from disteval.data.digests import digest_of
 from disteval.data.samples import Columns, Items, Pictures, Sized
 from disteval.metrics.arrays import kind_of
 
 _LOOKED_AT = 16
-_ATOMS = int | float | complex | str | bytes | bool | None | PurePath | np.generic | np.ndarray
+_ATOMS = int | float | complex | str | bytes | bool | None | PurePath | np.generic
 
 
 def look_at(samples: Sized) -> str:
@@ -25,7 +26,7 @@ def look_at(samples: Sized) -> str:
     if type(held) not in (list, Columns, Pictures) and not _is_table(held):
         return ""
     places = np.linspace(0, len(held) - 1, min(_LOOKED_AT, len(held)), dtype=np.int64)
-    found = [held[place] for place in places.tolist()]
+    found = fetch(held, places)
     return digest_of(found).hex() if _is_plain(found) else ""
 
 
@@ -41,4 +42,6 @@ def _is_plain(value: Any) -> bool:
         return _is_plain(list(value.items()))
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject or _is_plain(value.tolist())
     return isinstance(value, _ATOMS) or kind_of(value) != "numpy"

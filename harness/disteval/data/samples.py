@@ -77,7 +77,10 @@ class Columns:
     def __init__(self, columns: Any) -> None:
         named = _named(columns)
         self._columns = {name: _column(name, column) for name, column in named.items()}
-        lengths = {name: len(column) for name, column in self._columns.items()}
+        lengths = {
+            name: len(column) if isinstance(column, list) else column.shape[0]  # of a sparse one
+            for name, column in self._columns.items()
+        }
         if len(set(lengths.values())) != 1:
             raise UsageError(
                 f"samples is a {type(columns).__name__} of arrays with the lengths {lengths}; "

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from disteval.arguments import check_choice, check_count
+from disteval.arguments import check_choice, check_count, check_flag
 from disteval.contract import BaseDistBackend
 from disteval.data.batching import MODES, GivenBatches, Indices, Mode, Plan, plan_batches
 from disteval.data.by_length import plan_by_length
@@ -46,6 +46,8 @@ class Dealing:
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
         check_count("workers", self.workers, 0)
+        for flag in ("fixed_shape", "pad", "sort_by_length"):
+            check_flag(flag, getattr(self, flag))
         if self.limit is not None:
             check_count("limit", self.limit, 0)
         if self.max_tokens is not None:

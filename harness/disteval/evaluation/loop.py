@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from disteval.arguments import check_flag
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, name_some
 from disteval.data.batching import Indices, Mode
@@ -120,6 +122,8 @@ def evaluate(
     settings: dict[str, Any] = {}
     try:
         _check_functions(predict=predict, collate=collate)
+        if not callable(progress):
+            check_flag("progress", progress)
         dealing = Dealing(
             batch_size, mode, fixed_shape, pad, shard, max_tokens, length, sort_by_length,
             workers, limit,
@@ -165,7 +169,7 @@ def evaluate(
             check_order(metrics, ())
         begin = time.perf_counter()
         with _reporting(progress, rank, feed.total) as report, group.trusting_ids():
-            counted, failure = _run(predict, feed, updates, sink, report, rank)
+            counted, failure = _run(predict, feed, group, updates, sink, report, rank)
         results, size, padded = _together(
             backend, group, feed, sink, counted, failure, check_metrics
         )
@@ -182,12 +186,20 @@ def evaluate(
 
 
 def _run(
-    predict: Predict, feed: Feed, updates: Updates, sink: Sink, report: Progress, rank: int
+    predict: Predict,
+    feed: Feed,
+    group: MetricGroup,
+    updates: Updates,
+    sink: Sink,
+    report: Progress,
+    rank: int,
 ) -> tuple[Counted, Failure | None]:
     """Evaluate this rank's batches; return the ids that were counted, and what failed."""
     counted = Counted()
-    place, ids = "reading", counted.all()
+    place, ids = "starting", counted.all()
     try:
+        group.check_own()
+        place = "reading"
         with closing(iter(feed)) as batches:
             for batch in batches:
                 place, ids = "predictions", batch.ids
@@ -219,8 +231,8 @@ def _failure(place: str, ids: Indices, error: Exception) -> Failure:
     if isinstance(error, SampleError):
         cause = error.__cause__
         return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
-    if place == "reading":
-        return Failure(f"failed while reading: {describe_error(error)}", error)
+    if place in ("starting", "reading"):
+        return Failure(f"failed while {place}: {describe_error(error)}", error)
     where = "at its padding"
     if len(ids):
         where = f"at sample{'s' * (len(ids) > 1)} {name_some(ids)}"
@@ -259,6 +271,18 @@ def _check_functions(**given: object) -> None:
     for name, value in given.items():
         if not callable(value) and not (name != "predict" and value is None):
             raise UsageError(f"{name} must be a function, not {value!r}")
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model := given["predict"], torch.nn.Module):
+        return
+    if isinstance(model, torch.fx.GraphModule):
+        return  # an exported one computes as it was traced, and has no eval()
+    # One that wraps others, such as DistributedDataParallel, has a mode that nothing depends on.
+    if any(part.training for part in model.modules() if not list(part.children())):
+        raise UsageError(
+            f"predict is a {type(model).__name__} in training mode, in which dropout draws random "
+            f"numbers and a batch normalisation mixes the samples of a batch; call its eval() "
+            f"first, or give a function that calls it, if it is to be evaluated in training mode"
+        )
 
 
 @contextmanager

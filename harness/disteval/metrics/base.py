@@ -49,6 +49,7 @@ class BaseMetric(ABC):
     """
 
     uses_ids: bool = True
+    _reset_by: int | None = None
 
     def __init__(
         self,

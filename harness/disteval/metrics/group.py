@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
+from threading import get_ident
 from typing import Any
 
 from disteval.contract import BaseDistBackend
@@ -57,6 +58,20 @@ class MetricGroup:
                 metric.reset_to_sums()
             else:
                 metric.reset()
+            for layer in layers(metric):
+                layer._reset_by = get_ident()
+
+    def check_own(self) -> None:
+        """Raise UsageError if another thread has reset a metric since this one did.
+
+        Then ranks that are threads share the metric, and would add to it and reset it at once.
+        """
+        for name, metric in self._metrics.items():
+            if any(layer._reset_by != get_ident() for layer in layers(metric)):
+                raise UsageError(
+                    f"the metric {name!r} is one object that several threads evaluate with; make "
+                    f"the metrics on each rank, in the function that calls evaluate"
+                )
 
     @contextmanager
     def trusting_ids(self) -> Iterator[None]:
