@@ -73,11 +73,21 @@ class GatheredPredictions(Sink):
             raise CoverageError(f"the predictions can't be put together: {failure}")
 
     def _pieces(self) -> Iterator[Table]:
-        tables, self._tables = self._tables, []
-        if not tables:
-            return
-        table = joined(tables)
-        tables.clear()
-        most = max(1, MESSAGE_BYTES * len(table.ids) // max(1, table.size()))
-        for start in range(0, len(table.ids), most):
-            yield table.pick(slice(start, start + most))
+        """Yield this rank's rows in tables of about `MESSAGE_BYTES`, and keep none of them."""
+        tables, self._tables = self._tables[::-1], []
+        waiting: list[Table] = []
+        free = MESSAGE_BYTES
+        while tables:
+            table = tables.pop()
+            size = table.size()
+            most = max(1, MESSAGE_BYTES * len(table.ids) // max(1, size))
+            for start in range(0, len(table.ids), most):
+                piece = table.pick(slice(start, start + most))
+                cost = size * len(piece.ids) // len(table.ids)
+                if waiting and cost > free:
+                    yield joined(waiting)
+                    waiting, free = [], MESSAGE_BYTES
+                waiting.append(piece)
+                free -= cost
+        if waiting:
+            yield joined(waiting)
