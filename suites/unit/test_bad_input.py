@@ -236,6 +236,7 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
         "the column 'x' of samples has the type float; it must be an array",
     ),
     "samples are a string": ({"samples": "abc"}, "samples is a str; give the samples"),
+    "samples are a class": ({"samples": Broken}, "samples is the class Broken; give an instance"),
     "samples are None": ({"samples": None}, "samples has the type NoneType; give"),
     "ranks have other numbers of samples": (
         {"samples": ByRank(lambda rank: ITEMS[rank:])},

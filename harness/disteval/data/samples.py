@@ -239,6 +239,11 @@ def _refuse(samples: Any) -> None:
             f"samples is a {type(samples).__name__}; give the samples, such as an open file whose "
             f"lines are samples"
         )
+    if isinstance(samples, type) and hasattr(samples, "__getitem__"):
+        raise UsageError(
+            f"samples is the class {samples.__name__}; give an instance, such as "
+            f"{samples.__name__}()"
+        )
     if getattr(samples, "batch_sampler", None) is not None and hasattr(samples, "dataset"):
         raise UsageError(
             f"samples is a {type(samples).__name__}, which makes batches; give its dataset, and "
