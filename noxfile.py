@@ -44,7 +44,7 @@ TESTS = [*(name for name in SUITES if name != "tests-python"), "typecheck", "doc
 
 EVALUATING = {
     "newest": [
-        "accelerate==1.15.0", "datasets==5.2.0", "mmengine-lite==0.10.7",
+        "accelerate==1.15.0", "datasets==5.2.0", "lightning==2.6.6", "mmengine-lite==0.10.7",
         "pytorch-ignite==0.5.5", "torcheval==0.0.7", "torchmetrics==1.9.0", "transformers==5.23.0",
     ],
     "older": ["torchmetrics==1.3.1"],

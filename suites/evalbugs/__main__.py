@@ -15,7 +15,7 @@ from suites.evalbugs.table import ENTRIES, Entry
 
 MODULES = {
     "newest": (
-        "accelerate_loops", "other_loops", "torchmetrics_loops",
+        "accelerate_loops", "lightning_loops", "other_loops", "torchmetrics_loops",
         "transformers_loops",
     ),
     "older": ("older_loops",),

@@ -123,6 +123,19 @@ def torcheval_cat(case: Case) -> Any:
     return None if found is None else {"sum": found.sum(), "count": len(found)}
 
 
+@sound("torcheval")
+def torcheval_auroc(case: Case) -> Any:
+    """``BinaryAUROC``, which keeps lists, and ``sync_and_compute``."""
+    from torcheval.metrics import BinaryAUROC
+    from torcheval.metrics.toolkit import sync_and_compute
+
+    metric = BinaryAUROC()
+    for batch in own_loader(case):
+        metric.update(batch["value"] / 64, batch["label"] % 2)
+    found = sync_and_compute(metric)
+    return None if found is None else {"auroc": found}
+
+
 @wrong(
     "datasets", "defect", "crashes", "N=1,B=1,W=2",
     "https://github.com/huggingface/datasets/issues/7443",
@@ -148,6 +161,12 @@ datasets_map_style_with_enough_samples.assumes = ("nonempty",)  # type: ignore[a
 def datasets_stream(case: Case) -> Any:
     """``split_dataset_by_node`` of a stream with two shards, through a loader with workers."""
     return _of_stream(case, lambda stream: stream)
+
+
+@sound("datasets")
+def datasets_stream_shuffled(case: Case) -> Any:
+    """The same, shuffled with one seed on all ranks."""
+    return _of_stream(case, lambda stream: stream.shuffle(seed=case.seed, buffer_size=4))
 
 
 def _of_stream(case: Case, change: Any) -> Any:

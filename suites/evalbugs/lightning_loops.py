@@ -1,0 +1,142 @@
+"""Evaluation loops with Lightning's Trainer and Fabric, as their users write them."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from disteval.audit import Case
+from disteval.metrics import Accuracy
+from torch.utils.data import DataLoader
+
+from suites.evalbugs.parts import all_ids, own_loader
+from suites.evalbugs.table import sound, wrong
+
+Step = Callable[[Any, Any], Any]
+
+
+def _run(case: Case, method: str, step: Step, *, own: bool = False, metric: Any = None) -> Any:
+    """Call a method of the Trainer with a module whose test and prediction step is ``step``."""
+    import lightning
+
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = case.module()
+            self.metric = metric
+
+        def test_step(self, batch: Any, index: int) -> None:
+            step(self, batch)
+
+        def predict_step(self, batch: Any, index: int) -> Any:
+            return step(self, batch)
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    loader = DataLoader(case.dataset, batch_size=case.batch_size, num_workers=case.num_workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            devices=case.world_size,
+            strategy="ddp" if case.world_size > 1 else "auto",
+            use_distributed_sampler=not own,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            default_root_dir=tempfile.gettempdir(),
+        )
+        settings = {"verbose": False} if method == "test" else {}
+        return getattr(trainer, method)(Module(), own_loader(case) if own else loader, **settings)
+
+
+def _log_mean(module: Any, batch: Any) -> None:
+    value = batch["value"]
+    module.log("mean", value.mean(), sync_dist=True, on_epoch=True, batch_size=len(value))
+
+
+def _log_metric(module: Any, batch: Any) -> None:
+    module.metric.update(batch["value"])
+    module.log("mean", module.metric, on_epoch=True)
+
+
+@wrong(
+    "lightning", "documented", "counted twice", "N=2,B=1,W=3",
+    "https://github.com/Lightning-AI/lightning/issues/12862",
+)  # fmt: skip
+def log(case: Case) -> Any:
+    """``Trainer.test`` and ``self.log(..., sync_dist=True)`` of the mean of a batch."""
+    [found] = _run(case, "test", _log_mean)
+    return {"mean": found["mean"]}
+
+
+@wrong(
+    "lightning", "documented", "counted twice", "N=2,B=1,W=3",
+    "https://github.com/Lightning-AI/lightning/issues/12862",
+)  # fmt: skip
+def log_torchmetrics(case: Case) -> Any:
+    """``Trainer.test`` with a metric of torchmetrics."""
+    import torchmetrics
+
+    [found] = _run(case, "test", _log_metric, metric=torchmetrics.MeanMetric())
+    return {"mean": found["mean"]}
+
+
+@wrong(
+    "lightning", "defect", "weighted wrongly", "N=3,B=1,W=2",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/21859",
+)  # fmt: skip
+def log_own_sampler(case: Case) -> Any:
+    """``self.log(..., sync_dist=True)`` over shares that repeat nothing."""
+    [found] = _run(case, "test", _log_mean, own=True)
+    return {"mean": found["mean"]}
+
+
+log_own_sampler.assumes = ("nonempty",)  # type: ignore[attr-defined]
+
+
+@sound("lightning")
+def log_torchmetrics_own_sampler(case: Case) -> Any:
+    """A metric of torchmetrics over shares that repeat nothing, where every rank has a sample."""
+    import torchmetrics
+
+    [found] = _run(case, "test", _log_metric, own=True, metric=torchmetrics.MeanMetric())
+    return {"mean": found["mean"]}
+
+
+log_torchmetrics_own_sampler.assumes = ("nonempty",)  # type: ignore[attr-defined]
+
+
+@sound("lightning")
+def test_counted_by_id(case: Case) -> Any:
+    """``Trainer.test`` and disteval's metric, which counts each id once."""
+    accuracy = Accuracy(dist_backend="torch_cpu")
+
+    def step(module: Any, batch: Any) -> None:
+        accuracy.add(case.predict(batch["x"]), batch["label"], ids=batch["id"])
+
+    _run(case, "test", step)
+    return {"accuracy": accuracy.compute(size=len(case.dataset))["top1"]}
+
+
+def _predicted_ids(case: Case) -> Any:
+    found = _run(case, "predict", lambda module, batch: batch["id"])
+    return {"ids": all_ids(case, [i for batch in found for i in batch])}
+
+
+@wrong("lightning", "documented", "crashes", "N=1,B=1,W=2")
+def predict(case: Case) -> Any:
+    """``Trainer.predict``, and a gathering of the ranks' lists."""
+    return _predicted_ids(case)
+
+
+@sound("lightning")
+def predict_with_enough_samples(case: Case) -> Any:
+    """``Trainer.predict`` where every rank has a sample: nothing is repeated."""
+    return _predicted_ids(case)
+
+
+predict_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
