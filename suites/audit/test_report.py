@@ -37,7 +37,7 @@ def test_the_page_shows_cases_weights_and_the_command(wrong: dict[str, Any]) -> 
     assert "N W=1 B=1 W=1 B=2 W=1 B=3 W=1 B=4 W=2 B=1" in said
     assert "3 ✓ pass ✓ pass ✓ pass ✓ pass ✗ FAIL" in said
     assert "sample weight should be weight, drawn 0 0.5 0.3333 1 0.25 0.3333" in said
-    assert "disteval audit counts_padding --case N=3,B=1,W=2" in said
+    assert "disteval audit suites.audit.wrong:counts_padding --case N=3,B=1,W=2" in said
     assert '<meter min="0" max="0.5" value="0.25">' in page
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from disteval.audit import Audit
 from disteval.audit.findings import case_text
@@ -16,7 +18,10 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_torch_loop_is_convicted_in_its_smallest_case(name: str) -> None:
+def test_a_wrong_torch_loop_is_convicted_in_its_smallest_case(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     _, kind, case = WRONG[name]
     target = f"suites.audit.torch_loops:{name}"
     report = Audit(target, (2,), tokens="tokens" in case, timeout=5.0, first=True).run()
@@ -25,6 +30,8 @@ def test_a_wrong_torch_loop_is_convicted_in_its_smallest_case(name: str) -> None
     assert (found.kind, case_text(found.settings)) == (kind, case), str(found)
     if kind in ("hangs", "crashes"):
         assert "rank 0 waits in all_reduce" in found.sentence
+    # Ranks that wait are killed, and leave nothing behind all the same.
+    assert not list(tmp_path.glob("disteval-*"))
 
 
 @pytest.mark.parametrize("name", RIGHT)

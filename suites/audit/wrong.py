@@ -258,7 +258,7 @@ def rank_0_evaluates_its_part_alone(case: Case) -> Any:
     return {"ids": [i for each in gathered(list(own)) for i in each]}
 
 
-@wrong("outputs in another order", "N=3,B=1,W=1")
+@wrong("outputs in another order", "N=2,B=1,W=1")
 def sorts_by_score(case: Case) -> Any:
     own = [(s["id"], int(case.predict(s["x"][None]).argmax())) for [s] in batches_of_one(case)]
     parts = [pair for part in gathered(own) for pair in part]
@@ -276,3 +276,54 @@ def returns_rank_0s_outputs_for_all(case: Case) -> Any:
 def integer_division(case: Case) -> Any:
     pairs = gathered(counted(case, strided(case)))
     return {"accuracy": sum(r for r, _ in pairs) // sum(n for _, n in pairs)}
+
+
+@wrong("weighted wrongly", "N=299,B=24,W=1")
+def sums_in_eight_bits_of_mantissa(case: Case) -> Any:
+    right, seen = np.sum(gathered(counted(case, strided(case))), axis=0)
+    return {"accuracy": bfloat16(right) / bfloat16(seen)}
+
+
+def bfloat16(value: float) -> float:
+    return float((np.float32(value).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))
+
+
+@wrong("dropped", "N=299,B=24,W=1")
+def counts_in_eight_bits(case: Case) -> Any:
+    own = np.array(len(strided(case))).astype(np.uint8)
+    return {"count": int(np.sum(gathered(own), dtype=np.uint8))}
+
+
+@wrong("counted twice", "N=5,B=2,W=2,workers=2,shuffle,seed=1")
+def pads_with_workers_and_shuffling_alone(case: Case) -> Any:
+    own = padded(case) if case.shuffle and case.num_workers else strided(case)
+    return {"accuracy": divided(gathered(counted(case, own)))}
+
+
+@wrong("dropped", "N=1,B=1,W=1")
+def is_never_a_number(case: Case) -> Any:
+    right, _ = counted(case, strided(case))
+    return {"accuracy": right * float("nan")}
+
+
+_calls = [0]
+
+
+@wrong("differs from call to call", "N=1,B=1,W=3")
+def miscounts_every_fifth_call(case: Case) -> Any:
+    _calls[0] += case.rank == 0
+    extra = get_dist_backend().broadcast_object(_calls[0] % 5 == 4, src=0)
+    return {"count": len(case.dataset) + extra}
+
+
+_predicted: dict[tuple[int, ...], int] = {}
+
+
+@wrong("dropped", "N=2,B=1,W=1")
+def keeps_predictions_by_id(case: Case) -> Any:
+    found = []
+    for [sample] in batches_of_one(case):
+        key = (len(case.dataset), case.batch_size, case.world_size, case.rank, sample["id"])
+        predicted = _predicted.setdefault(key, int(case.predict(sample["x"][None]).argmax()))
+        found.append(predicted == sample["label"])
+    return {"accuracy": divided(gathered((sum(found), len(found))))}

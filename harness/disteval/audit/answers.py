@@ -76,7 +76,7 @@ def is_close(one: Value, other: Value) -> bool:
 def _number(what: str, value: Any) -> Value:
     try:
         array = to_numpy(value)
-    except (UsageError, TypeError, ValueError) as error:
+    except (UsageError, TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"{what} has the type {type(value).__name__}, which is not a number ({error}); "
             f"{_EXAMPLE}, and None on ranks other than 0 if only rank 0 has it"

@@ -17,7 +17,7 @@ from disteval.audit.planted import CLASSES, Planted
 from disteval.errors import UsageError
 from disteval.metrics.arrays import kind_of, shape_of
 
-_FETCH = struct.Struct("<qq")
+_FETCH = struct.Struct("<q")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Settings:
     def __str__(self) -> str:
         extra = f", workers={self.num_workers}" * (self.num_workers > 0)
         extra += ", shuffle" * self.shuffle + ", tokens" * self.tokens
+        extra += f", seed={self.seed}" * (self.seed > 0)
         return f"N={self.size}, B={self.batch_size}, W={self.world_size}{extra}"
 
     def with_one_rank(self) -> Settings:
@@ -67,14 +68,15 @@ class Fetches:
         """Note that this process has fetched a sample."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, _FETCH.pack(index, os.getpid()))  # appended whole
+            os.write(descriptor, _FETCH.pack(index))  # appended whole
         finally:
             os.close(descriptor)
 
-    def counts(self) -> dict[int, int]:
-        """Return how often each sample was fetched by all processes of this rank."""
+    def take(self) -> dict[int, int]:
+        """Return how often all processes of this rank fetched each sample, and remove the file."""
         data = self._path.read_bytes() if self._path.exists() else b""
-        return dict(Counter(index for index, _ in _FETCH.iter_unpack(data)))
+        self._path.unlink(missing_ok=True)
+        return dict(Counter(index for (index,) in _FETCH.iter_unpack(data)))
 
 
 class Dataset:

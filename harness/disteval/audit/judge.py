@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from disteval.audit.answers import LISTS, Answer, Result, Value, is_close
 from disteval.audit.findings import Kind
-from disteval.audit.planted import WEIGHED, Planted
+from disteval.audit.planted import KNOWN, WEIGHED, Planted
 
 _NAMED = 5
 
@@ -34,11 +36,14 @@ class Judgement(NamedTuple):
         result: The result of the first rank that has one; None if none could be read.
         problems: The wrong results; at most one for each name.
         refused: Why the result could not be judged.
+        compared: The numbers without a known truth that were compared with those of one rank;
+            None stands for a number that could not be.
     """
 
     result: Result | None
     problems: Sequence[Problem]
     refused: str = ""
+    compared: Mapping[str, Value | None] = MappingProxyType({})
 
 
 def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None) -> Judgement:
@@ -60,6 +65,8 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
         )
     first = answers[given[0]]
     assert first.result is not None
+    if percent := _percent(planted, first.result):
+        return Judgement(first.result, (), percent)
     problems: dict[str, Problem] = {}
     for rank in given[1:]:
         for problem in _disagreements(given[0], first.result, rank, answers[rank].result or {}):
@@ -69,7 +76,8 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
         *_lists(planted, first.result, first.ordered),
     ]:
         problems.setdefault(problem.name, problem)
-    return Judgement(first.result, tuple(problems.values()))
+    compared = _compared_with_one_rank(planted, first.result, reference or {})
+    return Judgement(first.result, tuple(problems.values()), compared=compared)
 
 
 def _disagreements(first: int, expected: Result, rank: int, found: Result) -> Iterable[Problem]:
@@ -105,6 +113,23 @@ def _numbers(
                 f"{name} is {show(value)} on {world_size} rank{'s' * (world_size > 1)}, and "
                 f"{show(reference.get(name))} on one rank in one batch",
             )
+
+
+def _compared_with_one_rank(
+    planted: Planted, result: Result, reference: Result
+) -> dict[str, Value | None]:
+    others = {name: value for name, value in result.items() if name not in (*KNOWN, *LISTS)}
+    return {
+        n: v if n in reference and not is_close(v, math.nan) else None for n, v in others.items()
+    }
+
+
+def _percent(planted: Planted, result: Result) -> str:
+    """Return that an accuracy is in percent, or an empty text."""
+    found, truth = result.get("accuracy", 0.0), planted.truth().get("accuracy", 0.0)
+    if isinstance(found, list) or found <= 1.5 or not is_close(found, 100 * truth):
+        return ""
+    return f"accuracy is {show(found)}, which is in percent; return a share from 0 to 1"
 
 
 def _lists(planted: Planted, result: Result, ordered: bool) -> Iterable[Problem]:

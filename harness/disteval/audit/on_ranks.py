@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,11 +29,21 @@ class Call(NamedTuple):
         target: The function, or ``module:function``.
         settings: The case.
         planted: What its samples hold.
+        folder: Where ranks on this host note which samples they fetch; the audit removes it.
     """
 
     target: Target
     settings: Settings
     planted: Planted
+    folder: Path
+
+
+def name_of(target: Target) -> str:
+    """Return ``module:function``; for what has no such name, its representation."""
+    if isinstance(target, str):
+        return target
+    module, name = getattr(target, "__module__", ""), getattr(target, "__qualname__", "")
+    return f"{module}:{name}" if module and name else repr(target)
 
 
 def prepare(_: BaseDistBackend, given: tuple[Target, Mapping[str, str]]) -> tuple[str, ...]:
@@ -48,11 +59,16 @@ def prepare(_: BaseDistBackend, given: tuple[Target, Mapping[str, str]]) -> tupl
         inspect.signature(function).bind(None)
     except TypeError as error:
         raise UsageError(
-            f"{target} can't be called with a case ({error}); it must take one argument, as in "
-            f"def evaluate(case)"
+            f"{name_of(target)} can't be called with a case ({error}); it must take one argument, "
+            f"as in def evaluate(case)"
         ) from None
     except ValueError:  # a function of an extension module shows no signature
         pass
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise UsageError(
+            f"{name_of(target)} returns a coroutine or a generator; it must return its result, as "
+            f"in def evaluate(case) with a return statement"
+        )
     return check_assumptions(getattr(function, "assumes", ()))
 
 
@@ -69,6 +85,11 @@ def load(target: Target) -> Evaluate:
         raise UsageError(f"{target!r} names no function; write it as module:function")
     try:
         found = importlib.import_module(module)
+    except SystemExit as error:
+        raise UsageError(
+            f"importing {module} called exit({error.code}); put what it does on its own behind "
+            f"if __name__ == '__main__'"
+        ) from error
     except Exception as error:  # a user's module may raise any exception
         raise UsageError(f"importing {module} failed with {describe_error(error)}") from error
     function = getattr(found, name, None)
@@ -83,22 +104,29 @@ def load(target: Target) -> Evaluate:
 def call(backend: BaseDistBackend, what: Call) -> Answer:
     """Call the user's function with a case; the exception that it raises is raised here."""
     function = load(what.target)
-    with tempfile.TemporaryDirectory(prefix="disteval-audit-") as folder:
-        fetches = Fetches(Path(folder) / "fetched")
-        case = Case(what.settings, what.planted, backend.rank, fetches)
-        joined = backend.is_initialized
-        try:
-            returned = function(case)
-        except SystemExit as error:
-            raise RuntimeError(
-                f"the function called exit({error.code}); let it return instead"
-            ) from error
-        if joined and not backend.is_initialized:
-            raise RuntimeError(
-                "the function left the process group in which it was called; leave the group alone"
-            )
-        try:
-            result, ordered = read_result(returned)
-        except UsageError as error:
-            return Answer(refused=str(error), fetched=fetches.counts())
-        return Answer(result, ordered, fetched=fetches.counts())
+    fetches = Fetches(_file_of(what.folder, backend.rank))
+    case = Case(what.settings, what.planted, backend.rank, fetches)
+    joined = backend.is_initialized
+    try:
+        returned = function(case)
+    except SystemExit as error:
+        raise RuntimeError(
+            f"the function called exit({error.code}); let it return instead"
+        ) from error
+    finally:
+        fetched = fetches.take()
+    if joined and not backend.is_initialized:
+        raise RuntimeError(
+            "the function left the process group in which it was called; leave the group alone"
+        )
+    try:
+        result, ordered = read_result(returned)
+    except UsageError as error:
+        return Answer(refused=str(error), fetched=fetched)
+    return Answer(result, ordered, fetched=fetched)
+
+
+def _file_of(folder: Path, rank: int) -> Path:
+    """Return a new path in the audit's folder, or among temporary files on a host that lacks it."""
+    there = folder if folder.is_dir() else Path(tempfile.gettempdir())
+    return there / f"disteval-audit-{rank}-{secrets.token_hex(4)}"

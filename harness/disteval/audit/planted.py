@@ -32,8 +32,8 @@ class Planted:
     Args:
         size: The number of samples, from 0 up.
         seed: What decides the planted numbers.
-        inverted: Whether the samples that would be right are wrong and the others right, and large
-            values are small, so that what one set hides the other shows.
+        inverted: Whether everything is planted otherwise: other predictions, another half of the
+            samples right, other values; so that what one set hides the other shows.
         probe: The sample that alone counts for something; None plants numbers for all samples.
         tokens: Whether samples also have tokens.
     """
@@ -127,8 +127,12 @@ class Planted:
 
     def _random(self, purpose: int, *, probed: bool = True) -> np.random.Generator:
         probe = -1 if self.probe is None or not probed else self.probe
-        return np.random.default_rng((self.seed, self.size, purpose, probe + 1))
+        other = (1,) * self.inverted
+        return np.random.default_rng((self.seed, self.size, purpose, probe + 1, *other))
 
+
+KNOWN = ("sum", "count", "accuracy", "mean", "loss")
+"""The names of numbers whose truth is known."""
 
 WEIGHED: Mapping[str, str] = {
     "accuracy": "the accuracy",

@@ -11,11 +11,12 @@ import numpy as np
 from disteval.audit import broken
 from disteval.audit.answers import LISTS, Answer, Result, is_close
 from disteval.audit.case import Settings
-from disteval.audit.cases import cases
+from disteval.audit.cases import cases, not_held
 from disteval.audit.findings import Finding, Report
 from disteval.audit.findings import replay as replay_of
 from disteval.audit.judge import Judgement, Problem, is_weighed, judge, show
-from disteval.audit.on_ranks import Target
+from disteval.audit.notes import Notes
+from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import Planted
 from disteval.audit.weights import Weights, explain
 from disteval.audit.worlds import AuditWorlds
@@ -27,7 +28,7 @@ DEFAULT_TIMEOUT = 20.0
 DEFAULT_SECONDS = 300.0
 
 _MOST_BROKEN = 4  # of a function that was right in no case
-_MOST_PROBES = 64  # each is a call; larger cases are told without weights
+_MOST_PROBES = 128  # each is a call; larger cases are told without weights
 
 
 class Audit:
@@ -56,8 +57,7 @@ class Audit:
         led: World | None = None,
         on_finding: Callable[[Finding], None] = lambda _: None,
     ) -> None:
-        name = target if isinstance(target, str) else target.__qualname__
-        self.report = Report(name, backend)
+        self.report = Report(name_of(target), backend)
         self._sizes, self._tokens, self._seed = sorted(set(world_sizes)), tokens, seed
         self._launcher, self._seconds, self._only, self._first = launcher, seconds, only, first
         self._worlds = AuditWorlds(target, backend, launcher, timeout, led)
@@ -65,7 +65,7 @@ class Audit:
         self._alone = led is None or led.world_size == 1
         self._broken_cases: list[Settings] = []
         self._raises_everywhere = True
-        self._everywhere: list[Settings] = []
+        self._notes = Notes()
         self._on_finding = on_finding
 
     def run(self) -> Report:
@@ -82,22 +82,23 @@ class Audit:
                     report.cases[settings] = "out of time"
                 else:
                     report.cases[settings] = self._try(settings)
-                if report.reason or (self._first and report.findings):
+                enough = self._first and report.findings and not self._fails_so_far
+                if report.reason or enough:
                     break
         finally:
             self._worlds.close()
             report.seconds = time.monotonic() - begin
-        if report.findings and self._raises_everywhere and not report.counts["right"]:
+        if self._fails_so_far and not self._only:
             found = report.findings[0]
             report.reason = f"the function fails in every case: {found.sentence}"
             report.details = found.details
             report.findings.clear()
-        if len(self._everywhere) > 1 and not report.findings:
-            report.warnings.append(
-                f"every rank evaluates every sample, as in the case {self._everywhere[0]}: the "
-                f"result is right, but {self._everywhere[0].world_size} ranks are no faster than "
-                f"one"
-            )
+        report.warnings += self._notes.of_results()
+        if not report.findings:
+            report.warnings += self._notes.of_fetches()
+            report.reason = report.reason or self._notes.nothing_compared
+        if self._only and (missed := not_held(self._only, report.assumes)):
+            report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
         return report
 
     def _cases(self) -> Iterable[Settings]:
@@ -118,12 +119,12 @@ class Audit:
                 return self._broken(settings, error)
             judgement = judge(planted, answers, self._reference(settings, planted))
             if judgement.refused:
-                self.report.reason = judgement.refused
+                self.report.reason = f"{judgement.refused} (in the case {settings})"
                 return "skipped"
             if judgement.problems:
                 return self._explain(settings, planted, judgement, answers, was_fresh)
             judgements.append(judgement)
-            self._look_at(settings, answers)
+            self._notes.add(settings, judgement, answers)
         return self._compare(settings, judgements[0], judgements[2])
 
     def _reference(self, settings: Settings, planted: Planted) -> Result | None:
@@ -134,7 +135,7 @@ class Audit:
             alone = settings.with_one_rank()
             try:
                 answers = self._worlds.call(alone, planted)
-            except WorldError:  # the same case is among those that are tried, and reported there
+            except WorldError:  # what has no reference is noted
                 answers = [Answer()]
             self._references[planted] = answers[0].result
         return self._references[planted]
@@ -165,15 +166,11 @@ class Audit:
         was_fresh: bool,
     ) -> str:
         """Find out more about wrong results, unless a smaller case has shown the same."""
-        if (
-            not was_fresh
-            and not self.report.findings
-            and self._is_right_at_first(settings, planted)
-        ):
+        if not self.report.findings and self._is_right_otherwise(settings, planted, was_fresh):
             for problem in judgement.problems:
                 sentence = (
-                    f"{problem.sentence}, in a later call of the same processes; the first call "
-                    f"with the same samples is right, so the function keeps state"
+                    f"{problem.sentence}, and right in another call with the same samples, so the "
+                    f"function keeps state or depends on chance"
                 )
                 found = Problem("differs from call to call", problem.name, sentence)
                 self._add(found, settings)
@@ -194,9 +191,10 @@ class Audit:
             self._add(explain(problem, weights, fair, fetched), settings, weights, fair)
         return "wrong"
 
-    def _is_right_at_first(self, settings: Settings, planted: Planted) -> bool:
-        """Return whether the first call of new processes is right."""
-        self._worlds.renew(settings.world_size)
+    def _is_right_otherwise(self, settings: Settings, planted: Planted, was_fresh: bool) -> bool:
+        """Return whether the same call is right in new processes, or the next time."""
+        if not was_fresh:
+            self._worlds.renew(settings.world_size)
         try:
             answers = self._worlds.call(settings, planted)
         except WorldError:
@@ -227,6 +225,12 @@ class Audit:
         return "wrong"
 
     @property
+    def _fails_so_far(self) -> bool:
+        """Whether every rank raised in every case, so that not even one sample is evaluated."""
+        nothing_right = self.report.findings and not self.report.counts["right"]
+        return bool(nothing_right) and self._raises_everywhere
+
+    @property
     def _keeps_state(self) -> bool:
         """Whether earlier calls disturb later ones, so that no other case can be judged."""
         return any(found.kind == "differs from call to call" for found in self.report.findings)
@@ -240,18 +244,6 @@ class Audit:
             return True
         traits = broken.traits(settings)
         return any(traits == broken.traits(each) for each in self._broken_cases)
-
-    def _look_at(self, settings: Settings, answers: Sequence[Answer]) -> None:
-        """Notice whether every rank has read every sample."""
-        wanted = set(range(settings.size))
-        # With fewer samples a library may have filled the batches of all ranks with them.
-        whole_round = settings.size >= settings.world_size * settings.batch_size > 1
-        if (
-            settings.world_size > 1
-            and whole_round
-            and all(set(answer.fetched) == wanted for answer in answers)
-        ):
-            self._everywhere.append(settings)
 
     def _add(
         self,

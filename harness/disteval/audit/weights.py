@@ -11,6 +11,11 @@ from disteval.audit.findings import Kind
 from disteval.audit.judge import Problem, show
 
 _TOLERANCE = 1e-3
+_COARSE = 2.0**-7  # of bfloat16
+_ROUNDED = (
+    "each sample alone counts as it should, so sums overflow or are rounded, as in float16, or "
+    "what one sample counts depends on the others"
+)
 
 Weights = npt.NDArray[np.float64]
 
@@ -27,12 +32,13 @@ def explain(
         fetched: How often each rank fetched each sample, by rank.
 
     Returns:
-        The problem, with a kind and a sentence that say more; as it was if every weight is right.
+        The problem, with a kind and a sentence that say more; with its own kind if every weight is
+        right.
     """
     nothing = np.isnan(measured)  # the mean of no samples
     off = np.where(nothing, fair, np.abs(measured - fair))
-    if not (off > _TOLERANCE * fair.max()).any():
-        return problem
+    if not (off > _COARSE * fair.max()).any():
+        return problem._replace(sentence=f"{problem.sentence}; {_ROUNDED}")
     ranks = [
         [rank for rank, seen in enumerate(fetched) for _ in range(seen.get(sample, 0))]
         for sample in range(len(fair))

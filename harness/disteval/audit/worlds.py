@@ -12,7 +12,7 @@ from disteval.audit.on_ranks import Call, Target, call, prepare
 from disteval.audit.planted import Planted
 from disteval.errors import WorldError
 from disteval.registry import get_backend_class
-from disteval.worlds import World
+from disteval.worlds import World, control_directory
 from disteval.worlds.launchers.base import LOOPBACK
 
 
@@ -44,6 +44,7 @@ class AuditWorlds:
         self._worlds: dict[int, World] = {}
         self._fresh: set[int] = set()
         self._assumes: tuple[str, ...] = ()
+        self._folder: control_directory.ControlDirectory | None = None
 
     def assumptions(self, world_size: int) -> tuple[str, ...]:
         """Start the ranks of one world size, and return what the function assumes.
@@ -62,7 +63,8 @@ class AuditWorlds:
         """
         world = self._open(settings.world_size)
         self._fresh.discard(settings.world_size)
-        what = Call(self._target, settings, planted)
+        assert self._folder is not None
+        what = Call(self._target, settings, planted, self._folder.path)
         try:
             return world.run(call, *[what] * settings.world_size, timeout=self._timeout)
         except WorldError:
@@ -86,6 +88,8 @@ class AuditWorlds:
         for world in self._worlds.values():
             if self._led is None:
                 world.close()
+        if self._folder is not None:
+            self._folder.remove()
 
     def _open(self, world_size: int) -> World:
         if world_size not in self._worlds:
@@ -95,6 +99,8 @@ class AuditWorlds:
 
     def _start(self, world_size: int) -> World:
         self.started += 1
+        # The next leader removes it if this one is killed.
+        self._folder = self._folder or control_directory.create()
         if self._led is not None:
             self._led.join(self._backend)
             self._prepare(self._led, {})
@@ -117,7 +123,9 @@ class AuditWorlds:
             _torchrun_variables(rank, size, variables["MASTER_PORT"]) if variables else {}
             for rank in range(size)
         ]
-        found = world.run(prepare, *[(self._target, each) for each in of_rank], timeout=60.0)
+        found = world.run(
+            prepare, *[(self._target, each) for each in of_rank], timeout=max(self._timeout, 60.0)
+        )
         self._assumes = found[0]
 
 

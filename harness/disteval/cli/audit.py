@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -130,6 +131,13 @@ def audit_command(
     led: World | None = None
     try:
         only = None if case is None else parse(case)
+        if only and world_size and only.world_size not in world_size:
+            raise UsageError(
+                f"--case has the world size {only.world_size}, and --world-size has "
+                f"{', '.join(map(str, world_size))}; leave --world-size out"
+            )
+        if only:
+            only = replace(only, tokens=only.tokens or tokens, seed=only.seed or seed)
         sizes = (only.world_size,) if only else world_size or DEFAULT_WORLD_SIZES
         if outer is not None:
             share_cores(outer)
@@ -198,7 +206,7 @@ def _show(console: Console, report: Report) -> None:
             write("  " + escape(visible(report.details).replace("\n", "\n  ")))
     counts = report.counts
     sentence = f"{counts['right'] + counts['wrong']} cases were tried, {counts['wrong']} wrong"
-    if counts["skipped"]:
+    if counts["skipped"] and not report.reason:
         sentence += f"; {counts['skipped']} skipped, because a smaller case would disturb them"
     if counts["out of time"]:
         sentence += f"; {counts['out of time']} not tried within --seconds"

@@ -1,0 +1,104 @@
+"""An audit says what it could not judge, and why, instead of calling a function sound."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from disteval.audit import Audit, Case
+from disteval.audit.cases import parse
+from disteval.cli.audit import audit_command
+from disteval.errors import WorldError
+
+from suites.audit.right import sums_of_integers
+
+
+class Evaluation:
+    """An evaluation that is an object and has no name of its own."""
+
+    def __call__(self, case: Case, factor: float = 1.0) -> Any:
+        return {"accuracy": factor * sums_of_integers(case)["accuracy"]}
+
+
+def test_an_object_is_audited_as_a_function_is() -> None:
+    report = Audit(partial(Evaluation(), factor=1.0), (1, 2), backend="threads").run()
+    assert (report.verdict, report.reason) == ("sound", "")
+
+
+def test_percent_are_not_judged() -> None:
+    report = Audit(partial(Evaluation(), factor=100.0), (1, 2), backend="threads").run()
+    assert report.verdict == "not judged"
+    assert report.reason == (
+        "accuracy is 100, which is in percent; return a share from 0 to 1 (in the case N=1, B=1, "
+        "W=1)"
+    )
+
+
+def test_what_is_never_a_number_is_not_sound() -> None:
+    report = Audit(lambda case: {"f1": float("nan")}, (1, 2), backend="threads").run()
+    assert report.verdict == "not judged"
+    assert report.reason.startswith("there was nothing to compare f1 with")
+
+
+def test_what_is_the_same_in_every_case_is_noted() -> None:
+    def evaluate(case: Case) -> Any:
+        return sums_of_integers(case) | {"f1": 0.5, "auc": float("nan")}
+
+    report = Audit(evaluate, (1, 2), backend="threads").run()
+    assert report.verdict == "sound"
+    assert report.warnings == [
+        "f1 is 0.5 in every case, so little is proven about it",
+        "nothing is proven about auc: its truth is not known, and there was no number of one rank "
+        "to compare it with",
+    ]
+
+
+def test_a_function_that_returns_a_coroutine_is_refused() -> None:
+    async def evaluate(case: Case) -> Any:
+        return sums_of_integers(case)
+
+    with pytest.raises(WorldError) as caught:
+        Audit(evaluate, (1,), backend="threads").run()
+    assert "returns a coroutine or a generator; it must return its result" in str(caught.value)
+
+
+def crashes_with_one_sample(case: Case) -> Any:
+    if len(case.dataset) == 1:
+        raise ValueError("one sample is too few")
+    return sums_of_integers(case)
+
+
+@pytest.mark.parametrize("how", [{"first": True}, {"only": parse("N=1,B=1,W=1")}, {}])
+def test_a_crash_of_the_first_case_is_a_finding(how: dict[str, Any]) -> None:
+    report = Audit(crashes_with_one_sample, (1, 2), backend="threads", **how).run()
+    assert report.verdict == "wrong", report.reason
+    assert report.findings[0].sentence == "rank 0 raised ValueError: one sample is too few"
+
+
+def test_a_function_that_always_raises_is_not_judged() -> None:
+    def evaluate(case: Case) -> Any:
+        raise ValueError("no model")
+
+    report = Audit(evaluate, (1, 2), backend="threads", first=True).run()
+    assert report.verdict == "not judged"
+    assert report.reason == "the function fails in every case: rank 0 raised ValueError: no model"
+
+
+def test_a_case_of_another_world_size_is_refused() -> None:
+    command = ["suites.audit.right:sums_of_integers", "--case", "N=3,B=1,W=3"]
+    found = CliRunner().invoke(audit_command, [*command, "--world-size", "1,2"])
+    assert found.exit_code == 2
+    assert "--case has the world size 3, and --world-size has 1, 2" in found.output
+
+
+def test_a_case_that_the_function_assumes_away_is_noted() -> None:
+    def evaluate(case: Case) -> Any:
+        return sums_of_integers(case)
+
+    evaluate.assumes = ("even",)  # type: ignore[attr-defined]
+    report = Audit(evaluate, backend="threads", only=parse("N=3,B=1,W=2")).run()
+    assert report.warnings == [
+        "the function assumes otherwise: the number of samples is divisible by the world size"
+    ]
