@@ -31,9 +31,9 @@ def made(**changes: Any) -> Task:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "samples": (None, "samples is None, and it can be neither indexed nor iterated; give arrays"),
-    "samples ": ("data.txt", "samples is 'data.txt', and a text or a path is not opened; give"),
-    "samples  ": (7, "samples is 7, and it can be neither indexed nor iterated; give arrays"),
+    "samples": (None, "samples has the type NoneType; give arrays, anything with a length"),
+    "samples ": ("data.txt", "samples is a str; give the samples, such as an open file whose"),
+    "samples  ": ((DATA.images, [1]), "give arrays of one length, or a list if it holds the"),
     "predict": (None, "predict must be a function, not None"),
     "record": ("ids", "record must be a function, not 'ids'"),
     "name": (7, "name must be a text, not 7"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from disteval.data.batching import Mode
 from disteval.data.collate import Collate
 from disteval.data.lengths import Length
 from disteval.data.predictions import Predictions
+from disteval.data.samples import open_samples
 from disteval.errors import UsageError
 from disteval.evaluation.dealing import Dealing, MakeShard
 from disteval.evaluation.loop import Predict, Progress, evaluate
@@ -76,13 +77,13 @@ class Task:
     name: str = ""
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples)
         for name in ("predict", "collate", "record"):
             value = getattr(self, name)
             if not callable(value) and (name == "predict" or value is not None):
                 raise UsageError(f"{name} must be a function, not {found_value(value)}")
         if not isinstance(self.name, str):
             raise UsageError(f"name must be a text, not {found_value(self.name)}")
+        open_samples(self.samples, self.collate)
         check_metrics(self.metrics)
         Updates(self.metrics, self.update)
         Dealing(**{field.name: getattr(self, field.name) for field in fields(Dealing)})
@@ -111,21 +112,3 @@ class Task:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         del given["record"], given["name"]
         return evaluate(backend=backend, predictions=predictions, progress=progress, **given)
-
-
-def _check_samples(samples: Any) -> None:
-    if isinstance(samples, (str, bytes, Path)):
-        reason = "a text or a path is not opened"
-    elif (
-        callable(samples)
-        or isinstance(samples, Iterable)
-        or hasattr(samples, "images")
-        or (hasattr(samples, "__len__") and hasattr(samples, "__getitem__"))
-    ):
-        return
-    else:
-        reason = "it can be neither indexed nor iterated"
-    raise UsageError(
-        f"samples is {found_value(samples)}, and {reason}; give arrays, a data set, an iterable, "
-        f"or a function that returns a fresh iterator"
-    )
