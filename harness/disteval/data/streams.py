@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -180,7 +180,7 @@ class Stream:
         for self._part in parts:
             self._position, first = 0, self._part << SHARD_BITS
             with self._opened(samples) as elements:
-                for element in islice(elements, left):
+                for element in map(_unchanged(), islice(elements, left)):
                     if self.digest is not None:
                         self.digest.add(element)
                     yield from dealt.add(first + self._position, element)
@@ -235,6 +235,31 @@ def _called(samples: Any) -> Any:
             f"batches of samples itself; give its dataset, or a DataLoader with batch_size=None"
         )
     return samples
+
+
+def _unchanged() -> Callable[[Any], Any]:
+    """Return a function that returns elements, and refuses one that changes while it is repeated.
+
+    Batches hold the element itself, and so only what it became last.
+    """
+    last: Any = None
+    seen = b""
+
+    def check(element: Any) -> Any:
+        nonlocal last, seen
+        if element is not last:
+            last, seen = element, b""
+        elif isinstance(element, list | dict) or hasattr(element, "shape"):
+            now = digest_of(element)
+            if seen not in (b"", now):
+                raise UsageError(
+                    f"the stream yields one {type(element).__name__} again and again, and changes "
+                    f"it, so a batch would hold the last element only; yield a new one each time"
+                )
+            seen = now
+        return element
+
+    return check
 
 
 def _iterator(source: Any, function: str) -> Iterator[Any]:

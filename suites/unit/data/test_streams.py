@@ -170,6 +170,19 @@ def test_shards_that_differ_are_an_error_on_every_rank() -> None:
         assert "there are 3 shards on rank 0 and no shards on rank 1" in str(outcome)
 
 
+def test_an_element_that_is_yielded_again_must_not_have_changed() -> None:
+    def reused() -> Iterator[Any]:
+        element = {"x": 0}
+        for element["x"] in range(3):
+            yield element
+
+    with pytest.raises(UsageError, match="yields one dict again and again, and changes it"):
+        list(Stream(reused, 0, 1, 8))
+    one, other = [1], [2]
+    ((_, found),) = Stream(lambda: iter([one, one, one, other, other, one]), 0, 1, 8)
+    assert found == [[1], [1], [1], [2], [2], [1]]
+
+
 def test_a_used_iterator_is_an_error_and_not_an_empty_result() -> None:
     stream = (i for i in range(5))
     assert elements_of(values(read_on(1, lambda _: stream))) == {i: i for i in range(5)}
