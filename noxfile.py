@@ -42,14 +42,11 @@ TORCH, JAX, TENSORFLOW = (TABLE["versions"][name] for name in ("torch", "jax", "
 TESTS = [*(name for name in SUITES if name != "tests-python"), "typecheck", "docs", "lint"]
 """What `tests` runs, and ci.yml as jobs."""
 
-EVALUATING = {
-    "newest": [
-        "accelerate==1.15.0", "datasets==5.2.0", "lightning==2.6.6", "mmengine-lite==0.10.7",
-        "pytorch-ignite==0.5.5", "torcheval==0.0.7", "torchmetrics==1.9.0", "transformers==5.23.0",
-    ],
-    "older": ["torchmetrics==1.3.1"],
-}  # fmt: skip
-"""What `evalbugs` audits: the newest releases, and older ones that were repaired since."""
+EVALUATING = [
+    "accelerate==1.15.0", "datasets==5.2.0", "lightning==2.6.6", "mmengine-lite==0.10.7",
+    "pytorch-ignite==0.5.5", "torcheval==0.0.7", "torchmetrics==1.9.0", "transformers==5.23.0",
+]  # fmt: skip
+"""The releases whose evaluation loops `evalbugs` audits."""
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 """What the core runs on; those that are not installed are skipped."""
@@ -226,13 +223,8 @@ def evalbugs(session: nox.Session) -> None:
 
     Not part of `tests`. ``-- eval_loss`` audits the loops with that in their names alone.
     """
-    _audit_loops(session, "newest")
-
-
-@nox.session(name="evalbugs-older")
-def evalbugs_older(session: nox.Session) -> None:
-    """Audit evaluation loops of older releases, which were repaired since."""
-    _audit_loops(session, "older")
+    session.install(".[torch]", TORCH, *EVALUATING)
+    session.run("python", "-m", "suites.evalbugs", *session.posargs)
 
 
 @nox.session
@@ -253,12 +245,6 @@ def bench(session: nox.Session) -> None:
     session.install(".[torch,mpi,conformance]", TORCH, "asv")
     session.run("asv", "machine", "--yes")
     session.run("asv", "run", "--python=same", "--quick", *session.posargs)
-
-
-def _audit_loops(session: nox.Session, releases: str) -> None:
-    """Install the releases that loops use, and audit the loops."""
-    session.install(".[torch]", TORCH, *EVALUATING[releases])
-    session.run("python", "-m", "suites.evalbugs", releases, *session.posargs)
 
 
 def _side_by_side(session: nox.Session, names: list[str]) -> None:

@@ -13,25 +13,20 @@ from disteval.audit.findings import case_text
 
 from suites.evalbugs.table import ENTRIES, Entry
 
-MODULES = {
-    "newest": (
-        "accelerate_loops", "lightning_loops", "other_loops", "torchmetrics_loops",
-        "transformers_loops",
-    ),
-    "older": ("older_loops",),
-}  # fmt: skip
-"""The modules with the loops, by the releases that must be installed."""
+MODULES = (
+    "accelerate_loops", "lightning_loops", "other_loops", "torchmetrics_loops",
+    "transformers_loops",
+)  # fmt: skip
 
 
 def main() -> int:
     """Audit the loops that are named, or all, and return 1 if one is not judged as expected."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("releases", choices=MODULES, help="the releases that are installed")
     parser.add_argument("names", nargs="*", help="parts of the names of loops; all by default")
     parser.add_argument("--seconds", type=float, default=150.0, help="the limit of each audit")
     parser.add_argument("--minutes", type=float, default=40.0, help="no audit begins after these")
     chosen = parser.parse_args()
-    for module in MODULES[chosen.releases]:
+    for module in MODULES:
         importlib.import_module(f"suites.evalbugs.{module}")
     unexpected = []
     end = time.monotonic() + chosen.minutes * 60
