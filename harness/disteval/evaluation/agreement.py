@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from disteval.contract import BaseDistBackend
@@ -41,14 +43,23 @@ def agree(
             own error.
     """
     failure = None if error is None else Failure(f"could not begin: {describe_error(error)}", error)
+    mine = dict(settings)
+    # A digest keeps the message within one block of a frame, at any number of settings.
+    digest = blake2b(pickle.dumps(mine), digest_size=16).digest()
     with outlive(backend.rank, failure):
-        sent = backend.all_gather_object((dict(settings), failure and failure.what))
+        sent = backend.all_gather_object((digest, failure and failure.what))
     failures = [what for _, what in sent]
     if error is not None and all(failures):
         raise error
     raise_failure(failures, failure)
-    first = sent[0][0]
-    for rank, (other, _) in enumerate(sent):
+    if any(other != sent[0][0] for other, _ in sent):
+        _compare(backend.all_gather_object(mine))
+
+
+def _compare(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UsageError if the settings of ranks differ; equal ones may have other pickles."""
+    first = settings[0]
+    for rank, other in enumerate(settings):
         for name in first:
             if other.get(name) != first[name]:
                 raise UsageError(
