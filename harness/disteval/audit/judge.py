@@ -179,7 +179,7 @@ def _compared(
         kind = "dropped"
     elif len(found) > len(expected):
         kind = "counted twice"
-    parts = [f"{len(found)} {what} were returned for {len(expected)} samples"]
+    parts = [f"the number of {what} is {len(found)} instead of {len(expected)}"]
     parts += [f"{_some(missing)} missing"] if missing else []
     parts += [f"{_some(extra)} too often"] if extra else []
     return Problem(kind, name, "; ".join(parts))

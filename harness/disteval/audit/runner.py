@@ -39,6 +39,7 @@ class Audit:
         first: Whether to stop at the first case that is wrong.
         led: Ranks that somebody else has started.
         on_finding: Called with each finding as soon as it is known.
+        on_case: Called after each case, with the number of cases that are done, and of all.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Audit:
         first: bool = False,
         led: World | None = None,
         on_finding: Callable[[Finding], None] = lambda _: None,
+        on_case: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         self.report = Report(name_of(target), backend)
         self._sizes, self._tokens, self._seed = sorted(set(world_sizes)), tokens, seed
@@ -66,7 +68,7 @@ class Audit:
         self._broken_cases: list[Settings] = []
         self._raises_everywhere = True
         self._notes = Notes()
-        self._on_finding = on_finding
+        self._on_finding, self._on_case = on_finding, on_case
 
     def run(self) -> Report:
         """Try the cases one after another, the smallest first, until the time is over."""
@@ -75,13 +77,15 @@ class Audit:
         try:
             first = self._only.world_size if self._only else self._sizes[0]
             report.assumes = self._worlds.assumptions(first)
-            for settings in self._cases():
+            chosen = list(self._cases())
+            for settings in chosen:
                 if self._keeps_state or self._is_like_a_broken(settings):
                     report.cases[settings] = "skipped"
                 elif time.monotonic() - begin > self._seconds:
                     report.cases[settings] = "out of time"
                 else:
                     report.cases[settings] = self._try(settings)
+                self._on_case(len(report.cases), len(chosen))
                 enough = self._first and report.findings and not self._fails_so_far
                 if report.reason or enough:
                     break

@@ -15,6 +15,8 @@ from disteval.registry import get_backend_class
 from disteval.worlds import World, control_directory
 from disteval.worlds.launchers.base import LOOPBACK
 
+_IMPORT_SECONDS = 20.0  # more for the first call of new ranks, which may import large libraries
+
 
 class AuditWorlds:
     """The worlds of one audit, which stay up from case to case.
@@ -25,9 +27,6 @@ class AuditWorlds:
         launcher: How to start the ranks; None stands for the backend's own.
         timeout: The seconds that one call may take.
         led: Ranks that somebody else has started, to be used instead of starting any.
-
-    Attributes:
-        started: The number of worlds that were started.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class AuditWorlds:
         timeout: float,
         led: World | None = None,
     ) -> None:
-        self.started = 0
         self._target, self._backend, self._launcher = target, backend, launcher
         self._timeout, self._led = timeout, led
         self._worlds: dict[int, World] = {}
@@ -62,11 +60,12 @@ class AuditWorlds:
             WorldError: A rank raised, was lost, or did not return in time.
         """
         world = self._open(settings.world_size)
+        timeout = self._timeout + _IMPORT_SECONDS * (settings.world_size in self._fresh)
         self._fresh.discard(settings.world_size)
         assert self._folder is not None
         what = Call(self._target, settings, planted, self._folder.path)
         try:
-            return world.run(call, *[what] * settings.world_size, timeout=self._timeout)
+            return world.run(call, *[what] * settings.world_size, timeout=timeout)
         except WorldError:
             # After an error in the middle of a loop, a rank may hold what disturbs the next call.
             self.renew(settings.world_size)
@@ -98,7 +97,6 @@ class AuditWorlds:
         return self._worlds[world_size]
 
     def _start(self, world_size: int) -> World:
-        self.started += 1
         # The next leader removes it if this one is killed.
         self._folder = self._folder or control_directory.create()
         if self._led is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 from rich.markup import escape
+from tqdm import tqdm
 
 from disteval.cli.completion import complete_backend
 from disteval.cli.options import (
@@ -145,10 +146,17 @@ def audit_command(
             sizes = _size_of(outer, only.world_size if only else None, world_size)
         else:
             check_room(launcher or get_backend_class(backend).launcher, max(sizes))
-        report = Audit(
-            target, sizes, backend, launcher, tokens, seed, timeout, seconds,
-            only=only, first=first, led=led, on_finding=_announcer(),
-        ).run()  # fmt: skip
+        # A bar is for terminals (disable=None), not for log files.
+        with tqdm(unit="case", disable=True if is_quiet() else None) as bar:
+
+            def show(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            report = Audit(
+                target, sizes, backend, launcher, tokens, seed, timeout, seconds,
+                only=only, first=first, led=led, on_finding=_announcer(), on_case=show,
+            ).run()  # fmt: skip
     except HarnessError as error:
         common = error.common if isinstance(error, WorldError) else None
         print_error("audit", str(common or error), error)
@@ -185,7 +193,8 @@ def _size_of(
 
 def _announcer() -> Callable[[Finding], None]:
     def announce(finding: Finding) -> None:
-        click.echo(visible(f"found: {finding}"), err=True)
+        with tqdm.external_write_mode(file=sys.stderr):  # above the bar
+            click.echo(visible(f"found: {finding}"), err=True)
 
     return (lambda _: None) if is_quiet() else announce
 
