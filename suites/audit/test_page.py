@@ -43,4 +43,4 @@ def test_a_wrong_loop_fails_a_test(folder: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(
         AuditError, match=r"counted twice: sample 0 of 3 counts 0\.5 instead of 0\.333333"
     ):
-        audit("my_eval:evaluate", world_sizes=(2,), seconds=5.0)
+        audit("my_eval:evaluate", world_sizes=(2,))

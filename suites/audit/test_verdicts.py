@@ -102,3 +102,9 @@ def test_a_case_that_the_function_assumes_away_is_noted() -> None:
     assert report.warnings == [
         "the function assumes otherwise: the number of samples is divisible by the world size"
     ]
+
+
+def test_an_audit_without_time_says_so() -> None:
+    report = Audit(sums_of_integers, backend="threads", seconds=1e-9).run()
+    assert report.verdict == "not judged"
+    assert "cases could not be tried within 1e-09 s; allow more seconds" in report.reason

@@ -100,10 +100,21 @@ class Audit:
         report.warnings += self._notes.of_results()
         if not report.findings:
             report.warnings += self._notes.of_fetches()
-            report.reason = report.reason or self._notes.nothing_compared
+            report.reason = report.reason or self._notes.nothing_compared or self._late
         if self._only and (missed := not_held(self._only, report.assumes)):
             report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
         return report
+
+    @property
+    def _late(self) -> str:
+        """What to say of cases for which there was no time; an empty text if there are none."""
+        late, total = self.report.counts["out of time"], len(self.report.cases)
+        if not late:
+            return ""
+        return (
+            f"{late} of {total} cases could not be tried within {self._seconds:g} s; allow more "
+            f"seconds, or try fewer world sizes"
+        )
 
     def _cases(self) -> Iterable[Settings]:
         if self._only is not None:
