@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 
 from disteval.audit.answers import Answer
@@ -101,26 +100,23 @@ class AuditWorlds:
         self._folder = self._folder or control_directory.create()
         if self._led is not None:
             self._led.join(self._backend)
-            self._prepare(self._led, {})
+            self._prepare(self._led)
             return self._led
         world = World(
             self._backend, world_size, launcher=self._launcher, timeout=max(self._timeout, 20.0)
         )
         try:
             launched_by_torchrun = get_backend_class(self._backend).library == "torch"
-            self._prepare(world, {"MASTER_PORT": _free_port()} if launched_by_torchrun else {})
+            self._prepare(world, _free_port() if launched_by_torchrun else "")
         except BaseException:
             world.terminate()
             raise
         return world
 
-    def _prepare(self, world: World, variables: Mapping[str, str]) -> None:
-        """Have every rank import the function, in the environment that torchrun would give it."""
+    def _prepare(self, world: World, port: str = "") -> None:
+        """Have every rank import the function; with a port, in the environment of torchrun."""
         size = world.world_size
-        of_rank = [
-            _torchrun_variables(rank, size, variables["MASTER_PORT"]) if variables else {}
-            for rank in range(size)
-        ]
+        of_rank = [_torchrun_variables(rank, size, port) if port else {} for rank in range(size)]
         found = world.run(
             prepare, *[(self._target, each) for each in of_rank], timeout=max(self._timeout, 60.0)
         )

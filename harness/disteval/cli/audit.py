@@ -24,11 +24,9 @@ from disteval.cli.options import (
     json_option,
     timeout_option,
 )
-from disteval.cli.terminal import is_quiet, print_error
+from disteval.cli.terminal import is_quiet, print_error, write_reports
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.registry import add_working_directory, get_backend_class
-from disteval.report.files import write_run
-from disteval.report.page import write_page
 from disteval.text import visible
 from disteval.worlds import (
     OuterWorld,
@@ -163,17 +161,8 @@ def audit_command(
         if led is not None:
             release(led, 2)
         sys.exit(2)
-    code = report.exit_code
-    found = report.to_json()
-    writers = [partial(write_run, json_path, found)]
-    if html_path is not None:
-        writers.append(partial(write_page, html_path, [(report.target, found)]))
-    for write in writers:
-        try:
-            write()
-        except HarnessError as error:
-            print_error("audit", str(error), error)
-            code = code or 2
+    written = write_reports("audit", report.target, report.to_json(), json_path, html_path)
+    code = report.exit_code or (0 if written else 2)
     _show(Console(), report)
     if led is not None:
         release(led, code)

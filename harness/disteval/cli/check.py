@@ -23,13 +23,11 @@ from disteval.cli.options import (
     json_option,
     timeout_option,
 )
-from disteval.cli.terminal import is_quiet, print_error
+from disteval.cli.terminal import is_quiet, print_error, write_reports
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.extras import needs
 from disteval.registry import add_working_directory, get_backend_class
-from disteval.report.files import write_run
 from disteval.report.model import SIGNS, make_columns, reasons
-from disteval.report.page import write_page
 from disteval.text import visible
 from disteval.worlds import (
     OuterWorld,
@@ -131,7 +129,7 @@ def check_command(
             report = _judge_attached(judge, target, world_size, outer, led)
     except HarnessError as error:
         _fail(error)
-    written = _write(report, json_path, html_path)
+    written = write_reports("check", report.target, report.to_json(), json_path, html_path)
     code = report.exit_code or (0 if written else 2)
     _show(Console(), report, {rule.number: rule for rule in chosen})
     if led is not None:
@@ -185,21 +183,6 @@ def _print_first_failures(rules: list[Rule]) -> Callable[[Result], None]:
         click.echo(visible(f"{line}: {message}"), err=True)
 
     return print_failure
-
-
-def _write(report: Report, json_path: Path | None, html_path: Path | None) -> bool:
-    """Write the files that were asked for, and return whether all of them could be written."""
-    found, written = report.to_json(), True
-    writers = [partial(write_run, json_path, found)]
-    if html_path is not None:
-        writers.append(partial(write_page, html_path, [(report.target, found)]))
-    for write in writers:
-        try:
-            write()
-        except HarnessError as error:
-            print_error("check", str(error), error)
-            written = False
-    return written
 
 
 def _list_rules(rules: list[Rule]) -> None:

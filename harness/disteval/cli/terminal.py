@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from disteval.cli.streams import printing_safely
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.launched import Job, launched_job
+from disteval.report.files import write_run
+from disteval.report.page import write_page
 from disteval.text import visible
 from disteval.worlds import exit_now
 from disteval.worlds.launchers.threads import rank_threads_left
@@ -177,3 +180,32 @@ def _log_on_stderr() -> Iterator[None]:
     finally:
         _LOGGER.removeHandler(handler)
         _LOGGER.setLevel(level)
+
+
+def write_reports(
+    command: str,
+    target: str,
+    found: dict[str, Any],
+    json_path: Path | None,
+    html_path: Path | None,
+) -> bool:
+    """Write the files that were asked for, and return whether all of them could be written.
+
+    Args:
+        command: The sub-command, for errors.
+        target: What was judged, as it was named.
+        found: The report.
+        json_path: The file of ``--json``, or None.
+        html_path: The file of ``--html``, or None.
+    """
+    written = True
+    writers = [partial(write_run, json_path, found)]
+    if html_path is not None:
+        writers.append(partial(write_page, html_path, [(target, found)]))
+    for write in writers:
+        try:
+            write()
+        except HarnessError as error:
+            print_error(command, str(error), error)
+            written = False
+    return written
