@@ -37,11 +37,13 @@ def gather(backend: Any) -> Any:
 def hold_on(_: Any, rank: int) -> None:
     """Be beyond the reach of a leader, with children that are beyond the reach of this rank."""
     subprocess.Popen(CHILD, start_new_session=True)
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.setsid()
         if os.fork() == 0:
             time.sleep(1000)
         os._exit(0)
+    os.waitpid(child, 0)  # its child runs now, and is there to be counted
     send_note(rank)
     if rank == 0:
         sum(range(10**12))  # holds the lock of the interpreter
