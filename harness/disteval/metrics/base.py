@@ -14,7 +14,7 @@ from disteval.contract import BaseDistBackend
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.metrics.columns import pack, unpack
-from disteval.metrics.ids import Ids, check_all_or_none, merge
+from disteval.metrics.ids import Ids, SampleRows, check_all_or_none, merge
 
 T = TypeVar("T")
 _ABSENT: Any = object()
@@ -169,6 +169,18 @@ class BaseMetric(ABC):
     def _fresh(self) -> Any:
         """Return an empty container of entries."""
         return []
+
+    def _state(self) -> Any:
+        """Return what was added, to be sent; a class that defines `compute` defines this, too."""
+        return self._ids.sent(), *pack(self._results)
+
+    def _compute_states(self, states: Sequence[Any]) -> Any:
+        """Compute over what `_state` returned, in the order of the data set, in this process."""
+        self.reset()
+        for sent, form, packed in states:
+            self._results.extend(unpack(form, packed))
+            self._ids.add(sent and SampleRows(*sent))
+        return self.compute()
 
     def _compute_on_rank_0(
         self, backend: BaseDistBackend, shards: list[Any], ids: list[Any], size: int | None

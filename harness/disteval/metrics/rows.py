@@ -82,6 +82,10 @@ class Column:
             return self._sums - sums_of(self._all()[dropped])
         return sums_of(self._all()[kept])
 
+    def rows(self) -> Rows:
+        """Return all rows, which are kept; none may be pending, as after `sums`."""
+        return self._all()
+
     def values(self, lengths: Numbers, samples: Numbers) -> list[Any]:
         """Return one value for each of some samples, by which repeats of a sample are compared.
 

@@ -15,7 +15,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, prove
 from disteval.errors import RankError, UsageError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
-from disteval.metrics.ids import Once, check_all_or_none
+from disteval.metrics.ids import Once, SampleRows, check_all_or_none
 from disteval.metrics.rows import Bring, Column, Rows, Sums
 
 _Keep = int | Once
@@ -88,6 +88,23 @@ class SummableMetric(BaseMetric):
 
     def _fresh(self) -> Any:
         return Column()
+
+    def _state(self) -> Any:
+        """Return the sums alone; or the rows, if repeated ids are still to be dropped."""
+        length = len(self._results)
+        sums = _sendable(self._results.sums(length, self.sums_of))
+        rows = self._results.rows() if self._results.keeps_rows else None
+        return length, sums, self._ids.sent(), rows
+
+    def _compute_states(self, states: Sequence[Any]) -> Any:
+        lengths, sums, ids, rows = zip(*states, strict=True)
+        if all(each is None for each in rows):
+            return _result(self, [*sums], [*lengths])
+        self.reset()
+        for column, sent in zip(rows, ids, strict=True):
+            self._results.append(column, self.sums_of)
+            self._ids.add(sent and SampleRows(*sent))
+        return self.compute()
 
 
 _FEW = 16
@@ -266,9 +283,18 @@ def _result(metric: SummableMetric, sums: list[Any] | None, counts: list[int] | 
     size = sum(counts or [])
     if size == 0:
         raise no_samples()
-    first, *others = (
-        np.array(each, dtype=object) if isinstance(each, list) else each
-        for each in sums or []
-        if each is not None
-    )
-    return metric.from_sums(sum(others, start=first), size)
+    found = None
+    for each in sums or []:
+        found = add_sums(found, each)
+    return metric.from_sums(_as_array(found), size)
+
+
+def add_sums(one: Any, other: Any) -> Any:
+    """Add the sums of two parts; None stands for those of no rows."""
+    if one is None or other is None:
+        return other if one is None else one
+    return _as_array(one) + _as_array(other)
+
+
+def _as_array(sums: Any) -> Sums:
+    return np.array(sums, dtype=object) if isinstance(sums, list) else sums

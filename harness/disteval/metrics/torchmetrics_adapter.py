@@ -172,6 +172,18 @@ class _TorchMetric(BaseMetric):
                 setattr(metric, name, _merge(states, reduction))
         return merged.compute()
 
+    def _state(self) -> Any:
+        metric = self._results.metric
+        return self._results.samples, _pack_states(metric, self._fresh().metric)
+
+    def _compute_states(self, states: Sequence[Any]) -> Any:
+        added = [(samples, packed) for samples, packed in states if samples]
+        if not added:
+            raise no_samples()
+        if len(added) > 1:
+            _check_mergeable(self._results.metric, *zip(*added, strict=True))
+        return self.compute_metric([packed for _, packed in added])
+
     def _fresh(self) -> _Added:
         metric = self._metric.clone()
         metric.reset()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from disteval import CoverageError, RankError, ShardPlan, UsageError, evaluate
 from disteval.data.base import ArrayDataset
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SampleRows, from_torchmetrics
+from disteval.metrics.totals import add_totals, compute_totals, take_totals
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -145,6 +148,32 @@ def test_a_rank_without_samples_does_not_take_part(
     samples = (np.array([-1.0, -4.0], dtype=np.float32),)
     found = distributed(lambda: _aggregation(tm)[name], samples, world, "strided", 1)
     assert found == [expected] * world
+
+
+@pytest.mark.filterwarnings("ignore:.*samples in target")
+@pytest.mark.filterwarnings("ignore:.* will save all targets and predictions")
+@pytest.mark.parametrize("seed", range(3))
+def test_totals_of_leases_are_those_of_one_rank_in_any_order(seed: int, tm: Any) -> None:
+    torch = framework("torch")
+    random = np.random.default_rng(seed)
+    scores = (random.integers(0, 5, (12, CLASSES)) / 4).astype(np.float32)
+    labels = random.integers(0, CLASSES, 12)
+    parts = np.split(np.arange(12), sorted(random.choice(np.arange(2, 11, 2), 3, replace=False)))
+    cases: dict[str, tuple[Any, ...]] = dict.fromkeys(_classification(tm), (scores, labels))
+    cases |= dict.fromkeys(_regression(tm), (scores[:, 0], scores[:, 1]))
+    for name, arrays in cases.items():
+        made = (_classification(tm) | _regression(tm))[name]
+        metrics = {name: from_torchmetrics(made)}
+        made.update(*map(torch.tensor, arrays))
+        taken = []
+        for place in random.permutation(len(parts)).tolist():
+            metrics[name].add(*(array[parts[place]] for array in arrays))
+            taken.append(pickle.loads(pickle.dumps(take_totals(metrics, place))))
+        found = numbers(compute_totals(metrics, reduce(add_totals, taken))[name])
+        expected = numbers(made.compute())
+        assert found == (
+            expected if name in _classification(tm) else pytest.approx(expected, rel=1e-5, abs=1e-6)
+        )
 
 
 def test_computing_leaves_each_rank_its_own_samples(tm: Any) -> None:

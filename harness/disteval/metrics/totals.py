@@ -1,0 +1,111 @@
+"""The state of metrics over parts of a data set, which is added up in any order.
+
+Ranks that hold leases compute parts of one evaluation, and no collective joins them. The sums of a
+summable metric are added exactly. Other metrics keep each part's state with its place, and compute
+over all states in the order of the data set, as one rank would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from disteval.default_backend import get_dist_backend
+from disteval.errors import UsageError
+from disteval.metrics.base import BaseMetric
+from disteval.metrics.summable import SummableMetric, add_sums
+
+
+class Total(NamedTuple):
+    """The state of one metric over some parts of the data set.
+
+    Attributes:
+        rows: The number of rows whose sums are added up; None if states are kept one by one.
+        sums: These sums, as `SummableMetric.sums_of` returns them.
+        states: The place of each part, and the metric's state over it.
+    """
+
+    rows: int | None
+    sums: Any
+    states: list[tuple[int, Any]]
+
+
+Totals = dict[str, Total]
+"""The total of each metric, by the metric's name."""
+
+
+def check_totals(metrics: Mapping[str, BaseMetric]) -> None:
+    """Refuse metrics whose state can't be taken and added.
+
+    Raises:
+        UsageError: A metric's class replaces ``compute``.
+    """
+    for name, metric in metrics.items():
+        kinds = type(metric).__mro__
+        computes, stands = (
+            next(kind for kind in kinds if method in vars(kind)) for method in ("compute", "_state")
+        )
+        if computes is not stands:
+            raise UsageError(
+                f"the metric {name!r} can't be computed in leases: {computes.__name__} has a "
+                f"compute of its own, which gathers the entries of all ranks in one collective; "
+                f"define compute_metric, or sums_of and from_sums, or use schedule='static'"
+            )
+
+
+def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> Totals:
+    """Return the metrics' state over one part of the data set, and reset the metrics.
+
+    Args:
+        metrics: The metrics, by name.
+        place: A number that is greater for a later part.
+
+    Raises:
+        UsageError: A metric has sums that are not integers.
+    """
+    found = {}
+    for name, metric in metrics.items():
+        state = metric._state()
+        if isinstance(metric, SummableMetric) and not metric._results.keeps_rows:
+            found[name] = Total(state[0], state[1], [])
+        else:
+            found[name] = Total(None, None, [(place, state)])
+        if isinstance(metric, SummableMetric):
+            metric.reset_to_sums()
+        else:
+            metric.reset()
+    return found
+
+
+def add_totals(one: Totals, other: Totals) -> Totals:
+    """Add the totals of different parts; the sum is the same in any order. ``one`` is used up."""
+    found = {}
+    for name, (rows, sums, states) in one.items():
+        more, more_sums, more_states = other[name]
+        states.extend(more_states)
+        added = None if rows is None or more is None else rows + more
+        found[name] = Total(added, add_sums(sums, more_sums), states)
+    return found
+
+
+def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[str, Any]:
+    """Compute the metrics over all parts, as one rank that had added all samples would.
+
+    Args:
+        metrics: The metrics, by name, which compute in this process alone.
+        totals: The totals of all parts.
+
+    Raises:
+        UsageError: There are no samples, or a metric refuses them.
+        RankError: A metric could not compute.
+        CoverageError: Samples with equal ids have different entries.
+    """
+    found = {}
+    for name, metric in metrics.items():
+        metric.dist_backend = get_dist_backend("non_dist")
+        rows, sums, states = totals[name]
+        in_order = [state for _, state in sorted(states, key=lambda placed: placed[0])]
+        if rows is not None:
+            in_order = [(rows, sums, None, None)]
+        found[name] = metric._compute_states(in_order)
+    return found
