@@ -43,6 +43,10 @@ class CoverageError(HarnessError):
     """Some samples were not counted, or were counted more than once."""
 
 
+class LedgerError(HarnessError):
+    """The ledger of an evaluation is damaged, or can't be written any more."""
+
+
 class AuditError(HarnessError):
     """An audited evaluation function is wrong, or could not be judged.
 

@@ -1,0 +1,302 @@
+"""The state of all leases: which units are lent to which rank, and which are committed.
+
+A unit is the smallest piece of work, such as one batch. Sizes of leases follow guided
+self-scheduling (Polychronopoulos and Kuck, "Guided Self-Scheduling", 1987) in the variant of
+factoring (Flynn Hummel, Schonberg and Flynn, "Factoring", 1992): no lease has more than half of a
+rank's share of the units that are left, so that leases shrink towards the end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Lease(NamedTuple):
+    """Consecutive units that are lent as one.
+
+    Attributes:
+        number: The number of the lease, which no other lease has.
+        start: The first unit.
+        stop: The unit after the last one.
+    """
+
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def units(self) -> int:
+        """The number of units."""
+        return self.stop - self.start
+
+
+class Counts(NamedTuple):
+    """How far an evaluation is, in units.
+
+    Attributes:
+        units: All units.
+        done: The units of committed leases.
+        leased: The units that ranks hold and nobody has committed.
+        lost: The units that were taken back from ranks, each as often as that happened.
+        repeated: The units that were evaluated once more than needed, as far as that is known.
+        copies: The number of leases that were lent to a second rank.
+    """
+
+    units: int
+    done: int
+    leased: int
+    lost: int
+    repeated: int
+    copies: int
+
+
+@dataclass
+class _Hold:
+    """A lease in the hands of one rank.
+
+    Attributes:
+        lease: The lease.
+        since: When it was lent.
+        end: When the rank is expected to have finished it.
+        done: How many of its units the rank is known to have finished.
+    """
+
+    lease: Lease
+    since: float
+    end: float
+    done: int = 0
+
+
+class Book:
+    """The leases of one evaluation. It does no I/O, and its caller passes the time.
+
+    A lease has at most two holders, and counts once, whoever commits it first. A lease that was
+    taken back from a lost rank is lent again when all other units have been lent, in smaller
+    leases if it is too large by then. Until it is divided, its former holder may still commit it.
+
+    Args:
+        units: The number of units.
+        committed: The leases that an earlier run committed.
+        target_seconds: How long a rank should work on one lease.
+        timeout: After how many seconds without a sign of a rank its lease is taken back.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        *,
+        committed: Iterable[Lease] = (),
+        target_seconds: float = 2.0,
+        timeout: float = 60.0,
+    ) -> None:
+        self._leases = {lease.number: lease for lease in committed}
+        self._next = max(self._leases, default=-1) + 1
+        self._units = units
+        self._fresh = deque(_gaps(units, sorted(lease[1:] for lease in self._leases.values())))
+        self._unlent = sum(stop - start for start, stop in self._fresh)
+        self._done = units - self._unlent
+        self._leased = self._lost = self._repeated = self._copied = 0
+        self._target = target_seconds
+        self._timeout = timeout
+        self._ranks: set[int] = set()
+        self._rates: dict[int, float] = {}
+        # The holders of each lease that is not committed, and of those none has, in order of loss.
+        self._holders: dict[int, list[int]] = {}
+        self._waiting: dict[int, Lease] = {}
+        self._held: dict[int, _Hold] = {}
+        # The ranks that hold a lease, in the order in which they were last heard of.
+        self._seen: OrderedDict[int, float] = OrderedDict()
+        # The leases that have one holder, in the order in which they are expected to end.
+        self._ends: list[tuple[float, int]] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all units are committed."""
+        return self._done == self._units
+
+    @property
+    def counts(self) -> Counts:
+        """How far the evaluation is."""
+        found = self._done, self._leased, self._lost, self._repeated, self._copied
+        return Counts(self._units, *found)
+
+    @property
+    def rates(self) -> Mapping[int, float]:
+        """The units per second of each rank that has finished a lease and was not lost."""
+        return MappingProxyType(self._rates)
+
+    def lease(self, number: int) -> Lease:
+        """Return the lease with this number; KeyError if there never was one."""
+        return self._leases[number]
+
+    def is_wanted(self, number: int) -> bool:
+        """Return whether a lease could still be committed."""
+        return number in self._holders
+
+    def ask(self, rank: int, now: float) -> Lease | None:
+        """Lend a lease to a rank, which gives up the lease that it may hold.
+
+        Returns:
+            The lease, or None if there is nothing for this rank now; it may ask again after a
+            lease was committed or lost.
+        """
+        self._give_up(rank)
+        self._ranks.add(rank)
+        size = self._size(rank)
+        lease = self._lend_fresh(size) or self._lend_lost(size) or self._copy(now)
+        if lease is None:
+            return None
+        rate = self._rates.get(rank)
+        seconds = self._target if rate is None else lease.units / rate
+        self._held[rank] = _Hold(lease, now, now + seconds)
+        self._seen[rank] = now
+        holders = self._holders[lease.number]
+        holders.append(rank)
+        if len(holders) == 1:
+            self._leased += lease.units
+            insort(self._ends, (now + seconds, lease.number))
+        else:
+            self._copied += 1
+        return lease
+
+    def progress(self, rank: int, now: float, done: int = 0) -> None:
+        """Note that a rank works on its lease, and how many of its units it has finished."""
+        hold = self._held.get(rank)
+        if hold is not None:  # it may have been lost before
+            hold.done = done
+            self._seen[rank] = now
+            self._seen.move_to_end(rank)
+
+    def commit(self, rank: int, number: int, now: float) -> bool:
+        """Count a lease that a rank has finished; return False if it must not count.
+
+        It does not count if another rank was first, or if it was taken back and divided.
+        """
+        lease = self._leases[number]
+        holders = self._holders.pop(number, None)
+        if holders is not None:
+            self._done += lease.units
+            if not holders:
+                del self._waiting[number]
+                self._unlent -= lease.units
+            else:
+                self._leased -= lease.units
+                if len(holders) == 1:
+                    self._remove_end(holders[0])
+        else:
+            self._repeated += lease.units
+        hold = self._held.get(rank)
+        if hold is not None and hold.lease is lease:
+            del self._held[rank], self._seen[rank]
+            rate = lease.units / max(now - hold.since, 1e-6)
+            self._rates[rank] = (rate + self._rates.get(rank, rate)) / 2
+        return holders is not None
+
+    def lose(self, rank: int, now: float) -> Lease | None:
+        """Take back the lease of a rank that was lost, and return it if it is not committed."""
+        self._ranks.discard(rank)
+        self._rates.pop(rank, None)
+        return self._give_up(rank)
+
+    def expire(self, now: float) -> list[int]:
+        """Lose each rank that holds a lease and has been silent for too long; return them."""
+        lost = []
+        while self._seen:
+            rank, at = next(iter(self._seen.items()))
+            if now - at <= self._timeout:
+                break
+            self.lose(rank, now)
+            lost.append(rank)
+        return lost
+
+    def _size(self, rank: int) -> int:
+        """Return how many units a rank should be lent; one if its rate is not known yet."""
+        rate = self._rates.get(rank)
+        if rate is None:
+            return 1
+        share = -(-self._unlent // (2 * len(self._ranks)))
+        return max(1, min(share, int(rate * self._target)))
+
+    def _lend_fresh(self, size: int) -> Lease | None:
+        if not self._fresh:
+            return None
+        start, stop = self._fresh.popleft()
+        if start + size < stop:
+            self._fresh.appendleft((start + size, stop))
+            stop = start + size
+        self._unlent -= stop - start
+        return self._new(start, stop)
+
+    def _lend_lost(self, size: int) -> Lease | None:
+        """Lend the lease that was lost first, whole or its first units as a new lease."""
+        if not self._waiting:
+            return None
+        number, lease = next(iter(self._waiting.items()))
+        del self._waiting[number]
+        self._unlent -= min(size, lease.units)
+        if size >= lease.units:
+            return lease
+        del self._holders[number]
+        rest = self._new(lease.start + size, lease.stop)
+        self._waiting[rest.number] = rest
+        return self._new(lease.start, lease.start + size)
+
+    def _new(self, start: int, stop: int) -> Lease:
+        lease = Lease(self._next, start, stop)
+        self._next += 1
+        self._leases[lease.number] = lease
+        self._holders[lease.number] = []
+        return lease
+
+    def _copy(self, now: float) -> Lease | None:
+        """Return the lease with one holder that is expected to end last.
+
+        A lease that is overdue is expected to take as long again as it is overdue.
+        """
+        if not self._ends:
+            return None
+        overdue, left = now - self._ends[0][0], self._ends[-1][0] - now
+        _, number = self._ends.pop(0 if overdue > left else -1)
+        return self._leases[number]
+
+    def _give_up(self, rank: int) -> Lease | None:
+        hold = self._held.get(rank)
+        if hold is None:
+            return None
+        lease = hold.lease
+        holders = self._holders.get(lease.number)
+        if holders is not None and len(holders) == 1:
+            self._remove_end(rank)
+        del self._held[rank], self._seen[rank]
+        self._repeated += hold.done
+        if holders is None:
+            return None
+        holders.remove(rank)
+        if holders:
+            insort(self._ends, (self._held[holders[0]].end, lease.number))
+            return None
+        self._waiting[lease.number] = lease
+        self._unlent += lease.units
+        self._leased -= lease.units
+        self._lost += lease.units
+        return lease
+
+    def _remove_end(self, rank: int) -> None:
+        hold = self._held[rank]
+        del self._ends[bisect_left(self._ends, (hold.end, hold.lease.number))]
+
+
+def _gaps(units: int, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the runs of units between those runs, which are in order."""
+    at = 0
+    for start, stop in runs:
+        if start > at:
+            yield at, start
+        at = stop
+    if at < units:
+        yield at, units

@@ -1,0 +1,297 @@
+"""The committed leases of an evaluation on disk, so that the next run goes on from there.
+
+The ledger is a SQLite database in WAL mode that one process at a time has open. It is locked as a
+whole (``locking_mode=EXCLUSIVE``), so that no memory is shared between processes; docs/leases.md
+says what that means for network file systems.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from disteval.arguments import unwritable
+from disteval.coverage import Certificate
+from disteval.errors import LedgerError, UsageError
+from disteval.files import FolderLock, sync_folder
+from disteval.leases.book import Lease
+
+NAME = "ledger.sqlite"
+_OURS = 0x64766C67  # SQLite's application_id: "dvlg"
+_VERSION = 1
+_OTHER = "give the folder of a ledger, or one that is empty or new"
+
+_TABLES = f"""
+    CREATE TABLE settings (position INTEGER PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL);
+    CREATE TABLE leases (
+        start INTEGER PRIMARY KEY, stop INTEGER NOT NULL, number INTEGER NOT NULL,
+        attempt INTEGER NOT NULL, counted INTEGER NOT NULL, mixed TEXT NOT NULL,
+        totals BLOB NOT NULL, files TEXT NOT NULL, digest BLOB NOT NULL
+    );
+    CREATE TABLE result (bytes BLOB NOT NULL, digest BLOB NOT NULL);
+    PRAGMA application_id = {_OURS};
+    PRAGMA user_version = {_VERSION};
+"""
+
+
+class Committed(NamedTuple):
+    """A lease that counts.
+
+    Attributes:
+        lease: The lease.
+        attempt: Which attempt at the lease was committed.
+        totals: The totals of the metrics, as bytes that the ledger does not look into.
+        certificate: The proof of which samples the lease counted.
+        files: The files that belong to the lease, by name, with their digests.
+    """
+
+    lease: Lease
+    attempt: int
+    totals: bytes
+    certificate: Certificate
+    files: Mapping[str, str]
+
+
+class Ledger:
+    """The committed leases of one evaluation, and its result when it has finished.
+
+    Args:
+        folder: The folder of the ledger, which is made if it is missing. None keeps the ledger in
+            memory.
+        settings: What must be equal for the next run to go on, by name, as values that JSON knows.
+
+    Raises:
+        UsageError: The folder can't be written, has the ledger of another evaluation or of
+            another user, or another leader uses it.
+        LedgerError: The ledger is damaged.
+    """
+
+    def __init__(self, folder: str | Path | None, settings: Mapping[str, Any]) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._lock: FolderLock | None = None
+        path = ":memory:"
+        if self._folder is not None:
+            self._lock = _locked(self._folder)
+            path = str(self._folder / NAME)
+        try:
+            with self._named_errors():
+                if self._folder is not None:
+                    _make_private(self._folder / NAME)
+                self._database = sqlite3.connect(
+                    path, timeout=0, isolation_level=None, check_same_thread=False
+                )
+                self._open(settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def committed(self) -> list[Committed]:
+        """Return all leases that count, in the order of their units.
+
+        Raises:
+            LedgerError: One is damaged.
+        """
+        with self._named_errors():
+            rows = self._database.execute("SELECT * FROM leases ORDER BY start").fetchall()
+        for row in rows:
+            if _digest(row[:-1]) != row[-1]:
+                raise self._damaged(f"lease {row[2]} differs from what was written")
+        return [
+            Committed(
+                Lease(number, start, stop),
+                attempt,
+                totals,
+                Certificate(counted, int(mixed)),
+                json.loads(files),
+            )
+            for start, stop, number, attempt, counted, mixed, totals, files, _ in rows
+        ]
+
+    def commit(
+        self,
+        lease: Lease,
+        attempt: int,
+        totals: bytes,
+        certificate: Certificate,
+        files: Mapping[str, str],
+    ) -> None:
+        """Write a lease to the disk; when this returns, it survives the death of the process.
+
+        Raises:
+            LedgerError: It can't be written, or some of its units were committed before. Nothing
+                of it is kept.
+        """
+        row = (
+            lease.start, lease.stop, lease.number, attempt, certificate.counted,
+            str(certificate.mixed), totals, json.dumps(dict(files)),
+        )  # fmt: skip
+        with self._transaction():
+            # Leases do not overlap, so the last one that starts before this one stops decides.
+            last = "SELECT stop FROM leases WHERE start < ? ORDER BY start DESC LIMIT 1"
+            found = self._database.execute(last, (lease.stop,)).fetchone()
+            if found is not None and found[0] > lease.start:
+                raise LedgerError(
+                    f"{self._name} has units of lease {lease.number} (from {lease.start} to "
+                    f"{lease.stop - 1}) in another lease already; no unit may count twice. "
+                    "Please report this"
+                )
+            self._database.execute(
+                "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, _digest(row))
+            )
+
+    @property
+    def result(self) -> bytes | None:
+        """The result of the evaluation; None if it has not finished.
+
+        Raises:
+            LedgerError: The result is damaged.
+        """
+        with self._named_errors():
+            row = self._database.execute("SELECT bytes, digest FROM result").fetchone()
+        if row is not None and _digest(row[:1]) != row[1]:
+            raise self._damaged("the result differs from what was written")
+        return None if row is None else row[0]
+
+    def finish(self, result: bytes) -> None:
+        """Write the result of the evaluation, which later runs find at once."""
+        with self._transaction():
+            self._database.execute("DELETE FROM result")
+            self._database.execute("INSERT INTO result VALUES (?, ?)", (result, _digest((result,))))
+
+    def close(self) -> None:
+        """Close the file and let another leader in; closing it twice is fine."""
+        with suppress(AttributeError, sqlite3.Error):
+            self._database.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _open(self, settings: Mapping[str, Any]) -> None:
+        """Make the tables, or check that they are those of the same evaluation."""
+        database = self._database
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        ours, version = (
+            database.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        )
+        is_new = not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not is_new and ours != _OURS:
+            raise UsageError(f"{self._name} is the database of another program; {_OTHER}")
+        if not is_new and version != _VERSION:
+            raise UsageError(
+                f"{self._name} has version {version}, and this release of disteval knows version "
+                f"{_VERSION}; use the release that wrote it, or give another folder"
+            )
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        here = [(name, json.dumps(value, sort_keys=True)) for name, value in settings.items()]
+        if is_new:
+            with self._transaction():
+                for statement in _TABLES.split(";"):
+                    database.execute(statement)
+                add = "INSERT INTO settings (name, value) VALUES (?, ?)"
+                database.executemany(add, here)
+            if self._folder is not None:
+                sync_folder(self._folder)
+        else:
+            select = "SELECT name, value FROM settings ORDER BY position"
+            self._compare(database.execute(select).fetchall(), here)
+
+    def _compare(self, there: Sequence[tuple[str, str]], here: Sequence[tuple[str, str]]) -> None:
+        """Raise UsageError with the first setting that differs."""
+        values = dict(there), dict(here)
+        for name, _ in (*here, *there):
+            old, new = (found.get(name, "not given") for found in values)
+            if old != new:
+                raise UsageError(
+                    f"{self._name} belongs to another evaluation: there, {name} is {old:.200}, and "
+                    f"here it is {new:.200}; use the same settings to go on, or give another folder"
+                )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Keep all that the block writes, or nothing of it."""
+        with self._named_errors():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    if self._database.in_transaction:
+                        self._database.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Raise errors of SQLite and of the file system as errors of this library."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise UsageError(
+                    f"{self._name} is open in another process; wait until it ends, or give "
+                    "another folder"
+                ) from error
+            raise LedgerError(
+                f"{self._name} can't be read or written: {error}. Leases that were committed "
+                "before are kept; look whether the disk is full or was lost, and run the same "
+                "command again"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            if "not a database" in str(error):
+                raise UsageError(f"{self._name} is not a ledger: {error}; {_OTHER}") from error
+            raise self._damaged(str(error)) from error
+        except OSError as error:
+            raise unwritable("the ledger", self._folder or Path(NAME), error) from error
+
+    def _damaged(self, how: str) -> LedgerError:
+        return LedgerError(
+            f"{self._name} is damaged: {how}. Copy it back from a backup, or remove it and begin "
+            "anew"
+        )
+
+    @property
+    def _name(self) -> str:
+        return "the ledger" if self._folder is None else f"the ledger {self._folder / NAME}"
+
+
+def _locked(folder: Path) -> FolderLock:
+    """Make the folder, and keep other leaders out of it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return FolderLock(folder)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"the ledger's folder {folder} is in use by {error.strerror}; wait until that ends, "
+            "add ranks to it with --join, or give another folder"
+        ) from error
+    except OSError as error:
+        raise unwritable("the ledger's folder", folder, error) from error
+
+
+def _make_private(path: Path) -> None:
+    """Make an empty file that only this user can read and write, or check the one that is there."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    found = os.fstat(descriptor)
+    os.close(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise UsageError(
+            f"the ledger {path} belongs to user {found.st_uid} with mode {found.st_mode & 0o777:o},"
+            f" and only user {os.geteuid()} may write it, since it decides what counts; give "
+            "another folder"
+        )
+
+
+def _digest(row: Sequence[Any]) -> bytes:
+    """Return the BLAKE2b digest of values, by which damage is found that SQLite can't see."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for value in row:
+        found = value if isinstance(value, bytes) else str(value).encode()
+        hashed.update(b"%d " % len(found) + found)
+    return hashed.digest()
