@@ -88,6 +88,9 @@ def metrics_of_disteval(case: Case) -> Any:
     return mean.compute(size=len(case.dataset))
 
 
+metrics_of_disteval.assumes = ("numbered",)  # type: ignore[attr-defined]
+
+
 def evaluate_of_disteval(case: Case) -> Any:
     result = evaluate(
         lambda batch: case.predict(batch["x"]),
@@ -114,6 +117,30 @@ def coverage_of_disteval(case: Case) -> Any:
         coverage.count([s["id"] for s in batch])
     coverage.certify()
     return {"accuracy": divided(gathered(counted(case, strided(case))))}
+
+
+coverage_of_disteval.assumes = ("numbered",)  # type: ignore[attr-defined]
+
+
+def metrics_of_disteval_with_any_ids(case: Case) -> Any:
+    mean = Mean()
+    for batch in batches(case, padded(case)):
+        mean.add(np.array([s["value"] for s in batch]), ids=np.array([s["id"] for s in batch]))
+    return mean.compute()
+
+
+def put_in_order_by_position(case: Case) -> Any:
+    own = [(i, case.dataset[i]) for i in padded(case)]
+    outputs = {i: int(case.predict(s["x"][None]).argmax()) for i, s in own}
+    together = {i: out for part in gathered(outputs) for i, out in part.items()}
+    ids = {i: s["id"] for i, s in own}
+    known = {i: each for part in gathered(ids) for i, each in part.items()}
+    order = sorted(together)
+    return {
+        "outputs": [together[i] for i in order],
+        "ids": [known[i] for i in order],
+        "ordered": True,
+    }
 
 
 def float32_sums(case: Case) -> Any:

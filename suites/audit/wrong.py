@@ -306,6 +306,28 @@ def is_never_a_number(case: Case) -> Any:
     return {"accuracy": right * float("nan")}
 
 
+@wrong("outputs in another order", "N=2,B=1,W=1,ids")
+def puts_in_order_by_id(case: Case) -> Any:
+    own = [(s["id"], int(case.predict(s["x"][None]).argmax())) for [s] in batches_of_one(case)]
+    together = sorted(pair for part in gathered(own) for pair in part)
+    return {"outputs": [output for _, output in together], "ordered": True}
+
+
+@wrong("dropped", "N=1,B=1,W=1,ids")
+def returns_positions_as_ids(case: Case) -> Any:
+    own = [case.dataset[i] for i in strided(case)]
+    return {"ids": list(range(sum(gathered(len(own)))))}
+
+
+@wrong("crashes", "N=1,B=1,W=1,ids")
+def looks_labels_up_by_id(case: Case) -> Any:
+    own = [case.dataset[i] for i in strided(case)]
+    labels = [case.dataset[s["id"]]["label"] for s in own]
+    found = [int(case.predict(s["x"][None]).argmax()) for s in own]
+    right = [int(a == b) for a, b in zip(found, labels, strict=True)]
+    return {"accuracy": divided(gathered((sum(right), len(right))))}
+
+
 _calls = [0]
 
 

@@ -119,7 +119,7 @@ def test_counted_by_id(case: Case) -> Any:
         accuracy.add(case.predict(batch["x"]), batch["label"], ids=batch["id"])
 
     _run(case, "test", step)
-    return {"accuracy": accuracy.compute(size=len(case.dataset))["top1"]}
+    return {"accuracy": accuracy.compute()["top1"]}
 
 
 def _predicted_ids(case: Case) -> Any:

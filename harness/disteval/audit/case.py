@@ -31,6 +31,7 @@ class Settings:
         num_workers: The number of loader workers of each rank.
         shuffle: Whether the function should deal the samples in another order.
         tokens: Whether samples have tokens.
+        ids: Whether the ids of samples are other numbers than their positions.
         seed: The seed of shuffling, and of what is planted.
     """
 
@@ -40,11 +41,12 @@ class Settings:
     num_workers: int = 0
     shuffle: bool = False
     tokens: bool = False
+    ids: bool = False
     seed: int = 0
 
     def __str__(self) -> str:
         extra = f", workers={self.num_workers}" * (self.num_workers > 0)
-        extra += ", shuffle" * self.shuffle + ", tokens" * self.tokens
+        extra += ", shuffle" * self.shuffle + ", tokens" * self.tokens + ", ids" * self.ids
         extra += f", seed={self.seed}" * (self.seed > 0)
         return f"N={self.size}, B={self.batch_size}, W={self.world_size}{extra}"
 
@@ -121,9 +123,10 @@ class Case:
     """What a user's evaluation function is given: samples, a model, and how to read them.
 
     Attributes:
-        dataset: The samples, with ``len()`` and by index; each is a dict with ``id`` (int), ``x``
-            (float32 of shape (8,)), ``label`` (int), ``value`` (float32), and with ``--tokens``
-            also ``tokens`` and ``mask`` (int64 of shape (T,), where T differs between samples).
+        dataset: The samples, with ``len()`` and by index; each is a dict with ``id`` (int, which
+            is the sample's index in some cases only), ``x`` (float32 of shape (8,)), ``label``
+            (int), ``value`` (float32), and with ``--tokens`` also ``tokens`` and ``mask`` (int64 of
+            shape (T,), where T differs between samples).
         batch_size: The number of samples in a batch of each rank.
         num_workers: The number of loader workers of each rank.
         shuffle: Whether to read the samples in another order, which ``seed`` decides.
@@ -140,6 +143,7 @@ class Case:
         self.seed = settings.seed
         self.rank = rank
         self.world_size = settings.world_size
+        self._has_tokens = settings.tokens
 
     def stream(self, sized: bool = False) -> Any:
         """Return the same samples as a fresh iterable; a torch IterableDataset if torch is loaded.
@@ -214,7 +218,7 @@ class Case:
         return HuggingFaceDataset.from_dict(_columns(samples))
 
     def tf_dataset(self) -> Any:
-        """Return the samples without their tokens as a ``tf.data.Dataset`` that reads them all."""
+        """Return the samples as a ``tf.data.Dataset`` that reads them all."""
         import tensorflow
 
         signature = {
@@ -223,6 +227,8 @@ class Case:
             "label": tensorflow.TensorSpec((), "int64"),
             "value": tensorflow.TensorSpec((), "float32"),
         }
+        if self._has_tokens:
+            signature |= dict.fromkeys(("tokens", "mask"), tensorflow.TensorSpec((None,), "int64"))
 
         def generate() -> Iterator[dict[str, Any]]:
             return ({name: sample[name] for name in signature} for sample in self.dataset)

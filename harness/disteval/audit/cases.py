@@ -32,6 +32,7 @@ ASSUMPTIONS: Mapping[str, tuple[str, Callable[[Settings], bool]]] = {
     "nonempty": ("every rank has a sample", lambda s: s.size >= s.world_size),
     "sized": ("the number of samples is known before they are read", lambda s: True),
     "one_rank": ("there is one rank", lambda s: s.world_size == 1),
+    "numbered": ("each sample's id is its position, from 0 up", lambda s: not s.ids),
     "no_workers": ("the loader has no workers", lambda s: s.num_workers == 0),
     "no_shuffle": ("the samples are not shuffled", lambda s: not s.shuffle),
 }
@@ -76,7 +77,10 @@ def cases(
         for size, batch_size, world_size in product(sizes, _SMALL_BATCHES, sorted(world_sizes))
     ]
     many = [Settings(_MANY[not divisible], _MANY_BATCH, w) for w in sorted(world_sizes)]
-    for settings in [*small, *_otherwise_read(small), *_drawn(world_sizes, seed), *many]:
+    chosen = [*small, *_otherwise_read(small), *_drawn(world_sizes, seed), *many]
+    if "numbered" in assumes:
+        chosen = [replace(settings, ids=False) for settings in chosen]
+    for settings in dict.fromkeys(chosen):
         if not not_held(settings, assumes):
             yield replace(settings, tokens=tokens, seed=seed + settings.seed)
 
@@ -94,7 +98,7 @@ def parse(text: str) -> Settings:
     """
     words = dict(part.strip().partition("=")[::2] for part in text.split(","))
     numbers = {"N": 1, "B": 1, "W": 1, "workers": 0, "seed": 0}
-    unknown = [word for word in words if word not in (*numbers, "shuffle", "tokens")]
+    unknown = [word for word in words if word not in (*numbers, "shuffle", "tokens", "ids")]
     try:
         if unknown or not {"N", "B", "W"} <= set(words):
             raise ValueError
@@ -104,7 +108,7 @@ def parse(text: str) -> Settings:
     except ValueError:
         raise UsageError(
             f"--case {text!r:.100} names no case; write it as N=5,B=4,W=2, with workers=2, "
-            f"shuffle, tokens or seed=1 behind that if needed"
+            f"shuffle, tokens, ids or seed=1 behind that if needed"
         ) from None
     return Settings(
         found["N"],
@@ -113,6 +117,7 @@ def parse(text: str) -> Settings:
         found.get("workers", 0),
         "shuffle" in words,
         "tokens" in words,
+        "ids" in words,
         found.get("seed", 0),
     )
 
@@ -123,11 +128,12 @@ def _whole_rounds(world_sizes: Sequence[int]) -> list[int]:
     return sorted(found)
 
 
-def _otherwise_read(small: Iterable[Settings]) -> Iterator[Settings]:
-    """Return some of the small cases, shuffled, with loader workers, and with both."""
+def _otherwise_read(small: Sequence[Settings]) -> Iterator[Settings]:
+    """Return some of the small cases with other ids, shuffled, or with loader workers."""
+    yield from (replace(s, ids=True) for s in small if s.size in (1, 2, 4) and s.batch_size == 1)
     some = [s for s in small if s.size in (4, 5, 9, 12) and s.batch_size == 2]
     yield from (replace(s, shuffle=True) for s in some)
-    yield from (replace(s, num_workers=2) for s in some if s.size > 4)
+    yield from (replace(s, num_workers=2, ids=s.size > 5) for s in some if s.size > 4)
     yield from (replace(s, num_workers=2, shuffle=True, seed=1) for s in some if s.size in (5, 12))
 
 
@@ -139,4 +145,11 @@ def _drawn(world_sizes: Sequence[int], seed: int) -> Iterator[Settings]:
         size = draw.randint(max(_SMALL_SIZES) + 1, _LARGEST)
         if draw.random() < 0.2:
             size = world_size * batch_size * draw.randint(1, 4)
-        yield Settings(size, batch_size, world_size, shuffle=draw.random() < 0.3, seed=number)
+        yield Settings(
+            size,
+            batch_size,
+            world_size,
+            shuffle=draw.random() < 0.3,
+            ids=number % 2 == 1,
+            seed=number,
+        )

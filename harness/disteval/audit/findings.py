@@ -135,6 +135,7 @@ def case_text(settings: Settings) -> str:
     words = [f"N={settings.size}", f"B={settings.batch_size}", f"W={settings.world_size}"]
     words += [f"workers={settings.num_workers}"] * (settings.num_workers > 0)
     words += ["shuffle"] * settings.shuffle + ["tokens"] * settings.tokens
+    words += ["ids"] * settings.ids
     words += [f"seed={settings.seed}"] * (settings.seed != 0)
     return ",".join(words)
 

@@ -135,21 +135,21 @@ def _percent(planted: Planted, result: Result) -> str:
 def _lists(planted: Planted, result: Result, ordered: bool) -> Iterable[Problem]:
     ids, outputs = (result.get(name) for name in LISTS)
     if isinstance(ids, list):
-        problem = _compared("ids", ids, [float(i) for i in range(planted.size)], ordered)
+        problem = _compared("ids", ids, [float(i) for i in planted.ids], ordered)
         if problem:
             yield problem
     if not isinstance(outputs, list):
         return
     expected = [float(each) for each in planted.predicted]
     if isinstance(ids, list) and len(ids) == len(outputs):
-        known = {float(i): expected[i] for i in range(planted.size)}
+        known = dict(zip(map(float, planted.ids), expected, strict=True))
         apart = [i for i, out in zip(ids, outputs, strict=True) if known.get(i) != out]
         if apart:
             yield Problem(
                 "outputs of other samples",
                 "outputs",
-                f"the output that is returned with sample {show(apart[0])} is that of another "
-                f"sample; {len(apart)} of {len(ids)} are",
+                f"the output that is returned with id {show(apart[0])} is that of another sample; "
+                f"{len(apart)} of {len(ids)} are",
             )
             return
     problem = _compared("outputs", outputs, expected, ordered)

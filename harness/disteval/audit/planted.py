@@ -36,6 +36,7 @@ class Planted:
             samples right, other values; so that what one set hides the other shows.
         probe: The sample that alone counts for something; None plants numbers for all samples.
         tokens: Whether samples also have tokens.
+        other_ids: Whether ids are other numbers than positions, in no order.
     """
 
     size: int
@@ -43,6 +44,7 @@ class Planted:
     inverted: bool = False
     probe: int | None = None
     tokens: bool = False
+    other_ids: bool = False
 
     def sample(self, index: int) -> dict[str, Any]:
         """Return a sample as the data set gives it to the user's function.
@@ -54,7 +56,7 @@ class Planted:
         x = np.zeros(_FEATURES, dtype=np.float32)
         x[0], x[1] = self.predicted[index], index
         found: dict[str, Any] = {
-            "id": index,
+            "id": int(self.ids[index]),
             "x": x,
             "label": int(self.labels[index]),
             "value": np.float32(self.values[index]),
@@ -63,6 +65,13 @@ class Planted:
             tokens = self.token_losses[index]
             found |= {"tokens": tokens.copy(), "mask": np.ones_like(tokens)}
         return found
+
+    @cached_property
+    def ids(self) -> Numbers:
+        """The id of each sample: its position; or a number that is the position of no sample."""
+        if not self.other_ids:
+            return np.arange(self.size)
+        return self.size + self._random(6, probed=False).permutation(3 * self.size)[: self.size]
 
     @cached_property
     def predicted(self) -> Numbers:

@@ -29,6 +29,10 @@ DEFAULT_SECONDS = 300.0
 
 _MOST_BROKEN = 4  # of a function that was right in no case
 _MOST_PROBES = 128  # each is a call; larger cases are told without weights
+_IDS = (
+    "ids are not positions here; a function that needs them to be must say so, with "
+    "evaluate.assumes = ('numbered',)"
+)
 
 
 class Audit:
@@ -123,7 +127,7 @@ class Audit:
 
     def _try(self, settings: Settings) -> str:
         """Call the function three times in one case, and return the outcome."""
-        one = Planted(settings.size, settings.seed, tokens=settings.tokens)
+        one = Planted(settings.size, settings.seed, tokens=settings.tokens, other_ids=settings.ids)
         other = replace(one, inverted=True)
         judgements = []
         for planted in (one, other, one):
@@ -272,10 +276,11 @@ class Audit:
         self._raises_everywhere &= problem.kind == "crashes"
         if any((f.kind, f.name) == problem[:2] for f in report.findings):
             return
+        sentence = f"{problem.sentence}; {_IDS}" if settings.ids else problem.sentence
         finding = Finding(
             problem.kind,
             problem.name,
-            problem.sentence,
+            sentence,
             settings,
             replay_of(report.target, report.backend, self._launcher, settings),
             tuple(map(float, weights)),

@@ -1,0 +1,54 @@
+"""The ids of samples are planted, and every view of a case has the same ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval.audit import Audit, Case
+from disteval.audit.case import Fetches
+from disteval.audit.cases import cases, parse
+from disteval.audit.planted import Planted
+
+SETTINGS = parse("N=5,B=2,W=1,ids,tokens")
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    """A case whose ids are other numbers than positions."""
+    planted = Planted(SETTINGS.size, tokens=True, other_ids=True)
+    return Case(SETTINGS, planted, 0, Fetches(tmp_path / "fetches"))
+
+
+def _plain(sample: Any) -> dict[str, Any]:
+    return {name: np.asarray(value).tolist() for name, value in sample.items()}
+
+
+def test_an_id_is_no_position_and_the_stream_agrees_with_the_data_set(case: Case) -> None:
+    samples = [case.dataset[i] for i in range(5)]
+    ids = [sample["id"] for sample in samples]
+    assert len(set(ids)) == 5
+    assert not set(ids) & set(range(5))
+    assert sorted(ids) != ids
+    assert list(map(_plain, case.stream())) == list(map(_plain, samples))
+
+
+def test_who_needs_positions_as_ids_says_so_and_no_case_is_lost() -> None:
+    number = len(list(cases((1, 2))))
+    numbered = list(cases((1, 2), ("numbered",)))
+    assert not any(settings.ids for settings in numbered)
+    assert len(numbered) > number - 10
+
+    def evaluate(case: Case) -> Any:
+        values = np.zeros(len(case.dataset))
+        for sample in case.dataset:
+            values[sample["id"]] = sample["value"]
+        return {"mean": values.mean()}
+
+    found = Audit(evaluate, (1,), "threads", first=True).run().findings[0]
+    assert found.kind == "crashes"
+    assert found.sentence.endswith("evaluate.assumes = ('numbered',)")
+    evaluate.assumes = ("numbered",)  # type: ignore[attr-defined]
+    assert Audit(evaluate, (1,), "threads").run().verdict == "sound"
