@@ -1,6 +1,7 @@
 """Worlds of ranks: they are started or joined, led in lock step, and ended."""
 
 from disteval.worlds.attach import exit_now, follow, release, share_cores, why_not_in
+from disteval.worlds.elastic import ElasticWorld, LostRank, Survival
 from disteval.worlds.environment import OuterWorld, detect_outer_world
 from disteval.worlds.group import START_SECONDS
 from disteval.worlds.launchers import Launcher, RayLauncher
@@ -9,9 +10,12 @@ from disteval.worlds.world import World, check_world_size
 
 __all__ = [
     "START_SECONDS",
+    "ElasticWorld",
     "Launcher",
+    "LostRank",
     "OuterWorld",
     "RayLauncher",
+    "Survival",
     "World",
     "check_world_size",
     "detect_outer_world",

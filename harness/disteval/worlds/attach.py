@@ -14,12 +14,18 @@ from disteval.contract import BaseDistBackend
 from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import OuterWorld
 from disteval.worlds.group import START_SECONDS
+from disteval.worlds.process import go_on_in_child
 from disteval.worlds.rank import serve
 from disteval.worlds.world import World
 
 
-def follow(outer: OuterWorld) -> int:
+def follow(outer: OuterWorld, *, elastic: bool = False) -> int:
     """Serve as a rank of the worker group that rank 0 leads, until it dismisses this process.
+
+    Args:
+        outer: The worker group.
+        elastic: Whether rank 0 leads an `ElasticWorld`. This rank is then a child of this process,
+            so that the launcher does not end the others when it is lost.
 
     Returns:
         The exit status with which the leader wants this process to end.
@@ -27,7 +33,10 @@ def follow(outer: OuterWorld) -> int:
     Raises:
         WorldError: Rank 0 did not appear in time.
     """
-    return serve(outer.control_directory(), outer.rank, patience=START_SECONDS)
+    directory = outer.control_directory()
+    if elastic:
+        go_on_in_child(directory, outer.rank)
+    return serve(directory, outer.rank, patience=START_SECONDS)
 
 
 def release(world: World, exit_code: int) -> None:

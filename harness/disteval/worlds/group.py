@@ -92,9 +92,13 @@ class WorkerGroup:
             raise WorldError(
                 report(why or late, ranks, self._launcher.log()), lost=self._launcher.ended()
             )
+        for rank in self._channel.hellos:
+            self._watch(rank)
+
+    def _watch(self, rank: int) -> None:
+        """Have a rank's process end with this one, if it is one that was started on this host."""
         if self.own_processes and not self.attached and self._hosts.shared:
-            for hello in self._channel.hellos.values():
-                self._launcher.watched.add(hello.pid)
+            self._launcher.watched.add(self._channel.hellos[rank].pid)
 
     @property
     def _start_seconds(self) -> float:

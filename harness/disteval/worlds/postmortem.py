@@ -24,7 +24,8 @@ _POLL_SECONDS = 0.02
 _OWN_FRAME = re.compile(r"worlds.rank\.py\", line \d+ in (carry_out|run)$")
 # Threads that wait in every rank alike: for orders, for the end of Ray's node, for Ray's garbage.
 _IDLE_THREAD = re.compile(
-    r"(inbox\.py\", line \d+ in _watch|ray.node\.py\", .* in watch|gc_collect_manager\.py\", .*)$"
+    r"(inbox\.py\", line \d+ in _watch|ray.node\.py\", .* in watch|gc_collect_manager\.py\", .*"
+    r"|worlds.process\.py\", .* in _end_with)$"
 )
 _OUTPUT_LINES = 20
 _OUTPUT_BYTES = 1 << 16

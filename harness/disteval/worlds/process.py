@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import io
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from disteval.worlds.environment import detect_outer_world
+from disteval.worlds.postmortem import exit_text
 from disteval.worlds.rank import serve
 from disteval.worlds.rank_files import rank_file
+
+IN_CHILD = "in-child"
+"""The argument by which a process is asked to call `go_on_in_child`."""
+
+_LOOK_SECONDS = 0.25
+_STATUS_SECONDS = 1.0
+_POLL_SECONDS = 0.02
 
 
 def import_path() -> str:
@@ -55,10 +67,51 @@ def become_rank(directory: Path, rank: int, on_lost: Callable[[], None] = lambda
     return serve(directory, rank, on_lost=on_lost)
 
 
+def go_on_in_child(directory: Path, rank: int) -> None:
+    """Return in a child of this process, which ends with status 0 when the child has ended.
+
+    A launcher that ends all ranks when a process of it was killed, as ``torchrun`` and MPICH's
+    ``mpirun`` do whatever their options, does not see then that a rank was lost.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(OSError):  # the leader has removed the directory
+        draft = rank_file(directory, rank, "ended.part")
+        draft.write_text(str(os.waitstatus_to_exitcode(status)))
+        draft.rename(rank_file(directory, rank, "ended"))
+    os._exit(0)
+
+
+def how_child_ended(directory: Path, rank: int, seconds: float = _STATUS_SECONDS) -> str:
+    """Return how a rank ended that called `go_on_in_child`; wait so long for its parent to know."""
+    found, deadline = rank_file(directory, rank, "ended"), time.monotonic() + seconds
+    while not found.exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return exit_text(int(found.read_text()) if found.exists() else None)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
 def main() -> int:
-    """Serve as one rank of a world; the arguments are its control directory and the rank."""
-    directory = Path(sys.argv[1])
+    """Serve as one rank of a world; the arguments are its control directory and the rank.
+
+    Where a launcher sets the rank in the environment it is left out, or `IN_CHILD` is in its place.
+    """
+    folder, *words = sys.argv[1:]
+    directory, in_child = Path(folder), words == [IN_CHILD]
     # Under mpirun every rank has the same command, and its number is in the environment.
-    outer = detect_outer_world() if len(sys.argv) == 2 else None
-    rank = int(sys.argv[2]) if outer is None else outer.rank
+    outer = detect_outer_world() if in_child or not words else None
+    rank = int(words[0]) if outer is None else outer.rank
+    if in_child:
+        go_on_in_child(directory, rank)
     return become_rank(directory, rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -66,18 +66,43 @@ class Channel:
         Raises:
             WorldError: Two processes report as the same rank, or one as none of these ranks.
         """
-        for connection in inside:
-            self._add(receive(connection), connection)
+        self.take_in(inside)
         assert self._listener is not None
         while len(self._connections) < self._world_size and not give_up():
-            for connection in self._listener.admit(_POLL_SECONDS):
-                with contextlib.suppress(EOFError, OSError):  # it died; the deadline decides
-                    hello = receive(connection)
-                    # In a container of its own a rank has another number than here.
-                    pid = process_at_other_end(connection) or hello.pid
-                    self._add(hello._replace(pid=pid), connection)
+            for hello, connection in self._admit(_POLL_SECONDS):
+                self._add(hello, connection)
         self._listener.close()
         return len(self._connections) == self._world_size
+
+    def take_in(self, inside: Sequence[Connection]) -> None:
+        """Take the connections of ranks that are threads of this process."""
+        for connection in inside:
+            self._add(receive(connection), connection)
+
+    def newcomers(self, seconds: float = 0.0) -> list[int]:
+        """Take in the ranks that have connected since the last call, and return them.
+
+        A rank that is known already replaces the one of before, which is lost.
+        """
+        found = []
+        for hello, connection in self._admit(seconds):
+            if (before := self._connections.pop(hello.rank, None)) is not None:
+                self.hellos.pop(hello.rank)
+                with contextlib.suppress(KeyError):  # it was lost, and is registered no more
+                    self._selector.unregister(before)
+                before.close()
+            self._add(hello, connection)
+            found.append(hello.rank)
+        return found
+
+    def _admit(self, seconds: float) -> Iterator[tuple[Hello, Connection]]:
+        assert self._listener is not None
+        for connection in self._listener.admit(seconds):
+            with contextlib.suppress(EOFError, OSError):  # it died; the deadline decides
+                hello = receive(connection)
+                # In a container of its own a rank has another number than here.
+                pid = process_at_other_end(connection) or hello.pid
+                yield hello._replace(pid=pid), connection
 
     def _add(self, hello: Hello, connection: Connection) -> None:
         if hello.rank in self.hellos or hello.rank not in range(self._world_size):
@@ -115,19 +140,16 @@ class Channel:
         while wanted.intersection(outcome.late()):
             left = deadline - time.monotonic()
             # Without time left too: this process may have been stopped while replies came.
-            for key, _ in self._selector.select(max(left, 0.0)):
-                rank = key.data
-                try:
-                    message = receive(self._connections[rank])
-                except (EOFError, OSError) as error:
-                    self._selector.unregister(key.fileobj)
-                    if not isinstance(error, BlockingIOError):  # frozen within a message: it's late
+            for rank, message in self.received(max(left, 0.0)):
+                if isinstance(message, OSError | EOFError):
+                    # One that is frozen within a message is late.
+                    if not isinstance(message, BlockingIOError):
                         outcome.lost.append(rank)
                     continue
                 if isinstance(message, Reply):
                     outcome.replies[rank] = message
                     continue
-                self._take(rank, message, on_progress, on_note)
+                self.take(rank, message, on_progress, on_note)
                 if isinstance(message, (Progress, Note)) and not outcome.failed:
                     deadline = time.monotonic() + timeout
             if outcome.failed and not grace_given:
@@ -136,6 +158,25 @@ class Channel:
             if left <= 0 and deadline <= time.monotonic():
                 break
         return outcome
+
+    def received(self, seconds: float) -> Iterator[tuple[int, Any]]:
+        """Wait so long for messages, and yield each with its rank.
+
+        The last of a rank that is lost, or frozen within a message, is the error of receiving.
+        """
+        for key, _ in self._selector.select(seconds):
+            try:
+                message = receive(self._connections[key.data])
+            except (EOFError, OSError) as error:
+                self._selector.unregister(key.fileobj)
+                message = error
+            yield key.data, message
+
+    def order(self, rank: int, order: Order, seconds: float) -> None:
+        """Send one rank an order; waits within its messages are limited to so many seconds."""
+        with contextlib.suppress(OSError):  # as in `_send`
+            bound_waits(self._connections[rank], seconds)
+            send(self._connections[rank], order)
 
     def _send(self, orders: Sequence[Order], timeout: float) -> None:
         for rank, connection in self._connections.items():
@@ -146,9 +187,10 @@ class Channel:
                 send(connection, orders[rank])
         self._limit = timeout
 
-    def _take(
+    def take(
         self, rank: int, message: Any, on_progress: OnProgress | None, on_note: OnNote | None
     ) -> None:
+        """Pass on a progress message or a note; publish a value, or answer a question for one."""
         if isinstance(message, Progress):
             if on_progress is not None:
                 on_progress(rank, message.done, message.total)

@@ -22,7 +22,7 @@ from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import outside_environment
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.postmortem import RankStatus, examine, exit_text
-from disteval.worlds.process import import_code, import_path
+from disteval.worlds.process import IN_CHILD, how_child_ended, import_code, import_path
 from disteval.worlds.watched import Watched
 
 LOOPBACK = "127.0.0.1"
@@ -61,9 +61,13 @@ class Launcher(ABC):
         files_per_rank: The open files that the leader needs for each rank.
         watched: The processes that end with the leader, where a launcher adds those that it starts;
             set before `prepare`.
+        elastic: Whether the other ranks are to go on when one is lost; set before `prepare`.
+        restarts: Whether a rank that is lost is started again, in an elastic world.
     """
 
     watched: Watched
+    elastic: bool = False
+    restarts: ClassVar[bool] = False
     name: ClassVar[str]
     attached: ClassVar[bool] = False
     own_processes: ClassVar[bool] = True
@@ -126,6 +130,13 @@ class Launcher(ABC):
     def how_lost(self, rank: int) -> str:
         """Return how a lost rank ended in words, as far as the launcher knows."""
         return exit_text(None)
+
+    def how_ended(self, rank: int) -> str:
+        """Return how the process ended that was to be a rank; an empty text while it runs."""
+        return self.ended().get(rank, "")
+
+    def came_back(self, rank: int) -> None:
+        """Take notice that a rank that was lost was started again."""
 
     def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
         """See `disteval.worlds.postmortem.examine`."""
@@ -254,7 +265,18 @@ class CommandLauncher(ProcessLauncher):
 
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
         """Return one command; its ranks read their number from what the launcher sets for them."""
-        return [[*self.command(world_size), *rank_command(directory)]]
+        words = [*self.command(world_size), *rank_command(directory)]
+        return [[*words, IN_CHILD] if self.elastic else words]
+
+    def how_lost(self, rank: int) -> str:
+        """See `Launcher.how_lost`; that of a rank in a child is known."""
+        if self.elastic and self._log is not None:
+            return how_child_ended(self._log.parent, rank)
+        return super().how_lost(rank)
+
+    def how_ended(self, rank: int) -> str:
+        """See `Launcher.how_ended`; the one process is the command."""
+        return self.ended().get(0, "")
 
     def log(self, seconds: float = 0.0) -> str:
         """See `Launcher.log`; it is complete when the command has ended."""

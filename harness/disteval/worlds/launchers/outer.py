@@ -10,6 +10,7 @@ from disteval.worlds.control_directory import ControlDirectory, create
 from disteval.worlds.environment import OuterWorld
 from disteval.worlds.launchers.threads import ThreadsLauncher
 from disteval.worlds.postmortem import exit_text
+from disteval.worlds.process import how_child_ended
 
 
 class OuterLauncher(ThreadsLauncher):
@@ -29,8 +30,11 @@ class OuterLauncher(ThreadsLauncher):
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the thread of rank 0; the other ranks connect by themselves."""
+        self._directory = directory
         return super().start(directory, 1, threads)
 
     def how_lost(self, rank: int) -> str:
-        """Return how a rank ended in words; of processes other than this one nothing is known."""
-        return super().how_lost(rank) if rank == 0 else exit_text(None)
+        """Return how a rank ended in words, which is known of one in a child of its process."""
+        if rank == 0:
+            return super().how_lost(rank)
+        return how_child_ended(self._directory, rank) if self.elastic else exit_text(None)
