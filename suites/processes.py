@@ -90,7 +90,8 @@ def ranks_below(pid: int) -> dict[int, int]:
     found: dict[int, int] = {}
     for below in processes_below(pid):
         rank = _rank_of(Path(f"/proc/{below}"))
-        if rank is not None:
+        # A child that a rank has just forked has the rank's command line until it runs its own.
+        if rank is not None and not _is_below(below, found.get(rank, below)):
             found[rank] = below
     return found
 
@@ -110,12 +111,15 @@ def collectives_left(pid: int, rank: int) -> int:
 
 def left_over(pids: Collection[int]) -> list[int]:
     """Return which of these processes still exist after they have had time to end."""
-    wait_for(lambda: not any(map(is_running, pids)), 10)
+    wait_for(lambda: not any(map(is_running, pids)), 30)
     return [pid for pid in pids if is_running(pid)]
 
 
-def wait_for(look: Callable[[], T], seconds: float = 30.0) -> T:
-    """Call a function until its result is true or time has run out, and return the last result."""
+def wait_for(look: Callable[[], T], seconds: float = 120.0) -> T:
+    """Call a function until its result is true or time has run out, and return the last result.
+
+    Only a test that fails takes the whole time, so that a busy machine is given enough of it.
+    """
     deadline = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(0.02)

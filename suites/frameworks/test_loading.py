@@ -179,7 +179,7 @@ def test_a_worker_ends_after_its_rank_was_killed() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as rank:
         try:
             # The worker holds the other end of this pipe, so it has ended when the pipe has.
-            said, _ = rank.communicate(timeout=40)
+            said, _ = rank.communicate(timeout=120)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(rank.pid, signal.SIGKILL)

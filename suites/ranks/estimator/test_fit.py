@@ -202,7 +202,7 @@ def test_ctrl_c_ends_a_training_and_its_workers(small_cifar10: Path, tmp_path: P
         assert driver.stdout.readline().startswith("epoch 1")
         workers = list(ranks_below(driver.pid).values())
         driver.send_signal(signal.SIGINT)
-        assert driver.wait(30) == 130
+        assert driver.wait(90) == 130
         assert len(workers) == 2
         assert wait_for(lambda: not any(is_running(pid) for pid in workers))
     finally:

@@ -93,6 +93,7 @@ def lead_without_a_watchdog() -> None:
         watchdog = watched._watchdog._process
         assert watchdog is not None
         watchdog.kill()
+        watchdog.wait()
         print("leading", flush=True)
         time.sleep(1000)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -53,7 +54,10 @@ def gather(backend: Any, value: Any) -> Any:
 
 def open_to_all(backend: Any) -> int:
     """How many sockets of this process listen at every address of their host."""
-    own = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.exists()}
+    own = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # a thread of Ray has closed it
+            own.add(str(link.readlink()))
     tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table]
     open_rows = [r for r in rows if r[3] == "0A" and not r[1].partition(":")[0].strip("0")]
