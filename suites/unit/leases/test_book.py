@@ -184,6 +184,17 @@ def test_the_copy_is_of_the_lease_that_a_frozen_rank_holds() -> None:
     assert book.counts.repeated == 1
 
 
+def test_a_silent_rank_is_found_among_ranks_that_work() -> None:
+    book = Book(9, timeout=60.0)
+    for rank in range(3):
+        book.ask(rank, 0.0)
+    book.progress(0, 50.0)
+    book.progress(2, 40.0)
+    assert book.expire(61.0) == [1]
+    assert book.expire(101.0) == [2]
+    assert book.counts.lost == 2
+
+
 def test_units_that_take_longer_than_the_timeout_are_committed_at_last() -> None:
     """Each rank loses its lease before it has finished, and its commit counts all the same."""
     book, now = Book(3, timeout=60.0), 0.0

@@ -144,6 +144,20 @@ def test_a_unit_is_never_committed_twice() -> None:
     assert ledger.committed() == [neighbours[0], first, neighbours[1]]
 
 
+def test_leases_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, SETTINGS)
+    with ledger.together():
+        ledger.commit(*committed(0, 0, 1))
+        ledger.commit(*committed(1, 1, 2))
+    with pytest.raises(KeyboardInterrupt), ledger.together():
+        ledger.commit(*committed(2, 2, 3))
+        raise KeyboardInterrupt
+    ledger.close()
+    again = Ledger(tmp_path, SETTINGS)
+    assert [found.lease.start for found in again.committed()] == [0, 1]
+    again.close()
+
+
 def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_bytes(b"predictions, " * 999)
