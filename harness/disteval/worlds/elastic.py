@@ -15,6 +15,7 @@ from disteval.arguments import check_count, check_seconds
 from disteval.errors import WorldError
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, Reply
+from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.environment import refuse_worlds_of_each
 from disteval.worlds.group import WorkerGroup
 from disteval.worlds.launchers import Launcher, get_launcher
@@ -38,11 +39,13 @@ class LostRank(NamedTuple):
         rank: Its number.
         how: How it was lost, in one line.
         report: All that could be seen of it: its traceback, its stack, the end of its output.
+        error: The exception that it raised, as far as it could be pickled.
     """
 
     rank: int
     how: str
     report: str
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,18 @@ class ElasticWorld(WorkerGroup):
             self.close()
         return progress.survival
 
+    def look_at(self, rank: int) -> LostRank | None:
+        """Return what a rank is doing that is there, and None if it has not reported.
+
+        Call it from ``going_on``.
+        """
+        if (hello := self._channel.hellos.get(rank)) is None:
+            return None
+        status = RankStatus(rank, hello)
+        self._launcher.examine(self._directory, [status])
+        how = "is stopped (SIGSTOP)" if status.stopped else "runs"
+        return LostRank(rank, how, report(f"rank {rank} {how}", [status]))
+
 
 class _Run:
     """The one run of an elastic world."""
@@ -202,8 +217,7 @@ class _Run:
     def _begin(self, rank: int) -> None:
         if rank in self._there:  # its connection was replaced before it was seen to close
             self._lose(rank, "another process took its place")
-        if rank in {one.rank for one in self.survival.lost}:
-            self._launcher.came_back(rank)
+        self._launcher.reported(rank)
         self._awaited.discard(rank)
         self._there.add(rank)
         self._world._watch(rank)
@@ -225,7 +239,9 @@ class _Run:
 
     def _tell(self, status: RankStatus, how: str) -> None:
         text = report(f"rank {status.rank} was lost: {how}", [status])
-        lost = LostRank(status.rank, how, text)
+        replies = {} if status.reply is None else {status.rank: status.reply}
+        error = Outcome(1, replies).exceptions().get(status.rank)
+        lost = LostRank(status.rank, how, text, error)
         self.survival.lost.append(lost)
         self._on_lost(lost)
 

@@ -80,6 +80,7 @@ def test_the_others_return_when_a_rank_is_lost(servers: ForkServers, how: str, r
     assert sorted(found.values) == [one for one in range(3) if one != rank]
     assert {value for value, _ in found.values.values()} == {"fine"}
     assert [(one.rank, one.how) for one in told] == [(rank, LOST[how])]
+    assert isinstance(told[0].error, ValueError) == (how == "exception")
     assert not any(map(is_running, pids))
 
 

@@ -62,12 +62,10 @@ class Launcher(ABC):
         watched: The processes that end with the leader, where a launcher adds those that it starts;
             set before `prepare`.
         elastic: Whether the other ranks are to go on when one is lost; set before `prepare`.
-        restarts: Whether a rank that is lost is started again, in an elastic world.
     """
 
     watched: Watched
     elastic: bool = False
-    restarts: ClassVar[bool] = False
     name: ClassVar[str]
     attached: ClassVar[bool] = False
     own_processes: ClassVar[bool] = True
@@ -135,8 +133,13 @@ class Launcher(ABC):
         """Return how the process ended that was to be a rank; an empty text while it runs."""
         return self.ended().get(rank, "")
 
-    def came_back(self, rank: int) -> None:
-        """Take notice that a rank that was lost was started again."""
+    @property
+    def restarts(self) -> bool:
+        """Whether a rank that is lost is started again."""
+        return False
+
+    def reported(self, rank: int) -> None:
+        """Take notice that a rank of an elastic world reports, perhaps not for the first time."""
 
     def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
         """See `disteval.worlds.postmortem.examine`."""

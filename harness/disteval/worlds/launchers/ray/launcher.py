@@ -82,6 +82,7 @@ class RayLauncher(Launcher):
         self._name = ""  # of the world's directory on other nodes
         self._here = ""  # the leader's node
         self._nodes: list[dict[str, Any]] = []  # each rank's
+        self._former: list[dict[str, Any]] = []  # of ranks that were started again
         self._actors: list[Any] = []
         self._ends: list[Any] = []
 
@@ -109,10 +110,15 @@ class RayLauncher(Launcher):
         self._joined = True
         ray = cluster.import_ray()
         self._here = ray.get_runtime_context().get_node_id()
-        self._nodes = self._room.reserve(world_size, self._gpus or 0)
-        if all(node["NodeID"] == self._here for node in self._nodes):
-            return Hosts(LOOPBACK, [LOOPBACK] * world_size)
         [own] = [node for node in ray.nodes() if node["NodeID"] == self._here]
+        if self.elastic:  # ranks may come and go, and are there when Ray has room for them
+            self._room.share(world_size, self._gpus or 0)
+            self._nodes = [own] * world_size
+        else:
+            self._nodes = self._room.reserve(world_size, self._gpus or 0)
+        may_grow = self.elastic and not cluster.started_here()
+        if all(node["NodeID"] == self._here for node in self._nodes) and not may_grow:
+            return Hosts(LOOPBACK, [LOOPBACK] * world_size)
         addresses = [node["NodeManagerAddress"] for node in self._nodes]
         return Hosts(own["NodeManagerAddress"], addresses, shared=False)
 
@@ -122,20 +128,34 @@ class RayLauncher(Launcher):
         self._name = directory.name
         folder = str(Path.cwd())
         path = [entry or folder for entry in sys.path]
-        leader = Leader(directory, read_address(directory), folder, path)
+        leader = Leader(directory, self._here, read_address(directory), folder, path)
         # Ray hides all GPUs from a rank but its own.
         variables = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         if threads is None and (chosen := os.environ.get("OMP_NUM_THREADS")):
             variables["OMP_NUM_THREADS"] = chosen
         else:
             variables |= thread_variables(1, threads or self._threads(world_size))
-        for rank, node in enumerate(self._nodes):
-            options = self._room.options(rank) | {"runtime_env": {"env_vars": variables}}
+        again = {"max_restarts": -1, "max_task_retries": -1} if self.elastic else {}
+        for rank in range(world_size):
+            options = self._room.options(rank) | {"runtime_env": {"env_vars": variables}} | again
             actor = ray.remote(RankActor).options(**options).remote(rank)
-            nearby = node["NodeID"] == self._here
             self._actors.append(actor)
-            self._ends.append(actor.serve.remote(leader, nearby))
+            self._ends.append(actor.serve.remote(leader))
         return []
+
+    @property
+    def restarts(self) -> bool:
+        """Whether Ray starts an actor again that it has lost."""
+        return self.elastic
+
+    def reported(self, rank: int) -> None:
+        """Look up which node the rank is on now."""
+        ray = cluster.import_ray()
+        found = ray._private.state.actors(self._actors[rank]._actor_id.hex())
+        for node in ray.nodes():
+            if node["NodeID"] == found["Address"]["NodeID"]:
+                self._former.append(self._nodes[rank])
+                self._nodes[rank] = node
 
     def _threads(self, world_size: int) -> int:
         if self._room.cpus is None and cluster.started_here():
@@ -219,7 +239,8 @@ class RayLauncher(Launcher):
             For each node what belongs to its ranks, and the answer; None if it gave none in time.
         """
         ray = cluster.import_ray()
-        nodes = {node["NodeID"]: node for node in self._nodes if node["NodeID"] != self._here}
+        nodes = {node["NodeID"]: node for node in [*self._former, *self._nodes]}
+        nodes.pop(self._here, None)
         ranks: dict[str, list[int]] = {name: [] for name in nodes}
         for rank in filter(lambda rank: not self._is_here(rank), of_rank):
             ranks[self._nodes[rank]["NodeID"]].append(rank)

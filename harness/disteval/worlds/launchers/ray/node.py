@@ -31,6 +31,7 @@ class Leader:
     """The description of the leader that each rank gets."""
 
     directory: Path  # the world's control directory, on the leader's node
+    node: str  # that it runs on, by Ray's id
     address: str  # with its key
     folder: str  # that it runs in
     path: list[str]  # that it imports from
@@ -42,12 +43,14 @@ class RankActor:
     def __init__(self, rank: int) -> None:
         self._rank = rank
 
-    def serve(self, leader: Leader, nearby: bool) -> int:
+    def serve(self, leader: Leader) -> int:
         """Carry out the orders of a leader, which may run on this node; return the exit status."""
+        import ray
+
         sys.path.extend(entry for entry in leader.path if entry not in sys.path)
         if Path(leader.folder).is_dir():
             os.chdir(leader.folder)
-        if nearby:
+        if ray.get_runtime_context().get_node_id() == leader.node:
             _end_with_node(None)
             return become_rank(leader.directory, self._rank)
         here = _create_directory_here(leader.directory.name)

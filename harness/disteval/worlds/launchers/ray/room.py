@@ -41,9 +41,7 @@ class Room:
             WorldError: The cluster has no room in time; says what was asked for and what it has.
         """
         ray = cluster.import_ray()
-        sizes = [_size(node) for node in _alive(ray)]
-        cpus = self.cpus or share_of_cpu([size["CPU"] for size in sizes], world_size)
-        self._bundle = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+        sizes = self.share(world_size, gpus)
         # An existing cluster may be about to grow; one that was started here is not.
         if cluster.started_here() and self._ranks_on(sizes[0]) < world_size:
             raise self._too_small(ray, world_size, "")
@@ -56,14 +54,24 @@ class Room:
         nodes = {node["NodeID"]: node for node in _alive(ray)}
         return [nodes[placed[rank]] for rank in range(world_size)]
 
+    def share(self, world_size: int, gpus: float) -> list[dict[str, float]]:
+        """Decide what each rank reserves, and return the sizes of the nodes."""
+        sizes = [_size(node) for node in _alive(cluster.import_ray())]
+        cpus = self.cpus or share_of_cpu([size["CPU"] for size in sizes], world_size)
+        self._bundle = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+        return sizes
+
     def options(self, rank: int) -> dict[str, Any]:
-        """Return the options of the actor that is that rank."""
+        """Return the options of the actor that is that rank, in the placement group if any."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        group = self._group
         return {
             "num_cpus": self._bundle["CPU"],
             "num_gpus": self._bundle.get("GPU", 0),
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, rank),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, rank)
+            if group is not None
+            else "SPREAD",
         }
 
     def release(self) -> None:
