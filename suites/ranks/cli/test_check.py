@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval.cli import main
 from disteval.conformance.runner import select_rules
+from disteval.contract import BaseDistBackend
 
 from suites.processes import mpirun, run_plainly, start_as_from_a_terminal
 from suites.requirements import backend_class, framework
 
+HERE = "suites.ranks.cli.test_check"
 RULES = select_rules()
 
 MINE = """
 import time
 from pathlib import Path
-from disteval.contract import BaseDistBackend
 from disteval.worlds import detect_outer_world
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -64,12 +67,14 @@ class StuckAnywhere(Stuck):
     world_size = 2
     is_initialized = True
 
-NotABackend = 3
+"""
+
 
 class Partial(BaseDistBackend):
+    """A backend without most of its members."""
+
     is_initialized = False
     rank = 0
-"""
 
 
 @pytest.fixture
@@ -156,9 +161,12 @@ def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any)
     [
         (("thread",), "no backend 'thread'. Did you mean 'threads'?"),
         (("none:Backend",), "importing none:Backend failed with ModuleNotFoundError"),
-        (("mine:Missing",), "importing mine:Missing failed with AttributeError"),
-        (("mine:NotABackend",), "is not a subclass of disteval.BaseDistBackend"),
-        (("mine:Partial",), "Partial, which lacks all_gather_object, broadcast_object, world_size"),
+        ((f"{HERE}:Missing",), f"importing {HERE}:Missing failed with AttributeError"),
+        ((f"{HERE}:MINE",), "is not a subclass of disteval.BaseDistBackend"),
+        (
+            (f"{HERE}:Partial",),
+            "Partial, which lacks all_gather_object, broadcast_object, world_size",
+        ),
         (("my.mod.Class",), "Give a class of your own as module:Class, such as 'my.mod:Class'."),
         (("my.mod",), "Give a class of your own as module:Class, such as 'my.mod:Class'."),
         (("threads", "--rules=77.*"), "no rule matches '77.*'; the known ones are: 1.1, 1.2"),
@@ -167,13 +175,11 @@ def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any)
         ((), "no backend is named; name one, or give --list"),
     ],
 )
-def test_what_cannot_be_judged_exits_with_2(
-    check: Any, arguments: tuple[str, ...], message: str
-) -> None:
-    done = check(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_cannot_be_judged_exits_with_2(arguments: tuple[str, ...], message: str) -> None:
+    done = CliRunner().invoke(main, ["check", *arguments])
+    assert done.exit_code == 2
+    assert message in done.output
+    assert "Traceback" not in done.output
 
 
 def test_what_was_not_tried_makes_no_backend_conformant(check: Any) -> None:
@@ -187,11 +193,11 @@ def test_what_was_not_tried_makes_no_backend_conformant(check: Any) -> None:
     assert "Left out of this check: 5.1, 5.2, 5.3, 5.4, 8.1, 9.1, 9.2, 9.3" in some.stdout
 
 
-def test_the_rules_are_listed(check: Any) -> None:
-    done = check("--list")
-    assert done.returncode == 0
+def test_the_rules_are_listed() -> None:
+    done = CliRunner().invoke(main, ["check", "--list"])
+    assert done.exit_code == 0
     for rule in RULES:
-        assert rule.number in done.stdout
+        assert rule.number in done.output
 
 
 def test_a_backend_that_is_wrong_about_its_ranks_is_broken_and_not_unjudged(check: Any) -> None:

@@ -44,7 +44,7 @@ class Loud(Sockets):
         print(f"warns as {self.rank}", file=sys.stderr)
         return super().all_gather_object(obj)
 
-class Broken(Sockets):
+class Broken(ThreadsDist):
     def all_gather_object(self, obj):
         return super().all_gather_object(obj)[::-1]
 
@@ -94,12 +94,12 @@ def disteval(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", ["", *main.commands])
-def test_help_has_an_example_on_a_line_of_its_own(disteval: Any, name: str) -> None:
-    done = disteval(*name.split(), "-h")
-    assert done.returncode == 0, done.stderr
-    assert re.search(rf"^  (\S+ .*)?disteval {name}[^\n]*$", done.stdout, re.MULTILINE)
-    assert "\\b" not in done.stdout
-    assert "--verbose" in done.stdout
+def test_help_has_an_example_on_a_line_of_its_own(name: str) -> None:
+    done = CliRunner().invoke(main, [*name.split(), "-h"])
+    assert done.exit_code == 0, done.output
+    assert re.search(rf"^  (\S+ .*)?disteval {name}[^\n]*$", done.output, re.MULTILINE)
+    assert "\\b" not in done.output
+    assert "--verbose" in done.output
 
 
 def test_the_exit_statuses_are_part_of_the_help(disteval: Any) -> None:
@@ -303,34 +303,32 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        (["disteval", "che"], ["check"]),
-        (["disteval", "check", "thr"], ["threads"]),
-        (["disteval", "check", "--world"], ["--world-size"]),
-        (["disteval", "eval", "--backend", "torch_"], ["torch_cpu", "torch_cuda"]),
-    ],
-)
-def test_bash_completes(tmp_path: Path, typed: list[str], offered: list[str]) -> None:
+def test_bash_completes(tmp_path: Path) -> None:
+    offered = {
+        "disteval che": "check",
+        "disteval check thr": "threads",
+        "disteval check --world": "--world-size",
+        "disteval eval --backend torch_": "torch_cpu torch_cuda",
+    }
     (tmp_path / "disteval").write_text(f'#!/bin/sh\nexec {sys.executable} -m disteval.cli "$@"\n')
     (tmp_path / "disteval").chmod(0o755)
-    script = (
-        f'PATH="{tmp_path}:$PATH"; source <(disteval completion bash); '
-        f"COMP_WORDS=({' '.join(typed)}); COMP_CWORD={len(typed) - 1}; "
-        'eval "$(complete -p disteval | sed "s/.*-F \\([^ ]*\\).*/\\1/") disteval"; '
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    done = run_plainly([shutil.which("bash") or "bash", "-c", script], tmp_path, 60)
-    assert done.stdout.split() == offered, done.stderr
+    script = f'PATH="{tmp_path}:$PATH"; source <(disteval completion bash)\n'
+    for typed in offered:
+        script += (
+            f"COMPREPLY=(); COMP_WORDS=({typed}); COMP_CWORD={typed.count(' ')}; "
+            'eval "$(complete -p disteval | sed "s/.*-F \\([^ ]*\\).*/\\1/") disteval"; '
+            'echo "${COMPREPLY[@]}"\n'
+        )
+    done = run_plainly([shutil.which("bash") or "bash", "-c", script], tmp_path, 120)
+    assert done.stdout.splitlines() == list(offered.values()), done.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_of_their_own(disteval: Any, shell: str) -> None:
-    done = disteval("completion", shell)
-    assert done.returncode == 0, done.stderr
-    assert f"_DISTEVAL_COMPLETE={shell}_complete" in done.stdout
-    assert disteval("completion", "tcsh").returncode == 2
+def test_other_shells_get_a_script_of_their_own(shell: str) -> None:
+    done = CliRunner().invoke(main, ["completion", shell])
+    assert done.exit_code == 0, done.output
+    assert f"_DISTEVAL_COMPLETE={shell}_complete" in done.output
+    assert CliRunner().invoke(main, ["completion", "tcsh"]).exit_code == 2
 
 
 def test_the_page_has_every_option_as_it_is() -> None:

