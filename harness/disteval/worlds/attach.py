@@ -1,5 +1,7 @@
 """Joining a worker group that somebody else has started, with ``mpirun`` or ``torchrun``.
 
+Its ranks are on one host or on several.
+
 Rank 0 leads and takes part (`disteval.worlds.World.lead`); the other ranks follow it until it
 dismisses them.
 """
@@ -14,6 +16,7 @@ from disteval.contract import BaseDistBackend
 from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import OuterWorld
 from disteval.worlds.group import START_SECONDS
+from disteval.worlds.meeting import choose_meeting
 from disteval.worlds.process import go_on_in_child
 from disteval.worlds.rank import serve
 from disteval.worlds.world import World
@@ -31,12 +34,20 @@ def follow(outer: OuterWorld, *, elastic: bool = False) -> int:
         The exit status with which the leader wants this process to end.
 
     Raises:
+        UsageError: The ranks are on several hosts, and have no way to find each other.
         WorldError: Rank 0 did not appear in time.
     """
-    directory = outer.control_directory()
+    meeting = choose_meeting(outer)
+    own = meeting.own_directory()
+    directory = outer.control_directory() if own is None else own.path
+    remove = (lambda: None) if own is None else own.remove
     if elastic:
-        go_on_in_child(directory, outer.rank)
-    return serve(directory, outer.rank, patience=START_SECONDS)
+        go_on_in_child(directory, outer.rank, remove)
+    try:
+        place = meeting.find(directory, START_SECONDS + outer.world_size)
+        return serve(directory, outer.rank, patience=START_SECONDS, on_lost=remove, place=place)
+    finally:
+        remove()
 
 
 def release(world: World, exit_code: int) -> None:

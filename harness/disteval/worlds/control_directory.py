@@ -63,30 +63,32 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
-def folder() -> Path:
+def folder(local: bool = False) -> Path:
     """Return the folder of all control directories of this user.
 
-    It lies in ``DISTEVAL_CONTROL_DIR``, or in the folder for temporary files.
+    It lies in ``DISTEVAL_CONTROL_DIR``, which several hosts may share, or in the folder for
+    temporary files, which is of this host alone and used where ``local`` is true.
     """
-    base = os.environ.get("DISTEVAL_CONTROL_DIR") or tempfile.gettempdir()
-    return Path(base).absolute() / f"disteval-{os.geteuid()}"
+    base = "" if local else os.environ.get("DISTEVAL_CONTROL_DIR")
+    return Path(base or tempfile.gettempdir()).absolute() / f"disteval-{os.geteuid()}"
 
 
-def create(name: str = "") -> ControlDirectory:
+def create(name: str = "", local: bool = False) -> ControlDirectory:
     """Make and lock an empty control directory in `folder`.
 
     Args:
         name: The name under which ranks that somebody else has started look for it. A directory
             that a dead leader has left there is removed. Empty stands for a name of its own.
+        local: As for `folder`.
 
     Raises:
         WorldError: Another leader uses that name, or no private directory can be made.
     """
     for _ in range(_ATTEMPTS):
-        path = folder() / (name or f"world-{secrets.token_hex(4)}")
+        path = folder(local) / (name or f"world-{secrets.token_hex(4)}")
         # A sweep or another leader's end may remove either directory at any moment.
         with suppress(FileNotFoundError):
-            _make_folder()
+            _make_folder(path.parent)
             _make(path)
             if made := _take(path):
                 return made
@@ -155,12 +157,12 @@ def opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def sweep() -> list[Path]:
+def sweep(local: bool = False) -> list[Path]:
     """Remove the control directories of leaders that have died, and return where they were."""
     swept = []
     with suppress(FileNotFoundError):
-        with opened(folder()):
-            paths = sorted(folder().iterdir())
+        with opened(folder(local)):
+            paths = sorted(folder(local).iterdir())
         for path in paths:
             # Other files are left alone, and directories that their leaders remove meanwhile.
             with suppress(FileNotFoundError, WorldError), opened(path) as descriptor:
@@ -170,8 +172,7 @@ def sweep() -> list[Path]:
     return swept
 
 
-def _make_folder() -> None:
-    path = folder()
+def _make_folder(path: Path) -> None:
     try:
         mode = path.parent.stat().st_mode
     except OSError as error:

@@ -1,13 +1,18 @@
 """The worker group that somebody's launcher put this process in, as its environment tells.
 
-The launchers are ``mpirun``, ``torchrun`` and ``horovodrun``, on one host; other ranks are refused.
+The launchers are ``mpirun``, ``torchrun``, ``horovodrun`` and ``srun``, on any number of hosts; the
+ranks of others are refused.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
+import select
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from disteval.default_backend import is_rank_of_world
@@ -19,20 +24,26 @@ from disteval.worlds.watchdog import started_at
 _VARIABLES = (
     "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
     "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
-    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_PER_NODE",
     "PADDLE_",
 )  # fmt: skip
 
 _SETS_JOB = {
-    "torchrun": ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
+    "torchrun": ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR"),
     "horovodrun": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
-    "mpirun": ("PMIX_NAMESPACE",),
+    "mpirun": ("PMIX_NAMESPACE", "PMI_JOBID"),
+    "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
 }
-"""The launchers whose ranks can be led, and the variables that tell one job from another."""
+"""The launchers whose ranks can be led, and variables that are equal in one job on all hosts."""
+
+_LEAVES_ALONE = ("torchrun", "horovodrun", "mpirun")
+"""The launchers whose job of one process is led too, as its backend finds the group in it."""
+
+_PMI_SECONDS = 5.0
 
 _SRUN = (
-    "Start them with srun --mpi=pmi2 -n {0}, or one task that starts the ranks itself, with "
-    "srun -n 1 and --world-size {0}."
+    "Start them with srun in a shell where SLURM_STEP_NUM_TASKS is not removed, or one task that "
+    "starts the ranks itself, with srun -n 1 and --world-size {0}."
 )
 _ANOTHER = (
     "Start them with mpirun -np {0} or torchrun --no-python --nproc-per-node {0}, or one process "
@@ -41,14 +52,21 @@ _ANOTHER = (
 
 
 class OuterWorld(Job):
-    """The worker group that ``mpirun``, ``torchrun`` or ``horovodrun`` put this process in."""
+    """The worker group that ``mpirun``, ``torchrun`` or another launcher put this process in."""
+
+    def job_id(self) -> str:
+        """Return an id of the job that is equal on all hosts; an empty text if there is none."""
+        found = [os.environ.get(name, "") for name in _SETS_JOB[self.launcher]]
+        if any(found):
+            return ":".join(found)
+        return _pmi_job() if self.launcher == "mpirun" else ""
 
     def control_directory(self) -> Path:
-        """Return where the job's ranks, all of one host, find their leader.
+        """Return where the job's ranks, which share it, find their leader.
 
         Anybody can compute its name, and nobody else can create it.
         """
-        job = ":".join(os.environ.get(name, "") for name in _SETS_JOB[self.launcher]) or _parent()
+        job = self.job_id() or _parent()
         digest = hashlib.sha256(f"{self.launcher} {job}".encode()).hexdigest()[:16]
         return folder() / f"job-{digest}"
 
@@ -62,18 +80,13 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
         UsageError: The variables are wrong, or the launcher's ranks can't be led.
     """
     job = launched_job(environ)
-    if job is None or (job.launcher not in _SETS_JOB and job.world_size == 1):
+    if job is None or (job.launcher not in _LEAVES_ALONE and job.world_size == 1):
         return None
-    if job.launcher not in _SETS_JOB:
+    # Task 0 of such a step can't be told from a batch script, and would not lead.
+    is_step = job.launcher != "srun" or "SLURM_STEP_NUM_TASKS" in environ
+    if job.launcher not in _SETS_JOB or not is_step:
         remedy = (_SRUN if job.launcher == "srun" else _ANOTHER).format(job.world_size)
         raise UsageError(f"{job}. disteval can't join them, and each would do all work. {remedy}")
-    if job.ranks_on_host < job.world_size:
-        raise UsageError(
-            f"{job}. They are on several hosts, at most {job.ranks_on_host} of them on this one, "
-            f"and disteval leads the ranks of {job.launcher} on one host only. Start all of them "
-            f"on one host, or start Ray on these hosts and run the command once, without "
-            f"{job.launcher}, with --launcher ray"
-        )
     return OuterWorld(*job)
 
 
@@ -101,6 +114,29 @@ def outside_environment() -> dict[str, str]:
     if launched_job() is None:
         return dict(os.environ)
     return {k: v for k, v in os.environ.items() if not k.startswith(_VARIABLES)}
+
+
+@functools.cache
+def _pmi_job() -> str:
+    """Return the name of the key-value space that MPICH's mpirun made for this job alone.
+
+    Its process manager tells the name to whoever asks at the connection that MPI will use; before
+    MPI does, nobody else reads there.
+    """
+    descriptor = os.environ.get("PMI_FD", "")
+    if not descriptor.isdecimal() or "mpi4py.MPI" in sys.modules:
+        return ""
+    answer = b""
+    with suppress(OSError):
+        os.write(int(descriptor), b"cmd=get_my_kvsname\n")
+        while not answer.endswith(b"\n"):
+            ready, _, _ = select.select([int(descriptor)], [], [], _PMI_SECONDS)
+            byte = os.read(int(descriptor), 1) if ready else b""
+            if not byte:
+                return ""
+            answer += byte
+    words = dict(word.partition("=")[::2] for word in answer.decode(errors="replace").split())
+    return words.get("kvsname", "")
 
 
 def _parent() -> str:

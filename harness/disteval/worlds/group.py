@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from disteval.errors import UsageError, WorldError, exit_code_of
@@ -59,7 +60,7 @@ class WorkerGroup:
         try:
             self._hosts = launcher.prepare(world_size)
             host = None if self._hosts.shared else self._hosts.leader
-            self._channel.listen(self._directory, host)
+            self._channel.listen(self._directory, host, self._hosts.port, self._hosts.key)
             self._start(threads)
         except OSError as error:
             self.terminate()
@@ -92,6 +93,9 @@ class WorkerGroup:
             raise WorldError(
                 report(why or late, ranks, self._launcher.log()), lost=self._launcher.ended()
             )
+        if self.attached and not self._hosts.shared:
+            seen = [self._channel.hellos[rank].address for rank in range(self.world_size)]
+            self._hosts = replace(self._hosts, ranks=[own or self._hosts.leader for own in seen])
         for rank in self._channel.hellos:
             self._watch(rank)
 

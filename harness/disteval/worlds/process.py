@@ -67,11 +67,12 @@ def become_rank(directory: Path, rank: int, on_lost: Callable[[], None] = lambda
     return serve(directory, rank, on_lost=on_lost)
 
 
-def go_on_in_child(directory: Path, rank: int) -> None:
+def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lambda: None) -> None:
     """Return in a child of this process, which ends with status 0 when the child has ended.
 
     A launcher that ends all ranks when a process of it was killed, as ``torchrun`` and MPICH's
-    ``mpirun`` do whatever their options, does not see then that a rank was lost.
+    ``mpirun`` do whatever their options, does not see then that a rank was lost. ``at_end`` is
+    called at the end of this process, after the child's.
     """
     parent = os.getpid()
     child = os.fork()
@@ -85,6 +86,7 @@ def go_on_in_child(directory: Path, rank: int) -> None:
         draft = rank_file(directory, rank, "ended.part")
         draft.write_text(str(os.waitstatus_to_exitcode(status)))
         draft.rename(rank_file(directory, rank, "ended"))
+    at_end()
     os._exit(0)
 
 

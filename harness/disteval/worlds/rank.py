@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import platform
 import signal
 import socket
 import sys
@@ -33,7 +34,7 @@ from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
 from disteval.worlds.channel.inbox import Inbox, WatchedInbox
 from disteval.worlds.collective_log import LoggedBackend
-from disteval.worlds.rank_files import rank_file
+from disteval.worlds.rank_files import rank_file, this_machine
 
 STACK_SIGNAL = signal.SIGUSR1
 _LEAVE_SECONDS = 60.0
@@ -184,24 +185,30 @@ def serve(
     inside: Connection | None = None,
     patience: float = 0.0,
     on_lost: Callable[[], None] = lambda: None,
+    place: Path | None = None,
 ) -> int:
     """Carry out the leader's orders until it dismisses this rank.
 
     Args:
-        directory: The world's control directory.
+        directory: The directory of this rank's files: the world's control directory, or one of the
+            rank's own where it can't see that.
         rank: The number of this rank.
         inside: The connection, where the leader runs in this process too. Otherwise the process
             connects to it, and ends at once when the leader is gone or when leaving the group takes
             too long, because its main thread may wait in a collective for ever.
         patience: The seconds until the leader must be there, as for `connect`.
         on_lost: Called before the process ends because its leader is gone.
+        place: The directory with the leader's address; None stands for ``directory``.
 
     Returns:
         The exit status that came with the dismissal.
     """
-    connection = inside or connect(directory, patience)
+    connection = inside or connect(place or directory, patience)
     with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
-        hello = messages.Hello(rank, os.getpid(), threading.get_ident())
+        thread = threading.get_ident()
+        hello = messages.Hello(
+            rank, os.getpid(), thread, platform.node(), this_machine(), str(directory)
+        )
         messages.send(connection, hello)
         inbox = Inbox(connection) if inside else WatchedInbox(connection, on_lost)
         follower = Rank(directory, rank, inbox, connection)

@@ -103,7 +103,9 @@ class World(WorkerGroup):
             raise
 
     @classmethod
-    def lead(cls: type[W], outer: OuterWorld, timeout: float = 20.0) -> W:
+    def lead(
+        cls: type[W], outer: OuterWorld, timeout: float = 20.0, interface: str | None = None
+    ) -> W:
         """Lead the worker group that this process is rank 0 of; the other ranks must `follow`.
 
         Its ranks are in no backend's group until `join` is called.
@@ -111,11 +113,16 @@ class World(WorkerGroup):
         Args:
             outer: The worker group that a launcher put this process in.
             timeout: As for `World`.
+            interface: The network interface on which ranks of other hosts reach this one, or its
+                address here; None stands for the one by which this host reaches what the launcher
+                names. Where all ranks are on this host it is not used.
 
         Raises:
+            UsageError: The ranks are on several hosts, and have no way to find each other.
             WorldError: Not every rank reported in time.
         """
-        return cls(None, outer.world_size, launcher=OuterLauncher(outer), timeout=timeout)
+        launcher = OuterLauncher(outer, interface)
+        return cls(None, outer.world_size, launcher=launcher, timeout=timeout)
 
     def load(self, backend: str | type[BaseDistBackend]) -> None:
         """Have every rank import a backend, all at once: importing an MPI library waits for all.

@@ -10,12 +10,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import socket
 import struct
+import threading
 import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from disteval.errors import WorldError
 from disteval.worlds.channel.handshake import shake_hands
@@ -23,6 +26,8 @@ from disteval.worlds.control_directory import opened
 
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 60.0  # in which a leader must answer; it may be busy
+_CONNECT_SECONDS = 10.0  # in which a host must answer, or is tried again
+_SILENT_SECONDS = 30  # after which a host that does not even answer TCP is out of reach
 _ADDRESS, _SOCKET = "address", "leader"
 
 
@@ -57,7 +62,7 @@ def connect(directory: Path, patience: float = 0.0) -> Connection:
     """Connect to the leader of a world.
 
     Args:
-        directory: The world's control directory.
+        directory: The directory with the leader's address.
         patience: The seconds until the leader must listen there. A rank that a world has started
             has none, because its leader listened before.
 
@@ -71,35 +76,77 @@ def connect(directory: Path, patience: float = 0.0) -> Connection:
             connection = _connect(directory)
         except (AuthenticationError, EOFError, OSError) as error:
             waited = time.monotonic() - begin
-            if waited >= _seconds_to_try_again(error, patience):
-                raise WorldError(
-                    f"no leader could be reached in {directory} within {waited:.0f} s "
-                    f"({type(error).__name__}: {error}); all ranks of a world must share that "
-                    f"directory, and rank 0 must be one of them; see whether it has ended"
-                ) from error
+            host, port = _place(directory)
+            if waited >= _seconds_to_try_again(error, patience, host is not None):
+                tried = f"{waited:.0f} s ({type(error).__name__}: {error})"
+                raise WorldError(_why(directory, host, port, tried, error)) from error
             time.sleep(_POLL_SECONDS)
         else:
             return _with_low_descriptor(connection)
 
 
-def _seconds_to_try_again(error: Exception, patience: float) -> float:
+def _seconds_to_try_again(error: Exception, patience: float, over_network: bool) -> float:
     if isinstance(error, BlockingIOError):  # many ranks connect at the same time
         return _ANSWER_SECONDS
-    # The address may be that of a leader that has died, and whose place another takes.
-    return patience if isinstance(error, (FileNotFoundError, ConnectionRefusedError)) else 0.0
+    # The address may be that of a leader that has died, and whose place another takes; another
+    # program may listen there meanwhile, or its host may be gone.
+    again = over_network or isinstance(error, (FileNotFoundError, ConnectionRefusedError))
+    return patience if again else 0.0
 
 
-def _connect(directory: Path) -> Connection:
+def _why(directory: Path, host: str | None, port: int, tried: str, error: Exception) -> str:
+    """Return why no leader was reached, and what can be done."""
+    if host is None:
+        return (
+            f"no leader could be reached in {directory} within {tried}; all ranks of a world must "
+            f"share that directory, and rank 0 must be one of them; see whether it has ended"
+        )
+    here = f"{platform.node()} reached no leader at {host}:{port} within {tried}"
+    if isinstance(error, AuthenticationError):
+        return (
+            f"{here}; who listens there has another key: it leads another job, or runs as another "
+            f"user; see whether DISTEVAL_KEY_FILE is the same on every host"
+        )
+    return (
+        f"{here}; rank 0 should listen there. It may have ended, a firewall may drop what hosts "
+        f"send each other, or the address may be one of another network or container: choose the "
+        f"leader's with --interface on its host, or with DISTEVAL_LEADER"
+    )
+
+
+def _place(directory: Path) -> tuple[str | None, int]:
+    """Return the address and port that the leader has written, as far as it has."""
+    try:
+        found = json.loads(read_address(directory))
+    except OSError:
+        return None, 0
+    return found["host"], found["port"]
+
+
+def _connect(directory: Path) -> SharedConnection:
     with opened(directory) as descriptor:
         found = json.loads(_read(descriptor))
         if found["host"] is None:
             handle = _connect_unix(unix_address(directory, descriptor))
         else:
-            handle = socket.create_connection((found["host"], found["port"]), _ANSWER_SECONDS)
+            handle = socket.create_connection((found["host"], found["port"]), _CONNECT_SECONDS)
     with handle:
         shake_hands(handle, bytes.fromhex(found["key"]), _ANSWER_SECONDS)
-        send_at_once(handle)
-        return Connection(handle.detach())
+        keep_up(handle)
+        return SharedConnection(handle.detach())
+
+
+class SharedConnection(Connection):
+    """A connection on which several threads may send, a message each."""
+
+    def __init__(self, handle: int) -> None:
+        super().__init__(handle)
+        self._sending = threading.Lock()
+
+    def send_bytes(self, *args: Any, **options: Any) -> None:
+        """See `multiprocessing.connection.Connection.send_bytes`."""
+        with self._sending:
+            super().send_bytes(*args, **options)
 
 
 def _connect_unix(address: str) -> socket.socket:
@@ -143,18 +190,40 @@ def process_at_other_end(connection: Connection) -> int:
         return int(struct.unpack("iII", found)[0])
 
 
-def send_at_once(handle: socket.socket) -> None:
-    """Have TCP send small messages without waiting for an acknowledgement of those before."""
-    if handle.family != socket.AF_UNIX:
-        handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def address_of_other_end(connection: Connection) -> str:
+    """Return the address from which the other end has connected; nothing for a Unix socket."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+        return "" if handle.family == socket.AF_UNIX else str(handle.getpeername()[0])
 
 
-def _with_low_descriptor(connection: Connection) -> Connection:
+def keep_up(handle: socket.socket) -> None:
+    """Have TCP send small messages at once, and find out when the other host is out of reach.
+
+    Without that a connection whose cable is cut would wait for hours. Both ends do this.
+    """
+    if handle.family == socket.AF_UNIX:
+        return
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # macOS names the first one otherwise, and has no limit for what was sent and not received.
+    for names, value in (
+        (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), _SILENT_SECONDS // 2),
+        (("TCP_KEEPINTVL",), _SILENT_SECONDS // 10),
+        (("TCP_KEEPCNT",), 5),
+        (("TCP_USER_TIMEOUT",), _SILENT_SECONDS * 1000),
+    ):
+        for name in names:
+            if hasattr(socket, name):
+                handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                break
+
+
+def _with_low_descriptor(connection: SharedConnection) -> Connection:
     """Move the connection to the lowest free descriptor.
 
     A killed process closes its descriptors in ascending order. The leader should notice the loss
     before mpirun does, which then kills the other ranks: the first lost rank is the one to blame.
     """
-    low = Connection(fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+    low = SharedConnection(fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
     connection.close()
     return low

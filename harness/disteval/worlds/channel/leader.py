@@ -13,7 +13,11 @@ from typing import Any
 import cloudpickle
 
 from disteval.errors import WorldError
-from disteval.worlds.channel.connection import bound_waits, process_at_other_end
+from disteval.worlds.channel.connection import (
+    address_of_other_end,
+    bound_waits,
+    process_at_other_end,
+)
 from disteval.worlds.channel.listener import Listener
 from disteval.worlds.channel.messages import (
     Dismissal,
@@ -54,9 +58,9 @@ class Channel:
         self._limit = 0.0  # seconds of the waits within a message; setting them costs time
         self._listener: Listener | None = None
 
-    def listen(self, directory: Path, host: str | None) -> None:
+    def listen(self, directory: Path, host: str | None, port: int = 0, key: bytes = b"") -> None:
         """Listen for the ranks; see `Listener`."""
-        self._listener = Listener(directory, host, self._world_size)
+        self._listener = Listener(directory, host, self._world_size, port, key)
 
     def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
         """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
@@ -102,7 +106,8 @@ class Channel:
                 hello = receive(connection)
                 # In a container of its own a rank has another number than here.
                 pid = process_at_other_end(connection) or hello.pid
-                yield hello._replace(pid=pid), connection
+                address = address_of_other_end(connection)
+                yield hello._replace(pid=pid, address=address), connection
 
     def _add(self, hello: Hello, connection: Connection) -> None:
         if hello.rank in self.hellos or hello.rank not in range(self._world_size):

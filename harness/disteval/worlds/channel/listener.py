@@ -14,7 +14,7 @@ from pathlib import Path
 from disteval.errors import WorldError
 from disteval.worlds.channel.connection import (
     bound_waits,
-    send_at_once,
+    keep_up,
     unix_address,
     write_address,
 )
@@ -31,17 +31,24 @@ class Listener:
     Nobody keeps a rank waiting by connecting and then saying nothing, or too little.
 
     Args:
-        directory: The world's control directory; the address and a new key are written there.
+        directory: The world's control directory; the address and the key are written there.
         host: The address to listen on. None listens in the control directory, for ranks of this
             host alone.
         world_size: The number of ranks.
+        port: The port at that address; 0 stands for any that is free.
+        key: The world's key; if it is empty, a new one is drawn.
+
+    Raises:
+        WorldError: It can't listen at that address.
     """
 
-    def __init__(self, directory: Path, host: str | None, world_size: int) -> None:
-        self._key = secrets.token_bytes(32)
+    def __init__(
+        self, directory: Path, host: str | None, world_size: int, port: int = 0, key: bytes = b""
+    ) -> None:
+        self._key = key or secrets.token_bytes(32)
         self._most = world_size + _MOST_STRANGERS
         self._visitors: dict[Visitor, None] = {}  # the oldest first
-        self._listener = _listen(directory, host)
+        self._listener = _listen(directory, host, port)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         port = self._listener.getsockname()[1] if host else 0
@@ -99,7 +106,7 @@ class Listener:
     def _release(self, visitor: Visitor) -> Connection:
         self._forget(visitor)
         visitor.socket.setblocking(True)
-        send_at_once(visitor.socket)
+        keep_up(visitor.socket)
         connection = Connection(visitor.socket.detach())
         bound_waits(connection, _VISIT_SECONDS)
         return connection
@@ -114,9 +121,15 @@ class Listener:
         self._selector.unregister(visitor.socket)
 
 
-def _listen(directory: Path, host: str | None) -> socket.socket:
+def _listen(directory: Path, host: str | None, port: int) -> socket.socket:
     if host is not None:
-        listener = socket.create_server((host, 0), backlog=socket.SOMAXCONN)
+        try:
+            listener = socket.create_server((host, port), backlog=socket.SOMAXCONN)
+        except OSError as error:
+            raise WorldError(
+                f"the leader can't listen at {host}:{port} ({error.strerror}); choose another port "
+                f"or address, or end the process that uses it"
+            ) from error
     else:
         listener = socket.socket(socket.AF_UNIX)
         with opened(directory) as descriptor:

@@ -26,11 +26,19 @@ _ENVELOPE_BYTES = 1 << 20  # left for the function or the traceback beside the v
 
 
 class Hello(NamedTuple):
-    """The first message of a rank: its number, and the process and thread that it runs in."""
+    """The first message of a rank: its number, and the process and thread that it runs in.
+
+    ``host`` is the name of its host, ``machine`` tells machines and namespaces apart where two
+    have one name, and ``directory`` holds the rank's files there. The leader adds the address.
+    """
 
     rank: int
     pid: int
     thread: int
+    host: str = ""
+    machine: str = ""
+    directory: str = ""
+    address: str = ""
 
 
 class Order(NamedTuple):

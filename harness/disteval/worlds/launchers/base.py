@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
@@ -44,11 +44,15 @@ class Hosts:
         leader: The address that the leader listens on.
         ranks: Each rank's address, on which it may listen.
         shared: Whether all ranks see the control directory.
+        port: The port that the leader listens on; 0 stands for any that is free.
+        key: The key of the world where the user chose it; otherwise the leader draws a new one.
     """
 
     leader: str
     ranks: Sequence[str]
     shared: bool = True
+    port: int = 0
+    key: bytes = field(default=b"", repr=False)
 
 
 class Launcher(ABC):

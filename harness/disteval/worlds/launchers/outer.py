@@ -1,4 +1,4 @@
-"""Ranks that somebody else has started, with ``mpirun``, ``torchrun`` or ``horovodrun``."""
+"""Ranks that somebody else has started, with ``mpirun``, ``torchrun``, ``srun`` or such."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
-from disteval.worlds.control_directory import ControlDirectory, create
+from disteval.worlds.control_directory import ControlDirectory
 from disteval.worlds.environment import OuterWorld
+from disteval.worlds.launchers.base import Hosts
 from disteval.worlds.launchers.threads import ThreadsLauncher
+from disteval.worlds.meeting import choose_meeting
 from disteval.worlds.postmortem import exit_text
 from disteval.worlds.process import how_child_ended
+
+MEETING_SECONDS = 60.0
 
 
 class OuterLauncher(ThreadsLauncher):
@@ -20,17 +24,22 @@ class OuterLauncher(ThreadsLauncher):
     attached: ClassVar[bool] = True
     files_per_rank = 1
 
-    def __init__(self, outer: OuterWorld) -> None:
+    def __init__(self, outer: OuterWorld, interface: str | None = None) -> None:
         super().__init__()
-        self._outer = outer
+        self._meeting = choose_meeting(outer, interface)
 
     def directory(self) -> ControlDirectory:
-        """Create the control directory where the other ranks look for it."""
-        return create(self._outer.control_directory().name)
+        """Create the control directory, on one host where the other ranks look for it."""
+        return self._meeting.directory()
+
+    def prepare(self, world_size: int) -> Hosts:
+        """Return where the ranks meet."""
+        return self._meeting.hosts()
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
-        """Start the thread of rank 0; the other ranks connect by themselves."""
+        """Start the thread of rank 0; the other ranks connect when they know where."""
         self._directory = directory
+        self._meeting.announce(directory, MEETING_SECONDS + world_size)
         return super().start(directory, 1, threads)
 
     def how_lost(self, rank: int) -> str:

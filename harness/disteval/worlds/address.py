@@ -1,0 +1,114 @@
+"""The address of this host on which a leader listens for ranks of other hosts."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import platform
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from disteval.errors import UsageError
+
+_HINTS = ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
+"""Variables in which launchers name a host of the job, or the host that started it."""
+
+_SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
+_CHOOSE = "choose one with --interface NAME or ADDRESS, or with DISTEVAL_LEADER"
+
+
+def own_address(interface: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the IPv4 address on which this process can be reached from the other hosts of its job.
+
+    Args:
+        interface: The name of a network interface, or an address of this host. None stands for
+            the address by which this host reaches what its launcher names, or for its only one.
+        environ: The variables of the launcher.
+
+    Raises:
+        UsageError: The interface is not one of this host's; or no address, or more than one, is
+            left to choose from.
+    """
+    if interface is not None:
+        return _chosen(interface)
+    for host in [environ[name] for name in _HINTS if environ.get(name)] + [platform.node()]:
+        found = _towards(host)
+        if found and not _is_loopback(found):
+            return found
+    addresses = dict(_interfaces())
+    if len(set(addresses.values())) == 1:
+        return next(iter(addresses.values()))
+    found = (
+        ", ".join(f"{name} {address}" for name, address in addresses.items()) or "none was found"
+    )
+    raise UsageError(
+        f"this host has more or fewer than one address ({found}), and the launcher does not say "
+        f"which of them the other hosts can reach; {_CHOOSE}"
+    )
+
+
+def resolve(host: str) -> str:
+    """Return the IPv4 address of a host by its name or address.
+
+    Raises:
+        UsageError: It has none.
+    """
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
+    except OSError as error:
+        raise UsageError(
+            f"{host!r} has no IPv4 address here ({error}); give the host's address as a number"
+        ) from None
+
+
+def is_own(address: str) -> bool:
+    """Return whether an IPv4 address is one of this host's."""
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind((address, 0))
+        return True
+    return False
+
+
+def _chosen(interface: str) -> str:
+    addresses = dict(_interfaces(loopback=True))
+    if interface in addresses:
+        return addresses[interface]
+    try:
+        address = str(ipaddress.IPv4Address(interface))
+    except ValueError:
+        address = ""
+    if address and is_own(address) and address != "0.0.0.0":  # noqa: S104
+        return address
+    known = ", ".join(f"{name} ({address})" for name, address in addresses.items())
+    raise UsageError(
+        f"--interface {interface!r} is neither an interface nor an IPv4 address of this host, "
+        f"{platform.node()}, where rank 0 runs; it has: {known}"
+    )
+
+
+def _towards(host: str) -> str:
+    """Return the address of this host from which packets to another host leave, or nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError, UsageError):
+        probe.connect((resolve(host), 1))  # sends nothing
+        return str(probe.getsockname()[0])
+    return ""
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _interfaces(loopback: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the interfaces that have an IPv4 address; none on systems other than Linux."""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            with suppress(OSError):  # it has no IPv4 address
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
+                address = socket.inet_ntoa(answer[20:24])
+                if loopback or not _is_loopback(address):
+                    yield name, address

@@ -1,0 +1,247 @@
+"""How the ranks of one job find their leader and its key, on one host or on several.
+
+On one host they meet in a directory whose name is made of the job's id. On several hosts, in this
+order: where the user says (``DISTEVAL_LEADER`` and ``DISTEVAL_KEY_FILE``), in a folder that the
+hosts share (``DISTEVAL_CONTROL_DIR``), or by a message of MPI itself. No other store of a launcher
+is trusted with a key, since any process may read torchrun's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from disteval.errors import UsageError, WorldError
+from disteval.worlds.address import is_own, own_address, resolve
+from disteval.worlds.channel.connection import read_address, write_address
+from disteval.worlds.control_directory import ControlDirectory, create, sweep
+from disteval.worlds.environment import OuterWorld
+from disteval.worlds.launchers.base import LOOPBACK, Hosts
+
+_KEY_CHARACTERS = 32
+_MESSAGE_BYTES = 512
+_POLL_SECONDS = 0.01
+
+_WAYS = (
+    "Let all hosts see one folder that only you can enter, and name it in DISTEVAL_CONTROL_DIR; or "
+    "set DISTEVAL_LEADER to host:port of rank 0's host, and DISTEVAL_KEY_FILE to a file of mode "
+    "0600 with the same random text on every host (openssl rand -hex 32); or start the ranks with "
+    "mpirun, and install mpi4py"
+)
+
+
+class Meeting(ABC):
+    """The way in which the ranks of a job find their leader.
+
+    Args:
+        outer: The worker group that a launcher put this process in.
+        interface: The interface on which the leader listens, as for `own_address`.
+    """
+
+    def __init__(self, outer: OuterWorld, interface: str | None = None) -> None:
+        self.outer = outer
+        self.interface = interface
+
+    def directory(self) -> ControlDirectory:
+        """Create the leader's control directory."""
+        return create(local=True)
+
+    def hosts(self) -> Hosts:
+        """Return where the leader listens; the ranks' own addresses are known when they come."""
+        own = own_address(self.interface)
+        return Hosts(own, [own] * self.outer.world_size, shared=False)
+
+    def announce(self, directory: Path, seconds: float) -> None:
+        """Send the other ranks what the leader has written to its directory, where that must be."""
+
+    def own_directory(self) -> ControlDirectory | None:
+        """Create a directory for a rank other than 0; None if it uses the leader's."""
+        sweep(local=True)
+        return create(local=True)
+
+    @abstractmethod
+    def find(self, own: Path, seconds: float) -> Path:
+        """Return where a rank other than 0 finds the leader's address and key, now or later."""
+
+
+class SharedFolder(Meeting):
+    """All hosts see the folder ``DISTEVAL_CONTROL_DIR``, and meet in a directory there."""
+
+    def directory(self) -> ControlDirectory:
+        """See `Meeting.directory`; its name is that of the job."""
+        return create(self.outer.control_directory().name)
+
+    def find(self, own: Path, seconds: float) -> Path:
+        """See `Meeting.find`."""
+        return self.outer.control_directory()
+
+
+class OneHost(SharedFolder):
+    """All ranks are on one host, and use the leader's directory there."""
+
+    def hosts(self) -> Hosts:
+        """See `Meeting.hosts`."""
+        return Hosts(LOOPBACK, [LOOPBACK] * self.outer.world_size)
+
+    def own_directory(self) -> ControlDirectory | None:
+        """See `Meeting.own_directory`."""
+        return None
+
+
+class GivenLeader(Meeting):
+    """The user says where the leader listens, and has given all hosts a key."""
+
+    def hosts(self) -> Hosts:
+        """See `Meeting.hosts`."""
+        host, port, key = given_leader()
+        if self.interface is not None and own_address(self.interface) != host:
+            raise UsageError(
+                f"--interface {self.interface} and DISTEVAL_LEADER={os.environ['DISTEVAL_LEADER']} "
+                f"are different addresses; leave one of them out"
+            )
+        if not is_own(host):
+            raise UsageError(
+                f"DISTEVAL_LEADER={os.environ['DISTEVAL_LEADER']} names {host}, which is no "
+                f"address of this host, where rank 0 runs; name one of this host"
+            )
+        return Hosts(host, [host] * self.outer.world_size, shared=False, port=port, key=key)
+
+    def find(self, own: Path, seconds: float) -> Path:
+        """See `Meeting.find`."""
+        host, port, key = given_leader()
+        write_address(own, json.dumps({"key": key.hex(), "host": host, "port": port}))
+        return own
+
+
+class OverMPI(Meeting):
+    """The leader sends its address and key to the other ranks once, over MPI."""
+
+    def announce(self, directory: Path, seconds: float) -> None:
+        """See `Meeting.announce`."""
+        mpi, comm = self._join()
+        message = read_address(directory).encode().ljust(_MESSAGE_BYTES)
+        others = range(1, self.outer.world_size)
+        sent = [comm.Isend([message, mpi.BYTE], rank) for rank in others]
+        late = [rank for rank, done in zip(others, _wait(sent, seconds), strict=True) if not done]
+        if late:
+            raise WorldError(
+                f"MPI brought the leader's address to every rank but {late} within {seconds:.0f} s"
+                f"; see whether they have started, and whether a firewall lets MPI through"
+            )
+
+    def find(self, own: Path, seconds: float) -> Path:
+        """See `Meeting.find`."""
+        mpi, comm = self._join()
+        message = bytearray(_MESSAGE_BYTES)
+        if not all(_wait([comm.Irecv([message, mpi.BYTE], 0)], seconds)):
+            raise WorldError(
+                f"rank {self.outer.rank} received no address of its leader from rank 0 over MPI "
+                f"within {seconds:.0f} s; see whether rank 0 has started the same command"
+            )
+        write_address(own, message.decode().strip())
+        return own
+
+    def _join(self) -> tuple[Any, Any]:
+        """Join MPI's group, and return the module and its communicator."""
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise UsageError(f"mpi4py can't be imported ({error}). {_WAYS}") from error
+        comm = MPI.COMM_WORLD
+        found, told = (comm.rank, comm.size), (self.outer.rank, self.outer.world_size)
+        if found != told:
+            raise UsageError(
+                f"mpi4py says that this is rank {found[0]} of {found[1]}, and "
+                f"{self.outer.launcher} that it is rank {told[0]} of {told[1]}: mpi4py uses "
+                f"another MPI than the launcher. Use the mpirun of mpi4py's MPI. {_WAYS}"
+            )
+        return MPI, comm
+
+
+def choose_meeting(outer: OuterWorld, interface: str | None = None) -> Meeting:
+    """Return how the ranks of a job find their leader.
+
+    Every rank chooses by what all of them know: the launcher's variables and the user's.
+
+    Raises:
+        UsageError: The ranks are on several hosts, and there is no way.
+    """
+    if os.environ.get("DISTEVAL_LEADER") or os.environ.get("DISTEVAL_KEY_FILE"):
+        given_leader()
+        return GivenLeader(outer, interface)
+    if outer.ranks_on_host == outer.world_size:
+        return OneHost(outer, interface)
+    if os.environ.get("DISTEVAL_CONTROL_DIR") and outer.job_id():
+        return SharedFolder(outer, interface)
+    if outer.launcher == "mpirun" and find_spec("mpi4py") is not None:
+        return OverMPI(outer, interface)
+    raise UsageError(
+        f"{outer}. They are on several hosts, at most {outer.ranks_on_host} of them on this one, "
+        f"and have no private way to find their leader. {_WAYS}"
+    )
+
+
+def given_leader(environ: Mapping[str, str] = os.environ) -> tuple[str, int, bytes]:
+    """Return the address, the port and the key of the leader that the user has named.
+
+    Raises:
+        UsageError: A variable is missing or wrong, or others may read the key file.
+    """
+    leader, key_file = environ.get("DISTEVAL_LEADER", ""), environ.get("DISTEVAL_KEY_FILE", "")
+    if not leader or not key_file:
+        there, missing = ("DISTEVAL_LEADER", "DISTEVAL_KEY_FILE")[:: 1 if leader else -1]
+        raise UsageError(
+            f"{there} is set without {missing}; set both on every host, or neither: the leader "
+            f"listens at host:port, and the file holds the key that all ranks must know"
+        )
+    host, _, port = leader.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UsageError(
+            f"DISTEVAL_LEADER is {leader!r:.99}, and must be host:port of rank 0's host, such as "
+            f"node1:29400"
+        )
+    return resolve(host), int(port), _read_key(Path(key_file))
+
+
+def _read_key(path: Path) -> bytes:
+    """Return the key that is made of the text in a file of this user."""
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            mode = stat.S_IMODE(found.st_mode)
+            if found.st_uid != os.geteuid() or mode & 0o077:
+                raise UsageError(
+                    f"DISTEVAL_KEY_FILE={path} belongs to user {found.st_uid} with mode "
+                    f"{mode:04o}, and must be a file of user {os.geteuid()} that nobody else can "
+                    f"read; make it yours, with mode 0600"
+                )
+            text = file.read(1 << 16).strip()
+    except OSError as error:
+        raise UsageError(
+            f"DISTEVAL_KEY_FILE={path} can't be read ({error.strerror}); name a file of mode 0600 "
+            f"with the same random text on every host"
+        ) from None
+    if len(text) < _KEY_CHARACTERS:
+        raise UsageError(
+            f"DISTEVAL_KEY_FILE={path} holds {len(text)} characters, and a key has at least "
+            f"{_KEY_CHARACTERS} random ones; write it with openssl rand -hex 32"
+        )
+    return hashlib.sha256(b"disteval world " + text).digest()
+
+
+def _wait(requests: list[Any], seconds: float) -> list[bool]:
+    """Wait until MPI has carried every message, at most so long; return which it has carried."""
+    deadline = time.monotonic() + seconds
+    done = [False] * len(requests)
+    while not all(done) and time.monotonic() < deadline:
+        done = [before or bool(one.Test()) for before, one in zip(done, requests, strict=True)]
+        time.sleep(_POLL_SECONDS)
+    return done

@@ -1,0 +1,178 @@
+"""Two hosts for tests: namespaces with a network, processes, a host name and a /tmp of their own.
+
+A cable joins them, and nothing leaves them. Each host is held by a process that reads from this
+one, so that both hosts, and every process on them, end with this process however it ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from suites.processes import processes_below
+
+NAMES = ("alpha", "beta")
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+INTERFACE = "wire0"
+
+_SECONDS = 20
+_USER = ["unshare", "--user", "--map-root-user"]
+_HOST = ["unshare", "--mount", "--net", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]
+# Folders that both hosts need are kept where they are, also below /tmp.
+_SET_UP = """
+set -e
+hostname "$1"; shift
+ip link set lo up
+mount -t tmpfs -o mode=1777 tmpfs /mnt
+printf '127.0.0.1 localhost\\n%s alpha\\n%s beta\\n' "$1" "$2" > /mnt/.hosts; shift 2
+mount --bind /mnt/.hosts /etc/hosts
+for kept in "$@"; do
+    case "$kept" in /tmp/*)
+        mkdir -p "/mnt/${kept#/tmp/}"; mount --bind "$kept" "/mnt/${kept#/tmp/}";;
+    esac
+done
+mount --rbind /mnt /tmp
+echo ready
+exec cat
+"""
+
+
+class Hosts:
+    """Two hosts, ``alpha`` and ``beta``, and the cable between them.
+
+    Args:
+        shared: A folder that both hosts see.
+        program: A Python program that is the cable, such as `suites.wire`; an empty text stands for
+            a pair of virtual interfaces.
+    """
+
+    def __init__(self, shared: Path, program: str = "") -> None:
+        _skip_without_namespaces()
+        self._started: list[subprocess.Popen[str]] = []
+        self._inside: list[int] = []
+        self._shared = str(shared)
+        kept = [str(shared), sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])]
+        try:
+            user = self._start([*_USER, "sh", "-c", "echo ready; exec cat"])
+            self._enter = ["nsenter", f"--target={user.pid}", "--user", "--preserve-credentials"]
+            for name in NAMES:
+                words = ["sh", "-c", _SET_UP, "sh", name, *ADDRESSES, *kept]
+                holder = self._start([*self._enter, *_HOST, *words])
+                self._inside.append(processes_below(holder.pid)[0])
+            if program:
+                into = [f"/proc/{pid}/ns/net" for pid in self._inside]
+                self.wire = self._start([*self._enter, sys.executable, "-c", program, *into])
+            else:
+                peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(self._inside[1])]
+                self._ip(0, "link", "add", INTERFACE, *peer)
+            for host in range(2):
+                self._ip(host, "address", "add", f"{ADDRESSES[host]}/24", "dev", INTERFACE)
+                self.set_link(host, "up")
+        except BaseException:
+            self.close()
+            raise
+
+    def on_host(
+        self, host: int, command: Sequence[str], variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a command in the shared folder on a host; its output goes to a pipe.
+
+        Args:
+            host: 0 for ``alpha``, 1 for ``beta``.
+            command: The command's words.
+            variables: More environment variables of the command.
+        """
+        process = subprocess.Popen(
+            [*self.entering(host), "sh", "-c", 'cd "$0" && exec "$@"', self._shared, *command],
+            env=os.environ | {"TMPDIR": "/tmp"} | dict(variables or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def entering(self, host: int) -> list[str]:
+        """Return the beginning of a command that runs the words after it on a host."""
+        there = [f"--target={self._inside[host]}", "--user", "--preserve-credentials"]
+        return ["nsenter", *there, "--mount", "--net", "--pid", "--uts"]
+
+    def set_link(self, host: int, state: str) -> None:
+        """Set a host's end of the cable ``up`` or ``down``."""
+        self._ip(host, "link", "set", INTERFACE, state)
+
+    def kill(self, host: int) -> None:
+        """Kill every process of a host at once, as if its power were cut."""
+        os.kill(self._inside[host], signal.SIGKILL)
+
+    def close(self) -> None:
+        """End both hosts and everything on them."""
+        for process in reversed(self._started):
+            if process.stdin is not None:
+                process.stdin.close()
+            else:
+                process.kill()
+        for process in reversed(self._started):
+            try:
+                process.wait(_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def __enter__(self) -> Hosts:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, command: list[str]) -> subprocess.Popen[str]:
+        """Start a process that ends with this one, and wait until it is ready."""
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", f"{command} did not start"
+        return process
+
+    def _ip(self, host: int, *words: str) -> None:
+        there = [f"--target={self._inside[host]}", "--user", "--preserve-credentials", "--net"]
+        subprocess.run(["nsenter", *there, "ip", *words], check=True, timeout=_SECONDS)
+
+
+@functools.cache
+def _skip_without_namespaces() -> None:
+    for program in ("unshare", "nsenter", "ip"):
+        if shutil.which(program) is None:
+            pytest.skip(f"not run: there is no {program}, which two hosts are made with")
+    probe = "mount -t tmpfs tmpfs /mnt && ip link add name a type veth peer name b"
+    words = [*_USER, *_HOST, "sh", "-c", probe]
+    tried = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    if tried.returncode:
+        pytest.skip(f"not run: no host can be made of namespaces here: {tried.stderr.strip()}")
+
+
+def ended(process: subprocess.Popen[str], seconds: float) -> str:
+    """Return what a process on a host printed until its end, which must come in time."""
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"not ended within {seconds:g} s: {process.communicate()[0]}")
