@@ -47,6 +47,7 @@ FOLDERS = {
     "frameworks/estimator": "estimator",
     "ranks/estimator": "estimator",
     "ranks/worlds": "worlds",
+    "ranks/worlds/test_hosts.py": "hosts",
     "package": "package",
     "web": "web",
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from disteval.errors import UsageError
 
+_UNKNOWN = "a launcher with RANK and WORLD_SIZE"
 _VARIABLES = (
     # launcher, its own mark, rank, world size, ranks on this host
     ("torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
@@ -15,15 +17,18 @@ _VARIABLES = (
     ("horovodrun", "", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
     ("mpirun", "", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("mpirun", "", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    # Open MPI's ranks that srun --mpi=pmix starts.
+    ("mpirun", "", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", ""),
     ("paddle.distributed.launch", "", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", ""),
     ("srun", "", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
-    ("a launcher with RANK and WORLD_SIZE", "", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    (_UNKNOWN, "", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
 )
 """From the launchers that start ranks to those that may have started such a launcher."""
 
 _MOST_DIGITS = 9
 
 _SLURM_HOSTS = "SLURM_STEP_NUM_NODES"
+_SLURM_TASKS = "SLURM_STEP_TASKS_PER_NODE"
 
 
 class Job(NamedTuple):
@@ -61,12 +66,15 @@ def launched_job(environ: Mapping[str, str] = os.environ) -> Job | None:
     jobs = list(_jobs(environ))
     if not jobs:
         _refuse_rank_alone(environ)
-    several = (job for job in jobs if job.world_size > 1)
-    return next(several, jobs[0] if jobs else None)
+    several = [job for job in jobs if job.world_size > 1]
+    _refuse_two_answers(several, environ)
+    return next(iter([*several, *jobs]), None)
 
 
 def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
     for launcher, mark, rank, size, on_host in _VARIABLES:
+        if rank == "PMIX_RANK" and "OMPI_COMM_WORLD_RANK" in environ:
+            continue  # its mpirun has started this rank, and SLURM that mpirun
         missing = [name for name in (rank, size) if name not in environ]
         if mark in environ and missing:
             raise UsageError(
@@ -81,16 +89,51 @@ def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
                     f"{rank}={number} is not a rank of {size}={world_size}, whose ranks are 0 to "
                     f"{world_size - 1}; set both as {launcher} does, or unset them"
                 )
-            # srun with PMI does not count the ranks of a host; of several, one has not all.
-            hosts = _number(environ, _SLURM_HOSTS, 1) if _SLURM_HOSTS in environ else 1
-            most = -(-world_size // hosts)
-            here = _number(environ, on_host, 1) if on_host in environ else most
-            yield Job(launcher, number, world_size, here)
+            here = _number(environ, on_host, 1) if on_host in environ else 0
+            yield Job(launcher, number, world_size, here or _slurm_tasks_here(environ, world_size))
+
+
+def _slurm_tasks_here(environ: Mapping[str, str], world_size: int) -> int:
+    """Return how many of a job's ranks are on this host, as srun says; all of them without it.
+
+    srun with PMI does not count the ranks of a host. Its counts, such as ``2(x3),1``, are those of
+    another step if they do not add up.
+    """
+    counts: list[int] = []
+    for part in environ.get(_SLURM_TASKS, "").split(","):
+        if found := re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,6})\))?", part):
+            counts += [int(found[1])] * int(found[2] or 1)
+    node = environ.get("SLURM_NODEID", "")
+    if sum(counts) == world_size and node.isdecimal() and int(node) < len(counts):
+        return counts[int(node)]
+    # Of several hosts, one does not have all.
+    hosts = _number(environ, _SLURM_HOSTS, 1) if _SLURM_HOSTS in environ else 1
+    return -(-world_size // hosts)
+
+
+def _refuse_two_answers(jobs: list[Job], environ: Mapping[str, str]) -> None:
+    """Refuse RANK and WORLD_SIZE that no launcher has marked and that contradict another's.
+
+    They may be left over in a login shell, or be those of a launcher inside the other one.
+    """
+    # torchrun sets these names itself.
+    if len(jobs) < 2 or jobs[0].launcher == "torchrun" or jobs[-1].launcher != _UNKNOWN:
+        return
+    first, other = jobs[0], jobs[-1]
+    if (first.rank, first.world_size) != (other.rank, other.world_size):
+        rows = [row for row in _VARIABLES if row[0] == first.launcher and row[3] in environ]
+        rank, size = next(row[2:4] for row in rows if row[2] in environ)
+        raise UsageError(
+            f"RANK={other.rank} and WORLD_SIZE={other.world_size} say another rank than "
+            f"{rank}={first.rank} and {size}={first.world_size}, which {first.launcher} has set; "
+            f"unset RANK and WORLD_SIZE if a shell has them from elsewhere, or unset {rank} if a "
+            f"launcher inside {first.launcher} has set them"
+        )
 
 
 def _refuse_rank_alone(environ: Mapping[str, str]) -> None:
     """Refuse a rank without a world size: this process might answer for all of them."""
-    for launcher, _, rank, size, _ in (*_VARIABLES, ("mpirun", "", "PMIX_RANK", "PMI_SIZE", "")):
+    for launcher, _, rank, size, _ in (("mpirun", "", "PMIX_RANK", "PMI_SIZE", ""), *_VARIABLES):
         # RANK is a common name, and SLURM gives the number 0 to a batch script, too.
         common = rank == "RANK" or (rank, environ.get(rank)) == ("SLURM_PROCID", "0")
         if rank in environ and not common:

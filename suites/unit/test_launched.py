@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from disteval import UsageError
 from disteval.launched import Job, launched_job
-from disteval.worlds import detect_outer_world
+from disteval.worlds import detect_outer_world, meeting
 from disteval.worlds.environment import outside_environment
 
 pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
@@ -13,6 +13,11 @@ pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 PADDLE = Job("paddle.distributed.launch", 1, 2, 2)
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
+SLURM3 = SLURM | {
+    "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+}  # fmt: skip
+STALE = {"RANK": "3", "WORLD_SIZE": "8"}
 
 
 @pytest.mark.parametrize(
@@ -31,6 +36,19 @@ SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
         ({"WORLD_SIZE": "2"}, None),
         ({"RANK": "first"}, None),
         ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, PADDLE),
+        # Tasks of srun on hosts that have different numbers of them.
+        (SLURM3 | {"SLURM_NODEID": "1"}, Job("srun", 1, 5, 2)),
+        (SLURM3 | {"SLURM_NODEID": "2"}, Job("srun", 1, 5, 1)),
+        (SLURM3 | {"PMIX_RANK": "4", "SLURM_NODEID": "2"}, Job("mpirun", 4, 5, 1)),
+        # Open MPI's mpirun, whose daemons srun has started.
+        (
+            SLURM | {"PMIX_RANK": "0", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+            Job("srun", 1, 2, 2),
+        ),
+        # The counts of another step are no help.
+        (SLURM3 | {"SLURM_NODEID": "7"}, Job("srun", 1, 5, 2)),
+        # What a script derives from its launcher's variables is no contradiction.
+        (SLURM | {"RANK": "1", "WORLD_SIZE": "2"}, Job("srun", 1, 2, 2)),
         # A task of which only the job's variables are left.
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Job("srun", 1, 2, 1)),
         (SLURM | {"SLURM_NTASKS": "8"}, Job("srun", 1, 2, 2)),
@@ -63,6 +81,11 @@ def test_the_launcher_that_started_the_ranks_comes_before_the_one_that_started_i
         ({"PADDLE_TRAINER_ID": "x"}, "PADDLE_TRAINER_ID=x .* such as PADDLE_TRAINERS_NUM,"),
         ({"PMI_RANK": "-1", "PMI_SIZE": "2"}, "PMI_RANK is '-1', .* whole number from 0 up"),
         ({"PMI_RANK": "0", "PMI_SIZE": "9" * 5000}, "PMI_SIZE is '9{98}, .* whole number"),
+        (
+            STALE | {"PMI_RANK": "0", "PMI_SIZE": "2"},
+            "RANK=3 and WORLD_SIZE=8 say another rank than PMI_RANK=0 and PMI_SIZE=2, .* unset",
+        ),
+        (STALE | SLURM, "RANK=3 .* than SLURM_PROCID=1 and SLURM_STEP_NUM_TASKS=2, which srun"),
         (SLURM | {"SLURM_PROCID": "2"}, "SLURM_PROCID=2 is not a rank of SLURM_STEP_NUM_TASKS=2"),
     ],
 )
@@ -77,8 +100,8 @@ def test_variables_that_no_launcher_sets_are_refused(
     ("variables", "remedy"),
     [
         (
-            SLURM | {"SLURM_LOCALID": "1"},
-            "with srun --mpi=pmi2 -n 2, or one task .* srun -n 1 and --world-size 2",
+            {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"},
+            "SLURM_STEP_NUM_TASKS is not removed, or one task .* srun -n 1 and --world-size 2",
         ),
         (
             {"RANK": "1", "WORLD_SIZE": "2"},
@@ -93,7 +116,12 @@ def test_ranks_that_can_not_be_led_are_refused_with_what_works(
         detect_outer_world(variables)
 
 
-def test_ranks_over_several_hosts_are_refused_with_what_works() -> None:
+def test_ranks_over_several_hosts_are_led_if_they_have_a_way_to_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("DISTEVAL_LEADER", "DISTEVAL_KEY_FILE", "DISTEVAL_CONTROL_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(meeting, "find_spec", lambda name: None)  # mpi4py is not installed
     jobs = [
         ("torchrun", ELASTIC | {"RANK": "{}", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}),
         ("mpirun", {"PMI_RANK": "{}", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}),
@@ -105,9 +133,13 @@ def test_ranks_over_several_hosts_are_refused_with_what_works() -> None:
     jobs.append(("mpirun", {f"OMPI_COMM_WORLD_{name}": open_mpi[name] for name in open_mpi}))
     for launcher, variables in jobs:
         for rank in range(4):
-            wanted = f"is rank {rank}. They are on several hosts, .* 2 .*without {launcher}, with"
+            told = {name: text.format(rank) for name, text in variables.items()}
+            outer = detect_outer_world(told)
+            assert outer is not None
+            assert outer[:] == (launcher, rank, 4, 2)
+            wanted = f"is rank {rank}. They are on several hosts, .* 2 .*DISTEVAL_CONTROL_DIR; or"
             with pytest.raises(UsageError, match=wanted):
-                detect_outer_world({name: text.format(rank) for name, text in variables.items()})
+                meeting.choose_meeting(outer)
 
 
 def test_one_task_of_slurm_is_alone_and_srun_with_pmi_is_joined() -> None:
@@ -115,6 +147,9 @@ def test_one_task_of_slurm_is_alone_and_srun_with_pmi_is_joined() -> None:
     outer = detect_outer_world(SLURM | {"PMI_RANK": "1", "PMI_SIZE": "2"})
     assert outer is not None
     assert (outer.launcher, outer.rank, outer.world_size) == ("mpirun", 1, 2)
+    outer = detect_outer_world(SLURM)
+    assert outer is not None
+    assert (outer.launcher, outer.rank, outer.world_size) == ("srun", 1, 2)
 
 
 def test_ranks_that_a_task_starts_are_no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

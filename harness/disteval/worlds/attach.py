@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from disteval.contract import BaseDistBackend
@@ -40,7 +41,7 @@ def follow(outer: OuterWorld, *, elastic: bool = False) -> int:
     meeting = choose_meeting(outer)
     own = meeting.own_directory()
     directory = outer.control_directory() if own is None else own.path
-    remove = (lambda: None) if own is None else own.remove
+    remove: Callable[[], None] = (lambda: None) if own is None else own.remove
     if elastic:
         go_on_in_child(directory, outer.rank, remove)
     try:

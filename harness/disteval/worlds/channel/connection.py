@@ -25,6 +25,7 @@ from disteval.worlds.channel.handshake import shake_hands
 from disteval.worlds.control_directory import opened
 
 _POLL_SECONDS = 0.02
+_NETWORK_POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 60.0  # in which a leader must answer; it may be busy
 _CONNECT_SECONDS = 10.0  # in which a host must answer, or is tried again
 _SILENT_SECONDS = 30  # after which a host that does not even answer TCP is out of reach
@@ -80,7 +81,7 @@ def connect(directory: Path, patience: float = 0.0) -> Connection:
             if waited >= _seconds_to_try_again(error, patience, host is not None):
                 tried = f"{waited:.0f} s ({type(error).__name__}: {error})"
                 raise WorldError(_why(directory, host, port, tried, error)) from error
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS if host is None else _NETWORK_POLL_SECONDS)
         else:
             return _with_low_descriptor(connection)
 

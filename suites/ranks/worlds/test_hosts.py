@@ -1,0 +1,122 @@
+"""Ranks of one job on two hosts find their leader, and end in time when they can't.
+
+Each rank is told what a launcher tells its ranks. Real launchers are in ``test_hosts_launched``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from disteval.errors import HarnessError
+from disteval.worlds import World, attach, detect_outer_world, follow, group, release
+
+from suites.frames import has_key
+from suites.hosts import ADDRESSES, Hosts, ended
+from suites.mutants.sockets import Sockets
+
+SECONDS = 120
+PORT = "29400"  # the hosts are the test's own, and so are their ports
+
+
+def names(backend: Any) -> list[str]:
+    assert has_key()
+    found: list[str] = backend.all_gather_object(platform.node())
+    return found
+
+
+def job(work: str) -> int:
+    """Take part in a job, as a rank of whatever a launcher has started, and return its status."""
+    outer = detect_outer_world()
+    assert outer is not None
+    group.START_SECONDS = attach.START_SECONDS = float(os.environ.get("PATIENCE", "60"))
+    try:
+        if outer.rank:
+            return follow(outer)
+        world = World.lead(outer, float(os.environ.get("PATIENCE", "20")))
+        world.join(Sockets)
+        globals()[work](world)
+    except HarnessError as error:
+        print(error)
+        if outer.rank:
+            return 2
+    release(world, 3)
+    return 0
+
+
+def gather(world: World) -> None:
+    print(world._hosts.leader, list(world._hosts.ranks), world.run(names))
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    folder = tmp_path_factory.mktemp("hosts")
+    (folder / "key").touch(0o600)
+    (folder / "key").write_text("0123456789abcdef" * 4)
+    (folder / "other").touch(0o600)
+    (folder / "other").write_text("another key of the same length ." * 2)
+    with Hosts(folder) as two:
+        two.folder = folder
+        yield two
+
+
+def start(
+    hosts: Hosts, places: str, work: str, only: int | None = None, **variables: str
+) -> list[subprocess.Popen[str]]:
+    """Start ranks of a job on the hosts whose numbers ``places`` has, or only one of them."""
+    code = (
+        "import sys; from suites.ranks.worlds import test_hosts as t; sys.exit(t.job(sys.argv[1]))"
+    )
+    told = {"PYTHONPATH": os.pathsep.join(sys.path), "PMIX_NAMESPACE": f"{work}@1"}
+    started = []
+    for rank, place in enumerate(places):
+        if only not in (None, rank):
+            continue
+        of_rank = {"PMI_RANK": str(rank), "PMI_SIZE": str(len(places))}
+        of_rank["MPI_LOCALNRANKS"] = str(places.count(place))
+        command = [sys.executable, "-c", code, work]
+        started.append(hosts.on_host(int(place), command, told | of_rank | variables))
+    return started
+
+
+def given(hosts: Hosts, host: str, key: str = "key") -> dict[str, str]:
+    return {"DISTEVAL_LEADER": f"{host}:{PORT}", "DISTEVAL_KEY_FILE": str(hosts.folder / key)}
+
+
+@pytest.mark.parametrize("way", ["a shared folder", "a key that the user gave"])
+def test_ranks_meet_their_leader_on_whichever_host_it_is(hosts: Hosts, way: str) -> None:
+    shared = hosts.folder / "shared"
+    shared.mkdir(mode=0o700, exist_ok=True)
+    how = given(hosts, "beta") if "key" in way else {"DISTEVAL_CONTROL_DIR": str(shared)}
+    ranks = start(hosts, "101", "gather", **how)
+    printed = [ended(rank, SECONDS) for rank in ranks]
+    alpha, beta = ADDRESSES
+    here = f"{beta} {[beta, alpha, beta]} "
+    assert printed == [f"{here}{[['beta', 'alpha', 'beta']] * 3}\n", "", ""]
+    assert [rank.returncode for rank in ranks] == [0, 3, 3]
+    assert list(shared.iterdir()) == []
+    left = [
+        ended(hosts.on_host(host, ["find", "/tmp", "-name", "disteval-*"]), 20) for host in (0, 1)
+    ]
+    assert left == ["", ""]
+
+
+def test_a_rank_that_is_not_led_says_where_it_looked_and_why_that_may_fail(hosts: Hosts) -> None:
+    soon = {"PATIENCE": "4"}
+    [leader] = start(hosts, "01", "gather", only=0, **soon, **given(hosts, "alpha"))
+    ways = {
+        "has another key: it leads another job,": given(hosts, "alpha", "other"),
+        "ConnectionRefusedError.*rank 0 should listen there": given(hosts, "beta"),
+        r"10\.77\.0\.9:29400 within .* a firewall may drop": given(hosts, "10.77.0.9"),
+    }
+    for wanted, variables in ways.items():
+        [rank] = start(hosts, "01", "gather", only=1, **soon, **variables)
+        assert re.search(f"^beta reached no leader at .*{wanted}", ended(rank, SECONDS))
+        assert rank.returncode == 2
+    assert "1 of 2 ranks started within" in ended(leader, SECONDS)
