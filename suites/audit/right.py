@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,16 @@ from disteval import Coverage, evaluate, get_dist_backend
 from disteval.audit import Case
 from disteval.metrics import Accuracy, Mean
 
-from suites.audit.wrong import batches, counted, divided, gathered, padded, rights, strided
+from suites.audit.parts import (
+    batches,
+    batches_of_one,
+    counted,
+    divided,
+    gathered,
+    padded,
+    rights,
+    strided,
+)
 
 Loop = Callable[[Case], Any]
 
@@ -143,6 +155,54 @@ def put_in_order_by_position(case: Case) -> Any:
     }
 
 
+def queue_of_work(case: Case) -> Any:
+    """Ranks take the next sample from a common file, so that one may evaluate most of them."""
+    queue = get_dist_backend().broadcast_object(tempfile.mkdtemp() if case.rank == 0 else None, 0)
+    own = [i for i in range(len(case.dataset)) if _takes(Path(queue, str(i)))]
+    pairs = gathered(counted(case, own))
+    if case.rank == 0:
+        shutil.rmtree(queue)
+    return {"accuracy": divided(pairs), "count": sum(seen for _, seen in pairs)}
+
+
+def _takes(claim: Path) -> bool:
+    try:
+        claim.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def dealt_by_rank_0(case: Case) -> Any:
+    """Rank 0 alone reads the samples, and sends the others theirs."""
+    samples = list(case.dataset) if case.rank == 0 else None
+    own = get_dist_backend().broadcast_object(samples, 0)[case.rank :: case.world_size]
+    return {"accuracy": divided(gathered((sum(rights(case, own)), len(own))))}
+
+
+def padded_and_masked(case: Case) -> Any:
+    """Every rank has as many batches of one shape, and a mask keeps what fills them out."""
+    right = seen = 0
+    rounds = -(-len(case.dataset) // (case.batch_size * case.world_size))
+    for at in range(rounds):
+        own = strided(case)[at * case.batch_size : (at + 1) * case.batch_size]
+        x, labels = np.zeros((case.batch_size, 8), np.float32), np.zeros(case.batch_size)
+        for row, i in enumerate(own):
+            x[row], labels[row] = case.dataset[i]["x"], case.dataset[i]["label"]
+        mask = np.arange(case.batch_size) < len(own)
+        found = [(case.predict(x).argmax(axis=1) == labels) & mask, mask]
+        together = np.sum(gathered(np.array(found)), axis=(0, 2))
+        right, seen = right + together[0], seen + together[1]
+    return {"accuracy": right / seen, "count": seen}
+
+
+def gathered_in_reverse(case: Case) -> Any:
+    """Predictions come back by rank from the last one on, in an order that nothing promises."""
+    own = [(s["id"], int(case.predict(s["x"][None]).argmax())) for [s] in batches_of_one(case)]
+    pairs = [pair for part in reversed(gathered(own)) for pair in reversed(part)]
+    return {"ids": [i for i, _ in pairs], "outputs": np.array([out for _, out in pairs])}
+
+
 def float32_sums(case: Case) -> Any:
     values = [s["value"] for b in batches(case, strided(case)) for s in b]
     pairs = gathered((np.float32(sum(values)), np.float32(len(values))))
@@ -152,6 +212,6 @@ def float32_sums(case: Case) -> Any:
 RIGHT: list[Loop] = [
     value
     for name, value in list(globals().items())
-    if callable(value) and getattr(value, "__module__", "") == __name__ and name != "Loop"
+    if getattr(value, "__module__", "") == __name__ and not name.startswith("_")
 ]
 """Every loop of this module."""

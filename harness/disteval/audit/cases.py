@@ -77,7 +77,8 @@ def cases(
         for size, batch_size, world_size in product(sizes, _SMALL_BATCHES, sorted(world_sizes))
     ]
     many = [Settings(_MANY[not divisible], _MANY_BATCH, w) for w in sorted(world_sizes)]
-    chosen = [*small, *_otherwise_read(small), *_drawn(world_sizes, seed), *many]
+    drawn = sorted(_drawn(world_sizes, seed), key=lambda s: s.size)
+    chosen = [*small, *_otherwise_read(small), *drawn, *many]
     if "numbered" in assumes:
         chosen = [replace(settings, ids=False) for settings in chosen]
     for settings in dict.fromkeys(chosen):

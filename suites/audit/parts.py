@@ -1,0 +1,74 @@
+"""What the evaluation loops in plain NumPy share, and the table of those that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from disteval import get_dist_backend
+from disteval.audit import Case
+
+Loop = Callable[[Case], Any]
+Samples = list[dict[str, Any]]
+
+WRONG: dict[str, tuple[Loop, str, str]] = {}
+"""Each loop by its name, with the kind and the case of its first finding."""
+
+
+def wrong(kind: str, case: str) -> Callable[[Loop], Loop]:
+    """Register a loop that the audit must convict of a kind, in that case."""
+
+    def register(loop: Loop) -> Loop:
+        WRONG[loop.__name__] = (loop, kind, case)
+        return loop
+
+    return register
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return the values of all ranks, by rank."""
+    return get_dist_backend().all_gather_object(value)
+
+
+def strided(case: Case) -> list[int]:
+    """Return the samples of this rank: every W-th one."""
+    return list(range(case.rank, len(case.dataset), case.world_size))
+
+
+def padded(case: Case) -> list[int]:
+    """Return the samples of this rank as torch's DistributedSampler deals them."""
+    size, ranks = len(case.dataset), case.world_size
+    return [at % size for at in range(case.rank, -(-size // ranks) * ranks, ranks)]
+
+
+def batches(case: Case, indices: Iterable[int]) -> Iterator[Samples]:
+    """Return batches of samples."""
+    indices = list(indices)
+    for at in range(0, len(indices), case.batch_size):
+        yield [case.dataset[i] for i in indices[at : at + case.batch_size]]
+
+
+def rights(case: Case, samples: Samples) -> list[int]:
+    """Return 1 for each sample whose prediction is right, else 0."""
+    if not samples:
+        return []
+    scores = case.predict(np.stack([s["x"] for s in samples]))
+    return [int(p == s["label"]) for p, s in zip(scores.argmax(axis=1), samples, strict=True)]
+
+
+def counted(case: Case, indices: Iterable[int]) -> tuple[int, int]:
+    """Return how many of this rank's samples are right, and how many there are."""
+    found = [right for batch in batches(case, indices) for right in rights(case, batch)]
+    return sum(found), len(found)
+
+
+def divided(pairs: Iterable[tuple[float, float]]) -> float:
+    """Divide the sum of the first numbers by the sum of the others."""
+    right, seen = np.sum(list(pairs), axis=0)
+    return float(right / seen) if seen else float("nan")
+
+
+def batches_of_one(case: Case) -> list[Samples]:
+    """Return this rank's samples, one by one."""
+    return [[case.dataset[i]] for i in strided(case)]
