@@ -65,6 +65,9 @@ class Plan(Protocol):
     def samples(self) -> int: ...  # noqa: D102
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Picked]: ...
+    def between(self, first: int, last: int) -> Iterator[Picked]:
+        """Yield the batches from the first to the one before the last, without making others."""
+        ...
 
 
 def plan_batches(
@@ -116,8 +119,12 @@ class ShardBatches:
         return -(-len(self.shard) // self.batch_size)
 
     def __iter__(self) -> Iterator[Picked]:
+        return self.between(0, len(self))
+
+    def between(self, first: int, last: int) -> Iterator[Picked]:
+        """Yield some batches, see `Plan`."""
         total, counted = len(self.shard), self.shard.num_samples
-        for start in range(0, total, self.batch_size):
+        for start in range(first * self.batch_size, last * self.batch_size, self.batch_size):
             stop = min(start + self.batch_size, total)
             rows = self.batch_size if self.fixed_shape else stop - start
             real = min(max(counted - start, 0), stop - start)
@@ -144,7 +151,11 @@ class GivenBatches:
         return -(-self.samples // self.batch_size)
 
     def __iter__(self) -> Iterator[Picked]:
-        for start in range(0, self.samples, self.batch_size):
+        return self.between(0, len(self))
+
+    def between(self, first: int, last: int) -> Iterator[Picked]:
+        """Yield some batches, see `Plan`."""
+        for start in range(first * self.batch_size, last * self.batch_size, self.batch_size):
             indices = self.shard.indices[start : start + self.batch_size]
             padding = int(self.shard.is_padding[start : start + self.batch_size].sum())
             rows = self.batch_size if self.fixed_shape else len(indices)
@@ -173,7 +184,11 @@ class WholeBatches:
         return len(range(self.rank, self._dealt, self.world_size))
 
     def __iter__(self) -> Iterator[Picked]:
-        for number in range(self.rank, self._dealt, self.world_size):
+        return self.between(0, len(self))
+
+    def between(self, first: int, last: int) -> Iterator[Picked]:
+        """Yield some batches, see `Plan`."""
+        for number in range(self.rank, self._dealt, self.world_size)[first:last]:
             # Padding repeats the last batch, which is the smallest.
             start = min(number, self._batches - 1) * self.batch_size
             stop = min(start + self.batch_size, self.size)

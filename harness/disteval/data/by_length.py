@@ -95,7 +95,11 @@ class LengthBatches:
         return len(self.mine)
 
     def __iter__(self) -> Iterator[Picked]:
-        for turn, batch in enumerate(self.mine.tolist()):
+        return self.between(0, len(self))
+
+    def between(self, first: int, last: int) -> Iterator[Picked]:
+        """Yield some batches, see `disteval.data.batching.Plan`."""
+        for turn, batch in enumerate(self.mine[first:last].tolist(), first):
             indices = self.order[self.bounds[batch] : self.bounds[batch + 1]]
             count = len(indices)
             yield Picked(indices, count if turn < self.counted else 0, self.rows or count)

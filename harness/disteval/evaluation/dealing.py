@@ -110,14 +110,23 @@ class Dealing:
         world, rank, mode = backend.world_size, backend.rank, self.mode or "strided"
         return Stream(samples, rank, world, self.batch_size, mode, self.limit, by_length)
 
-    def plan(self, samples: Sized, size: int, backend: BaseDistBackend) -> Plan:
+    def plan(
+        self, samples: Sized, size: int, backend: BaseDistBackend, *, whole: bool = False
+    ) -> Plan:
         """Return the batches of this rank; every rank must call it.
+
+        Args:
+            samples: The samples.
+            size: The number of samples to evaluate.
+            backend: Joins the ranks, which may have to read lengths together.
+            whole: Whether these are the batches of a rank that is alone, on every rank.
 
         Raises:
             UsageError: On every rank, when lengths are not such.
             RankError: On every rank, when a rank could not read a length.
         """
-        world, rank, fixed = backend.world_size, backend.rank, self.fixed_shape
+        world, rank = (1, 0) if whole else (backend.world_size, backend.rank)
+        fixed = self.fixed_shape
         if self.by_length:
             lengths = gather_lengths(samples, size, self.length, backend)
             return plan_by_length(

@@ -22,20 +22,28 @@ from disteval.errors import UsageError
 from disteval.evaluation.dealing import Dealing
 
 
-class Feed(Protocol):
-    """The batches of one rank.
+class Batches(Protocol):
+    """Some batches of one rank.
 
     Attributes:
         total: The number of samples in all of them, padding included; None if it is not known.
         seen: The number of samples in those that were handed out.
-        by_shards: Whether each rank reads shards of a stream; known after `prove`.
     """
 
     total: int | None
     seen: int
-    by_shards: bool
 
     def __iter__(self) -> Generator[Batch, None, None]: ...
+
+
+class Feed(Batches, Protocol):
+    """All batches of one rank.
+
+    Attributes:
+        by_shards: Whether each rank reads shards of a stream; known after `prove`.
+    """
+
+    by_shards: bool
 
     def resume(self, stored: Indices, *, needed: bool) -> None:
         """Hand out stored samples in batches of their own.

@@ -1,47 +1,34 @@
-"""The loop of an evaluation."""
+"""The evaluation of samples by ranks that each have a share, and are joined by a backend."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
 
-from tqdm import tqdm
-
-from disteval.arguments import check_flag
+from disteval.arguments import check_choice
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, Counted, name_some
-from disteval.data.batching import Indices, Mode
-from disteval.data.collate import Collate, first_rows
+from disteval.coverage import Certificate, Counted
+from disteval.data.batching import Mode
+from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
 from disteval.data.lengths import Length
-from disteval.data.predictions import Predictions, Sink, Target, check_target, open_sink
-from disteval.data.same_samples import look_at
-from disteval.data.samples import open_samples
+from disteval.data.predictions import Sink, Target, open_sink
 from disteval.data.shards import ShardedStream
 from disteval.default_backend import joining_backend
-from disteval.errors import SampleError, UsageError, describe_error
-from disteval.evaluation.agreement import (
-    Failure,
-    agree,
-    log_failure,
-    outlive,
-    raise_failure,
-)
+from disteval.evaluation.agreement import Failure, agree, outlive, raise_failure
 from disteval.evaluation.dealing import Dealing, MakeShard
 from disteval.evaluation.feeds import Feed, SizedFeed, StreamFeed
+from disteval.evaluation.leasing import Leasing
 from disteval.evaluation.result import Evaluation
-from disteval.evaluation.updates import Update, Updates, check_order, check_rows
+from disteval.evaluation.updates import Update, check_order
+from disteval.evaluation.work import Predict, Progress, Work, reporting
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
 
-Predict = Callable[[Any], Any]
-"""A function of a batch, or of its first field if it is a tuple, to a row for each sample."""
-
-Progress = Callable[[int, int | None], None]
-"""A function that is called with the samples this rank has done, and all of its samples."""
+Schedule = Literal["static", "leases"]
 
 
 def evaluate(
@@ -64,6 +51,10 @@ def evaluate(
     limit: int | None = None,
     predictions: Target = None,
     progress: bool | Progress = False,
+    schedule: Schedule = "static",
+    ledger: str | Path | None = None,
+    lease_timeout: float = 60.0,
+    ranks_per_lease: int = 1,
 ) -> Evaluation:
     """Evaluate samples, with a share on each rank; every rank must call it.
 
@@ -107,6 +98,15 @@ def evaluate(
             `Predictions` says. If an evaluation was interrupted, the next one with this folder
             goes on where it stopped.
         progress: True shows a bar on rank 0; a function is called after every batch.
+        schedule: ``"static"`` gives each rank its share before the first batch. With ``"leases"``
+            a rank asks for batches when it has finished others, and ranks other than rank 0 may
+            be lost; the batches, and so the results, are those of one rank. See docs/leases.md.
+        ledger: With leases, a folder that keeps what was evaluated, so that the next evaluation
+            with this folder goes on from there; None keeps it in the memory of rank 0.
+        lease_timeout: The seconds after which the batches of a rank that has finished none go to
+            another rank; a batch must take less.
+        ranks_per_lease: The number of consecutive ranks that evaluate the same batches together,
+            as those of a model that spans several ranks.
 
     Raises:
         UsageError: On every rank, when an argument is of another kind or out of range, or ranks
@@ -116,127 +116,82 @@ def evaluate(
         CoverageError: On every rank, when a sample was missed or counted more than once.
     """
     backend = joining_backend(backend)
-    world, rank = backend.world_size, backend.rank
     error: Exception | None = None
-    feed: Feed
     settings: dict[str, Any] = {}
+    by_leases = schedule == "leases"
     try:
-        _check_functions(predict=predict, collate=collate)
-        if not callable(progress):
-            check_flag("progress", progress)
+        check_choice("schedule", schedule, ("static", "leases"))
         dealing = Dealing(
             batch_size, mode, fixed_shape, pad, shard, max_tokens, length, sort_by_length,
             workers, limit,
         )  # fmt: skip
-        opened = open_samples(samples, collate)
-        if opened is None:
-            stream = dealing.stream(samples, backend)
-            feed = StreamFeed(stream, dealing, collate or default_collate)
-        elif not dealing.by_length:
-            feed = SizedFeed(opened, dealing, backend)
-        group = MetricGroup(metrics, backend)
-
-        def check_metrics(by_shards: bool) -> None:
-            check_order(metrics, dealing.natural_order(world, by_shards))
-
-        check_metrics(isinstance(samples, ShardedStream))
-        updates = Updates(metrics, update)
-        target = check_target(predictions)
-        group.reset_to_sums()
-        is_compared = world > 1 or isinstance(target, Predictions)
-        content = look_at(opened) if is_compared and opened is not None else ""
-        settings = dealing.settings() | {
-            "the number of samples": stream.settings if opened is None else len(opened),
-            "the content of samples, of which every rank needs all in the same order,": content,
-            "metrics": sorted(metrics, key=str),
-            "predictions": target.settings(None, None),
-            **group.settings(),
-        }
+        leasing = Leasing(ledger, lease_timeout, ranks_per_lease, schedule)
+        work = Work(
+            predict, samples, metrics, backend, dealing, collate, update, predictions, progress,
+            is_compared=by_leases or backend.world_size > 1,
+        )  # fmt: skip
+        static = None if by_leases else _Static(work)
+        settings = work.settings | (leasing.settings(work) if by_leases else {})
     except Exception as caught:  # the other ranks wait for this one
         error = caught
     agree(backend, settings, error)
+    if static is not None:
+        return static.evaluate()
+    from disteval.evaluation.leased import evaluate_in_leases  # which static ones need not import
 
-    if opened is not None and dealing.by_length:  # ranks read lengths together, once they agree
-        feed = SizedFeed(opened, dealing, backend)
-    known = None if opened is None else dealing.limited(len(opened))
-    with closing(
-        open_sink(
-            target, backend, known, limit if known is None else None, content, exact=bool(metrics)
+    return evaluate_in_leases(work, leasing)
+
+
+class _Static:
+    """An evaluation in which each rank has its share before the first batch."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._world, self._rank = work.backend.world_size, work.backend.rank
+        self._feed: Feed | None = None
+        dealing = work.dealing
+        if work.opened is None:
+            stream = dealing.stream(work.samples, work.backend)
+            work.settings["the number of samples"] = stream.settings
+            self._feed = StreamFeed(stream, dealing, work.collate or default_collate)
+        elif not dealing.by_length:
+            self._feed = SizedFeed(work.opened, dealing, work.backend)
+        self._check_metrics(isinstance(work.samples, ShardedStream))
+
+    def evaluate(self) -> Evaluation:
+        """Evaluate this rank's share; every rank must call it, once ranks agree."""
+        work, backend, size = self._work, self._work.backend, self._work.size
+        feed = self._feed
+        if feed is None:  # ranks read lengths together
+            assert work.opened is not None
+            feed = SizedFeed(work.opened, work.dealing, backend)
+        limit = work.dealing.limit if size is None else None
+        with closing(
+            open_sink(work.target, backend, size, limit, work.content, exact=bool(work.metrics))
+        ) as sink:
+            if len(sink.stored_ids):
+                feed.resume(sink.stored_ids, needed=bool(work.metrics))
+                check_order(work.metrics, ())
+            begin = time.perf_counter()
+            with reporting(work.progress, self._rank, feed.total) as report:
+                counted, failure = work.run(feed, sink, report, self._rank)
+            results, size, padded = _together(
+                backend, work.group, feed, sink, counted, failure, self._check_metrics
+            )
+        return Evaluation(
+            metrics=results,
+            size=size,
+            evaluated=size,
+            padded=padded,
+            world_size=self._world,
+            batch_size=work.dealing.batch_size,
+            seconds=time.perf_counter() - begin,
+            stored=len(sink.stored_ids),
         )
-    ) as sink:
-        if len(sink.stored_ids):
-            feed.resume(sink.stored_ids, needed=bool(metrics))
-            check_order(metrics, ())
-        begin = time.perf_counter()
-        with _reporting(progress, rank, feed.total) as report, group.trusting_ids():
-            counted, failure = _run(predict, feed, group, updates, sink, report, rank)
-        results, size, padded = _together(
-            backend, group, feed, sink, counted, failure, check_metrics
-        )
-    return Evaluation(
-        metrics=results,
-        size=size,
-        evaluated=size,
-        padded=padded,
-        world_size=world,
-        batch_size=batch_size,
-        seconds=time.perf_counter() - begin,
-        stored=len(sink.stored_ids),
-    )
 
-
-def _run(
-    predict: Predict,
-    feed: Feed,
-    group: MetricGroup,
-    updates: Updates,
-    sink: Sink,
-    report: Progress,
-    rank: int,
-) -> tuple[Counted, Failure | None]:
-    """Evaluate this rank's batches; return the ids that were counted, and what failed."""
-    counted = Counted()
-    place, ids = "starting", counted.all()
-    try:
-        group.check_own()
-        place = "reading"
-        with closing(iter(feed)) as batches:
-            for batch in batches:
-                place, ids = "predictions", batch.ids
-                outputs = sink.stored(ids) if batch.rows else None
-                if outputs is None and batch.rows:
-                    place = "predict"
-                    inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
-                    outputs = predict(inputs)
-                    check_rows(outputs, batch.rows)
-                    if 0 < len(ids) < batch.rows:
-                        outputs = first_rows(outputs, batch.rows, len(ids))
-                if len(ids) and batch.rows:
-                    place = ""
-                    updates.add(outputs, batch.real, ids)
-                    place = "predictions"
-                    sink.write(ids, outputs, batch.real)
-                counted.add(ids)
-                place = "progress"
-                report(feed.seen, feed.total)
-                place = "reading"
-    except Exception as error:  # the other ranks hear of it after their last batch
-        failure = _failure(place or updates.doing, ids, error)
-        log_failure(rank, failure)
-        return counted, failure
-    return counted, None
-
-
-def _failure(place: str, ids: Indices, error: Exception) -> Failure:
-    if isinstance(error, SampleError):
-        cause = error.__cause__
-        return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
-    if place in ("starting", "reading"):
-        return Failure(f"failed while {place}: {describe_error(error)}", error)
-    where = "at its padding"
-    if len(ids):
-        where = f"at sample{'s' * (len(ids) > 1)} {name_some(ids)}"
-    return Failure(f"failed {where}, in {place}: {describe_error(error)}", error)
+    def _check_metrics(self, by_shards: bool) -> None:
+        natural = self._work.dealing.natural_order(self._world, by_shards)
+        check_order(self._work.metrics, natural)
 
 
 def _together(
@@ -265,35 +220,3 @@ def _together(
         results, _ = group.compute_with_note(note=note, check=check)
     sink.finish(proved["size"], proved["certificates"])
     return results, proved["size"], proved["padded"]
-
-
-def _check_functions(**given: object) -> None:
-    for name, value in given.items():
-        if not callable(value) and not (name != "predict" and value is None):
-            raise UsageError(f"{name} must be a function, not {value!r}")
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(model := given["predict"], torch.nn.Module):
-        return
-    if isinstance(model, torch.fx.GraphModule):
-        return  # an exported one computes as it was traced, and has no eval()
-    # One that wraps others, such as DistributedDataParallel, has a mode that nothing depends on.
-    if any(part.training for part in model.modules() if not list(part.children())):
-        raise UsageError(
-            f"predict is a {type(model).__name__} in training mode, in which dropout draws random "
-            f"numbers and a batch normalisation mixes the samples of a batch; call its eval() "
-            f"first, or give a function that calls it, if it is to be evaluated in training mode"
-        )
-
-
-@contextmanager
-def _reporting(progress: bool | Progress, rank: int, total: int | None) -> Iterator[Progress]:
-    if callable(progress):
-        yield progress
-        return
-    shown = progress and rank == 0
-    with tqdm(total=total, unit=" samples", desc="rank 0", disable=not shown) as bar:
-
-        def advance(done: int, _total: int | None) -> None:
-            bar.update(done - bar.n)
-
-        yield advance

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from disteval.leases.messages import LeaseReport
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Evaluation:
         seconds: The time from the first batch, when all ranks were ready, to the last result.
         stored: The number of samples whose outputs an interrupted evaluation had left; their
             results are part of the metrics.
+        leases: What happened to leases, see `disteval.leases.LeaseReport`; None without leases.
         coverage: ``exact``: it was proved that every sample was counted once.
     """
 
@@ -31,6 +35,7 @@ class Evaluation:
     batch_size: int
     seconds: float
     stored: int = 0
+    leases: LeaseReport | None = None
     coverage: Literal["exact"] = "exact"
 
     @property

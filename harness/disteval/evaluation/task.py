@@ -16,9 +16,10 @@ from disteval.data.predictions import Predictions
 from disteval.data.samples import open_samples
 from disteval.errors import UsageError
 from disteval.evaluation.dealing import Dealing, MakeShard
-from disteval.evaluation.loop import Predict, Progress, evaluate
+from disteval.evaluation.loop import Schedule, evaluate
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.updates import Update, Updates
+from disteval.evaluation.work import Predict, Progress
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import check_metrics
 
@@ -94,6 +95,10 @@ class Task:
         *,
         predictions: str | Path | Predictions | None = None,
         progress: bool | Progress = False,
+        schedule: Schedule = "static",
+        ledger: str | Path | None = None,
+        lease_timeout: float = 60.0,
+        ranks_per_lease: int = 1,
     ) -> Evaluation:
         """Evaluate this rank's share of the samples; every rank must call it.
 
@@ -103,6 +108,10 @@ class Task:
             predictions: The folder to which predictions are written; or a `Predictions`, which
                 replaces ``record`` and ``name``.
             progress: True shows a bar on rank 0; a function is called after every batch.
+            schedule: See `disteval.evaluate`, as for the next three.
+            ledger: See there.
+            lease_timeout: See there.
+            ranks_per_lease: See there.
 
         Raises:
             HarnessError: As `disteval.evaluate` raises it.
@@ -111,4 +120,13 @@ class Task:
             predictions = Predictions(predictions, record=self.record, name=self.name)
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         del given["record"], given["name"]
-        return evaluate(backend=backend, predictions=predictions, progress=progress, **given)
+        return evaluate(
+            backend=backend,
+            predictions=predictions,
+            progress=progress,
+            schedule=schedule,
+            ledger=ledger,
+            lease_timeout=lease_timeout,
+            ranks_per_lease=ranks_per_lease,
+            **given,
+        )

@@ -102,10 +102,13 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
     """
     found = {}
     for name, metric in metrics.items():
-        metric.dist_backend = get_dist_backend("non_dist")
         rows, sums, states = totals[name]
         in_order = [state for _, state in sorted(states, key=lambda placed: placed[0])]
         if rows is not None:
             in_order = [(rows, sums, None, None)]
-        found[name] = metric._compute_states(in_order)
+        backend, metric._backend = metric._backend, get_dist_backend("non_dist")
+        try:
+            found[name] = metric._compute_states(in_order)
+        finally:
+            metric._backend = backend
     return found

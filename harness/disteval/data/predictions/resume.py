@@ -40,6 +40,10 @@ class ListedBatches:
     def __iter__(self) -> Iterator[Picked]:
         return iter(self.batches)
 
+    def between(self, first: int, last: int) -> Iterator[Picked]:
+        """Yield some batches, see `Plan`."""
+        return iter(self.batches[first:last])
+
 
 def resumed(
     plan: Plan,

@@ -79,6 +79,10 @@ class Listener:
             self._expel(visitor)
         return admitted
 
+    def fileno(self) -> int:
+        """Return the descriptor that can be read when `admit` has something to do."""
+        return self._selector.fileno()
+
     def close(self) -> None:
         """Stop listening, and close every connection that was not admitted."""
         for visitor in [*self._visitors]:

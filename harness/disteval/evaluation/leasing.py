@@ -1,0 +1,79 @@
+"""The arguments of an evaluation in leases."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from disteval.arguments import check_count
+from disteval.errors import UsageError
+from disteval.evaluation.updates import check_order
+from disteval.evaluation.work import Work
+from disteval.metrics.totals import check_totals
+
+
+@dataclass(frozen=True)
+class Leasing:
+    """How ranks borrow leases, see `disteval.evaluate`.
+
+    Raises:
+        UsageError: A value is of another kind or out of range, or is given without leases.
+    """
+
+    ledger: str | Path | None = None
+    timeout: float = 60.0
+    ranks_per_lease: int = 1
+    schedule: str = "leases"
+
+    def __post_init__(self) -> None:
+        check_count("ranks_per_lease", self.ranks_per_lease)
+        if self.ledger is not None and not isinstance(self.ledger, str | Path):
+            raise UsageError(f"ledger must be a folder, not {self.ledger!r}")
+        known = isinstance(self.timeout, Real) and not isinstance(self.timeout, bool)
+        if not known or not 0 < self.timeout < math.inf:
+            raise UsageError(
+                f"lease_timeout must be a number of seconds above 0, not {self.timeout!r}"
+            )
+        given = {"ledger": self.ledger is not None, "ranks_per_lease": self.ranks_per_lease > 1}
+        for name in (name for name, is_given in given.items() if is_given):
+            if self.schedule != "leases":
+                raise UsageError(f'{name} needs leases; add schedule="leases", or leave it out')
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the ledger."""
+        return None if self.ledger is None else Path(self.ledger)
+
+    def settings(self, work: Work) -> dict[str, Any]:
+        """Check that work can be done in leases, and return what must be the same on every rank.
+
+        Raises:
+            UsageError: The samples have no numbers, a metric can't be added up, or the world size
+                is no multiple of the ranks of a lease.
+        """
+        if work.opened is None:
+            raise UsageError(
+                "a stream can't be cut into leases, because its samples have no numbers; give a "
+                'list or anything with a length and an index, or schedule="static"'
+            )
+        if work.predictions is not None:
+            raise UsageError(
+                'predictions can\'t be written in leases; leave them out, or give schedule="static"'
+            )
+        check_totals(work.metrics)
+        check_order(work.metrics, work.dealing.natural_order(1))
+        world = work.backend.world_size
+        if world > 1 and world % self.ranks_per_lease:
+            raise UsageError(
+                f"ranks_per_lease is {self.ranks_per_lease}, and {world} ranks are no multiple of "
+                f"it; start another number of ranks"
+            )
+        ledger = None if self.folder is None else str(self.folder.absolute())
+        return {
+            "lease_timeout": self.timeout,
+            "ranks_per_lease": self.ranks_per_lease,
+            "ledger": ledger,
+        }

@@ -1,0 +1,180 @@
+"""What every schedule of an evaluation does: check the arguments, and evaluate batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from disteval.arguments import check_flag
+from disteval.contract import BaseDistBackend
+from disteval.coverage import Counted, name_some
+from disteval.data.batching import Indices
+from disteval.data.collate import Collate, first_rows
+from disteval.data.predictions import Predictions, Sink, Target, check_target
+from disteval.data.same_samples import look_at
+from disteval.data.samples import Sized, open_samples
+from disteval.errors import SampleError, UsageError, describe_error
+from disteval.evaluation.agreement import Failure, log_failure
+from disteval.evaluation.dealing import Dealing
+from disteval.evaluation.feeds import Batches
+from disteval.evaluation.updates import Update, Updates, check_rows
+from disteval.metrics.base import BaseMetric
+from disteval.metrics.group import MetricGroup
+
+Predict = Callable[[Any], Any]
+"""A function of a batch, or of its first field if it is a tuple, to a row for each sample."""
+
+Progress = Callable[[int, int | None], None]
+"""A function that is called with the samples this rank has done, and all of its samples."""
+
+
+@dataclass
+class Work:
+    """What one rank was asked to evaluate, after its arguments were checked.
+
+    Args:
+        predict: The model.
+        samples: The samples, as the user gave them.
+        metrics: Metrics by name; they are reset, and compute over ``backend`` from here on.
+        backend: The backend that joins the ranks.
+        dealing: How samples are distributed over batches and ranks.
+        collate: See `disteval.evaluate`, as for the rest.
+        update: See there.
+        predictions: See there.
+        progress: See there.
+        is_compared: Whether some samples are looked at, so that others are noticed.
+
+    Raises:
+        UsageError: An argument is of another kind, or out of range.
+
+    Attributes:
+        opened: The samples; None if they are a stream.
+        content: A digest of some samples, or nothing.
+        settings: What must be the same on every rank, by name.
+    """
+
+    predict: Predict
+    samples: Any
+    metrics: Mapping[str, BaseMetric]
+    backend: BaseDistBackend
+    dealing: Dealing
+    collate: Collate | None
+    update: Update | Mapping[str, Update] | None
+    predictions: Target
+    progress: bool | Progress
+    is_compared: bool
+
+    def __post_init__(self) -> None:
+        _check_functions(predict=self.predict, collate=self.collate)
+        if not callable(self.progress):
+            check_flag("progress", self.progress)
+        self.opened: Sized | None = open_samples(self.samples, self.collate)
+        self.group = MetricGroup(self.metrics, self.backend)
+        self.updates = Updates(self.metrics, self.update)
+        self.target: Predictions | Sink = check_target(self.predictions)
+        self.group.reset_to_sums()
+        self.content = ""
+        if self.opened is not None and (self.is_compared or isinstance(self.target, Predictions)):
+            self.content = look_at(self.opened)
+        self.settings: dict[str, Any] = self.dealing.settings() | {
+            "the number of samples": None if self.opened is None else len(self.opened),
+            "the content of samples, of which every rank needs all in the same order,": (
+                self.content
+            ),
+            "metrics": sorted(self.metrics, key=str),
+            "predictions": self.target.settings(None, None),
+            **self.group.settings(),
+        }
+
+    @property
+    def size(self) -> int | None:
+        """The number of samples to evaluate; None for a stream."""
+        return None if self.opened is None else self.dealing.limited(len(self.opened))
+
+    def run(
+        self, feed: Batches, sink: Sink, report: Progress, rank: int
+    ) -> tuple[Counted, Failure | None]:
+        """Evaluate this rank's batches; return the ids that were counted, and what failed."""
+        predict, group, updates = self.predict, self.group, self.updates
+        counted = Counted()
+        place, ids = "starting", counted.all()
+        try:
+            group.check_own()
+            place = "reading"
+            with closing(iter(feed)) as batches, group.trusting_ids():
+                for batch in batches:
+                    place, ids = "predictions", batch.ids
+                    outputs = sink.stored(ids) if batch.rows else None
+                    if outputs is None and batch.rows:
+                        place = "predict"
+                        inputs = (
+                            batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
+                        )
+                        outputs = predict(inputs)
+                        check_rows(outputs, batch.rows)
+                        if 0 < len(ids) < batch.rows:
+                            outputs = first_rows(outputs, batch.rows, len(ids))
+                    if len(ids) and batch.rows:
+                        place = ""
+                        updates.add(outputs, batch.real, ids)
+                        place = "predictions"
+                        sink.write(ids, outputs, batch.real)
+                    counted.add(ids)
+                    place = "progress"
+                    report(feed.seen, feed.total)
+                    place = "reading"
+        except Exception as error:  # the other ranks hear of it after their last batch
+            failure = _failure(place or updates.doing, ids, error)
+            log_failure(rank, failure)
+            return counted, failure
+        return counted, None
+
+
+def _failure(place: str, ids: Indices, error: Exception) -> Failure:
+    if isinstance(error, SampleError):
+        cause = error.__cause__
+        return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
+    if place in ("starting", "reading"):
+        return Failure(f"failed while {place}: {describe_error(error)}", error)
+    where = "at its padding"
+    if len(ids):
+        where = f"at sample{'s' * (len(ids) > 1)} {name_some(ids)}"
+    return Failure(f"failed {where}, in {place}: {describe_error(error)}", error)
+
+
+def _check_functions(**given: object) -> None:
+    for name, value in given.items():
+        if not callable(value) and not (name != "predict" and value is None):
+            raise UsageError(f"{name} must be a function, not {value!r}")
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model := given["predict"], torch.nn.Module):
+        return
+    if isinstance(model, torch.fx.GraphModule):
+        return  # an exported one computes as it was traced, and has no eval()
+    # One that wraps others, such as DistributedDataParallel, has a mode that nothing depends on.
+    if any(part.training for part in model.modules() if not list(part.children())):
+        raise UsageError(
+            f"predict is a {type(model).__name__} in training mode, in which dropout draws random "
+            f"numbers and a batch normalisation mixes the samples of a batch; call its eval() "
+            f"first, or give a function that calls it, if it is to be evaluated in training mode"
+        )
+
+
+@contextmanager
+def reporting(progress: bool | Progress, rank: int, total: int | None) -> Iterator[Progress]:
+    """Yield a function that shows how far this rank is."""
+    if callable(progress):
+        yield progress
+        return
+    shown = progress and rank == 0
+    with tqdm(total=total, unit=" samples", desc="rank 0", disable=not shown) as bar:
+
+        def advance(done: int, _total: int | None) -> None:
+            bar.update(done - bar.n)
+
+        yield advance

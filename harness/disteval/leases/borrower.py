@@ -1,0 +1,290 @@
+"""A rank's end of the leases: it asks for one, evaluates it, commits it, and asks again."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from disteval.coverage import Certificate
+from disteval.errors import HarnessError, UsageError, WorldError, describe_error
+from disteval.leases.book import Lease
+from disteval.leases.messages import (
+    MAX_MESSAGE_BYTES,
+    Ask,
+    Commit,
+    Computed,
+    Failed,
+    Finish,
+    Finished,
+    Hello,
+    Lend,
+    More,
+    Ping,
+    Progress,
+    Refused,
+    Unwanted,
+    Welcome,
+)
+from disteval.worlds.channel.connection import bound_waits, connect
+
+Part = tuple[int, int, bytes, tuple[int, int]]
+"""Start, stop, totals and certificate of a committed lease."""
+
+Compute = Callable[[Iterable[Part]], Any]
+"""A function of all committed leases, in the order of their units, to the result."""
+
+_PROGRESS_SECONDS = 0.25
+_ENVELOPE_BYTES = 1 << 16
+_MOST_REJOINED = 5
+
+
+class Borrower:
+    """Borrows leases; iterating over it yields them until no unit is left.
+
+    If the connection breaks, the rank connects again, and goes on with its lease.
+
+    Args:
+        directory: Where the address and the key of the lender are.
+        rank: This rank; None takes a number that no rank has.
+        settings: What must be equal on all ranks, and in the ledger, by name.
+        units: The number of units.
+        patience: The seconds in which the lender must begin to listen.
+
+    Raises:
+        WorldError: The lender can't be reached.
+        UsageError: It has refused this rank.
+
+    Attributes:
+        rank: The number of this rank.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        rank: int | None,
+        settings: Mapping[str, str],
+        units: int,
+        patience: float = 0.0,
+    ) -> None:
+        self._directory = directory
+        self._hello = Hello(
+            rank, secrets.token_bytes(16), socket.gethostname(), os.getpid(), settings, units
+        )
+        self._unwanted: set[int] = set()
+        self._commit: Commit | None = None  # the last one, until it is answered
+        self._failure: Failed | None = None
+        self._told = 0.0
+        self._end: Finish | Finished | None = None
+        self._attempt = self._joined = self._rejoined = 0
+        self._connection = self._join(patience)
+
+    def __enter__(self) -> Borrower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def __iter__(self) -> Iterator[Lease]:
+        while self._failure is None and self._end is None:
+            message = self._ask()
+            if isinstance(message, (Finish, Finished)):
+                self._end = message
+                return
+            self._attempt = message.attempt
+            yield Lease(message.number, message.start, message.stop)
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at the lease this one is, from 1 up."""
+        return self._attempt
+
+    def progress(self, lease: Lease, done: int) -> None:
+        """Say how many units of the lease are done; often enough, and no more often."""
+        now = time.monotonic()
+        if now - self._told >= _PROGRESS_SECONDS:
+            self._told = now
+            self._send(Progress(lease.number, done))
+
+    def is_wanted(self, lease: Lease) -> bool:
+        """Return whether no other rank was first with the lease; it never waits."""
+        with suppress(EOFError, OSError):  # a broken connection is noticed by the next message
+            while self._connection.poll():
+                message = self._receive()
+                if isinstance(message, Unwanted):
+                    self._unwanted.add(message.number)
+                if isinstance(message, Finished):
+                    self._end = message
+        is_first = self._end is None and lease.number not in self._unwanted
+        return is_first or not self._is_alone  # the others of its group wait for this rank
+
+    def commit(
+        self, lease: Lease, totals: bytes, certificate: Certificate, files: Mapping[str, str]
+    ) -> None:
+        """Send what the lease amounts to.
+
+        Raises:
+            UsageError: It is too large for a message.
+        """
+        if len(totals) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+            raise UsageError(
+                f"the metrics' state over units {lease.start} to {lease.stop - 1} takes "
+                f"{len(totals)} bytes, and a commit holds up to {MAX_MESSAGE_BYTES}; use metrics "
+                f"that follow from sums, or a smaller batch_size"
+            )
+        counted, mixed = map(int, certificate)
+        self._commit = Commit(lease.number, totals, (counted, mixed), dict(files))
+        self._send(self._commit)
+
+    def fail(self, unit: int | None, what: str) -> None:
+        """Say that this rank raised an exception; it takes no more leases."""
+        self._failure = Failed(unit, what)
+        self._commit = None
+        self._send(self._failure)
+
+    def finish(self, compute: Compute) -> Finished:
+        """Wait for the end of the evaluation, and compute its result if the lender asks for it."""
+        message = self._end
+        while not isinstance(message, Finished):
+            if isinstance(message, Finish):
+                self._compute(message, compute)
+            message = self._end if isinstance(self._end, Finished) else self._ask()
+        return message
+
+    def _compute(self, first: Finish, compute: Compute) -> None:
+        joined = self._joined
+
+        def parts() -> Iterator[Part]:
+            message: Any = first
+            while True:
+                yield from message.committed
+                if message.is_last:
+                    return
+                self._send(More())
+                message = self._receive_soon(Finish)
+                if self._joined != joined or not isinstance(message, Finish):
+                    raise _AnotherBeginsError
+
+        try:
+            answer = Computed(cloudpickle.dumps(compute(parts())))
+        except _AnotherBeginsError:
+            return
+        except Exception as error:
+            answer = Computed(None, _pickled(error))
+        self._send(answer)
+
+    def _ask(self) -> Any:
+        """Ask until there is an answer: a lease, or the end."""
+        while True:
+            joined = self._joined
+            self._send(Ask())
+            message = self._receive_soon(Lend, Finish)
+            if message is not None:
+                self._commit, self._rejoined = None, 0
+                return message
+            assert joined != self._joined
+
+    def _receive_soon(self, *kinds: type) -> Any:
+        """Return the next message of some kinds, or the end; None after a new connection."""
+        joined = self._joined
+        heard = time.monotonic()
+        while self._joined == joined and not isinstance(self._end, Finished):
+            try:
+                if self._connection.poll(self._timeout / 4):
+                    heard = time.monotonic()
+                    message = self._receive()
+                    if isinstance(message, kinds):
+                        return message
+                    if isinstance(message, Finished):
+                        self._end = message
+                    continue
+            except (EOFError, OSError) as error:
+                self._rejoin(error)
+                continue
+            if time.monotonic() - heard > self._timeout:
+                raise WorldError(
+                    f"the lender of leases has been silent for {self._timeout:g} s; it must answer "
+                    f"whoever asks. See whether the process of rank 0, or of the leader, is "
+                    f"stopped; what was committed is in the ledger, if there is one"
+                )
+            self._send(Ping())
+        return self._end if isinstance(self._end, Finished) else None
+
+    def _send(self, message: Any) -> None:
+        """Send a message; it is lost if the connection is broken, and a new one begins then."""
+        if isinstance(self._end, Finished):
+            return
+        try:
+            self._connection.send_bytes(pickle.dumps(message, protocol=5))
+        except OSError as error:
+            self._rejoin(error)
+
+    def _receive(self) -> Any:
+        return pickle.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
+
+    def _rejoin(self, error: Exception) -> None:
+        """Connect again, unless the lender's last message was the end of the evaluation."""
+        with suppress(EOFError, OSError):
+            while self._connection.poll():
+                if isinstance(message := self._receive(), Finished):
+                    self._end = message
+                    return
+        self._connection.close()
+        self._rejoined += 1
+        try:
+            if self._rejoined > _MOST_REJOINED:
+                raise WorldError(f"it has ended {_MOST_REJOINED} connections in a row")
+            self._connection = self._join(0.0)
+        except WorldError as gone:
+            raise WorldError(
+                f"the lender of leases is gone ({describe_error(error)}, and then: {gone}); it "
+                f"runs in rank 0, or in the leader. What was committed is in the ledger, if there "
+                f"is one, and the same command goes on from there"
+            ) from error
+        for unanswered in (self._commit, self._failure):
+            if unanswered is not None:
+                self._send(unanswered)
+
+    def _join(self, patience: float) -> Connection:
+        connection = connect(self._directory, patience)
+        try:
+            bound_waits(connection, 60.0)
+            connection.send_bytes(pickle.dumps(self._hello, protocol=5))
+            answer = pickle.loads(connection.recv_bytes(MAX_MESSAGE_BYTES))
+        except (EOFError, OSError) as error:
+            connection.close()
+            raise WorldError(
+                f"the lender of leases did not answer ({describe_error(error)}); see whether the "
+                f"process of rank 0, or of the leader, has ended"
+            ) from error
+        if isinstance(answer, Refused):
+            connection.close()
+            raise UsageError(answer.what)
+        assert isinstance(answer, Welcome)
+        self.rank, self._timeout, self._is_alone = answer
+        self._hello = self._hello._replace(rank=answer.rank)
+        bound_waits(connection, self._timeout)
+        self._joined += 1
+        return connection
+
+
+class _AnotherBeginsError(Exception):
+    """The lender has another rank compute the result, or has it already."""
+
+
+def _pickled(error: Exception) -> bytes:
+    try:
+        data = bytes(cloudpickle.dumps(error))
+        pickle.loads(data)
+    except Exception:  # its class can't be rebuilt elsewhere
+        return pickle.dumps(HarnessError(describe_error(error)))
+    return data

@@ -1,0 +1,253 @@
+"""The lender of leases: a thread that outlives its ranks."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import selectors
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from disteval.errors import HarnessError, WorldError, describe_error
+from disteval.leases.book import Counts
+from disteval.leases.lending import Lending
+from disteval.leases.mailbox import Mailbox
+from disteval.leases.members import Member, OnEvent
+from disteval.leases.messages import Finished, Hello, LeaseReport
+from disteval.worlds.channel.listener import Listener
+
+_log = logging.getLogger("disteval.leases")
+_TICK_SECONDS = 0.25
+_HELLO_SECONDS = 30.0  # in which the first message of a rank must have arrived
+_LEAVE_SECONDS = 2.0  # in which a rank on another host closes its connection at the end
+
+
+class _Guest:
+    """A connection whose rank is not known before its Hello."""
+
+    def __init__(self, mailbox: Mailbox, now: float) -> None:
+        self.mailbox = mailbox
+        self.deadline = now + _HELLO_SECONDS
+        self.member: Member | None = None
+
+
+class Lender:
+    """Lends leases to ranks until all are committed, in a thread of its own.
+
+    It never waits for a single rank: one that is frozen, dies in the middle of a message or sends
+    something else loses its lease, and delays no other rank.
+
+    Args:
+        folder: The folder of the ledger; None keeps it in memory.
+        directory: The control directory to which address and key are written.
+        host: The address to listen on; None listens in the directory, for ranks of this host.
+        timeout: The seconds of silence after which a rank has lost its lease.
+        ranks_per_lease: The number of consecutive ranks that hold a lease together.
+        expected: The number of ranks that were started; None if it is not known.
+        on_event: Called in the lender's thread with what happens to ranks.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        directory: Path,
+        host: str | None = None,
+        *,
+        timeout: float = 60.0,
+        ranks_per_lease: int = 1,
+        expected: int | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self._lending = Lending(folder, timeout, ranks_per_lease, expected, on_event)
+        self._timeout, self._expected = timeout, expected
+        self._listener = Listener(directory, host, expected or 1)
+        self._guests: set[_Guest] = set()
+        self._lock = threading.RLock()  # of the lending, which the leader asks for its counts
+        self._ended = threading.Event()
+        self._closed_at = self._leave_by = math.inf
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="disteval-lender", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Lender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(None if kind is None else 0.0)
+
+    @property
+    def counts(self) -> Counts:
+        """How far the evaluation is, in units."""
+        with self._lock:
+            return self._lending.counts
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """The units per second of each group of ranks."""
+        with self._lock:
+            return self._lending.rates
+
+    @property
+    def report(self) -> LeaseReport:
+        """What has happened to leases so far."""
+        with self._lock:
+            return self._lending.report
+
+    @property
+    def outcome(self) -> Finished | None:
+        """The end of the evaluation; None before."""
+        return self._lending.outcome
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long for the end of the evaluation; return whether it has ended."""
+        return self._ended.wait(seconds)
+
+    def fail(self, error: Exception) -> None:
+        """End the evaluation with an error; ranks that ask get it, and the ledger is kept."""
+        with self._lock:
+            self._lending.fail(error)
+        self._wake()
+
+    def close(self, patience: float | None = None) -> None:
+        """End the thread, once every rank has the result.
+
+        Args:
+            patience: For how many seconds ranks are waited for that do not read it, or have not
+                connected yet; None is the timeout. Those that come later find the lender gone.
+        """
+        self._closed_at = time.monotonic()
+        self._leave_by = self._closed_at + (self._timeout if patience is None else patience)
+        self._wake()
+        self._thread.join()
+
+    def _wake(self) -> None:
+        os.write(self._wake_write, b".")
+
+    def _run(self) -> None:
+        try:
+            while not self._may_leave(time.monotonic()):
+                ready = self._selector.select(_TICK_SECONDS)
+                with self._lock:
+                    self._turn(ready)
+                if self._lending.outcome is not None:
+                    self._ended.set()
+        except Exception as error:  # ranks and the leader wait for this thread
+            _log.exception("the lender of leases failed")
+            self._lending.fail(_as_ours(error))
+            self._ended.set()
+        finally:
+            self._listener.close()
+            self._selector.close()
+            for guest in self._guests:
+                guest.mailbox.close()
+            self._lending.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _turn(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        now = time.monotonic()
+        for key, events in ready:
+            guest: _Guest | None = key.data
+            if guest is None:
+                if key.fileobj == self._wake_read:
+                    os.read(self._wake_read, 4096)
+            elif guest in self._guests:
+                self._attend(guest, events, now)
+        self._admit(now)
+        try:
+            self._lending.tick(now)
+        except HarnessError as error:  # as of a ledger whose disk is full
+            self._lending.fail(error)
+            self._lending.tick(now)
+        for guest in [*self._guests]:
+            if guest.member is None and guest.deadline < now:
+                self._part(guest, "it did not say which rank it is", now)
+            elif guest.member is not None and guest.member.mailbox is not guest.mailbox:
+                self._part(guest, "it has connected again", now)
+            else:
+                self._set_events(guest)
+
+    def _admit(self, now: float) -> None:
+        try:
+            connections = self._listener.admit(0.0)
+        except WorldError as error:  # too many open files; ranks that are there go on
+            _log.warning("%s", error)
+            return
+        for connection in connections:
+            guest = _Guest(Mailbox(connection), now)
+            self._guests.add(guest)
+            self._selector.register(guest.mailbox.socket, selectors.EVENT_READ, guest)
+            self._attend(guest, selectors.EVENT_READ, now)
+
+    def _attend(self, guest: _Guest, events: int, now: float) -> None:
+        """Send what waits, and take the messages that have arrived."""
+        try:
+            if events & selectors.EVENT_WRITE:
+                guest.mailbox.flush()
+            messages = guest.mailbox.receive() if events & selectors.EVENT_READ else []
+        except (EOFError, OSError) as error:
+            self._part(guest, f"its connection ended ({describe_error(error)})", now)
+            return
+        except ValueError as error:
+            self._part(guest, f"it sent {error}", now)
+            return
+        for message in messages:
+            if not self._take(guest, message, now):
+                return
+
+    def _take(self, guest: _Guest, message: Any, now: float) -> bool:
+        """Do what one message asks for; return whether the rank stays."""
+        try:
+            if guest.member is not None:
+                self._lending.take(guest.member, message, now)
+                return True
+            if isinstance(message, Hello):
+                guest.member = self._lending.join(message, guest.mailbox, now)
+                return True
+            self._part(guest, "it sent another message before its Hello", now)
+        except HarnessError as error:  # the ledger can't be written
+            self._lending.fail(error)
+            return True
+        except Exception as error:
+            self._part(guest, f"it sent a message that makes no sense ({error!r})", now)
+        return False
+
+    def _part(self, guest: _Guest, why: str, now: float) -> None:
+        self._guests.discard(guest)
+        self._selector.unregister(guest.mailbox.socket)
+        if guest.member is not None and guest.member.mailbox is guest.mailbox:
+            self._lending.drop(guest.member, why, now)
+        guest.mailbox.close()
+
+    def _set_events(self, guest: _Guest) -> None:
+        events = selectors.EVENT_READ | (guest.mailbox.has_unsent and selectors.EVENT_WRITE)
+        if self._selector.get_key(guest.mailbox.socket).events != events:
+            self._selector.modify(guest.mailbox.socket, events, guest)
+
+    def _may_leave(self, now: float) -> bool:
+        """Return whether the leader has closed this, and no rank waits for the result."""
+        if self._closed_at == math.inf:
+            return False
+        if now >= self._leave_by or self._lending.outcome is None:
+            return True
+        missing = (self._expected or 0) - len(self._lending.members)
+        silent = [
+            g for g in self._guests if g.member is None or now - g.member.heard > self._timeout
+        ]
+        unsent = [g for g in self._guests if g.mailbox.has_unsent and g not in silent]
+        if missing > 0 or unsent:
+            return False
+        remote = [g for g in self._guests if not g.mailbox.is_local]
+        return not remote or now >= self._closed_at + _LEAVE_SECONDS
+
+
+def _as_ours(error: Exception) -> Exception:
+    if isinstance(error, HarnessError):
+        return error
+    return HarnessError(f"the lender of leases failed: {describe_error(error)}")

@@ -1,0 +1,315 @@
+"""What the lender does with the messages of ranks: it lends, commits, and finishes."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from disteval.coverage import Certificate
+from disteval.errors import HarnessError, describe_error
+from disteval.leases.book import Book, Counts
+from disteval.leases.ledger import Ledger
+from disteval.leases.mailbox import Mailbox
+from disteval.leases.members import Event, Member, Members, OnEvent
+from disteval.leases.messages import (
+    FINISH_BYTES,
+    Ask,
+    Commit,
+    Computed,
+    Failed,
+    Finish,
+    Finished,
+    Hello,
+    LeaseReport,
+    Lend,
+    More,
+    Ping,
+    Progress,
+    Refused,
+    Unwanted,
+    Wait,
+    Welcome,
+)
+
+_log = logging.getLogger("disteval.leases")
+
+
+class Lending:
+    """The leases of one evaluation, and the ranks that borrow them.
+
+    Args:
+        folder: The folder of the ledger; None keeps it in memory.
+        timeout: The seconds of silence after which a rank is lost.
+        ranks_per_lease: How many consecutive ranks hold a lease together.
+        expected: The number of ranks that were started; None if nobody knows.
+        on_event: Called with what happens to ranks.
+
+    Attributes:
+        outcome: The end of the evaluation; None before.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        timeout: float,
+        ranks_per_lease: int,
+        expected: int | None,
+        on_event: OnEvent | None,
+    ) -> None:
+        self.outcome: Finished | None = None
+        self.members = Members(timeout, ranks_per_lease, expected, on_event)
+        self._folder, self._timeout, self._size = folder, timeout, ranks_per_lease
+        self._ledger: Ledger | None = None
+        self._book: Book | None = None
+        self._settings: dict[str, str] = {}
+        self._waiting: OrderedDict[int, None] = OrderedDict()  # groups, in the order of asking
+        self._attempts: dict[int, int] = {}
+        self._chunks: list[Finish] = []
+        self._committed = self._resumed = 0
+
+    @property
+    def counts(self) -> Counts:
+        """How far the evaluation is, in units."""
+        return Counts(0, 0, 0, 0, 0, 0) if self._book is None else self._book.counts
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """The units per second of each group of ranks, by the group's number."""
+        return {} if self._book is None else dict(self._book.rates)
+
+    @property
+    def report(self) -> LeaseReport:
+        """What has happened to leases so far."""
+        return LeaseReport(
+            ranks=len(self.members),
+            committed=self._committed,
+            resumed=self._resumed,
+            lost=tuple(self.members.lost),
+            failed=tuple(f"rank {rank} {what}" for rank, _, what in self.members.failed),
+            repeated=self.counts.repeated,
+            copies=self.counts.copies,
+        )
+
+    def join(self, hello: Hello, mailbox: Mailbox, now: float) -> Member | None:
+        """Take a rank in, or again; return None if it was refused."""
+        if self._book is None and self.outcome is None:
+            self._open(hello)
+        known = self.members.by_rank
+        rank = max(known, default=-1) + 1 if hello.rank is None else hello.rank
+        member = known.get(rank)
+        refusal = self._why_not(hello, member, rank)
+        if refusal:
+            mailbox.send(Refused(refusal))
+            return None
+        if member is None or member.token != hello.token:
+            if member is not None:  # another process takes the place of a lost one
+                self._give_up(member, now)
+            member = known[rank] = Member(rank, hello, mailbox, now)
+            self.members.on_event(Event("joined", rank, member.name))
+        else:
+            member.mailbox, member.heard, member.waits = mailbox, now, False
+            member.has_result = False
+            self.members.on_event(Event("back", rank, member.name))
+        member.send(Welcome(rank, self._timeout, self._size == 1))
+        return member
+
+    def take(self, member: Member, message: Any, now: float) -> None:
+        """Do what a message asks for."""
+        member.heard = now
+        group = member.rank // self._size
+        if isinstance(message, Ping):
+            member.send(Wait())
+        elif isinstance(message, Ask):
+            member.waits, member.chunk = True, None
+            if self.members.is_ready(group):
+                self._waiting.setdefault(group)
+        elif isinstance(message, Progress):
+            if self._book is not None:
+                self._book.progress(group, now, message.done)
+        elif isinstance(message, Commit):
+            self._take_commit(member, message, now)
+        elif isinstance(message, Failed):
+            self.members.note_failed(member, message.unit, message.what)
+            self.members.bench(member, message.what)
+            self._give_up(member, now)
+        elif isinstance(message, More):
+            self._send_chunk(member)
+        elif isinstance(message, Computed) and self.outcome is None and self._chunks:
+            if message.value is not None and self._ledger is not None:
+                self._ledger.finish(message.value)
+            self.outcome = Finished(message.value, message.error, self.report)
+
+    def drop(self, member: Member, why: str, now: float) -> None:
+        """Note that the connection of a rank is closed."""
+        if member.mailbox is not None:
+            member.mailbox.close()
+        member.mailbox, member.waits, member.chunk = None, False, None
+        if self.outcome is None:
+            self.members.note_lost(member, why)
+            self._give_up(member, now)
+            if self._size > 1:
+                self.members.bench(member, f"was lost: {why}")
+
+    def tick(self, now: float) -> None:
+        """Do what is due: take leases back, lend them, finish, or give up."""
+        if self.outcome is None and self._book is not None:
+            for group in self._book.expire(now):
+                for member in self.members.group(group):
+                    self.members.note_lost(member, f"sent nothing for {self._timeout:g} s")
+            if self._book.is_done:
+                self._finish(now)
+            else:
+                self._lend(now)
+            error = self.members.why_to_end(now, self.counts)
+            if error is not None:
+                self.fail(error)
+        if self.outcome is not None:
+            for member in self.members:
+                if not member.has_result and member.mailbox is not None:
+                    member.has_result = True
+                    member.send(self.outcome)
+
+    def fail(self, error: Exception) -> None:
+        """End the evaluation with an error, unless it has ended; the ledger keeps what it has."""
+        if self.outcome is None:
+            self.outcome = Finished(None, _pickled(error), self.report)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def _open(self, hello: Hello) -> None:
+        """Open the ledger with the settings of the first rank."""
+        self._settings = {**hello.settings, "the number of batches": str(hello.units)}
+        try:
+            self._ledger = Ledger(self._folder, self._settings)
+            result = self._ledger.result
+            committed = self._ledger.committed()
+        except HarnessError as error:
+            self.fail(error)
+            return
+        self._resumed = sum(each.certificate.counted for each in committed)
+        self._committed = len(committed)
+        leases = [each.lease for each in committed]
+        self._book = Book(hello.units, committed=leases, timeout=self._timeout)
+        if result is not None:
+            self.outcome = Finished(result, None, self.report)
+
+    def _why_not(self, hello: Hello, member: Member | None, rank: int) -> str:
+        """Return why a rank can't take part; nothing if it can."""
+        if member is not None and member.mailbox is not None and member.token != hello.token:
+            return (
+                f"{member.name} takes part already, and process {hello.pid} on {hello.host} says "
+                f"that it is rank {rank}, too; start each rank once"
+            )
+        here = {**hello.settings, "the number of batches": str(hello.units)}
+        for name in (*self._settings, *here):
+            known, given = (found.get(name, "not given") for found in (self._settings, here))
+            if known != given:
+                return (
+                    f"ranks do not evaluate the same thing: {name} is {known:.200} on the first "
+                    f"rank and {given:.200} on rank {rank}"
+                )
+        return ""
+
+    def _lend(self, now: float) -> None:
+        assert self._book is not None
+        for group in [*self._waiting]:
+            if not self.members.is_ready(group):
+                del self._waiting[group]
+                continue
+            lease = self._book.ask(group, now)
+            if lease is None:
+                return  # there is nothing for the others either
+            del self._waiting[group]
+            attempt = self._attempts[lease.number] = self._attempts.get(lease.number, 0) + 1
+            for member in self.members.group(group):
+                member.waits, member.lease, member.report = False, lease, None
+                member.send(Lend(*lease, attempt))
+
+    def _take_commit(self, member: Member, commit: Commit, now: float) -> None:
+        lease = member.lease
+        if lease is None or commit.number != lease.number:
+            _log.warning(
+                "%s committed lease %d, which it does not hold", member.name, commit.number
+            )
+            return
+        if self._book is None or self._ledger is None or self.outcome is not None:
+            return
+        member.report = commit
+        group = self.members.group(member.rank // self._size)
+        reports = [each.report for each in group if each.report is not None]
+        if len(reports) < self._size:
+            return
+        for each in group:
+            each.lease = each.report = None
+        certificate = Certificate(*map(int, reports[0].certificate))
+        if any(Certificate(*report.certificate) != certificate for report in reports):
+            names = ", ".join(each.name for each in group)
+            self.fail(
+                HarnessError(
+                    f"the ranks of a group evaluated different samples of lease {lease.number}: "
+                    f"{names}; each of them must evaluate all samples of a lease"
+                )
+            )
+            return
+        attempt = self._attempts[lease.number]
+        if self._book.is_wanted(lease.number):
+            # On the disk first: a lease that the book counts is never lost.
+            first = reports[0]
+            self._ledger.commit(lease, attempt, first.totals, certificate, first.files)
+            self._committed += 1
+        self._book.commit(member.rank // self._size, lease.number, now)
+        for other in self.members:
+            if other.lease is not None and other.lease.number == lease.number:
+                other.send(Unwanted(lease.number))
+
+    def _give_up(self, member: Member, now: float) -> None:
+        if self._book is not None:
+            self._book.lose(member.rank // self._size, now)
+
+    def _finish(self, now: float) -> None:
+        """Have an idle rank compute the result; another one, if it is not heard of."""
+        if not self._chunks:
+            self._chunks = _in_chunks(self._ledger)
+        busy = [each for each in self.members if each.chunk is not None]
+        if any(now - each.heard <= self._timeout for each in busy):
+            return
+        for member in self.members:
+            if member.waits and member.failure is None:
+                member.waits, member.chunk, member.heard = False, 0, now
+                self._send_chunk(member)
+                return
+
+    def _send_chunk(self, member: Member) -> None:
+        if member.chunk is not None and member.chunk < len(self._chunks):
+            member.send(self._chunks[member.chunk])
+            member.chunk += 1
+
+
+def _in_chunks(ledger: Ledger | None) -> list[Finish]:
+    """Return all committed leases, in messages of a bounded size."""
+    chunks, size = [Finish([], False)], 0
+    for lease, _, totals, certificate, _ in [] if ledger is None else ledger.committed():
+        if chunks[-1].committed and size + len(totals) > FINISH_BYTES:
+            chunks.append(Finish([], False))
+            size = 0
+        chunks[-1].committed.append(
+            (lease.start, lease.stop, totals, (certificate.counted, certificate.mixed))
+        )
+        size += len(totals)
+    chunks[-1] = chunks[-1]._replace(is_last=True)
+    return chunks
+
+
+def _pickled(error: Exception) -> bytes:
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # its class can't be rebuilt elsewhere
+        return pickle.dumps(HarnessError(describe_error(error)))
+    return data

@@ -1,0 +1,111 @@
+"""A connection of the lender to one rank, on which nothing waits."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+from multiprocessing.connection import Connection
+from typing import Any
+
+from disteval.leases.messages import KINDS, MAX_MESSAGE_BYTES, encode
+
+_READ_BYTES = 1 << 18
+_HEAD = struct.Struct("!i")
+_MOST_READS = 16  # for one rank, before others have their turn
+
+
+class Mailbox:
+    """Sends and receives messages of one rank without ever waiting for it.
+
+    Args:
+        connection: A connection that has passed the handshake; it is closed, and its socket kept.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.socket = socket.socket(fileno=os.dup(connection.fileno()))
+        connection.close()
+        self.socket.setblocking(False)
+        self._incoming = bytearray()
+        self._outgoing = bytearray()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether messages wait until the rank reads."""
+        return bool(self._outgoing)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the other end is on this host, where no message is lost after it was sent."""
+        return self.socket.family == socket.AF_UNIX
+
+    def send(self, message: Any) -> None:
+        """Send a message as far as the rank reads; the rest waits for `flush`."""
+        self._outgoing += encode(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the rank reads.
+
+        Raises:
+            OSError: The rank is gone.
+        """
+        try:
+            while self._outgoing:
+                del self._outgoing[: self.socket.send(self._outgoing[:_READ_BYTES])]
+        except BlockingIOError:
+            pass
+
+    def receive(self) -> list[Any]:
+        """Return the messages that have arrived as a whole.
+
+        Raises:
+            EOFError, OSError: The rank is gone.
+            ValueError: It sent something else than messages.
+        """
+        ended: Exception | None = None
+        for _ in range(_MOST_READS):
+            try:
+                data = self.socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                ended = error
+                break
+            if not data:
+                ended = EOFError("the connection was closed")
+                break
+            self._incoming += data
+        found = self._messages()
+        if ended is not None and not found:
+            raise ended  # else it is found again when the messages were taken
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def _messages(self) -> list[Any]:
+        found: list[Any] = []
+        while len(self._incoming) >= _HEAD.size:
+            (size,) = _HEAD.unpack_from(self._incoming)
+            if not 0 <= size <= MAX_MESSAGE_BYTES:
+                raise ValueError(f"a message of {size} bytes; up to {MAX_MESSAGE_BYTES} are read")
+            end = _HEAD.size + size
+            if len(self._incoming) < end:
+                break
+            data = bytes(self._incoming[_HEAD.size : end])
+            del self._incoming[:end]
+            found.append(_decoded(data))
+        return found
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        message = pickle.loads(data)
+    except Exception as error:
+        raise ValueError(f"bytes that are no message ({type(error).__name__})") from error
+    if not isinstance(message, KINDS):
+        raise ValueError(f"a {type(message).__name__}, which is no message of a rank")
+    return message

@@ -1,0 +1,153 @@
+"""The ranks that borrow leases, as the lender knows them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from disteval.errors import RankError, WorldError
+from disteval.leases.book import Counts, Lease
+from disteval.leases.mailbox import Mailbox
+from disteval.leases.messages import Commit, Hello
+
+_log = logging.getLogger("disteval.leases")
+_RAISED = 3  # so many ranks that raise an exception at one unit end the evaluation
+
+
+class Event(NamedTuple):
+    """Something that happened to a rank: ``joined``, ``lost``, ``back`` or ``failed``."""
+
+    kind: str
+    rank: int
+    what: str = ""
+
+
+OnEvent = Callable[[Event], None]
+
+
+class Member:
+    """A rank, as the lender knows it.
+
+    Attributes:
+        mailbox: Its connection; None while it has none.
+        heard: When it was last heard of.
+        waits: Whether it has asked, and was not answered yet.
+        lease: What it was lent last and has not reported on.
+        report: Its commit, while the other ranks of its group have not sent theirs.
+        failure: Why it takes no more leases; None while it does.
+        chunk: How many chunks of totals it was sent, to compute the result; None if it does not.
+        has_result: Whether it was sent the end of the evaluation.
+    """
+
+    def __init__(self, rank: int, hello: Hello, mailbox: Mailbox, now: float) -> None:
+        self.rank, self.token = rank, hello.token
+        self.name = f"rank {rank} (process {hello.pid} on {hello.host})"
+        self.mailbox: Mailbox | None = mailbox
+        self.heard = now
+        self.waits = False
+        self.lease: Lease | None = None
+        self.report: Commit | None = None
+        self.failure: str | None = None
+        self.chunk: int | None = None
+        self.has_result = False
+
+    def send(self, message: Any) -> None:
+        """Send a message, if the rank is connected; that it is gone is noticed by receiving."""
+        if self.mailbox is not None:
+            try:
+                self.mailbox.send(message)
+            except OSError:
+                _log.debug("%s is gone", self.name)
+
+
+class Members:
+    """All ranks, in groups of consecutive ones that hold a lease together.
+
+    Args:
+        timeout: The seconds of silence after which a rank is lost.
+        size: The number of ranks of a group.
+        expected: The number of ranks that were started; None if it is not known.
+        on_event: Called with what happens to ranks.
+
+    Attributes:
+        lost: The ranks that were lost, and how, as texts.
+        failed: The ranks that raised an exception, the units at which, and the exceptions.
+    """
+
+    def __init__(
+        self, timeout: float, size: int, expected: int | None, on_event: OnEvent | None
+    ) -> None:
+        self.by_rank: dict[int, Member] = {}
+        self.lost: list[str] = []
+        self.failed: list[tuple[int, int | None, str]] = []
+        self.on_event: OnEvent = on_event or (lambda event: None)
+        self._timeout, self._size, self._expected = timeout, size, expected
+        self._alive_at: float | None = None
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.by_rank.values())
+
+    def __len__(self) -> int:
+        return len(self.by_rank)
+
+    def group(self, group: int) -> list[Member]:
+        """Return the members of a group, as far as they are there."""
+        ranks = range(group * self._size, (group + 1) * self._size)
+        return [self.by_rank[rank] for rank in ranks if rank in self.by_rank]
+
+    def is_ready(self, group: int) -> bool:
+        """Return whether all ranks of a group have asked, and take leases."""
+        found = [each for each in self.group(group) if each.waits and each.failure is None]
+        return len(found) == self._size
+
+    def bench(self, member: Member, why: str) -> None:
+        """Lend no more to a rank, and to its group, of which a model needs every rank."""
+        for each in self.group(member.rank // self._size):
+            if each.failure is None:
+                each.failure = why if each is member else f"is in a group with rank {member.rank}"
+
+    def note_lost(self, member: Member, why: str) -> None:
+        """Note how a rank was lost."""
+        self.lost.append(f"{member.name}: {why}")
+        self.on_event(Event("lost", member.rank, why))
+
+    def note_failed(self, member: Member, unit: int | None, what: str) -> None:
+        """Note which exception a rank raised."""
+        self.failed.append((member.rank, unit, what))
+        self.on_event(Event("failed", member.rank, what))
+
+    def why_to_end(self, now: float, counts: Counts) -> Exception | None:
+        """Return why the evaluation can't go on; None if it can.
+
+        It can't if three ranks raised at one unit, or if no rank is left: every rank that was
+        started raised, or none that takes leases was heard of for too long.
+        """
+        at = [unit for _, unit, _ in self.failed if unit is not None]
+        known = max(self._expected or 0, len(self.by_rank))
+        benched = sum(member.failure is not None for member in self)
+        if any(at.count(unit) >= _RAISED for unit in set(at)) or (
+            self._expected is not None and 0 < known <= benched
+        ):
+            return self._reason(counts)
+        if self._alive_at is None or any(
+            each.mailbox is not None and each.failure is None and now - each.heard <= self._timeout
+            for each in self
+        ):
+            self._alive_at = now
+        return self._reason(counts) if now - self._alive_at > self._timeout else None
+
+    def _reason(self, counts: Counts) -> Exception:
+        if not self.failed:
+            lost = "; ".join(self.lost) or "nobody asked for a lease"
+            return WorldError(
+                f"no rank is left, and {counts.done} of {counts.units} batches are committed: "
+                f"{lost}. With a ledger, the next run goes on from there. If a batch takes longer "
+                f"than {self._timeout:g} s, give a longer lease_timeout"
+            )
+        rank, _, what = self.failed[0]
+        told = {what}
+        for other, _, same in self.failed[1:]:
+            what += f"; rank {other} " + ("failed in the same way" if same in told else same)
+            told.add(same)
+        return RankError(rank, what)

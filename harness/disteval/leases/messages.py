@@ -1,0 +1,171 @@
+"""The messages between the lender of leases and the ranks that borrow them.
+
+A rank speaks first: it is answered, and never has to read in the middle of its work. All messages
+travel behind the handshake of `disteval.worlds.channel`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MAX_MESSAGE_BYTES = 1 << 30
+"""The largest message; 1 GiB."""
+
+FINISH_BYTES = 1 << 23
+"""About how many bytes of totals the rank that computes the results gets at a time."""
+
+
+class Hello(NamedTuple):
+    """The first message of a rank, also when it has connected again.
+
+    Attributes:
+        rank: The rank; None asks for a number that no rank has.
+        token: What tells this rank from another process with the same number.
+        host: The name of its host.
+        pid: Its process.
+        settings: What must be equal on all ranks, and in the ledger, by name.
+        units: The number of units.
+    """
+
+    rank: int | None
+    token: bytes
+    host: str
+    pid: int
+    settings: Mapping[str, str]
+    units: int
+
+
+class Welcome(NamedTuple):
+    """The answer to a Hello.
+
+    Attributes:
+        rank: The number of the rank.
+        timeout: The seconds of silence that are allowed.
+        alone: Whether it holds its leases alone, and may leave one in the middle.
+    """
+
+    rank: int
+    timeout: float
+    alone: bool
+
+
+class Refused(NamedTuple):
+    """The answer to a Hello of a rank that can't take part, and the reason."""
+
+    what: str
+
+
+class Ask(NamedTuple):
+    """The rank wants a lease, or the result; the answer comes when there is one."""
+
+
+class Ping(NamedTuple):
+    """The rank waits for an answer, and wants to know whether the lender is there."""
+
+
+class Wait(NamedTuple):
+    """The answer to a Ping."""
+
+
+class Lend(NamedTuple):
+    """The rank holds this lease now; ``attempt`` counts the ranks that have held it."""
+
+    number: int
+    start: int
+    stop: int
+    attempt: int
+
+
+class Progress(NamedTuple):
+    """The rank has finished so many units of its lease."""
+
+    number: int
+    done: int
+
+
+class Unwanted(NamedTuple):
+    """Another rank was first with this lease."""
+
+    number: int
+
+
+class Commit(NamedTuple):
+    """The rank has finished its lease; see `disteval.leases.ledger.Committed`."""
+
+    number: int
+    totals: bytes
+    certificate: tuple[int, int]
+    files: Mapping[str, str]
+
+
+class Failed(NamedTuple):
+    """The rank raised an exception at a unit, if it was at one, and takes no more leases."""
+
+    unit: int | None
+    what: str
+
+
+class Finish(NamedTuple):
+    """The rank is to compute the result of these leases and of those that follow.
+
+    Attributes:
+        committed: Start, stop, totals and certificate of each lease.
+        is_last: Whether no more leases follow.
+    """
+
+    committed: list[tuple[int, int, bytes, tuple[int, int]]]
+    is_last: bool
+
+
+class More(NamedTuple):
+    """The rank has added these leases up, and wants those that follow."""
+
+
+class Computed(NamedTuple):
+    """The result, or the exception that computing it raised; both are pickled."""
+
+    value: bytes | None
+    error: bytes | None = None
+
+
+class LeaseReport(NamedTuple):
+    """What happened to the leases of an evaluation.
+
+    Attributes:
+        ranks: The number of ranks that took part.
+        committed: The number of leases that count.
+        resumed: The number of samples in leases that an earlier run had committed.
+        lost: The ranks that were lost, and how each was; one that came back is among them.
+        failed: The ranks that raised an exception, and which.
+        repeated: The number of units that were evaluated once more than needed.
+        copies: The number of leases that were lent to a second rank at the same time.
+    """
+
+    ranks: int = 0
+    committed: int = 0
+    resumed: int = 0
+    lost: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    repeated: int = 0
+    copies: int = 0
+
+
+class Finished(NamedTuple):
+    """The end of the evaluation: its result or its error, both pickled."""
+
+    value: bytes | None
+    error: bytes | None
+    report: LeaseReport
+
+
+KINDS = (Hello, Ask, Ping, Progress, Commit, Failed, More, Computed)
+"""The messages that a lender takes."""
+
+
+def encode(message: Any) -> bytes:
+    """Return a message as `multiprocessing.connection.Connection` sends it, length first."""
+    data = pickle.dumps(message, protocol=5)
+    return struct.pack("!i", len(data)) + data

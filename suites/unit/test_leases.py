@@ -1,0 +1,189 @@
+"""Evaluation in leases has the bits of one rank, at any world size."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import CoverageError, HarnessError, RankError, ShardPlan, Task, UsageError, evaluate
+from disteval.evaluation.leased import run_leases
+from disteval.leases import Lender
+from disteval.metrics import AUROC, Accuracy, Bootstrap, Mean
+from disteval.worlds import control_directory
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suites.thread_world import run_ranks, values
+from suites.unit.metrics.cases import assert_same
+from suites.unit.test_evaluate_property import (
+    CLASSES,
+    SIZED,
+    Numbers,
+    by_length,
+    predicted,
+)
+
+DATA = (np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 4)
+
+
+@st.composite
+def evaluations(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
+    """Draw samples that have a length, and the arguments of evaluate."""
+    size, kind = draw(st.integers(0, 30)), draw(st.sampled_from([*SIZED]))
+    arguments: dict[str, Any] = {
+        "batch_size": draw(st.integers(1, 6)),
+        "fixed_shape": draw(st.booleans()),
+        "pad": draw(st.booleans()),
+        "limit": draw(st.none() | st.integers(0, 30)),
+        "mode": draw(st.sampled_from([None, "strided", "batches", "contiguous"])),
+    }
+    if "columns" in kind:
+        arguments["workers"] = draw(st.sampled_from([0, 2]))
+    if draw(st.booleans()):
+        arguments |= draw(by_length(size, kind))
+    elif draw(st.booleans()):
+        arguments |= {"mode": None, "shard": lambda n, world, rank: ShardPlan(n, world, rank)}
+    return SIZED[kind](size), arguments
+
+
+def update(outputs: Any, batch: Any) -> Any:
+    return outputs["scores"], batch["label"] if isinstance(batch, dict) else batch[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(evaluations(), st.integers(1, 5))
+def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int) -> None:
+    samples, arguments = drawn
+
+    def predict(batch: Any) -> Any:
+        numbers = np.asarray(batch["number"] if isinstance(batch, dict) else batch)
+        # A model whose result depends on the batch: so it shows which batches it got.
+        noise = np.full((len(numbers), 1), len(numbers) + numbers.max(initial=0) / 1e3)
+        return {"scores": np.eye(CLASSES)[predicted(numbers)] + noise, "number": numbers}
+
+    def rank(backend: Any, schedule: Any) -> Any:
+        metrics = {
+            "numbers": Numbers(),
+            "accuracy": Accuracy(counts=True),
+            "mean": Mean(),
+            "bootstrap": Bootstrap(Mean(), resamples=4),
+            "auroc": AUROC(),
+        }
+        updates = {
+            "accuracy": update,
+            "mean": lambda outputs, batch: (outputs["scores"].sum(axis=1),),
+            "bootstrap": lambda outputs, batch: (outputs["scores"][:, 0],),
+            "auroc": lambda outputs, batch: (
+                outputs["scores"][:, 1], np.asarray(update(outputs, batch)[1]) > 1
+            ),
+        }  # fmt: skip
+        try:
+            found = evaluate(
+                predict, samples, metrics, backend, update=updates, schedule=schedule, **arguments
+            )
+        except HarnessError as error:
+            return str(error)
+        return {"size": found.size, "padded": found.padded, **found.metrics}
+
+    expected = values(run_ranks(1, lambda backend: rank(backend, "static")))[0]
+    for found in values(run_ranks(world, lambda backend: rank(backend, "leases"))):
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            assert_same(found, expected)
+
+
+def test_the_report_says_what_happened() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        found = evaluate(
+            lambda x: x, DATA, {"a": Accuracy()}, backend, batch_size=4, schedule="leases"
+        )
+        return found.leases, found.world_size
+
+    first, *others = values(run_ranks(3, rank))
+    assert others == [first, first]
+    assert first[1] == first[0].ranks == 3
+    assert first[0].committed >= 3
+    assert not first[0].lost
+    assert not first[0].failed
+
+
+def test_a_sample_that_no_shard_has_is_named() -> None:
+    class Missing:
+        def __init__(self, size: int) -> None:
+            self.indices = np.delete(np.arange(size), 7)
+            self.is_padding = np.zeros(size - 1, bool)
+
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(
+            lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases",
+            shard=lambda size, world, rank: Missing(size),
+        )  # fmt: skip
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, CoverageError)
+        assert "1 missing (7)" in str(outcome)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None:
+    def predict(batch: Any) -> Any:
+        if 37 in batch:
+            raise ValueError("no good")
+        return np.eye(4)[batch % 4]
+
+    def rank(backend: ThreadsDist) -> Any:
+        samples = (np.arange(60), np.arange(60) % 4)
+        return evaluate(predict, samples, {"a": Accuracy()}, backend, 4, schedule="leases")
+
+    causes = 0
+    for outcome in run_ranks(world, rank):
+        assert isinstance(outcome, RankError)
+        assert "failed at samples 36, 37, 38, 39, in predict: ValueError: no good" in str(outcome)
+        causes += isinstance(outcome.__cause__, ValueError)
+    assert causes >= min(world, 3)  # a fourth may have held a copy
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"ledger": "/tmp/x", "schedule": "static"}, 'ledger needs leases; add schedule="leases"'),
+        ({"schedule": "lease"}, "schedule"),
+        ({"lease_timeout": 0}, "lease_timeout must be a number of seconds above 0"),
+        ({"ranks_per_lease": 2}, "3 ranks are no multiple"),
+        ({"predictions": "/tmp/x"}, "predictions can't be written in leases"),
+    ],
+)
+def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        arguments = {"schedule": "leases", **given}
+        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, **arguments)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, UsageError)
+        assert words in str(outcome)
+
+
+def test_ranks_without_a_backend_borrow_from_a_lender() -> None:
+    def task() -> Task:
+        return Task(predict=lambda x: x, samples=DATA, metrics={"a": Accuracy()}, batch_size=4)
+
+    alone = task().evaluate("non_dist")
+    directory = control_directory.create()
+    try:
+        with Lender(None, directory.path, expected=3) as lender, ThreadPoolExecutor(3) as pool:
+            ranks = [pool.submit(run_leases, task(), directory.path) for _ in range(3)]
+            found = [rank.result(60) for rank in ranks]
+            assert lender.wait(60)
+            assert lender.counts.done == lender.counts.units == 15
+    finally:
+        directory.remove()
+    assert [each.metrics for each in found] == [alone.metrics] * 3
+
+
+def test_a_stream_is_refused() -> None:
+    with pytest.raises(UsageError, match="a stream can't be cut into leases"):
+        evaluate(lambda x: x, iter([1, 2]), {}, schedule="leases")
