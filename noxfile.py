@@ -23,6 +23,8 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.error_on_missing_interpreters = False
 # What pip would compile is mostly never imported; Python compiles what is imported.
 os.environ.setdefault("PIP_COMPILE", "0")
+# Some images of containers set it, and each of thousands of processes would compile its imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 nox.needs_version = ">=2026.10"  # whose --parallel runs the sessions of `tests`
 # Like Ctrl-C, so that nox ends its sessions before it ends; each of its processes reads this file.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
