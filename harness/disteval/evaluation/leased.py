@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import time
@@ -29,6 +30,7 @@ from disteval.leases.lender import Lender
 from disteval.leases.messages import Finished
 from disteval.metrics.totals import add_totals, compute_totals, take_totals
 from disteval.worlds import control_directory
+from disteval.worlds.address import own_address
 from disteval.worlds.channel.connection import read_address, write_address
 
 
@@ -281,7 +283,4 @@ def _this_host() -> str:
 
 def _address() -> str:
     """Return the address of this host that other hosts reach."""
-    found = socket.gethostbyname(socket.gethostname())
-    if found.startswith("127."):
-        raise UsageError(f"the name of this host stands for {found}, which no other host reaches")
-    return found
+    return own_address(os.environ.get("DISTEVAL_LEADER", "").rpartition(":")[0] or None)

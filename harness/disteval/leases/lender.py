@@ -44,6 +44,8 @@ class Lender:
         folder: The folder of the ledger; None keeps it in memory.
         directory: The control directory to which address and key are written.
         host: The address to listen on; None listens in the directory, for ranks of this host.
+        port: See `Listener`, as for the key.
+        key: See there.
         timeout: The seconds of silence after which a rank has lost its lease.
         ranks_per_lease: The number of consecutive ranks that hold a lease together.
         expected: The number of ranks that were started; None if it is not known.
@@ -55,6 +57,8 @@ class Lender:
         folder: Path | None,
         directory: Path,
         host: str | None = None,
+        port: int = 0,
+        key: bytes = b"",
         *,
         timeout: float = 60.0,
         ranks_per_lease: int = 1,
@@ -63,14 +67,14 @@ class Lender:
     ) -> None:
         self._lending = Lending(folder, timeout, ranks_per_lease, expected, on_event)
         self._timeout, self._expected = timeout, expected
-        self._listener = Listener(directory, host, expected or 1)
+        self._listener = Listener(directory, host, expected or 1, port, key)
         self._guests: set[_Guest] = set()
         self._lock = threading.RLock()  # of the lending, which the leader asks for its counts
         self._ended = threading.Event()
         self._closed_at = self._leave_by = math.inf
         self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = os.pipe()
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._pipe: tuple[int, ...] = os.pipe()  # by which other threads wake this one
+        self._selector.register(self._pipe[0], selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="disteval-lender", daemon=True)
         self._thread.start()
@@ -125,9 +129,15 @@ class Lender:
         self._leave_by = self._closed_at + (self._timeout if patience is None else patience)
         self._wake()
         self._thread.join()
+        with self._lock:
+            for descriptor in self._pipe:
+                os.close(descriptor)
+            self._pipe = ()
 
     def _wake(self) -> None:
-        os.write(self._wake_write, b".")
+        with self._lock:
+            if self._pipe:
+                os.write(self._pipe[1], b".")
 
     def _run(self) -> None:
         try:
@@ -147,21 +157,20 @@ class Lender:
             for guest in self._guests:
                 guest.mailbox.close()
             self._lending.close()
-            os.close(self._wake_read)
-            os.close(self._wake_write)
 
     def _turn(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
         now = time.monotonic()
-        for key, events in ready:
-            guest: _Guest | None = key.data
-            if guest is None:
-                if key.fileobj == self._wake_read:
-                    os.read(self._wake_read, 4096)
-            elif guest in self._guests:
-                self._attend(guest, events, now)
-        self._admit(now)
         try:
-            self._lending.tick(now)
+            with self._lending.together():
+                for key, events in ready:
+                    guest: _Guest | None = key.data
+                    if guest is None:
+                        if key.fileobj == self._pipe[0]:
+                            os.read(self._pipe[0], 4096)
+                    elif guest in self._guests:
+                        self._attend(guest, events, now)
+                self._admit(now)
+                self._lending.tick(now)
         except HarnessError as error:  # as of a ledger whose disk is full
             self._lending.fail(error)
             self._lending.tick(now)
@@ -211,9 +220,8 @@ class Lender:
                 guest.member = self._lending.join(message, guest.mailbox, now)
                 return True
             self._part(guest, "it sent another message before its Hello", now)
-        except HarnessError as error:  # the ledger can't be written
-            self._lending.fail(error)
-            return True
+        except HarnessError:  # the ledger can't be written
+            raise
         except Exception as error:
             self._part(guest, f"it sent a message that makes no sense ({error!r})", now)
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,10 @@ class Lending:
         """End the evaluation with an error, unless it has ended; the ledger keeps what it has."""
         if self.outcome is None:
             self.outcome = Finished(None, _pickled(error), self.report)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Have all that is committed meanwhile written to the disk at once."""
+        return nullcontext() if self._ledger is None else self._ledger.together()
 
     def close(self) -> None:
         """Close the ledger."""

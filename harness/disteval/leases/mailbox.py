@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import struct
 from multiprocessing.connection import Connection
 from typing import Any
 
-from disteval.leases.messages import KINDS, MAX_MESSAGE_BYTES, encode
+from disteval.leases.messages import MAX_MESSAGE_BYTES, decode, encode
 
 _READ_BYTES = 1 << 18
 _HEAD = struct.Struct("!i")
@@ -97,15 +96,5 @@ class Mailbox:
                 break
             data = bytes(self._incoming[_HEAD.size : end])
             del self._incoming[:end]
-            found.append(_decoded(data))
+            found.append(decode(data))
         return found
-
-
-def _decoded(data: bytes) -> Any:
-    try:
-        message = pickle.loads(data)
-    except Exception as error:
-        raise ValueError(f"bytes that are no message ({type(error).__name__})") from error
-    if not isinstance(message, KINDS):
-        raise ValueError(f"a {type(message).__name__}, which is no message of a rank")
-    return message

@@ -9,7 +9,10 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Mapping
+from types import UnionType
 from typing import Any, NamedTuple
+
+from disteval.errors import describe_error
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest message; 1 GiB."""
@@ -161,8 +164,42 @@ class Finished(NamedTuple):
     report: LeaseReport
 
 
-KINDS = (Hello, Ask, Ping, Progress, Commit, Failed, More, Computed)
-"""The messages that a lender takes."""
+_FORMS: dict[type, tuple[type | UnionType, ...]] = {
+    Hello: (int | None, bytes, str, int, dict, int),
+    Ask: (),
+    Ping: (),
+    Progress: (int, int),
+    Commit: (int, bytes, tuple, dict),
+    Failed: (int | None, str),
+    More: (),
+    Computed: (bytes | None, bytes | None),
+}
+"""The messages that a lender takes, and the kinds of their values."""
+
+
+def decode(data: bytes) -> Any:
+    """Return the message of a rank, all of whose values are of the right kinds.
+
+    Raises:
+        ValueError: The bytes are something else.
+    """
+    try:
+        message = pickle.loads(data)
+        kinds = _FORMS[type(message)]
+        told = all(map(isinstance, message, kinds)) and len(message) == len(kinds)
+        if isinstance(message, Hello):
+            told &= all(isinstance(text, str) for pair in message.settings.items() for text in pair)
+            told &= message.units >= 0 and (message.rank is None or message.rank >= 0)
+        elif isinstance(message, Commit):
+            told &= [type(part) for part in message.certificate] == [int, int]
+            told &= all(isinstance(text, str) for pair in message.files.items() for text in pair)
+        elif isinstance(message, Computed):
+            told &= (message.value is None) != (message.error is None)
+    except Exception as error:
+        raise ValueError(f"bytes that are no message ({describe_error(error)})") from error
+    if not told:
+        raise ValueError(f"a {type(message).__name__} with values of other kinds")
+    return message
 
 
 def encode(message: Any) -> bytes:
