@@ -7,12 +7,16 @@ one, so that both hosts, and every process on them, end with this process howeve
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -43,6 +47,18 @@ done
 mount --rbind /mnt /tmp
 echo ready
 exec cat
+"""
+# As ssh is called: perhaps options, the host, and the command. Its streams and exit status are the
+# command's. A host can't enter the other one, whose processes it does not see, so this asks.
+_SHELL = """#!{python} -IS
+import json, socket, sys
+words = sys.argv[1:]
+while words[0].startswith("-"):
+    words.pop(0)
+asked = socket.socket(socket.AF_UNIX)
+asked.connect({path!r})
+socket.send_fds(asked, [json.dumps(words).encode()], [0, 1, 2])
+sys.exit(int(asked.recv(99) or b"255"))
 """
 
 
@@ -106,6 +122,40 @@ class Hosts:
         """Return the beginning of a command that runs the words after it on a host."""
         there = [f"--target={self._inside[host]}", "--user", "--preserve-credentials"]
         return ["nsenter", *there, "--mount", "--net", "--pid", "--uts"]
+
+    @contextmanager
+    def remote_shell(self) -> Iterator[Path]:
+        """Provide a program that runs a command on a host, as ssh does, while the block runs."""
+        path, program = Path(self._shared, "shell.socket"), Path(self._shared, "shell")
+        program.write_text(_SHELL.format(python=sys.executable, path=str(path)))
+        program.chmod(0o700)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+            server.listen()
+            threading.Thread(target=self._answer, args=[server], daemon=True).start()
+            try:
+                yield program
+            finally:
+                server.shutdown(socket.SHUT_RDWR)
+                path.unlink()
+
+    def _answer(self, server: socket.socket) -> None:
+        with suppress(OSError):  # until the server is shut down
+            while True:
+                asked, _ = server.accept()
+                threading.Thread(target=self._run_for, args=[asked], daemon=True).start()
+
+    def _run_for(self, asked: socket.socket) -> None:
+        with asked:
+            data, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 3)
+            name, *words = json.loads(data)
+            there = self.entering(NAMES.index(name))
+            streams = dict(zip(("stdin", "stdout", "stderr"), descriptors, strict=True))
+            command = subprocess.Popen([*there, "sh", "-c", " ".join(words)], **streams)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            with suppress(OSError):  # nobody waits for it any more
+                asked.sendall(str(command.wait()).encode())
 
     def set_link(self, host: int, state: str) -> None:
         """Set a host's end of the cable ``up`` or ``down``."""
