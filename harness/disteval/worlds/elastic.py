@@ -13,6 +13,7 @@ import cloudpickle
 
 from disteval.arguments import check_count, check_seconds
 from disteval.errors import WorldError
+from disteval.worlds.channel.connection import why_unreachable
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, Reply
 from disteval.worlds.channel.outcome import Outcome
@@ -200,7 +201,8 @@ class _Run:
             for rank, message in self._channel.received(_TICK_SECONDS):
                 if isinstance(message, OSError | EOFError):
                     if rank in self._there:  # and has not replied before
-                        self._lose(rank, self._launcher.how_lost(rank))
+                        how = why_unreachable(message) or self._launcher.how_lost(rank)
+                        self._lose(rank, how)
                 elif isinstance(message, Reply):
                     self._take(rank, message)
                 else:

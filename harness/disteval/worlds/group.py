@@ -16,6 +16,7 @@ from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.control_directory import ControlDirectory, sweep
 from disteval.worlds.cores import check_open_files
+from disteval.worlds.elsewhere import examine_elsewhere
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
@@ -176,7 +177,10 @@ class WorkerGroup:
         replies = {r: reply._replace(value=None) for r, reply in outcome.replies.items()}
         ranks = [RankStatus(r, hellos.get(r), replies.get(r)) for r in range(self.world_size)]
         for rank in outcome.lost:
-            ranks[rank].end = self._launcher.how_lost(rank)
+            how = outcome.unreachable.get(rank) or self._launcher.how_lost(rank)
+            ranks[rank].end = how
+        if self.attached and not self._hosts.shared:
+            examine_elsewhere(self._channel, ranks)
         self._launcher.examine(self._directory, ranks)
         return ranks
 

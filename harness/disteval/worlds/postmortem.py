@@ -15,8 +15,7 @@ from pathlib import Path
 from disteval.text import visible
 from disteval.worlds.channel.messages import Hello, Reply
 from disteval.worlds.collective_log import NOWHERE, Position, read_position
-from disteval.worlds.rank import STACK_SIGNAL
-from disteval.worlds.rank_files import rank_file
+from disteval.worlds.rank_files import STACK_SIGNAL, Kind, rank_file, this_machine
 
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
@@ -52,10 +51,18 @@ class RankStatus:
 
 
 def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
-    """Read the collective logs, stacks and outputs of ranks, before any process is terminated."""
+    """Read the collective logs, stacks and outputs of ranks, before any process is terminated.
+
+    Ranks of other machines are left out, since their process ids are those of strangers here.
+
+    Args:
+        directory: The control directory, for ranks that have not said which directory they use.
+        ranks: The ranks.
+    """
+    ranks = [s for s in ranks if s.hello is None or s.hello.machine in ("", this_machine())]
     for status in ranks:
-        status.position = read_position(rank_file(directory, status.rank, "collectives"))
-        status.output = _tail(rank_file(directory, status.rank, "out"))
+        status.position = read_position(_file(directory, status, "collectives"))
+        status.output = _tail(_file(directory, status, "out"))
         status.stopped = status.hello is not None and _is_stopped(status.hello.pid)
     pending = [s for s in ranks if s.hello and not (s.end or s.reply)]
     asked = [status for status in pending if _ask_for_stack(status)]
@@ -76,7 +83,7 @@ def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -
     if missing:
         lines.append(f"  {list_ranks(missing, len(ranks))} never reported to the leader")
     there = [] if shared else [s for s in ranks if s.hello]
-    lines += [f"  rank {s.rank}: {_describe(s, last)}" for s in there]
+    lines += [f"  {_host(ranks, [s])}rank {s.rank}: {_describe(s, last)}" for s in there]
     traces = {s.rank: s.reply.trace.rstrip() for s in ranks if s.reply}
     lines += _evidence("traceback", {r: t.removesuffix(shared) for r, t in traces.items()}, ranks)
     lines += _evidence("stack", {s.rank: s.stack for s in ranks}, ranks)
@@ -124,6 +131,11 @@ def _whereabouts(here: Position, last: Position) -> str:
     return f"outside of collectives, {here.entered} done"
 
 
+def _file(directory: Path, status: RankStatus, kind: Kind) -> Path:
+    own = status.hello.directory if status.hello else ""
+    return rank_file(Path(own) if own else directory, status.rank, kind)
+
+
 def _is_stopped(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     try:
@@ -156,7 +168,7 @@ def _await_stacks(directory: Path, ranks: Sequence[RankStatus]) -> None:
     while ranks and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         for status in ranks:
-            path = rank_file(directory, status.rank, "stack")
+            path = _file(directory, status, "stack")
             text = path.read_text(errors="replace") if path.exists() else ""
             # Two equal readings: the stack is complete.
             if text.endswith("\n") and text == before.get(status.rank):
@@ -197,8 +209,16 @@ def _evidence(what: str, texts: dict[int, str], ranks: Sequence[RankStatus]) -> 
     lines = []
     for text in dict.fromkeys(texts.values()):
         sharing = [rank for rank, other in texts.items() if other == text]
-        lines += _section(f"{what} of {list_ranks(sharing, len(ranks))}", text)
+        host = _host(ranks, [status for status in ranks if status.rank in sharing])
+        lines += _section(f"{host}{what} of {list_ranks(sharing, len(ranks))}", text)
     return lines
+
+
+def _host(ranks: Sequence[RankStatus], some: Sequence[RankStatus]) -> str:
+    """Return the names of the hosts of some ranks; nothing if all ranks are on one host."""
+    if len({status.hello.machine for status in ranks if status.hello}) < 2:
+        return ""
+    return ", ".join(dict.fromkeys(s.hello.host for s in some if s.hello)) + ": "
 
 
 def _section(title: str, text: str) -> list[str]:

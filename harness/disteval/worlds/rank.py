@@ -10,7 +10,6 @@ import contextlib
 import faulthandler
 import os
 import platform
-import signal
 import socket
 import sys
 import threading
@@ -34,9 +33,9 @@ from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
 from disteval.worlds.channel.inbox import Inbox, WatchedInbox
 from disteval.worlds.collective_log import LoggedBackend
-from disteval.worlds.rank_files import rank_file, this_machine
+from disteval.worlds.postmortem import examine
+from disteval.worlds.rank_files import STACK_SIGNAL, rank_file, this_machine
 
-STACK_SIGNAL = signal.SIGUSR1
 _LEAVE_SECONDS = 60.0
 
 
@@ -203,6 +202,11 @@ def serve(
     Returns:
         The exit status that came with the dismissal.
     """
+
+    def answer(message: messages.Examine) -> messages.Examined:
+        examine(directory, message.ranks)
+        return messages.Examined(message.ranks)
+
     connection = inside or connect(place or directory, patience)
     with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
         thread = threading.get_ident()
@@ -210,7 +214,7 @@ def serve(
             rank, os.getpid(), thread, platform.node(), this_machine(), str(directory)
         )
         messages.send(connection, hello)
-        inbox = Inbox(connection) if inside else WatchedInbox(connection, on_lost)
+        inbox = Inbox(connection) if inside else WatchedInbox(connection, on_lost, answer)
         follower = Rank(directory, rank, inbox, connection)
         while not isinstance(message := inbox.get(), messages.Dismissal):
             if isinstance(message, messages.Order):

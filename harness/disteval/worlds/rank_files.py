@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import platform
+import signal
 import uuid
 from pathlib import Path
 from typing import Literal
+
+STACK_SIGNAL = signal.SIGUSR1
+"""The signal at which a rank writes its stacks to its file."""
 
 Kind = Literal["collectives", "stack", "out", "ended", "ended.part"]
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from disteval.errors import HarnessError
 from disteval.worlds import World, attach, detect_outer_world, follow, group, release
+from disteval.worlds.channel import connection
 
 from suites.frames import has_key
 from suites.hosts import ADDRESSES, Hosts, ended
 from suites.mutants.sockets import Sockets
+from suites.processes import wait_for
 
 SECONDS = 120
 PORT = "29400"  # the hosts are the test's own, and so are their ports
@@ -35,6 +41,7 @@ def job(work: str) -> int:
     """Take part in a job, as a rank of whatever a launcher has started, and return its status."""
     outer = detect_outer_world()
     assert outer is not None
+    connection._SILENT_SECONDS = int(os.environ.get("SILENCE", "30"))
     group.START_SECONDS = attach.START_SECONDS = float(os.environ.get("PATIENCE", "60"))
     try:
         if outer.rank:
@@ -52,6 +59,33 @@ def job(work: str) -> int:
 
 def gather(world: World) -> None:
     print(world._hosts.leader, list(world._hosts.ranks), world.run(names))
+
+
+def wait_for_nothing() -> None:
+    threading.Event().wait()
+
+
+def stop_and_hang(backend: Any) -> None:
+    backend.all_gather_object(None)
+    if backend.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if backend.rank == 2:
+        wait_for_nothing()
+    backend.all_gather_object(None)
+
+
+def fail(world: World) -> None:
+    world.run(stop_and_hang)
+
+
+def wait_beyond_the_cable(backend: Any) -> None:
+    if backend.rank == 1:
+        Path("there").touch()
+        wait_for_nothing()
+
+
+def cut(world: World) -> None:
+    world.run(wait_beyond_the_cable)
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +154,39 @@ def test_a_rank_that_is_not_led_says_where_it_looked_and_why_that_may_fail(hosts
         assert re.search(f"^beta reached no leader at .*{wanted}", ended(rank, SECONDS))
         assert rank.returncode == 2
     assert "1 of 2 ranks started within" in ended(leader, SECONDS)
+
+
+def test_a_post_mortem_sees_the_ranks_of_another_host_through_one_that_answers(
+    hosts: Hosts,
+) -> None:
+    leader, *ranks = start(hosts, "011", "fail", PATIENCE="3", **given(hosts, "alpha"))
+    report = ended(leader, SECONDS)
+    for wanted in (
+        "no progress for 3 s on all 3 ranks; the order was to run stop_and_hang",
+        "  alpha: rank 0: waits in all_gather_object #2",
+        "  beta: rank 1: is stopped (SIGSTOP); never entered all_gather_object #2",
+        "  beta: rank 2: never entered all_gather_object #2",
+        "beta: stack of rank 2:",
+        "in wait_for_nothing",
+    ):
+        assert wanted in report, report
+    assert leader.returncode == 3
+    assert ended(ranks[1], SECONDS) == ""
+    ranks[0].kill()  # its host ends what is stopped
+
+
+def test_a_cut_cable_is_an_error_on_both_ends_in_bounded_time(hosts: Hosts) -> None:
+    soon = {"SILENCE": "3", "PATIENCE": "60"}
+    leader, rank = start(hosts, "01", "cut", **soon, **given(hosts, "alpha"))
+    assert wait_for((hosts.folder / "there").exists)
+    begin = time.monotonic()
+    hosts.set_link(1, "down")
+    try:
+        printed, beyond = ended(leader, SECONDS), ended(rank, SECONDS)
+        assert time.monotonic() - begin < SECONDS / 3
+    finally:
+        hosts.set_link(1, "up")
+    assert "rank 1 was lost (its host did not answer for 3 s: Connection timed out)" in printed
+    assert "beta: rank 1: its host did not answer" in printed
+    assert "can't reach its leader any more (its host did not answer for 3 s: " in beyond
+    assert (leader.returncode, rank.returncode) == (3, 1)

@@ -7,6 +7,7 @@ else can enter; otherwise it is TCP. Address and key lie in that directory.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -29,6 +30,7 @@ _NETWORK_POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 60.0  # in which a leader must answer; it may be busy
 _CONNECT_SECONDS = 10.0  # in which a host must answer, or is tried again
 _SILENT_SECONDS = 30  # after which a host that does not even answer TCP is out of reach
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 _ADDRESS, _SOCKET = "address", "leader"
 
 
@@ -191,6 +193,16 @@ def process_at_other_end(connection: Connection) -> int:
         return int(struct.unpack("iII", found)[0])
 
 
+def why_unreachable(error: Exception) -> str:
+    """Return in words that the network took a connection away; nothing if its other end closed it.
+
+    See `keep_up` for how that is noticed.
+    """
+    if not isinstance(error, OSError) or error.errno not in _UNREACHABLE:
+        return ""
+    return f"its host did not answer for {_SILENT_SECONDS} s: {error.strerror}"
+
+
 def address_of_other_end(connection: Connection) -> str:
     """Return the address from which the other end has connected; nothing for a Unix socket."""
     with socket.socket(fileno=os.dup(connection.fileno())) as handle:
@@ -209,7 +221,7 @@ def keep_up(handle: socket.socket) -> None:
     # macOS names the first one otherwise, and has no limit for what was sent and not received.
     for names, value in (
         (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), _SILENT_SECONDS // 2),
-        (("TCP_KEEPINTVL",), _SILENT_SECONDS // 10),
+        (("TCP_KEEPINTVL",), max(1, _SILENT_SECONDS // 10)),
         (("TCP_KEEPCNT",), 5),
         (("TCP_USER_TIMEOUT",), _SILENT_SECONDS * 1000),
     ):

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from disteval.worlds.channel.messages import Dismissal, receive
+from disteval.worlds.channel.connection import why_unreachable
+from disteval.worlds.channel.messages import Dismissal, Examine, Examined, receive, send
 
 _MAX_WAITING = 16
 """Messages that may wait for the rank; a leader sends the next order after the reply."""
@@ -43,11 +44,18 @@ class WatchedInbox(Inbox):
     Args:
         connection: The connection to the leader.
         on_lost: Called before the process ends.
+        answer: Answers what the leader asks about the ranks of this host, in the inbox's thread.
     """
 
-    def __init__(self, connection: Connection, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        on_lost: Callable[[], None],
+        answer: Callable[[Examine], Examined],
+    ) -> None:
         super().__init__(connection)
         self._on_lost = on_lost
+        self._answer = answer
         self._messages: queue.Queue[Any] = queue.Queue(_MAX_WAITING)
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -63,16 +71,21 @@ class WatchedInbox(Inbox):
         try:
             while True:
                 message = receive(self._connection)
+                if isinstance(message, Examine):
+                    send(self._connection, self._answer(message))
+                    continue
                 # put() would wait for room, and could not notice meanwhile that the leader is gone.
                 self._messages.put_nowait(message)
                 if isinstance(message, Dismissal):
                     return
-        except (EOFError, OSError, queue.Full):
+        except (EOFError, OSError, queue.Full) as error:
+            if reason := why_unreachable(error):
+                self.lose(error, f"this rank can't reach its leader any more ({reason})")
             self._end()
 
-    def lose(self, error: Exception) -> None:
+    def lose(self, error: Exception, what: str = "this rank can't reply to its leader") -> None:
         """End the process, because a reply can't be sent."""
-        sys.stderr.write(f"this rank can't reply to its leader: {error}\n")
+        sys.stderr.write(f"{what}: {error}\n")
         sys.stderr.flush()
         self._end()
 

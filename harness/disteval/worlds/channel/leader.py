@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from disteval.worlds.channel.connection import (
     address_of_other_end,
     bound_waits,
     process_at_other_end,
+    why_unreachable,
 )
 from disteval.worlds.channel.listener import Listener
 from disteval.worlds.channel.messages import (
     Dismissal,
+    Examine,
+    Examined,
     Hello,
     KeyValue,
     Note,
@@ -105,9 +108,9 @@ class Channel:
             with contextlib.suppress(EOFError, OSError):  # it died; the deadline decides
                 hello = receive(connection)
                 # In a container of its own a rank has another number than here.
-                pid = process_at_other_end(connection) or hello.pid
-                address = address_of_other_end(connection)
-                yield hello._replace(pid=pid, address=address), connection
+                if pid := process_at_other_end(connection):
+                    hello = hello._replace(pid=pid, machine="")
+                yield hello._replace(address=address_of_other_end(connection)), connection
 
     def _add(self, hello: Hello, connection: Connection) -> None:
         if hello.rank in self.hellos or hello.rank not in range(self._world_size):
@@ -150,6 +153,7 @@ class Channel:
                     # One that is frozen within a message is late.
                     if not isinstance(message, BlockingIOError):
                         outcome.lost.append(rank)
+                        outcome.unreachable[rank] = why_unreachable(message)
                     continue
                 if isinstance(message, Reply):
                     outcome.replies[rank] = message
@@ -177,6 +181,35 @@ class Channel:
                 message = error
             yield key.data, message
 
+    def examine(self, questions: Mapping[int, Examine], seconds: float) -> dict[int, Examined]:
+        """Ask ranks what they see on their hosts, and return the answers that come in time.
+
+        Other messages that they send meanwhile are dropped, since their order has failed.
+        """
+        asked: dict[Connection, int] = {}
+        for rank, question in questions.items():
+            connection = self._connections[rank]
+            # A rank that is lost, or frozen within a message, can't be understood any more.
+            if connection in self._selector.get_map():
+                with contextlib.suppress(OSError):
+                    bound_waits(connection, seconds)
+                    send(connection, question)
+                    asked[connection] = rank
+        self._limit = 0.0
+        answers: dict[int, Examined] = {}
+        deadline = time.monotonic() + seconds
+        while asked and (ready := wait([*asked], max(0.0, deadline - time.monotonic()))):
+            for one in ready:
+                assert isinstance(one, Connection)
+                try:
+                    message = receive(one)
+                except (EOFError, OSError):
+                    del asked[one]
+                    continue
+                if isinstance(message, Examined):
+                    answers[asked.pop(one)] = message
+        return answers
+
     def order(self, rank: int, order: Order, seconds: float) -> None:
         """Send one rank an order; waits within its messages are limited to so many seconds."""
         with contextlib.suppress(OSError):  # as in `_send`
@@ -202,7 +235,7 @@ class Channel:
         elif isinstance(message, Note):
             if on_note is not None:
                 on_note(rank, cloudpickle.loads(message.value))
-        else:
+        elif isinstance(message, KeyValue):  # an answer to `examine` may come late
             self._exchange(rank, message)
 
     def _exchange(self, rank: int, message: KeyValue) -> None:

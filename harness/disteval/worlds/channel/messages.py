@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -75,6 +76,21 @@ class Reply(NamedTuple):
     error: bytes | None = None
     trace: str = ""
     message: str = ""
+
+
+class Examine(NamedTuple):
+    """Ask a rank what ranks of its host are doing, as their `RankStatus` tells.
+
+    It is answered while an order is carried out, also by a rank that hangs.
+    """
+
+    ranks: Sequence[Any]
+
+
+class Examined(NamedTuple):
+    """The answer to `Examine`: the same statuses, with what can be seen of the ranks."""
+
+    ranks: Sequence[Any]
 
 
 class Dismissal(NamedTuple):

@@ -14,11 +14,15 @@ from disteval.worlds.channel.messages import Reply
 
 @dataclass
 class Outcome:
-    """The replies to one order, and the lost ranks in the order in which they were noticed."""
+    """The replies to one order, and the lost ranks in the order in which they were noticed.
+
+    ``unreachable`` says of a lost rank how the network to its host failed; nothing if it did not.
+    """
 
     world_size: int
     replies: dict[int, Reply] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
+    unreachable: dict[int, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:

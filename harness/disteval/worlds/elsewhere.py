@@ -1,0 +1,36 @@
+"""The post-mortem of ranks on other hosts, which the leader asks for what it can't see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from disteval.worlds.channel.leader import Channel
+from disteval.worlds.channel.messages import Examine
+from disteval.worlds.postmortem import RankStatus
+from disteval.worlds.rank_files import this_machine
+
+_SECONDS = 15.0
+_ANSWER_SECONDS = 5.0  # of one rank; its threads may be kept from running
+
+
+def examine_elsewhere(channel: Channel, ranks: Sequence[RankStatus]) -> None:
+    """Have the ranks of each other machine examined by one of them; the next one if that is silent.
+
+    Each machine is asked at the same time. No process of another machine is signalled from here.
+    """
+    machines: dict[str, list[RankStatus]] = {}
+    for status in ranks:
+        if status.hello is not None and status.hello.machine not in ("", this_machine()):
+            machines.setdefault(status.hello.machine, []).append(status)
+    asking = {name: [s.rank for s in there if not s.end] for name, there in machines.items()}
+    deadline = time.monotonic() + _SECONDS
+    while any(asking.values()) and time.monotonic() < deadline:
+        turn = {found.pop(0): name for name, found in asking.items() if found}
+        questions = {rank: Examine(machines[name]) for rank, name in turn.items()}
+        for rank, answer in channel.examine(questions, _ANSWER_SECONDS).items():
+            for status, seen in zip(machines.pop(turn[rank]), answer.ranks, strict=True):
+                vars(status).update(vars(seen))
+            del asking[turn[rank]]
+    for status in [status for there in machines.values() for status in there]:
+        status.unseen = "no rank of its host could be asked what it was doing"
