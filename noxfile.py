@@ -225,8 +225,12 @@ def evalbugs(session: nox.Session) -> None:
 
     Not part of `tests`. ``-- eval_loss`` audits the loops with that in their names alone.
     """
-    session.install(".[torch]", TORCH, *EVALUATING)
+    session.install(".[torch,conformance]", TORCH, *EVALUATING)
     session.run("python", "-m", "suites.evalbugs", *session.posargs)
+    if not session.posargs:
+        # The functions to start from, of which `tests` has only the libraries that load quickly.
+        required = {"DISTEVAL_REQUIRE": "lightning,transformers,ignite,mmengine"}
+        session.run("pytest", "suites/audit/test_starters.py", env=required)
 
 
 @nox.session

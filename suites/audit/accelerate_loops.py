@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -19,18 +18,6 @@ def _accelerator(**settings: Any) -> Any:
 def _prepared(case: Case, **settings: Any) -> tuple[Any, Any]:
     accelerator = _accelerator(**settings)
     return accelerator, accelerator.prepare(DataLoader(case.dataset, batch_size=case.batch_size))
-
-
-def gathered_for_metrics(case: Case) -> Any:
-    """Return the accuracy of what `gather_for_metrics` gives; right."""
-    accelerator, loader = _prepared(case)
-    right = seen = 0
-    for batch in loader:
-        predicted = case.predict(batch["x"]).argmax(dim=1)
-        predicted, labels = accelerator.gather_for_metrics((predicted, batch["label"]))
-        right += int((predicted == labels).sum())
-        seen += len(labels)
-    return {"accuracy": right / seen, "count": seen}
 
 
 def even_batches_off(case: Case) -> Any:
@@ -71,16 +58,3 @@ def torchmetrics_with_padding(case: Case) -> Any:
     for batch in DataLoader(case.dataset, batch_size=case.batch_size, sampler=sampler):
         metric.update(batch["value"])
     return {"mean": metric.compute()}
-
-
-def torchmetrics_of_own_samples(case: Case) -> Any:
-    """Return torchmetrics' mean over shards of unequal length; right."""
-    from torchmetrics import MeanMetric
-
-    own = list(range(case.rank, len(case.dataset), case.world_size))
-    metric = MeanMetric()
-    for batch in DataLoader(case.dataset, batch_size=case.batch_size, sampler=own):
-        metric.update(batch["value"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a rank without samples
-        return {"mean": metric.compute()}

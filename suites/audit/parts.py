@@ -57,6 +57,12 @@ def rights(case: Case, samples: Samples) -> list[int]:
     return [int(p == s["label"]) for p, s in zip(scores.argmax(axis=1), samples, strict=True)]
 
 
+def predicted(case: Case, samples: Samples) -> list[int]:
+    """Return the prediction for each sample."""
+    scores = case.predict(np.stack([s["x"] for s in samples]))
+    return [int(each) for each in scores.argmax(axis=1)]
+
+
 def counted(case: Case, indices: Iterable[int]) -> tuple[int, int]:
     """Return how many of this rank's samples are right, and how many there are."""
     found = [right for batch in batches(case, indices) for right in rights(case, batch)]

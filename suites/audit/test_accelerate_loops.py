@@ -14,7 +14,6 @@ WRONG = {
     "mean_of_losses": ("weighted wrongly", "N=3,B=2,W=2"),
     "torchmetrics_with_padding": ("counted twice", "N=3,B=1,W=2"),
 }
-RIGHT = ("gathered_for_metrics", "even_batches_off", "torchmetrics_of_own_samples")
 LOOPS = "suites.audit.accelerate_loops"
 
 
@@ -27,8 +26,7 @@ def test_a_wrong_loop_is_convicted_in_its_smallest_case(name: str) -> None:
     assert (found.kind, case_text(found.settings)) == WRONG[name], str(found)
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_loop_is_sound(name: str) -> None:
-    framework("torchmetrics" if name.startswith("torchmetrics") else "accelerate")
-    report = Audit(f"{LOOPS}:{name}", (1, 2)).run()
+def test_a_right_loop_is_sound() -> None:
+    framework("accelerate")
+    report = Audit(f"{LOOPS}:even_batches_off", (1, 2)).run()
     assert (report.verdict, report.findings, report.reason) == ("sound", [], "")

@@ -152,12 +152,6 @@ def means_of_token_means(case: Case) -> Any:
 
 
 @right
-def sums_over_a_strided_sampler(case: Case) -> Any:
-    found, seen = summed(*rights(case, loader_of(case, case.dataset, sampler=strided(case))))
-    return {"accuracy": found / seen}
-
-
-@right
 def distributed_sampler_trimmed_in_turn(case: Case) -> Any:
     own = [int(i) for b in loader_of(case, case.dataset, sampler=sampler_of(case)) for i in b["id"]]
     parts: list[Any] = [None] * case.world_size

@@ -12,22 +12,16 @@ from disteval import get_dist_backend
 from disteval.audit import Case
 
 from suites.audit.parts import (
-    Samples,
     batches,
     batches_of_one,
     counted,
     divided,
     gathered,
+    predicted,
     rights,
     strided,
     wrong,
 )
-
-
-def predicted(case: Case, samples: Samples) -> list[int]:
-    """Return the prediction for each sample."""
-    scores = case.predict(np.stack([s["x"] for s in samples]))
-    return [int(each) for each in scores.argmax(axis=1)]
 
 
 @wrong("weighted wrongly", "N=1,B=2,W=1")
