@@ -1,16 +1,48 @@
-"""What the audit says about a call that raised or lost ranks names the cause first."""
+"""What the audit says about a call that raised, lost ranks or hung names the cause first."""
 
 from __future__ import annotations
 
-from disteval.audit.broken import describe
-from disteval.errors import WorldError
+import threading
+from typing import Any
 
-STACK = """rank 1 raised ValueError: no samples; the order was to run call
+import pytest
+from disteval import get_dist_backend
+from disteval.audit import Audit, Case
+from disteval.audit.broken import describe
+from disteval.audit.worlds import AuditWorlds, Limits
+from disteval.errors import WorldError
+from disteval.worlds import World
+
+LIBRARY = "/venv/lib/python3.11/site-packages/torch/distributed"
+STACK = f"""rank 1 raised ValueError: no samples; the order was to run call
+  rank 0: outside of collectives, 0 done
+  rank 1: raised ValueError: no samples
+  rank 2: returned
 stack of rank 0:
   main thread (innermost call first):
-    File "torch/distributed/distributed_c10d.py", line 10 in _new_process_group_helper
-    File "torch/distributed/distributed_c10d.py", line 20 in new_group
-    File "torch/distributed/c10d_logger.py", line 83 in wrapper
+    File "{LIBRARY}/distributed_c10d.py", line 10 in _new_process_group_helper
+    File "{LIBRARY}/distributed_c10d.py", line 20 in new_group
+    File "{LIBRARY}/c10d_logger.py", line 83 in wrapper
+    File "/home/me/my_eval.py", line 12 in evaluate
+"""
+HANG = """no progress for 5 s on ranks 0, 1, 3; the order was to run call
+  rank 0: waits in barrier #2
+  rank 1: never entered barrier #2
+  rank 2: returned
+  rank 3: never entered barrier #2
+stack of rank 0:
+  main thread (innermost call first):
+    File "/usr/lib/python3.11/site-packages/mpi4py/util.py", line 3 in poll
+    File "/home/me/my_eval.py", line 12 in evaluate
+stack of rank 1:
+  another thread (innermost call first):
+    File "/home/me/feeder.py", line 3 in feed
+  main thread (innermost call first):
+    File "/usr/lib/python3.11/site-packages/requests/api.py", line 3 in get
+    File "/home/me/remote.py", line 9 in load
+    File "/home/me/my_eval.py", line 12 in evaluate
+stack of rank 3:
+  (the rank wrote no stack: it is blocked outside of Python)
 """
 
 
@@ -18,10 +50,86 @@ def test_a_rank_that_was_killed_is_named_before_those_that_can_not_reach_it() ->
     report = "rank 1 was lost (killed by SIGABRT); the order was to run call\n  rank 0: raised"
     found = describe(WorldError(report, {0: RuntimeError("connection reset")}, lost=[1]))
     sentence = "rank 1 was lost (killed by SIGABRT); rank 0 raised RuntimeError: connection reset"
-    assert found == ("crashes", sentence)
+    assert found == ("crashes", sentence, False)
 
 
 def test_ranks_wait_in_a_function_that_people_call() -> None:
     found = describe(WorldError(STACK, {1: ValueError("no samples")}))
-    said = "rank 1 raised ValueError: no samples; meanwhile rank 0 waits in new_group"
-    assert found == ("crashes", said)
+    assert found.sentence == (
+        "rank 1 raised ValueError: no samples; meanwhile rank 2 has returned; rank 0 waits in "
+        "new_group (my_eval.py, line 12)"
+    )
+
+
+def test_a_hang_says_where_each_rank_is() -> None:
+    found = describe(WorldError(HANG))
+    assert (found.kind, found.alone) == ("hangs", False)
+    assert found.sentence == (
+        "rank 2 has returned; rank 0 waits in barrier (my_eval.py, line 12); rank 1 is in load "
+        "(remote.py, line 9); rank 3 is blocked outside of Python: no progress for 5 s"
+    )
+
+
+def hangs_with_uneven_shares_or_when_shuffled(case: Case) -> Any:
+    own = range(case.rank, len(case.dataset), case.world_size)
+    rounds = len(own) + (case.rank == 0 and case.shuffle and case.world_size > 1)
+    for _ in range(rounds):
+        get_dist_backend().all_gather_object(0)
+    return {"count": len(case.dataset)}
+
+
+def test_a_hang_costs_one_time_limit_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+
+    def run(world: World, *args: Any, timeout: float, **options: Any) -> Any:
+        try:
+            return real(world, *args, timeout=timeout, **options)
+        except WorldError:
+            waited.append(timeout)
+            raise
+
+    real = World.run
+    monkeypatch.setattr(World, "run", run)
+    monkeypatch.setattr("disteval.audit.worlds._IMPORT_SECONDS", 0.0)
+    monkeypatch.setattr("disteval.audit.worlds._LEAST_SECONDS", 0.5)
+    report = Audit(hangs_with_uneven_shares_or_when_shuffled, backend="threads", timeout=3.0).run()
+    assert [found.kind for found in report.findings] == ["hangs"]
+    assert "rank 0 waits in all_gather_object (test_broken.py, line " in report.findings[0].sentence
+    assert waited.count(3.0) == 1, waited
+    assert len(waited) < 8, waited
+    assert report.counts["right"] > 50, report.counts
+
+
+def test_limits_are_those_of_the_user_until_a_call_hung() -> None:
+    limits = Limits(20.0)
+    assert (limits.of(fresh=False), limits.of(fresh=True)) == (20.0, 40.0)
+    limits.note(True, 1.0)
+    limits.note(False, 0.1)
+    assert (limits.of(fresh=False), limits.of(fresh=True)) == (20.0, 26.0)
+    limits.hurry = True
+    assert (limits.of(fresh=False), limits.of(fresh=True)) == (4.0, 10.0)
+
+
+_end = threading.Event()
+
+
+def waits_for_the_end(case: Case) -> Any:
+    _end.wait(60.0)
+
+
+def test_what_always_hangs_is_not_judged_and_costs_one_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+    real = AuditWorlds.call
+    monkeypatch.setattr(AuditWorlds, "call", lambda *args: calls.append(args) or real(*args))
+    monkeypatch.setattr("disteval.audit.worlds._IMPORT_SECONDS", 0.0)
+
+    report = Audit(waits_for_the_end, backend="threads", timeout=1.0).run()
+    _end.set()
+    assert report.verdict == "not judged"
+    assert (
+        "the function fails in every case: rank 0 is in waits_for_the_end (test_broken.py, "
+        in report.reason
+    )
+    assert len(calls) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from disteval.metrics.arrays import shape_of, to_numpy
 
 Value = float | list[float]
 Result = dict[str, Value]
+Fetched = Mapping[int, Sequence[int]]
 
 LISTS = ("ids", "outputs")
 """The names of results that have one entry for each sample."""
@@ -30,13 +31,13 @@ class Answer:
         result: The numbers by name; None if the rank returned None.
         ordered: Whether the outputs are promised to be in the order of the data set.
         refused: Why the result can't be judged; an empty text if it can.
-        fetched: How often the rank fetched each sample.
+        fetched: The fetches of each sample by this rank; see `disteval.audit.case.Fetches.take`.
     """
 
     result: Result | None = None
     ordered: bool = False
     refused: str = ""
-    fetched: Mapping[int, int] = field(default_factory=dict)
+    fetched: Fetched = field(default_factory=dict)
 
 
 def read_result(returned: Any) -> tuple[Result | None, bool]:

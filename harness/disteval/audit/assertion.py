@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from disteval.audit.cases import parse
 from disteval.audit.findings import Report
 from disteval.audit.on_ranks import Target
 from disteval.audit.runner import (
@@ -25,6 +26,7 @@ def audit(
     seed: int = 0,
     timeout: float = DEFAULT_TIMEOUT,
     seconds: float = DEFAULT_SECONDS,
+    case: str | None = None,
 ) -> Report:
     """Audit an evaluation function, and raise what it does wrong; for tests of one's own.
 
@@ -37,15 +39,21 @@ def audit(
         seed: The seed of the drawn cases and of what is planted.
         timeout: The seconds that one call may take.
         seconds: The seconds after which no further case is tried.
+        case: The one case to try, such as ``N=5,B=4,W=2``; None stands for all.
 
     Returns:
         The report of a function that is sound.
 
     Raises:
         AuditError: The function is wrong, or could not be judged; ``report`` has all findings.
+        UsageError: ``case`` names no case.
         HarnessError: The ranks could not be started.
     """
-    report = Audit(evaluate, world_sizes, backend, launcher, tokens, seed, timeout, seconds).run()
+    only = None if case is None else parse(case)
+    sizes = world_sizes if only is None else (only.world_size,)
+    report = Audit(
+        evaluate, sizes, backend, launcher, tokens, seed, timeout, seconds, only=only
+    ).run()
     if report.verdict != "sound":
         raise AuditError(report)
     return report

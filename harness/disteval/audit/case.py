@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,9 @@ from disteval.audit.planted import CLASSES, Planted
 from disteval.errors import UsageError
 from disteval.metrics.arrays import kind_of, shape_of
 
-_FETCH = struct.Struct("<q")
+_FETCH = struct.Struct("<qq")
+ITSELF = -1
+"""In place of a loader worker: the rank fetched the sample itself."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +66,35 @@ class Fetches:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._rank = os.getpid()
 
     def note(self, index: int) -> None:
         """Note that this process has fetched a sample."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, _FETCH.pack(index))  # appended whole
+            os.write(descriptor, _FETCH.pack(index, self._worker()))  # appended whole
         finally:
             os.close(descriptor)
 
-    def take(self) -> dict[int, int]:
-        """Return how often all processes of this rank fetched each sample, and remove the file."""
+    def take(self) -> dict[int, list[int]]:
+        """Return each sample's fetches by this rank, as numbers of workers, and remove the file.
+
+        A worker's number is that of torch's loader. It is `ITSELF` for a fetch by the rank itself,
+        and the negative process id for one by another process.
+        """
         data = self._path.read_bytes() if self._path.exists() else b""
         self._path.unlink(missing_ok=True)
-        return dict(Counter(index for (index,) in _FETCH.iter_unpack(data)))
+        found: dict[int, list[int]] = {}
+        for index, worker in _FETCH.iter_unpack(data):
+            found.setdefault(index, []).append(worker)
+        return found
+
+    def _worker(self) -> int:
+        if os.getpid() == self._rank:
+            return ITSELF
+        torch = sys.modules.get("torch")
+        worker = torch.utils.data.get_worker_info() if torch is not None else None
+        return -os.getpid() if worker is None else int(worker.id)
 
 
 class Dataset:

@@ -13,6 +13,7 @@ from disteval.errors import UsageError
 
 _SMALL_SIZES = range(1, 10)
 _SMALL_BATCHES = range(1, 5)
+_AT_ONCE = 2  # the most samples of a case that is begun and ended at once
 _ROUNDS = range(1, 4)
 _DRAWN = 20
 _LARGEST, _LARGEST_BATCH = 80, 16
@@ -84,6 +85,20 @@ def cases(
     for settings in dict.fromkeys(chosen):
         if not not_held(settings, assumes):
             yield replace(settings, tokens=tokens, seed=seed + settings.seed)
+
+
+def in_steps(chosen: Iterable[Settings]) -> list[tuple[Settings, bool]]:
+    """Return the steps of an audit: a case, and whether an earlier step has begun it.
+
+    All larger cases are begun before any of them is ended, so that each is tried early.
+    """
+    small: list[Settings] = []
+    larger: list[Settings] = []
+    for settings in chosen:
+        at_once = settings.size <= _AT_ONCE and not settings.ids
+        (small if at_once else larger).append(settings)
+    whole = [(settings, again) for settings in small for again in (False, True)]
+    return whole + [(settings, again) for again in (False, True) for settings in larger]
 
 
 def not_held(settings: Settings, assumes: Sequence[str]) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any, Literal
@@ -25,6 +26,8 @@ Kind = Literal[
     "crashes",
 ]
 
+_IMPORTABLE = re.compile(r"(?!__main__:)\w+(\.\w+)*:\w+")
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -35,7 +38,7 @@ class Finding:
         name: The name of the result that shows it; empty for a hang or a crash.
         sentence: What was found, what was expected and where the defect sits.
         settings: The case.
-        replay: The command that tries this case alone.
+        replay: The command that tries this case alone, or the call in Python.
         weights: The weight of each sample, where probes have measured it.
         fair: The weight that each sample should have.
         details: Stacks and tracebacks of the ranks.
@@ -140,9 +143,21 @@ def case_text(settings: Settings) -> str:
     return ",".join(words)
 
 
-def replay(target: str, backend: str, launcher: str | None, settings: Settings) -> str:
-    """Return the command that tries one case alone."""
-    words = ["disteval", "audit", target, "--case", case_text(settings)]
+def replay(
+    target: str,
+    backend: str,
+    launcher: str | None,
+    settings: Settings,
+    started_by: Sequence[str] = (),
+) -> str:
+    """Return the command that tries one case alone; in Python for a function that has no name."""
+    if not _IMPORTABLE.fullmatch(target):
+        given = {"case": case_text(settings)}
+        given |= {"backend": backend} if backend != "torch_cpu" else {}
+        given |= {"launcher": launcher} if launcher else {}
+        settled = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        return f"disteval.audit.audit(evaluate, {settled})"
+    words = [*started_by, "disteval", "audit", target, "--case", case_text(settings)]
     words += ["--backend", backend] * (backend != "torch_cpu")
     words += ["--launcher", launcher] if launcher else []
     return shlex.join(words)

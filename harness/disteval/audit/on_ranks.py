@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from disteval.audit.answers import Answer, read_result
 from disteval.audit.case import Case, Fetches, Settings
 from disteval.audit.cases import check_assumptions
+from disteval.audit.guard import guarded
 from disteval.audit.planted import Planted
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, describe_error
@@ -108,11 +109,8 @@ def call(backend: BaseDistBackend, what: Call) -> Answer:
     case = Case(what.settings, what.planted, backend.rank, fetches)
     joined = backend.is_initialized
     try:
-        returned = function(case)
-    except SystemExit as error:
-        raise RuntimeError(
-            f"the function called exit({error.code}); let it return instead"
-        ) from error
+        with guarded():
+            returned = function(case)
     finally:
         fetched = fetches.take()
     if joined and not backend.is_initialized:

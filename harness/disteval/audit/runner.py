@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from disteval.audit import broken
 from disteval.audit.answers import LISTS, Answer, Result, is_close
 from disteval.audit.case import Settings
-from disteval.audit.cases import cases, not_held
+from disteval.audit.cases import cases, in_steps, not_held
 from disteval.audit.findings import Finding, Report
 from disteval.audit.findings import replay as replay_of
 from disteval.audit.judge import Judgement, Problem, is_weighed, judge, show
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import Planted
-from disteval.audit.weights import Weights, explain
+from disteval.audit.weights import Weights, dealt, explain, measure
 from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
 from disteval.worlds import World
@@ -27,8 +24,6 @@ DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_TIMEOUT = 20.0
 DEFAULT_SECONDS = 300.0
 
-_MOST_BROKEN = 4  # of a function that was right in no case
-_MOST_PROBES = 128  # each is a call; larger cases are told without weights
 _IDS = (
     "ids are not positions here; a function that needs them to be must say so, with "
     "evaluate.assumes = ('numbered',)"
@@ -42,8 +37,10 @@ class Audit:
         only: The one case to try; None stands for all.
         first: Whether to stop at the first case that is wrong.
         led: Ranks that somebody else has started.
+        started_by: The command that has started these ranks, which a replay begins with.
         on_finding: Called with each finding as soon as it is known.
-        on_case: Called after each case, with the number of cases that are done, and of all.
+        on_step: Called after each step, with the number of steps that are done, and of all. A case
+            is one step or two.
     """
 
     def __init__(
@@ -60,19 +57,21 @@ class Audit:
         only: Settings | None = None,
         first: bool = False,
         led: World | None = None,
+        started_by: Sequence[str] = (),
         on_finding: Callable[[Finding], None] = lambda _: None,
-        on_case: Callable[[int, int], None] = lambda _done, _total: None,
+        on_step: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         self.report = Report(name_of(target), backend)
         self._sizes, self._tokens, self._seed = sorted(set(world_sizes)), tokens, seed
         self._launcher, self._seconds, self._only, self._first = launcher, seconds, only, first
+        self._started_by = started_by
         self._worlds = AuditWorlds(target, backend, launcher, timeout, led)
         self._references: dict[Planted, Result | None] = {}
         self._alone = led is None or led.world_size == 1
-        self._broken_cases: list[Settings] = []
-        self._raises_everywhere = True
+        self._breaks = broken.Breaks()
+        self._earlier: dict[Settings, Judgement] = {}
         self._notes = Notes()
-        self._on_finding, self._on_case = on_finding, on_case
+        self._on_finding, self._on_step = on_finding, on_step
 
     def run(self) -> Report:
         """Try the cases one after another, the smallest first, until the time is over."""
@@ -81,24 +80,34 @@ class Audit:
         try:
             first = self._only.world_size if self._only else self._sizes[0]
             report.assumes = self._worlds.assumptions(first)
-            chosen = list(self._cases())
-            for settings in chosen:
+            steps = self._steps()
+            for done, (settings, again) in enumerate(steps):
+                if again and report.cases[settings] != "right":
+                    continue
                 if self._keeps_state or self._is_like_a_broken(settings):
                     report.cases[settings] = "skipped"
                 elif time.monotonic() - begin > self._seconds:
                     report.cases[settings] = "out of time"
                 else:
-                    report.cases[settings] = self._try(settings)
-                self._on_case(len(report.cases), len(chosen))
+                    report.cases[settings] = self._again(settings) if again else self._try(settings)
+                self._on_step(done + 1, len(steps))
                 enough = self._first and report.findings and not self._fails_so_far
                 if report.reason or enough:
                     break
         finally:
             self._worlds.close()
             report.seconds = time.monotonic() - begin
+        self._conclude()
+        return report
+
+    def _conclude(self) -> None:
+        """Say why the function could not be judged, if it could not, and what to know besides."""
+        report = self.report
         if self._fails_so_far and not self._only:
             found = report.findings[0]
             report.reason = f"the function fails in every case: {found.sentence}"
+            if found.kind == "hangs":
+                report.reason += "; if it is merely slow, allow more with --timeout"
             report.details = found.details
             report.findings.clear()
         report.warnings += self._notes.of_results()
@@ -107,7 +116,6 @@ class Audit:
             report.reason = report.reason or self._notes.nothing_compared or self._late
         if self._only and (missed := not_held(self._only, report.assumes)):
             report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
-        return report
 
     @property
     def _late(self) -> str:
@@ -120,31 +128,46 @@ class Audit:
             f"seconds, or try fewer world sizes"
         )
 
-    def _cases(self) -> Iterable[Settings]:
+    def _steps(self) -> list[tuple[Settings, bool]]:
         if self._only is not None:
-            return [self._only]
-        return cases(self._sizes, self.report.assumes, tokens=self._tokens, seed=self._seed)
+            return in_steps([self._only])
+        assumes = self.report.assumes
+        return in_steps(cases(self._sizes, assumes, tokens=self._tokens, seed=self._seed))
 
     def _try(self, settings: Settings) -> str:
-        """Call the function three times in one case, and return the outcome."""
-        one = Planted(settings.size, settings.seed, tokens=settings.tokens, other_ids=settings.ids)
-        other = replace(one, inverted=True)
-        judgements = []
-        for planted in (one, other, one):
-            was_fresh = self._worlds.is_fresh(settings.world_size)
-            try:
-                answers = self._worlds.call(settings, planted)
-            except WorldError as error:
-                return self._broken(settings, error)
-            judgement = judge(planted, answers, self._reference(settings, planted))
-            if judgement.refused:
-                self.report.reason = f"{judgement.refused} (in the case {settings})"
-                return "skipped"
-            if judgement.problems:
-                return self._explain(settings, planted, judgement, answers, was_fresh)
-            judgements.append(judgement)
-            self._notes.add(settings, judgement, answers)
-        return self._compare(settings, judgements[0], judgements[2])
+        """Call the function in one case, and return the outcome."""
+        outcome, self._earlier[settings] = self._call(settings, inverted=False)
+        return outcome
+
+    def _again(self, settings: Settings) -> str:
+        """Call the function with other planted numbers, and with those of the first call again."""
+        outcome, _ = self._call(settings, inverted=True)
+        if outcome == "right":
+            outcome, judgement = self._call(settings, inverted=False)
+            if outcome == "right":
+                return self._compare(settings, self._earlier[settings], judgement)
+        return outcome
+
+    def _call(self, settings: Settings, inverted: bool) -> tuple[str, Judgement]:
+        """Call the function once, and return the outcome with the judgement of a right result."""
+        planted = Planted(
+            settings.size, settings.seed, inverted, tokens=settings.tokens, other_ids=settings.ids
+        )
+        was_fresh = self._worlds.is_fresh(settings.world_size)
+        judgement = Judgement(None, ())
+        try:
+            answers = self._worlds.call(settings, planted)
+        except WorldError as error:
+            return self._broken(settings, error), judgement
+        judgement = judge(planted, answers, self._reference(settings, planted))
+        if judgement.refused:
+            self.report.reason = f"{judgement.refused} (in the case {settings})"
+            return "skipped", judgement
+        if judgement.problems:
+            self._explain(settings, planted, judgement, answers, was_fresh)
+            return "wrong", judgement
+        self._notes.add(settings, judgement, answers)
+        return "right", judgement
 
     def _reference(self, settings: Settings, planted: Planted) -> Result | None:
         """Return the result of one rank in one batch, for names whose truth is not known."""
@@ -164,15 +187,11 @@ class Audit:
         for name in dict.fromkeys([*before, *after]):
             one, other = before.get(name), after.get(name)
             if one is None or other is None or (name not in LISTS and not is_close(one, other)):
-                self._add(
-                    Problem(
-                        "differs from call to call",
-                        name,
-                        f"{name} is {show(one)} in the first call and {show(other)} in the third, "
-                        f"with the same samples",
-                    ),
-                    settings,
+                sentence = (
+                    f"{name} is {show(one)} in one call and {show(other)} in a later one, with the "
+                    f"same samples"
                 )
+                self._add(Problem("differs from call to call", name, sentence), settings)
                 return "wrong"
         return "right"
 
@@ -183,9 +202,10 @@ class Audit:
         judgement: Judgement,
         answers: Sequence[Answer],
         was_fresh: bool,
-    ) -> str:
+    ) -> None:
         """Find out more about wrong results, unless a smaller case has shown the same."""
-        if not self.report.findings and self._is_right_otherwise(settings, planted, was_fresh):
+        known = self.report.findings
+        if not known and self._is_right_otherwise(settings, planted, was_fresh):
             for problem in judgement.problems:
                 sentence = (
                     f"{problem.sentence}, and right in another call with the same samples, so the "
@@ -193,22 +213,21 @@ class Audit:
                 )
                 found = Problem("differs from call to call", problem.name, sentence)
                 self._add(found, settings)
-            return "wrong"
+            return
+        result = judgement.result or {}
         fetched = [answer.fetched for answer in answers]
-        for problem in judgement.problems:
-            if any((f.kind, f.name) == problem[:2] for f in self.report.findings):
-                continue
-            weights = None
-            value = (judgement.result or {}).get(problem.name)
-            if is_weighed(problem, value) and settings.size <= _MOST_PROBES:
-                weights = self._weights(settings, planted, problem.name)
-            if weights is None:
-                if problem.name not in [f.name for f in self.report.findings]:
-                    self._add(problem, settings)
-                continue
-            fair = planted.fair_weights(problem.name)
-            self._add(explain(problem, weights, fair, fetched), settings, weights, fair)
-        return "wrong"
+        wrong = [problem.name for problem in judgement.problems]
+        gathered = any(name in result and name not in wrong for name in ("count", "ids"))
+        unknown = [p for p in judgement.problems if p.name not in [f.name for f in known]]
+        weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
+        weights = measure(self._worlds, settings, planted, weighed)
+        for problem in unknown:
+            if problem.name in weights:
+                fair, measured = planted.fair_weights(problem.name), weights[problem.name]
+                explained = explain(problem, measured, fair, fetched, gathered)
+                self._add(explained, settings, measured, fair)
+            else:
+                self._add(dealt(problem, fetched, settings.size), settings)
 
     def _is_right_otherwise(self, settings: Settings, planted: Planted, was_fresh: bool) -> bool:
         """Return whether the same call is right in new processes, or the next time."""
@@ -220,34 +239,22 @@ class Audit:
             return False
         return not judge(planted, answers, self._reference(settings, planted)).problems
 
-    def _weights(self, settings: Settings, planted: Planted, name: str) -> Weights | None:
-        """Measure the weight of each sample in a result, with one call for each."""
-        found = []
-        for sample in range(settings.size):
-            try:
-                answers = self._worlds.call(settings, replace(planted, probe=sample))
-            except WorldError:
-                return None
-            results = [a.result for a in answers if a.result is not None]
-            value = results[0].get(name) if results else None
-            if not isinstance(value, float):
-                return None
-            found.append(value)
-        return np.array(found)
-
     def _broken(self, settings: Settings, error: WorldError) -> str:
         """Report a call that raised, lost ranks or did not return."""
-        found = broken.describe(error)
-        self._broken_cases.append(settings)
-        self._raises_everywhere &= error.in_step
+        found = broken.describe(error, settings.world_size)
+        self._breaks.add(settings, found)
+        if found.kind == "hangs" and self._worlds.limits.hurry:
+            return "skipped"  # a hang costs one time limit, and this call was given less
+        self._worlds.limits.hurry |= found.kind == "hangs"
         self._add(Problem(found.kind, "", found.sentence), settings, details=str(error))
         return "wrong"
 
     @property
     def _fails_so_far(self) -> bool:
-        """Whether every rank raised in every case, so that not even one sample is evaluated."""
-        nothing_right = self.report.findings and not self.report.counts["right"]
-        return bool(nothing_right) and self._raises_everywhere
+        """Whether every call broke without a part of other ranks, so that nothing can be judged."""
+        found = self.report.findings
+        broke = all(finding.kind in ("crashes", "hangs") for finding in found)
+        return bool(found) and broke and self._breaks.alone and not self.report.counts["right"]
 
     @property
     def _keeps_state(self) -> bool:
@@ -255,14 +262,7 @@ class Audit:
         return any(found.kind == "differs from call to call" for found in self.report.findings)
 
     def _is_like_a_broken(self, settings: Settings) -> bool:
-        """Return whether a call must be expected to break as an earlier one did.
-
-        Each costs a time limit, or new ranks at least.
-        """
-        if len(self._broken_cases) >= _MOST_BROKEN and not self.report.counts["right"]:
-            return True
-        traits = broken.traits(settings)
-        return any(traits == broken.traits(each) for each in self._broken_cases)
+        return self._breaks.expects(settings, bool(self.report.counts["right"]))
 
     def _add(
         self,
@@ -273,7 +273,6 @@ class Audit:
         details: str = "",
     ) -> None:
         report = self.report
-        self._raises_everywhere &= problem.kind == "crashes"
         if any((f.kind, f.name) == problem[:2] for f in report.findings):
             return
         sentence = f"{problem.sentence}; {_IDS}" if settings.ids else problem.sentence
@@ -282,7 +281,7 @@ class Audit:
             problem.name,
             sentence,
             settings,
-            replay_of(report.target, report.backend, self._launcher, settings),
+            replay_of(report.target, report.backend, self._launcher, settings, self._started_by),
             tuple(map(float, weights)),
             tuple(map(float, fair)),
             details,

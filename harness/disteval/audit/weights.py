@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from disteval.audit.answers import Fetched, Result
+from disteval.audit.case import ITSELF, Settings
 from disteval.audit.findings import Kind
 from disteval.audit.judge import Problem, show
+from disteval.audit.planted import Planted
+from disteval.audit.worlds import AuditWorlds
+from disteval.errors import WorldError
 
+_MOST_PROBES = 128  # each is a call; larger cases are told without weights
 _TOLERANCE = 1e-3
 _COARSE = 2.0**-7  # of bfloat16
 _ROUNDED = (
@@ -20,8 +28,45 @@ _ROUNDED = (
 Weights = npt.NDArray[np.float64]
 
 
+class Fetch(NamedTuple):
+    """A fetch of a sample: the rank, and its loader worker as `Fetches.take` numbers it."""
+
+    rank: int
+    worker: int = ITSELF
+
+
+def measure(
+    worlds: AuditWorlds, settings: Settings, planted: Planted, names: Sequence[str]
+) -> dict[str, Weights]:
+    """Measure the weight of each sample in results, with one call for each sample.
+
+    Returns:
+        The weights by name, without those of results that are no single numbers. There are none of
+        a case with many samples, or of one that breaks.
+    """
+    if not names or settings.size > _MOST_PROBES:
+        return {}
+    probed: list[Result] = []
+    for sample in range(settings.size):
+        try:
+            answers = worlds.call(settings, replace(planted, probe=sample))
+        except WorldError:
+            return {}
+        probed.append(next((a.result for a in answers if a.result is not None), {}))
+    columns = {name: [result.get(name) for result in probed] for name in names}
+    return {
+        name: np.array(column)
+        for name, column in columns.items()
+        if all(isinstance(value, float) for value in column)
+    }
+
+
 def explain(
-    problem: Problem, measured: Weights, fair: Weights, fetched: Sequence[Mapping[int, int]]
+    problem: Problem,
+    measured: Weights,
+    fair: Weights,
+    fetched: Sequence[Fetched],
+    gathered: bool = False,
 ) -> Problem:
     """Name the sample whose weight is the most wrong, and where the defect sits.
 
@@ -29,7 +74,8 @@ def explain(
         problem: The wrong result.
         measured: The weight that the loop gives to each sample.
         fair: The weight that each sample should have.
-        fetched: How often each rank fetched each sample, by rank.
+        fetched: The fetches of each rank.
+        gathered: Whether another result shows that each sample was gathered once.
 
     Returns:
         The problem, with a kind and a sentence that say more; with its own kind if every weight is
@@ -39,12 +85,9 @@ def explain(
     off = np.where(nothing, fair, np.abs(measured - fair))
     if not (off > _COARSE * fair.max()).any():
         return problem._replace(sentence=f"{problem.sentence}; {_ROUNDED}")
-    ranks = [
-        [rank for rank, seen in enumerate(fetched) for _ in range(seen.get(sample, 0))]
-        for sample in range(len(fair))
-    ]
+    fetches = fetches_of(fetched, len(fair))
     noted = any(fetched)
-    times = np.array([len(each) for each in ranks])
+    times = np.array([len(each) for each in fetches])
     lost = np.flatnonzero(nothing | (np.abs(measured) <= _TOLERANCE * fair))
     kind: Kind = "weighted wrongly"
     sample, where = int(off.argmax()), "the division is wrong" if times.max() < 2 else ""
@@ -53,7 +96,7 @@ def explain(
         where = "it was dealt out more than once and each time counted"
     elif len(lost):
         kind, sample = "dropped", int(lost[0])
-        where = "its result was lost after that" if ranks[sample] else ""
+        where = "its result was lost after that" if fetches[sample] else ""
     elif problem.name == "sum" or not noted:
         repeated = _repeated(measured, fair, absolute=problem.name == "sum")
         if len(repeated):
@@ -63,7 +106,8 @@ def explain(
         problem.name,
         f"sample {sample} of {len(fair)} counts {show(float(measured[sample]))} instead of "
         f"{show(float(fair[sample]))} in {problem.name}"
-        + (f"; {_fetched(ranks[sample])}" if noted else "")
+        + (f"; it was {_fetched(fetches[sample])}" if noted else "")
+        + (" and gathered once" if noted and gathered else "")
         + (f": {where}" if where else ""),
     )
 
@@ -87,10 +131,52 @@ def _repeated(measured: Weights, fair: Weights, *, absolute: bool) -> npt.NDArra
     return found if np.abs(times - whole).max() < 10 * _TOLERANCE else found[:0]
 
 
-def _fetched(ranks: Sequence[int]) -> str:
-    if not ranks:
-        return "no rank fetched it"
-    if len(ranks) == 1:
-        return f"it was fetched once, by rank {ranks[0]}"
-    by = " and ".join(map(str, sorted(set(ranks))))
-    return f"it was fetched {len(ranks)} times, by rank{'s' * (len(set(ranks)) > 1)} {by}"
+def fetches_of(fetched: Sequence[Fetched], size: int) -> list[list[Fetch]]:
+    """Return the fetches of each sample by all ranks."""
+    return [
+        [Fetch(rank, worker) for rank, seen in enumerate(fetched) for worker in seen.get(i, ())]
+        for i in range(size)
+    ]
+
+
+def dealt(problem: Problem, fetched: Sequence[Fetched], size: int) -> Problem:
+    """Add to a wrong number of samples how they were dealt, as far as that was noted."""
+    if not any(fetched) or problem.kind not in ("counted twice", "dropped"):
+        return problem
+    fetches = fetches_of(fetched, size)
+    order = sorted(range(size), key=lambda i: len(fetches[i]))
+    sample = order[-1] if problem.kind == "counted twice" else order[0]
+    what = f"sample {sample} was {_fetched(fetches[sample])}"
+    if len(fetches[sample]) == 1:
+        what = "each sample was fetched once, so it happened after that"
+        if len(fetches[order[0]]) != len(fetches[order[-1]]):
+            return problem
+    return problem._replace(sentence=f"{problem.sentence}; {what}")
+
+
+def _fetched(fetches: Sequence[Fetch]) -> str:
+    if not fetches:
+        return "fetched by no rank"
+    times = "once" if len(fetches) == 1 else f"{len(fetches)} times"
+    return f"fetched {times}, by {_fetchers(fetches)}"
+
+
+def _fetchers(fetches: Sequence[Fetch]) -> str:
+    """Return in words who fetched a sample: ranks, or the workers of ranks."""
+    if all(fetch.worker == ITSELF for fetch in fetches):
+        return _listed("rank", sorted({fetch.rank for fetch in fetches}))
+    found = []
+    for rank in sorted({fetch.rank for fetch in fetches}):
+        workers = sorted({fetch.worker for fetch in fetches if fetch.rank == rank})
+        numbered = [worker for worker in workers if worker >= 0]
+        others = [-worker for worker in workers if worker < ITSELF]
+        parts = [f"{_listed('worker', numbered)} of"] * bool(numbered)
+        parts += [f"{_listed('process', others)} of"] * bool(others)
+        found += [f"{part} rank {rank}" for part in parts]
+        found += [f"rank {rank}"] * (ITSELF in workers)
+    return " and ".join(found)
+
+
+def _listed(what: str, numbers: Sequence[int]) -> str:
+    plural = ("es" if what.endswith("s") else "s") * (len(numbers) > 1)
+    return f"{what}{plural} {' and '.join(map(str, numbers))}"

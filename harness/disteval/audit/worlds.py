@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import suppress
 
 from disteval.audit.answers import Answer
 from disteval.audit.case import Settings
 from disteval.audit.on_ranks import Call, Target, call, prepare
 from disteval.audit.planted import Planted
-from disteval.errors import WorldError
+from disteval.errors import UsageError, WorldError, describe_error
 from disteval.registry import get_backend_class
 from disteval.worlds import World, control_directory
+from disteval.worlds.channel.messages import packed
 from disteval.worlds.launchers.base import LOOPBACK
 
 _IMPORT_SECONDS = 20.0  # more for the first call of new ranks, which may import large libraries
+_LEAST_SECONDS = 2.0
+_TIMES_SLOWER = 20.0  # than any call before; a call that takes longer will not return
+
+
+class Limits:
+    """The time limits of calls: the user's, until a call hung; then by what other calls took.
+
+    Args:
+        timeout: The seconds that one call may take.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._longest = {False: 0.0, True: 0.0}  # in ranks that have made a call, and in new ones
+        self.hurry = False
+
+    def of(self, fresh: bool) -> float:
+        """Return the seconds that the next call may take.
+
+        Args:
+            fresh: Whether it is the first call of new ranks.
+        """
+        imports = self._longest[True]
+        spare = min(_IMPORT_SECONDS, _LEAST_SECONDS + 4 * imports if imports else _IMPORT_SECONDS)
+        own = self._timeout
+        if self.hurry:
+            own = min(own, _LEAST_SECONDS + _TIMES_SLOWER * self._longest[False])
+        return own + spare if fresh else own
+
+    def note(self, fresh: bool, seconds: float) -> None:
+        """Note how long a call has taken."""
+        self._longest[fresh] = max(self._longest[fresh], seconds)
 
 
 class AuditWorlds:
@@ -38,6 +72,7 @@ class AuditWorlds:
     ) -> None:
         self._target, self._backend, self._launcher = target, backend, launcher
         self._timeout, self._led = timeout, led
+        self.limits = Limits(timeout)
         self._worlds: dict[int, World] = {}
         self._fresh: set[int] = set()
         self._assumes: tuple[str, ...] = ()
@@ -59,12 +94,15 @@ class AuditWorlds:
             WorldError: A rank raised, was lost, or did not return in time.
         """
         world = self._open(settings.world_size)
-        timeout = self._timeout + _IMPORT_SECONDS * (settings.world_size in self._fresh)
+        fresh = settings.world_size in self._fresh
         self._fresh.discard(settings.world_size)
         assert self._folder is not None
         what = Call(self._target, settings, planted, self._folder.path)
+        begin = time.monotonic()
         try:
-            return world.run(call, *[what] * settings.world_size, timeout=timeout)
+            found = world.run(call, *[what] * settings.world_size, timeout=self.limits.of(fresh))
+            self.limits.note(fresh, time.monotonic() - begin)
+            return found
         except WorldError:
             # After an error in the middle of a loop, a rank may hold what disturbs the next call.
             self.renew(settings.world_size)
@@ -115,6 +153,13 @@ class AuditWorlds:
 
     def _prepare(self, world: World, port: str = "") -> None:
         """Have every rank import the function; with a port, in the environment of torchrun."""
+        try:
+            packed(self._target)
+        except Exception as error:  # pickling runs code of any class
+            raise UsageError(
+                f"the function can't be sent to the ranks ({describe_error(error)}); write it into "
+                f"a module, and name it as module:function"
+            ) from error
         size = world.world_size
         of_rank = [_torchrun_variables(rank, size, port) if port else {} for rank in range(size)]
         found = world.run(

@@ -52,6 +52,13 @@ _VERDICTS = {
     "not judged": "not judged",
 }
 
+_STARTED_BY = {
+    "mpirun": ("mpirun", "-np"),
+    "horovodrun": ("horovodrun", "-np"),
+    "torchrun": ("torchrun", "--no-python", "--nproc-per-node"),
+}
+"""The commands that start ranks of a number that comes after them."""
+
 
 @click.command("audit")
 @click.argument("target", required=False)
@@ -128,6 +135,7 @@ def audit_command(
     if outer is not None and outer.rank > 0:
         sys.exit(follow(outer))
     led: World | None = None
+    started_by: tuple[str, ...] = ()
     try:
         only = None if case is None else parse(case)
         if only and world_size and only.world_size not in world_size:
@@ -141,11 +149,12 @@ def audit_command(
         if outer is not None:
             share_cores(outer)
             led = World.lead(outer)
+            started_by = (*_STARTED_BY[outer.launcher], str(outer.world_size))
             sizes = _size_of(outer, only.world_size if only else None, world_size)
         else:
             check_room(launcher or get_backend_class(backend).launcher, max(sizes))
         # A bar is for terminals (disable=None), not for log files.
-        with tqdm(unit="case", disable=True if is_quiet() else None) as bar:
+        with tqdm(unit="step", disable=True if is_quiet() else None) as bar:
 
             def show(done: int, total: int) -> None:
                 bar.total = total
@@ -153,7 +162,8 @@ def audit_command(
 
             report = Audit(
                 target, sizes, backend, launcher, tokens, seed, timeout, seconds,
-                only=only, first=first, led=led, on_finding=_announcer(), on_case=show,
+                only=only, first=first, led=led, started_by=started_by,
+                on_finding=_announcer(), on_step=show,
             ).run()  # fmt: skip
     except HarnessError as error:
         common = error.common if isinstance(error, WorldError) else None

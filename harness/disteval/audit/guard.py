@@ -1,0 +1,78 @@
+"""A guard around a call of the user's function, which must not end the audit or print into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+_exit = os._exit
+_lock = threading.Lock()
+_calls = 0
+_stdout: Any = None
+
+
+class ExitError(RuntimeError):
+    """The function has ended its process, or would have."""
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Turn an exit of this process into an error, and send what is printed to standard error.
+
+    A process that the function has forked and that comes back from it ends here, for it is no rank.
+
+    Raises:
+        ExitError: The function called ``exit``, ``sys.exit`` or ``os._exit``.
+    """
+    process = os.getpid()
+    _enter()
+    try:
+        yield
+    except SystemExit as error:
+        _end_fork(process, 0 if error.code is None else 1)
+        raise ExitError(f"the function called exit({error.code}); let it return instead") from error
+    except BaseException:
+        if os.getpid() != process:
+            traceback.print_exc()
+        _end_fork(process, 1)
+        raise
+    finally:
+        _end_fork(process, 0)
+        _leave()
+
+
+def _enter() -> None:
+    """Begin a call; ranks that are threads of one process share what is replaced."""
+    global _calls, _stdout
+    with _lock:
+        _calls += 1
+        if _calls == 1:
+            _stdout, sys.stdout = sys.stdout, sys.stderr
+            process = os.getpid()
+
+            def refuse(status: int) -> NoReturn:
+                if os.getpid() != process:
+                    _exit(status)
+                raise ExitError(f"the function called os._exit({status}); let it return instead")
+
+            os._exit = refuse
+
+
+def _leave() -> None:
+    global _calls
+    with _lock:
+        _calls -= 1
+        if _calls == 0:
+            sys.stdout, os._exit = _stdout, _exit
+
+
+def _end_fork(process: int, status: int) -> None:
+    if os.getpid() != process:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        _exit(status)
