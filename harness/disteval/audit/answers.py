@@ -21,6 +21,8 @@ LISTS = ("ids", "outputs")
 
 _EXAMPLE = "return a dict of names and numbers, such as {'accuracy': right / seen}"
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
+# Of a quotient of two rounded numbers that is itself rounded; bfloat16 contains the other's name.
+_COARSE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,15 @@ class Answer:
     Attributes:
         result: The numbers by name; None if the rank returned None.
         ordered: Whether the outputs are promised to be in the order of the data set.
+        roundings: The relative errors that numbers may have which were computed with fewer bits
+            than float32 has, by name.
         refused: Why the result can't be judged; an empty text if it can.
         fetched: The fetches of each sample by this rank; see `disteval.audit.case.Fetches.take`.
     """
 
     result: Result | None = None
     ordered: bool = False
+    roundings: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
     fetched: Fetched = field(default_factory=dict)
 
@@ -64,14 +69,32 @@ def read_result(returned: Any) -> tuple[Result | None, bool]:
     return found, bool(ordered)
 
 
-def is_close(one: Value, other: Value) -> bool:
-    """Return whether two values are equal but for the rounding of float32."""
+def rounding_of(value: Any) -> float:
+    """Return the relative error that a value of its type may have; 0.0 if it has float32's bits."""
+    dtype = str(getattr(value, "dtype", ""))
+    return next((error for name, error in _COARSE.items() if name in dtype), 0.0)
+
+
+def roundings_of(returned: Any, least: float) -> dict[str, float]:
+    """Return the relative errors that results may have; see `Answer`.
+
+    Args:
+        returned: What the function returned.
+        least: The error of what they were computed from.
+    """
+    named = returned if isinstance(returned, Mapping) else {"result": returned}
+    found = {str(name): max(least, rounding_of(value)) for name, value in named.items()}
+    return {name: error for name, error in found.items() if error}
+
+
+def is_close(one: Value, other: Value, rounding: float = 0.0) -> bool:
+    """Return whether two values are equal but for the rounding of float32, or for a larger one."""
     if isinstance(one, list) or isinstance(other, list):
-        both = isinstance(one, list) and isinstance(other, list)
-        return both and len(one) == len(other) and all(map(is_close, one, other))  # type: ignore[arg-type]
+        both = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
+        return both and all(is_close(*pair, rounding) for pair in zip(one, other, strict=True))  # type: ignore[arg-type]
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
-    return math.isclose(one, other, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    return math.isclose(one, other, rel_tol=max(_RELATIVE, rounding), abs_tol=_ABSOLUTE)
 
 
 def _number(what: str, value: Any) -> Value:

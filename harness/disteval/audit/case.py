@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from disteval.audit.answers import rounding_of
 from disteval.audit.planted import CLASSES, Planted
 from disteval.errors import UsageError
 from disteval.metrics.arrays import kind_of, shape_of
@@ -160,6 +161,8 @@ class Case:
         self.rank = rank
         self.world_size = settings.world_size
         self._has_tokens = settings.tokens
+        self._rounding = 0.0
+        self._modules: list[Any] = []
 
     def stream(self, sized: bool = False) -> Any:
         """Return the same samples as a fresh iterable; a torch IterableDataset if torch is loaded.
@@ -185,7 +188,7 @@ class Case:
                 TensorFlow, or a list.
 
         Returns:
-            Scores of shape (B, 16), floats.
+            Scores of shape (B, 16), of the type of ``x`` if that is a floating point type.
 
         Raises:
             UsageError: ``x`` has another shape.
@@ -194,15 +197,18 @@ class Case:
         if len(shape) != 2:
             raise UsageError(f"case.predict takes the x of B samples, shape (B, 8), not {shape}")
         kind = kind_of(x)
+        self._rounding = max(self._rounding, rounding_of(x))
         if kind == "torch":
-            one_hot = sys.modules["torch"].nn.functional.one_hot
-            return one_hot(x[:, 0].long(), CLASSES).float()
+            one_hot = sys.modules["torch"].nn.functional.one_hot(x[:, 0].long(), CLASSES)
+            return one_hot.to(x.dtype) if x.is_floating_point() else one_hot.float()
+        x = x if hasattr(x, "dtype") else np.asarray(x)
+        dtype = x.dtype if "float" in str(x.dtype) else "float32"
         if kind == "jax":
-            return sys.modules["jax"].nn.one_hot(x[:, 0].astype(int), CLASSES)
+            return sys.modules["jax"].nn.one_hot(x[:, 0].astype(int), CLASSES, dtype=dtype)
         if kind == "tensorflow":
             tensorflow = sys.modules["tensorflow"]
-            return tensorflow.one_hot(tensorflow.cast(x[:, 0], "int32"), CLASSES)
-        return np.eye(CLASSES, dtype=np.float32)[np.asarray(x)[:, 0].astype(int)]
+            return tensorflow.one_hot(tensorflow.cast(x[:, 0], "int32"), CLASSES, dtype=dtype)
+        return np.eye(CLASSES, dtype=dtype)[x[:, 0].astype(int)]
 
     def token_losses(self, tokens: Any) -> Any:
         """Return the loss of each token, floats of the same shape; padding is yours to leave out.
@@ -219,12 +225,19 @@ class Case:
     def module(self) -> Any:
         """Return a ``torch.nn.Module`` with one parameter that computes scores and losses.
 
-        Called with ``x`` alone, it returns the scores. Called with the fields of a batch by name,
-        as trainers do, it returns a dict with ``loss``, the batch's mean, and ``logits``.
+        It computes in the type of its parameter. Called with ``x`` alone, it returns the scores.
+        Called with the fields of a batch by name, as trainers do, it returns a dict with ``loss``,
+        the batch's mean, and ``logits``.
         """
         from disteval.audit.torch_parts import PlantedModule
 
-        return PlantedModule()
+        self._modules.append(PlantedModule())
+        return self._modules[-1]
+
+    @property
+    def rounding(self) -> float:
+        """The relative error of numbers in the coarsest type in which scores were computed."""
+        return max([self._rounding, *(rounding_of(module.scale) for module in self._modules)])
 
     def hf_dataset(self) -> Any:
         """Return the samples as a ``datasets.Dataset``; its fetches are not noted."""

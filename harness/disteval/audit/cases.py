@@ -17,9 +17,9 @@ _AT_ONCE = 2  # the most samples of a case that is begun and ended at once
 _ROUNDS = range(1, 4)
 _DRAWN = 20
 _LARGEST, _LARGEST_BATCH = 80, 16
-# More samples than eight bits count, and than a bfloat16 sum tells apart: divisible, and not.
-_MANY = (288, 299)
-_MANY_BATCH = 24
+# More samples than eight bits count, or a bfloat16 sum tells apart; and more than float16 counts.
+_MANY = ((299, 24), (2051, 171))
+_MANY_DIVISIBLE = ((288, 24), (2565, 171))
 
 ASSUMPTIONS: Mapping[str, tuple[str, Callable[[Settings], bool]]] = {
     "divisible": (
@@ -77,7 +77,11 @@ def cases(
         Settings(size, batch_size, world_size)
         for size, batch_size, world_size in product(sizes, _SMALL_BATCHES, sorted(world_sizes))
     ]
-    many = [Settings(_MANY[not divisible], _MANY_BATCH, w) for w in sorted(world_sizes)]
+    many = [
+        Settings(size, batch_size, world_size)
+        for size, batch_size in (_MANY_DIVISIBLE if divisible else _MANY)
+        for world_size in sorted(world_sizes)
+    ]
     drawn = sorted(_drawn(world_sizes, seed), key=lambda s: s.size)
     chosen = [*small, *_otherwise_read(small), *drawn, *many]
     if "numbered" in assumes:

@@ -38,12 +38,14 @@ class Judgement(NamedTuple):
         refused: Why the result could not be judged.
         compared: The numbers without a known truth that were compared with those of one rank;
             None stands for a number that could not be.
+        roundings: The relative errors that results may have; see `Answer`.
     """
 
     result: Result | None
     problems: Sequence[Problem]
     refused: str = ""
     compared: Mapping[str, Value | None] = MappingProxyType({})
+    roundings: Mapping[str, float] = MappingProxyType({})
 
 
 def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None) -> Judgement:
@@ -67,23 +69,28 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
     assert first.result is not None
     if percent := _percent(planted, first.result):
         return Judgement(first.result, (), percent)
+    coarsest = sorted((item for a in answers for item in a.roundings.items()), key=lambda i: i[1])
+    roundings = dict(coarsest)
     problems: dict[str, Problem] = {}
     for rank in given[1:]:
-        for problem in _disagreements(given[0], first.result, rank, answers[rank].result or {}):
+        result = answers[rank].result or {}
+        for problem in _disagreements(given[0], first.result, rank, result, roundings):
             problems.setdefault(problem.name, problem)
     for problem in [
-        *_numbers(planted, first.result, reference, len(answers)),
+        *_numbers(planted, first.result, reference, roundings, len(answers)),
         *_lists(planted, first.result, first.ordered),
     ]:
         problems.setdefault(problem.name, problem)
     compared = _compared_with_one_rank(planted, first.result, reference or {})
-    return Judgement(first.result, tuple(problems.values()), compared=compared)
+    return Judgement(first.result, tuple(problems.values()), "", compared, roundings)
 
 
-def _disagreements(first: int, expected: Result, rank: int, found: Result) -> Iterable[Problem]:
+def _disagreements(
+    first: int, expected: Result, rank: int, found: Result, roundings: Mapping[str, float]
+) -> Iterable[Problem]:
     for name in dict.fromkeys([*expected, *found]):
         one, other = expected.get(name), found.get(name)
-        if one is None or other is None or not is_close(one, other):
+        if one is None or other is None or not is_close(one, other, roundings.get(name, 0.0)):
             yield Problem(
                 "ranks disagree",
                 name,
@@ -93,20 +100,29 @@ def _disagreements(first: int, expected: Result, rank: int, found: Result) -> It
 
 
 def _numbers(
-    planted: Planted, result: Result, reference: Result | None, world_size: int
+    planted: Planted,
+    result: Result,
+    reference: Result | None,
+    roundings: Mapping[str, float],
+    world_size: int,
 ) -> Iterable[Problem]:
     truth = planted.truth()
     for name, value in result.items():
         if name in LISTS:
             continue
+        rounding = roundings.get(name, 0.0)
         if name in truth:
-            if is_close(value, truth[name]):
+            if is_close(value, truth[name], rounding):
                 continue
             kind: Kind = "weighted wrongly"
             if name == "count" and isinstance(value, float):
                 kind = "counted twice" if value > truth[name] else "dropped"
-            yield Problem(kind, name, f"{name} is {show(value)} instead of {show(truth[name])}")
-        elif reference is not None and not is_close(value, reference.get(name, [])):
+            sentence = f"{name} is {show(value)} instead of {show(truth[name])}"
+            if planted.probe is not None:
+                first, last = planted.probe[0], planted.probe[-1]
+                sentence += f" if samples {first} to {last} alone count"
+            yield Problem(kind, name, sentence)
+        elif reference is not None and not is_close(value, reference.get(name, []), rounding):
             yield Problem(
                 "differs from one rank",
                 name,

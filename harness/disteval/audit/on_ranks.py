@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from disteval.audit.answers import Answer, read_result
+from disteval.audit.answers import Answer, read_result, roundings_of
 from disteval.audit.case import Case, Fetches, Settings
 from disteval.audit.cases import check_assumptions
 from disteval.audit.guard import guarded
@@ -121,7 +121,7 @@ def call(backend: BaseDistBackend, what: Call) -> Answer:
         result, ordered = read_result(returned)
     except UsageError as error:
         return Answer(refused=str(error), fetched=fetched)
-    return Answer(result, ordered, fetched=fetched)
+    return Answer(result, ordered, roundings_of(returned, case.rounding), fetched=fetched)
 
 
 def _file_of(folder: Path, rank: int) -> Path:

@@ -34,7 +34,7 @@ class Planted:
         seed: What decides the planted numbers.
         inverted: Whether everything is planted otherwise: other predictions, another half of the
             samples right, other values; so that what one set hides the other shows.
-        probe: The sample that alone counts for something; None plants numbers for all samples.
+        probe: The samples that alone count for something; None plants numbers for all samples.
         tokens: Whether samples also have tokens.
         other_ids: Whether ids are other numbers than positions, in no order.
     """
@@ -42,7 +42,7 @@ class Planted:
     size: int
     seed: int = 0
     inverted: bool = False
-    probe: int | None = None
+    probe: range | None = None
     tokens: bool = False
     other_ids: bool = False
 
@@ -82,7 +82,7 @@ class Planted:
     def right(self) -> npt.NDArray[np.bool_]:
         """Whether the prediction of each sample equals its label."""
         if self.probe is not None:
-            return np.asarray(np.arange(self.size) == self.probe)
+            return np.isin(np.arange(self.size), self.probe)
         # Half of the samples, since a repeat of one among equals would not change the result.
         return np.asarray(self._random(1).permutation(self.size) % 2 == int(self.inverted))
 
@@ -96,7 +96,7 @@ class Planted:
     def values(self) -> Numbers:
         """The value of each sample."""
         if self.probe is not None:
-            return np.asarray(np.arange(self.size) == self.probe, dtype=np.int64)
+            return self.right.astype(np.int64)
         drawn = self._random(3).integers(0, _LARGEST, self.size)
         return _LARGEST - drawn if self.inverted else drawn
 
@@ -110,8 +110,7 @@ class Planted:
         """The tokens of each sample; the planted loss of a token is the token's own number."""
         drawn = self._random(5)
         if self.probe is not None:
-            alone = np.arange(self.size) == self.probe
-            return [np.full(n, int(a)) for n, a in zip(self.lengths, alone, strict=True)]
+            return [np.full(n, int(a)) for n, a in zip(self.lengths, self.right, strict=True)]
         return [drawn.integers(0, _LARGEST, n) for n in self.lengths]
 
     def truth(self) -> dict[str, float]:
@@ -135,7 +134,7 @@ class Planted:
         return ones / self.size
 
     def _random(self, purpose: int, *, probed: bool = True) -> np.random.Generator:
-        probe = -1 if self.probe is None or not probed else self.probe
+        probe = -1 if self.probe is None or not probed else self.probe.start
         other = (1,) * self.inverted
         return np.random.default_rng((self.seed, self.size, purpose, probe + 1, *other))
 

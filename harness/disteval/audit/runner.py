@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from disteval.audit import broken
 from disteval.audit.answers import LISTS, Answer, Result, is_close
@@ -15,7 +16,7 @@ from disteval.audit.judge import Judgement, Problem, is_weighed, judge, show
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import Planted
-from disteval.audit.weights import Weights, dealt, explain, measure
+from disteval.audit.weights import Weights, dealt, explain, groups_of, measure
 from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
 from disteval.worlds import World
@@ -136,22 +137,25 @@ class Audit:
 
     def _try(self, settings: Settings) -> str:
         """Call the function in one case, and return the outcome."""
-        outcome, self._earlier[settings] = self._call(settings, inverted=False)
+        outcome, self._earlier[settings] = self._call(settings)
         return outcome
 
     def _again(self, settings: Settings) -> str:
         """Call the function with other planted numbers, and with those of the first call again."""
-        outcome, _ = self._call(settings, inverted=True)
+        outcome, judgement = self._call(settings, inverted=True)
         if outcome == "right":
-            outcome, judgement = self._call(settings, inverted=False)
+            outcome, judgement = self._call(settings)
+        if outcome == "right":
+            outcome = self._compare(settings, self._earlier[settings], judgement)
+        for group in groups_of(settings.size, judgement.roundings.values()):
             if outcome == "right":
-                return self._compare(settings, self._earlier[settings], judgement)
+                outcome, _ = self._call(settings, probe=group)
         return outcome
 
-    def _call(self, settings: Settings, inverted: bool) -> tuple[str, Judgement]:
+    def _call(self, settings: Settings, **how: Any) -> tuple[str, Judgement]:
         """Call the function once, and return the outcome with the judgement of a right result."""
         planted = Planted(
-            settings.size, settings.seed, inverted, tokens=settings.tokens, other_ids=settings.ids
+            settings.size, settings.seed, tokens=settings.tokens, other_ids=settings.ids, **how
         )
         was_fresh = self._worlds.is_fresh(settings.world_size)
         judgement = Judgement(None, ())
@@ -186,7 +190,10 @@ class Audit:
         before, after = first.result or {}, again.result or {}
         for name in dict.fromkeys([*before, *after]):
             one, other = before.get(name), after.get(name)
-            if one is None or other is None or (name not in LISTS and not is_close(one, other)):
+            rounding = again.roundings.get(name, 0.0)
+            if name in LISTS and None not in (one, other):
+                continue
+            if one is None or other is None or not is_close(one, other, rounding):
                 sentence = (
                     f"{name} is {show(one)} in one call and {show(other)} in a later one, with the "
                     f"same samples"
@@ -224,7 +231,8 @@ class Audit:
         for problem in unknown:
             if problem.name in weights:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]
-                explained = explain(problem, measured, fair, fetched, gathered)
+                rounding = judgement.roundings.get(problem.name, 0.0)
+                explained = explain(problem, measured, fair, fetched, gathered, rounding)
                 self._add(explained, settings, measured, fair)
             else:
                 self._add(dealt(problem, fetched, settings.size), settings)

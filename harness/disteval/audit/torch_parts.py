@@ -30,7 +30,7 @@ class PlantedModule(torch.nn.Module):  # type: ignore[misc]
         """Return scores of shape (B, 16); or a dict with ``loss`` and ``logits``."""
         logits = None
         if x is not None:
-            logits = torch.nn.functional.one_hot(x[:, 0].long(), CLASSES).float() * self.scale
+            logits = torch.nn.functional.one_hot(x[:, 0].long(), CLASSES) * self.scale
         if not fields:
             return logits
         if "tokens" in fields:
@@ -40,4 +40,4 @@ class PlantedModule(torch.nn.Module):  # type: ignore[misc]
             loss = fields["value"].float().mean()
         else:
             loss = torch.zeros(())
-        return {"loss": loss * self.scale, "logits": logits}
+        return {"loss": loss.to(self.scale.dtype) * self.scale, "logits": logits}

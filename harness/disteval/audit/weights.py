@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,12 +17,14 @@ from disteval.audit.planted import Planted
 from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
 
+_MOST_GROUPS = 16
 _MOST_PROBES = 128  # each is a call; larger cases are told without weights
 _TOLERANCE = 1e-3
 _COARSE = 2.0**-7  # of bfloat16
 _ROUNDED = (
     "each sample alone counts as it should, so sums overflow or are rounded, as in float16, or "
-    "what one sample counts depends on the others"
+    "what one sample counts depends on the others; return a result that is meant to be rounded in "
+    "its own type"
 )
 
 Weights = npt.NDArray[np.float64]
@@ -49,7 +51,7 @@ def measure(
     probed: list[Result] = []
     for sample in range(settings.size):
         try:
-            answers = worlds.call(settings, replace(planted, probe=sample))
+            answers = worlds.call(settings, replace(planted, probe=range(sample, sample + 1)))
         except WorldError:
             return {}
         probed.append(next((a.result for a in answers if a.result is not None), {}))
@@ -61,12 +63,26 @@ def measure(
     }
 
 
+def groups_of(size: int, roundings: Iterable[float]) -> list[range]:
+    """Return groups of samples in which a wrong one shows, where a result has few bits.
+
+    In a large case the part of one sample is less than the error that the result may have. In a
+    group that alone counts it is more.
+    """
+    coarsest = max(roundings, default=0.0)
+    length = int(1 / (4 * coarsest)) if coarsest else size
+    if size <= length or size > _MOST_GROUPS * length:
+        return []
+    return [range(begin, min(begin + length, size)) for begin in range(0, size, length)]
+
+
 def explain(
     problem: Problem,
     measured: Weights,
     fair: Weights,
     fetched: Sequence[Fetched],
     gathered: bool = False,
+    rounding: float = 0.0,
 ) -> Problem:
     """Name the sample whose weight is the most wrong, and where the defect sits.
 
@@ -76,6 +92,7 @@ def explain(
         fair: The weight that each sample should have.
         fetched: The fetches of each rank.
         gathered: Whether another result shows that each sample was gathered once.
+        rounding: The relative error that the result may have.
 
     Returns:
         The problem, with a kind and a sentence that say more; with its own kind if every weight is
@@ -85,20 +102,25 @@ def explain(
     off = np.where(nothing, fair, np.abs(measured - fair))
     if not (off > _COARSE * fair.max()).any():
         return problem._replace(sentence=f"{problem.sentence}; {_ROUNDED}")
+    tolerance = max(_TOLERANCE, rounding)
     fetches = fetches_of(fetched, len(fair))
     noted = any(fetched)
     times = np.array([len(each) for each in fetches])
-    lost = np.flatnonzero(nothing | (np.abs(measured) <= _TOLERANCE * fair))
+    lost = np.flatnonzero(nothing | (np.abs(measured) <= tolerance * fair))
     kind: Kind = "weighted wrongly"
     sample, where = int(off.argmax()), "the division is wrong" if times.max() < 2 else ""
-    if noted and times.max() > 1 and _is_close(measured, _counted(times, fair, problem.name)):
+    if (
+        noted
+        and times.max() > 1
+        and _is_close(measured, _counted(times, fair, problem.name), tolerance)
+    ):
         kind, sample = "counted twice", int(times.argmax())
         where = "it was dealt out more than once and each time counted"
     elif len(lost):
         kind, sample = "dropped", int(lost[0])
         where = "its result was lost after that" if fetches[sample] else ""
     elif problem.name == "sum" or not noted:
-        repeated = _repeated(measured, fair, absolute=problem.name == "sum")
+        repeated = _repeated(measured, fair, tolerance, absolute=problem.name == "sum")
         if len(repeated):
             kind, sample, where = "counted twice", int(repeated[0]), "it was gathered repeatedly"
     return Problem(
@@ -118,17 +140,19 @@ def _counted(times: Weights, fair: Weights, name: str) -> Weights:
     return shares if name == "sum" else shares / shares.sum()
 
 
-def _is_close(one: Weights, other: Weights) -> bool:
-    return bool(np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE / len(one)))
+def _is_close(one: Weights, other: Weights, tolerance: float) -> bool:
+    return bool(np.allclose(one, other, rtol=tolerance, atol=tolerance / len(one)))
 
 
-def _repeated(measured: Weights, fair: Weights, *, absolute: bool) -> npt.NDArray[np.intp]:
+def _repeated(
+    measured: Weights, fair: Weights, tolerance: float, *, absolute: bool
+) -> npt.NDArray[np.intp]:
     """Return the samples that count several times, if each counts a whole number of times."""
     shares = measured / fair
     times = shares if absolute else shares / shares.min()
     whole = np.round(times)
     found = np.flatnonzero(whole > 1)
-    return found if np.abs(times - whole).max() < 10 * _TOLERANCE else found[:0]
+    return found if np.abs(times - whole).max() < 10 * tolerance else found[:0]
 
 
 def fetches_of(fetched: Sequence[Fetched], size: int) -> list[list[Fetch]]:
