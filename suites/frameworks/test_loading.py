@@ -62,6 +62,30 @@ def load(samples: Any, workers: int, collate: Any = None) -> list[Batch]:
         return list(batches)
 
 
+def test_leases_are_read_by_processes_that_start_once() -> None:
+    class Numbered:
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> Any:
+            return os.getpid(), index % 2
+
+    seen: list[int] = []
+
+    def predict(pids: Any) -> Any:
+        seen.extend(np.asarray(pids).tolist())
+        return np.tile([0.0, 1.0], (len(pids), 1))
+
+    found = evaluate(
+        predict, Numbered(), {"a": Accuracy(counts=True)}, "non_dist", 2, schedule="leases",
+        workers=1,
+    )  # fmt: skip
+    assert found.metrics["a"]["correct_top1"] == 20
+    assert found.leases is not None and found.leases.committed > 1
+    assert len(set(seen)) == 1
+    assert multiprocessing.active_children() == []
+
+
 def test_processes_read_the_same_batches_in_order_and_end() -> None:
     state = torch.get_rng_state()
     found = load(Samples(), 2)

@@ -6,46 +6,79 @@ import importlib.util
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 from disteval.data.batching import Batch, Picked, Plan
 from disteval.data.collate import IndexedReader
+
+if TYPE_CHECKING:
+    from disteval.data.processes import ProcessLoader
 
 Read = Callable[[Picked], Batch]
 """A function that reads the samples of a batch. With workers, it must not reuse its arrays."""
 
 
 def load_ahead(plan: Plan, read: Read, workers: int = 0) -> Generator[Batch, None, None]:
-    """Read the batches of a plan, in its order.
+    """Read the batches of a plan, in its order; see `Loader`.
 
-    At most two batches a worker are read ahead. Close the iterator (`contextlib.closing`) to end
-    the workers. They are processes, which the ``DataLoader`` of torch starts, for an
-    `IndexedReader` where torch is installed. Otherwise they are threads: taking rows of arrays
-    needs no interpreter of its own, and processes would need copies of the arrays.
+    Close the iterator (`contextlib.closing`) to end the workers.
+    """
+    with closing(Loader(read, workers)) as loader, closing(loader.load(plan)) as batches:
+        yield from batches
+
+
+class Loader:
+    """Reads the batches of one plan after another ahead, with the same workers; to be closed.
+
+    At most two batches a worker are read ahead. Workers are processes, which the ``DataLoader`` of
+    torch starts, for an `IndexedReader` where torch is installed. Otherwise they are threads:
+    taking rows of arrays needs no interpreter of its own, and processes would need copies of the
+    arrays.
 
     Args:
-        plan: The rank's batches.
         read: Reads one batch.
         workers: The number of workers that read ahead; 0 reads each batch when it is asked for.
     """
-    if not workers:
-        yield from map(read, plan)
-    elif isinstance(read, IndexedReader) and importlib.util.find_spec("torch"):
-        from disteval.data.processes import load_with_processes
 
-        yield from load_with_processes(plan, read, workers)
-    else:
-        yield from _load_with_threads(plan, read, workers)
+    def __init__(self, read: Read, workers: int = 0) -> None:
+        self._read, self._workers = read, workers
+        self._pool: ThreadPoolExecutor | None = None
+        self._processes: ProcessLoader | None = None
+        if workers and isinstance(read, IndexedReader) and importlib.util.find_spec("torch"):
+            from disteval.data.processes import ProcessLoader
 
+            self._processes = ProcessLoader(read, workers)
+        elif workers:
+            self._pool = ThreadPoolExecutor(workers, thread_name_prefix="disteval-loading")
 
-def _load_with_threads(plan: Plan, read: Read, workers: int) -> Generator[Batch, None, None]:
-    waiting: deque[Future[Batch]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="disteval-loading")
-    try:
-        for picked in plan:
-            waiting.append(pool.submit(read, picked))
-            if len(waiting) > 2 * workers:
+    def load(self, plan: Plan) -> Generator[Batch, None, None]:
+        """Yield the batches of a plan, in its order."""
+        if self._processes is not None:
+            yield from self._processes.load(plan)
+        elif self._pool is not None:
+            yield from self._load_with_threads(plan, self._pool)
+        else:
+            yield from map(self._read, plan)
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._processes is not None:
+            self._processes.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _load_with_threads(
+        self, plan: Plan, pool: ThreadPoolExecutor
+    ) -> Generator[Batch, None, None]:
+        waiting: deque[Future[Batch]] = deque()
+        try:
+            for picked in plan:
+                waiting.append(pool.submit(self._read, picked))
+                if len(waiting) > 2 * self._workers:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            for left in waiting:
+                left.cancel()

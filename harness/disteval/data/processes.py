@@ -29,35 +29,59 @@ _LARGE = 1 << 16  # bytes from which on an array is worth shared memory
 _starting = threading.Lock()
 
 
-def load_with_processes(
-    plan: Plan, read: Callable[[Picked], Batch], workers: int
-) -> Iterator[Batch]:
-    """Read the batches of a plan, in its order; see `disteval.data.loading.load_ahead`.
+class ProcessLoader:
+    """Reads batches with worker processes; see `disteval.data.loading.Loader`.
 
     Raises:
-        UsageError: The samples, ``collate`` or a batch can't be sent between processes.
-        HarnessError: A worker was killed.
-        Exception: The error of ``read`` in a worker.
+        UsageError: The samples or ``collate`` can't be sent between processes.
     """
-    loader = DataLoader(
-        _Reader(_pickled(read)),
-        batch_size=None,
-        sampler=plan,
-        num_workers=workers,
-        collate_fn=_unchanged,
-        worker_init_fn=_end_with_parent,
-        # A process that is forked from a rank would share the rank's connections.
-        multiprocessing_context="spawn",
-        generator=torch.Generator(),  # leaves the caller's random numbers alone
-    )
-    with _without_main_script():
-        batches = iter(loader)
-    try:
-        while (found := _next(batches, workers)) is not None:
+
+    def __init__(self, read: Callable[[Picked], Batch], workers: int) -> None:
+        self._sampler, self._workers = _Sampler(), workers
+        self._loader = DataLoader(
+            _Reader(_pickled(read)),
+            batch_size=None,
+            sampler=self._sampler,
+            num_workers=workers,
+            persistent_workers=True,
+            collate_fn=_unchanged,
+            worker_init_fn=_end_with_parent,
+            # A process that is forked from a rank would share the rank's connections.
+            multiprocessing_context="spawn",
+            generator=torch.Generator(),  # leaves the caller's random numbers alone
+        )
+        self._batches: Any = None
+
+    def load(self, plan: Plan) -> Iterator[Batch]:
+        """Yield the batches of a plan, in its order.
+
+        Raises:
+            UsageError: A batch can't be sent between processes.
+            HarnessError: A worker was killed.
+            Exception: The error of ``read`` in a worker.
+        """
+        self._sampler.plan = plan
+        with _without_main_script():
+            self._batches = iter(self._loader)
+        while (found := _next(self._batches, self._workers)) is not None:
             yield found.throw() if isinstance(found, _Failed) else found
-    finally:
-        # An error's traceback would keep the iterator, and so the processes, alive.
-        batches._shutdown_workers()
+
+    def close(self) -> None:
+        """End the workers; an error's traceback would keep the iterator, and so them, alive."""
+        if self._batches is not None:
+            self._batches._shutdown_workers()
+
+
+class _Sampler:
+    """The plan whose batches are read at present."""
+
+    plan: Plan
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __iter__(self) -> Iterator[Picked]:
+        return iter(self.plan)
 
 
 def _next(batches: Iterator[_Sent | _Failed], workers: int) -> Batch | _Failed | None:

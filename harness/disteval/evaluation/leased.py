@@ -8,13 +8,14 @@ import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, certify, describe_faults, not_once, prove
 from disteval.data.batching import Batch, Picked, Plan
-from disteval.data.loading import load_ahead
+from disteval.data.loading import Loader
 from disteval.data.predictions import Sink
 from disteval.default_backend import get_dist_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
@@ -113,29 +114,34 @@ class _Leased:
 
     def _borrow(self, borrower: Borrower, report: Progress) -> None:
         """Evaluate leases until there are none, or this rank fails."""
-        seen = 0
-        for lease in borrower:
-            feed = _LeaseFeed(self._samples, self._plan, lease, borrower, self._work.dealing)
+        seen, workers = 0, self._work.dealing.workers
+        read = self._samples.reader(reuse=not workers)
+        with closing(Loader(read, workers)) as loader:
+            for lease in borrower:
+                feed = _LeaseFeed(self._samples, self._plan, lease, borrower, loader)
+                self._own = self._evaluate(feed, lease, borrower, partial(_advance, report, seen))
+                if self._own is not None:
+                    borrower.fail(feed.unit, self._own.what)
+                    return
+                seen += feed.seen
 
-            def advance(done: int, _total: int | None, before: int = seen) -> None:
-                report(before + done, None)
-
-            counted, failure = self._work.run(feed, Sink(), advance, borrower.rank)
-            seen += feed.seen
-            if failure is not None:
-                self._own = failure
-                borrower.fail(feed.unit, failure.what)
-                return
-            if not feed.is_whole:
-                self._work.group.reset_to_sums()
-                continue
-            try:
-                totals = pickle.dumps(take_totals(self._work.metrics, lease.start), protocol=5)
-                borrower.commit(lease, totals, counted.certificate(), {})
-            except Exception as error:
-                self._own = Failure(f"failed at the end of a lease: {describe_error(error)}", error)
-                borrower.fail(None, self._own.what)
-                return
+    def _evaluate(
+        self, feed: _LeaseFeed, lease: Lease, borrower: Borrower, report: Progress
+    ) -> Failure | None:
+        """Evaluate one lease and commit it, unless another rank was first."""
+        work = self._work
+        counted, failure = work.run(feed, Sink(), report, borrower.rank)
+        if failure is not None:
+            return failure
+        if not feed.is_whole:
+            work.group.reset_to_sums()
+            return None
+        try:
+            totals = pickle.dumps(take_totals(work.metrics, lease.start), protocol=5)
+        except Exception as error:
+            return Failure(f"failed at the end of a lease: {describe_error(error)}", error)
+        borrower.commit(lease, totals, counted.certificate(), {})
+        return None
 
     def _compute(self, parts: Iterable[Part]) -> Any:
         """Prove that every sample was counted once, and compute the metrics' results."""
@@ -191,19 +197,18 @@ class _LeaseFeed:
     """
 
     def __init__(
-        self, samples: Any, plan: Plan, lease: Lease, borrower: Borrower, dealing: Dealing
+        self, samples: Any, plan: Plan, lease: Lease, borrower: Borrower, loader: Loader
     ) -> None:
         self.total: int | None = None
         self.seen, self.unit, self.is_whole = 0, lease.start, False
         self._samples, self._plan, self._lease = samples, plan, lease
-        self._borrower, self._workers = borrower, dealing.workers
+        self._borrower, self._loader = borrower, loader
         self._size = len(samples)
 
     def __iter__(self) -> Generator[Batch, None, None]:
         lease, borrower = self._lease, self._borrower
-        read = self._samples.reader(reuse=not self._workers)
         picks = _Slice(self._plan, lease.start, lease.stop)
-        with closing(load_ahead(picks, read, self._workers)) as batches:
+        with closing(self._loader.load(picks)) as batches:
             for self.unit, picked in enumerate(picks, lease.start):
                 batch = next(batches)
                 self.seen += len(picked.indices)
@@ -217,6 +222,10 @@ class _LeaseFeed:
                 f"at the beginning; do not change it while it is evaluated"
             )
         self.is_whole = True
+
+
+def _advance(report: Progress, before: int, done: int, _total: int | None) -> None:
+    report(before + done, None)
 
 
 class _Slice:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import CoverageError, HarnessError, RankError, ShardPlan, Task, UsageError, evaluate
+from disteval import (
+    CoverageError,
+    HarnessError,
+    RankError,
+    ShardPlan,
+    Task,
+    UsageError,
+    WorldError,
+    evaluate,
+)
 from disteval.evaluation.leased import run_leases
 from disteval.leases import Lender
 from disteval.metrics import AUROC, Accuracy, Bootstrap, Mean
@@ -182,6 +193,99 @@ def test_ranks_without_a_backend_borrow_from_a_lender() -> None:
     finally:
         directory.remove()
     assert [each.metrics for each in found] == [alone.metrics] * 3
+
+
+def test_an_interrupt_ends_the_lender_and_the_ledger_goes_on(tmp_path: Path) -> None:
+    calls = []
+
+    def predict(batch: Any) -> Any:
+        calls.append(len(batch))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return batch
+
+    def once() -> Any:
+        return evaluate(
+            predict, DATA, {"a": Accuracy()}, "non_dist", 4, schedule="leases", ledger=tmp_path
+        )
+
+    left = set(control_directory.folder().glob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        once()
+    assert "disteval-lender" not in {thread.name for thread in threading.enumerate()}
+    assert set(control_directory.folder().glob("*")) <= left
+    found = once()
+    assert found.stored > 0
+    assert found.metrics == evaluate(predict, DATA, {"a": Accuracy()}, "non_dist", 4).metrics
+    done = len(calls)
+    assert once().metrics == found.metrics  # at once
+    assert len(calls) == done
+
+
+def test_an_interrupt_of_rank_0_is_an_error_on_the_others() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        begun.wait(30)
+
+        def predict(batch: Any) -> Any:
+            if backend.rank == 0:
+                raise KeyboardInterrupt
+            return batch
+
+        return evaluate(predict, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+
+    begun = threading.Barrier(2)
+    first, second = run_ranks(2, rank)
+    assert isinstance(first, KeyboardInterrupt)
+    assert isinstance(second, WorldError) or second.leases.lost  # type: ignore[union-attr]
+
+
+class Halves:
+    """A model of which each rank of a group has one half; it needs both for every batch."""
+
+    def __init__(self, world: int) -> None:
+        self._groups = [(threading.Barrier(2, timeout=5.0), [0, 0]) for _ in range(world // 2)]
+
+    def __call__(self, rank: int, batch: Any) -> Any:
+        barrier, parts = self._groups[rank // 2]
+        parts[rank % 2] = batch * (rank % 2 + 1)
+        barrier.wait()
+        whole = parts[0] + parts[1]
+        barrier.wait()
+        return whole
+
+
+def test_a_model_that_spans_ranks_evaluates_each_lease_on_all_of_them() -> None:
+    halves = Halves(4)
+
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(
+            lambda batch: halves(backend.rank, batch), DATA, {"a": Accuracy(counts=True)}, backend,
+            4, schedule="leases", ranks_per_lease=2,
+        )  # fmt: skip
+
+    expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
+    for found in values(run_ranks(4, rank)):
+        assert found.metrics == expected.metrics
+
+
+def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> None:
+    halves = Halves(4)
+
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            if backend.rank == 1:
+                raise ValueError("no memory")
+            return halves(backend.rank, batch)
+
+        return evaluate(
+            predict, DATA, {"a": Accuracy(counts=True)}, backend, 4, schedule="leases",
+            ranks_per_lease=2,
+        )  # fmt: skip
+
+    expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
+    for found in values(run_ranks(4, rank)):
+        assert found.metrics == expected.metrics
+        assert any("ValueError: no memory" in text for text in found.leases.failed)
 
 
 def test_a_stream_is_refused() -> None:

@@ -1,0 +1,38 @@
+"""Ranks and leaders that are killed at random moments cost time, and change no result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suites.processes import run_plainly
+
+
+def tried(what: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "suites.unit.leases.program", what, str(seeds)]
+    done = run_plainly(command, folder, 300)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_lost_ranks_change_no_result(tmp_path: Path) -> None:
+    found = tried("ranks", 12, tmp_path)
+    assert len(found) == 12
+    for each in found:
+        assert each["ended"] and each["right"], each
+        assert each["done"] == 50
+        # A rank that was stopped, and went on after all others had left, finds no lender.
+        assert all("the lender of leases is gone" in text for text in each["other"]), each
+    assert any(each["lost"] for each in found)
+    assert any(each["failed"] for each in found)
+
+
+@pytest.mark.parametrize("seeds", [3])
+def test_a_killed_leader_changes_no_result(seeds: int, tmp_path: Path) -> None:
+    found = tried("leader", seeds, tmp_path)
+    assert [each["right"] for each in found] == [True] * seeds
+    assert any(each["runs"] > 1 for each in found)
