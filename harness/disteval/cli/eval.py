@@ -8,13 +8,16 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from tqdm import tqdm
 
-from disteval.arguments import check_output_folder
+from disteval.arguments import check_count, check_output_folder
+from disteval.cli.alone_rank import NO_BACKEND
 from disteval.cli.completion import complete_backend, complete_task
+from disteval.cli.elastic_options import Elastic, check_elastic, elastic_options
+from disteval.cli.eval_elastic import lend
+from disteval.cli.eval_in_step import Starter, evaluate_in_step
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.cli.eval_table import print_evaluation
-from disteval.cli.job import EvalJob, TaskSource, run_job
+from disteval.cli.job import EvalJob, TaskSource
 from disteval.cli.named_task import NamedTask, check_name
 from disteval.cli.options import (
     OutputPath,
@@ -41,7 +44,6 @@ from disteval.report.page import write_page
 from disteval.worlds import (
     OuterWorld,
     RayLauncher,
-    World,
     check_world_size,
     detect_outer_world,
     follow,
@@ -105,11 +107,13 @@ _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "downl
     "--topk", callback=counts(NUM_CLASSES), default="1,3", metavar="K,K,…",
     help="Each k of ResNet-18's top-k accuracies, with commas between them.",
 )  # fmt: skip
+@elastic_options
 @json_option
 @html_option()
 @timeout_option(
     60.0,
-    "Seconds without progress before the ranks are terminated; they get at least 60 to start.",
+    "Seconds without progress before the ranks are terminated, or with --elastic lose what they "
+    "work on; they get at least 60 to start.",
 )
 @click.option(
     "--threads", type=click.IntRange(min=1), help="The number of computing threads of each rank."
@@ -128,6 +132,10 @@ def eval_command(
     overwrite: bool,
     data: str,
     download: bool,
+    elastic: bool,
+    ledger: Path | None,
+    join: bool,
+    ranks_per_lease: int,
     json_path: Path | None,
     html_path: Path | None,
     timeout: float,
@@ -149,6 +157,7 @@ def eval_command(
     disteval eval --backend mpi4py --data ~/data
     mpirun -np 3 disteval eval my_task:task --backend mpi4py
     disteval eval my_task:task --launcher ray
+    disteval eval my_task:task --elastic --ledger leases
     """
     source: TaskSource
     if task is not None:
@@ -160,30 +169,25 @@ def eval_command(
     if predictions is not None:
         folder = predictions.absolute()  # ranks may run in other folders
         target = Predictions(folder, predictions_format, overwrite=overwrite)
+    options = None
+    if elastic or join or ledger is not None:
+        options = check_elastic(ledger, join, ranks_per_lease, predictions)
+        backend = NO_BACKEND
     outer = detect_outer_world()
     if outer is not None:
         share_cores(outer, threads)
         _check_outer(outer, world_size, launcher, download)
-    size = _world_size(backend, world_size, launcher, outer)
+    size = _world_size(backend, world_size, launcher, outer, options)
     if task is None:
         source = ResNet18(data=data_folder(data, download), device=device, **resnet18)
     if outer is not None and outer.rank > 0:
-        sys.exit(follow(outer))
-    if outer is not None:
-        world = World.lead(outer, timeout)
-    else:
-        # Ray shows a rank the GPUs that it has reserved, and no others.
-        gpus = launcher == "ray" and device == "cuda"
-        starter = RayLauncher(gpus_per_worker=1) if gpus else launcher
-        world = World(backend, size, launcher=starter, timeout=timeout, threads=threads)
-    with world:
-        if outer is not None:
-            world.join(backend)
-        shared = not world.own_processes and not world.attached
-        job = EvalJob(source, backend, batch_size, limit, target, shared)
-        report = _evaluate(world, job, size, progress and not is_quiet())
-        if outer is not None:
-            world.leave()
+        sys.exit(follow(outer, elastic=options is not None))
+    # Ray shows a rank the GPUs that it has reserved, and no others.
+    gpus = launcher == "ray" and device == "cuda"
+    starter = RayLauncher(gpus_per_worker=1) if gpus else launcher
+    start = Starter(size, starter, outer, timeout, threads, progress and not is_quiet())
+    job = EvalJob(source, backend, batch_size, limit, target)
+    report = evaluate_in_step(start, job) if options is None else lend(start, job, options)
     run = {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report
     try:
         write_run(json_path, run)
@@ -226,41 +230,27 @@ def _check_outer(
 
 
 def _world_size(
-    backend: str, asked: int | None, launcher: str | None, outer: OuterWorld | None
+    backend: str,
+    asked: int | None,
+    launcher: str | None,
+    outer: OuterWorld | None,
+    elastic: Elastic | None,
 ) -> int:
-    cls = get_backend_class(backend)
+    cls = None if elastic is not None else get_backend_class(backend)
     if outer is not None:
         size = outer.world_size
     elif asked is not None:
         size = asked
+    elif elastic is not None:
+        size = elastic.ranks_per_lease if elastic.join else DEFAULT_WORLD_SIZE
     else:
-        size = DEFAULT_WORLD_SIZE if cls.capabilities.multi_rank else 1
-    check_world_size(cls, size)
+        size = DEFAULT_WORLD_SIZE if cls is None or cls.capabilities.multi_rank else 1
+    if cls is None:
+        check_count("--world-size", size)
+    else:
+        check_world_size(cls, size)
+    if elastic is not None:
+        elastic.check_groups(size)
     if outer is None:
-        check_room(launcher or cls.launcher, size)
+        check_room(launcher or (cls.launcher if cls else "local"), size)
     return size
-
-
-def _evaluate(world: World, job: EvalJob, size: int, progress: bool) -> dict[str, Any]:
-    """Run the job on every rank, and return the report of rank 0."""
-    done: dict[int, int] = {}
-    totals: dict[int, int] = {}
-    # A bar is for terminals (disable=None), not for log files.
-    with tqdm(unit=" samples", disable=None if progress else True) as bar:
-
-        def show(rank: int, rank_done: int, rank_total: int | None) -> None:
-            done[rank] = rank_done
-            if rank_total is not None:  # that of a stream is not known
-                totals[rank] = rank_total
-            # Without a total the bar has the rate, and no time left.
-            bar.total = sum(totals.values()) if len(totals) == size else None
-            bar.update(sum(done.values()) - bar.n)
-
-        reports: list[dict[str, Any]] = world.run(run_job, *[job] * size, on_progress=show)
-    if "task" in reports[0]:
-        ranks = [
-            {"samples": done.get(rank, 0), "seconds": report["seconds"]}
-            for rank, report in enumerate(reports)
-        ]
-        reports[0]["ranks"] = ranks
-    return reports[0]

@@ -35,6 +35,11 @@ def print_evaluation(report: dict[str, Any]) -> None:
     table.add_row("backend", escape(report["backend"]))
     if not named:
         table.add_row("device", f"{report['device']} ({report['framework']})")
+    if "leases" in report:
+        found = report["leases"]
+        table.add_row("leases", f"{found['committed']}, {found['resumed']} of them of earlier runs")
+        table.add_row("batches repeated", f"{found['repeated']} of {found['batches']}")
+        table.add_row("ranks lost", str(len(found["lost"])))
     if "predictions" in report:
         table.add_row("predictions", escape(visible(report["predictions"])))
     Console().print(table)

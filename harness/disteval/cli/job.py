@@ -51,7 +51,35 @@ class EvalJob:
     batch_size: int | None
     limit: int | None
     predictions: Predictions | None
-    shares_memory: bool
+    shares_memory: bool = False
+
+    def task(self, backend: BaseDistBackend) -> Task:
+        """Return the task of one rank."""
+        task = self.source.make(backend)
+        if self.shares_memory:  # a task that was made once has one set of metrics for all ranks
+            task = replace(task, metrics=copy.deepcopy(dict(task.metrics)))
+        asked: dict[str, Any] = {"batch_size": self.batch_size, "limit": self.limit}
+        return replace(task, **{name: value for name, value in asked.items() if value is not None})
+
+    def report(self, task: Task, result: Evaluation) -> dict[str, Any]:
+        """Return the report that ``--json`` writes."""
+        written = {} if self.predictions is None else {"predictions": str(self.predictions.path)}
+        return (
+            self.source.describe(task, result)
+            | written
+            | {
+                "size": result.size,
+                "evaluated": result.evaluated,
+                "padded": result.padded,
+                "coverage": result.coverage,
+                "world_size": result.world_size,
+                "backend": self.backend,
+                "batch_size": result.batch_size,
+                "threads": os.environ.get("OMP_NUM_THREADS"),
+                "seconds": result.seconds,
+                "versions": _versions(),
+            }
+        )
 
 
 def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
@@ -60,32 +88,12 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
     Returns:
         The report that ``--json`` writes, which is the same on every rank except for the times.
     """
-    task = job.source.make(backend)
-    if job.shares_memory:  # a task that was made once has one set of metrics for all ranks
-        task = replace(task, metrics=copy.deepcopy(dict(task.metrics)))
-    asked: dict[str, Any] = {"batch_size": job.batch_size, "limit": job.limit}
-    task = replace(task, **{name: value for name, value in asked.items() if value is not None})
-    predictions, written = job.predictions, {}
+    task = job.task(backend)
+    predictions = job.predictions
     if predictions is not None:
         predictions = replace(predictions, record=task.record, name=job.source.name_of(task))
-        written = {"predictions": str(predictions.path)}
     result = task.evaluate(backend, predictions=predictions, progress=report_progress)
-    return (
-        job.source.describe(task, result)
-        | written
-        | {
-            "size": result.size,
-            "evaluated": result.evaluated,
-            "padded": result.padded,
-            "coverage": result.coverage,
-            "world_size": result.world_size,
-            "backend": job.backend,
-            "batch_size": result.batch_size,
-            "threads": os.environ.get("OMP_NUM_THREADS"),
-            "seconds": result.seconds,
-            "versions": _versions(),
-        }
-    )
+    return job.report(task, result)
 
 
 def _versions() -> dict[str, str]:

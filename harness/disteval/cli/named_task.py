@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.arguments import did_you_mean, found_value
+from disteval.cli.alone_rank import AloneRank
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, describe_error
 from disteval.evaluation import Evaluation, Task
@@ -36,11 +37,13 @@ class NamedTask:
     device: str | None = None
 
     def make(self, backend: BaseDistBackend) -> Task:
-        """Import the module and call its function; every rank must call it.
+        """Import the module and call its function; every rank of a group must call it.
 
         Raises:
             HarnessError: On every rank, when it failed on any rank.
         """
+        if isinstance(backend, AloneRank):
+            return self._task(backend)
         task, error = None, None
         try:
             task = self._task(backend)

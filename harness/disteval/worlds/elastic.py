@@ -157,6 +157,11 @@ class ElasticWorld(WorkerGroup):
             self.close()
         return progress.survival
 
+    @property
+    def address(self) -> str | None:
+        """The address of this host by which the ranks reach it; None if all are on this host."""
+        return None if self._hosts.shared else self._hosts.leader
+
     def look_at(self, rank: int) -> LostRank | None:
         """Return what a rank is doing that is there, and None if it has not reported.
 
@@ -249,6 +254,8 @@ class _Run:
 
     def _lose_late(self, ranks: list[int], grace: float) -> None:
         """Say what the ranks were doing that did not return in time."""
+        for rank in [] if self._late else sorted(self._awaited):
+            self._tell(RankStatus(rank), "had not reported before the end")
         found = [RankStatus(rank, self._channel.hellos[rank]) for rank in ranks]
         self._launcher.examine(self._world._directory, found)
         for status in found:

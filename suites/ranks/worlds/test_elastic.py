@@ -140,7 +140,10 @@ def test_ranks_that_never_report_keep_nobody_waiting() -> None:
     )  # fmt: skip
     assert done == [0]
     assert sorted(found.values) == [0]
-    assert [one.how for one in told] == ["its process exited with status 5, before it reported"]
+    assert [one.how for one in told] == [
+        "its process exited with status 5, before it reported",
+        "had not reported before the end",
+    ]
     assert wait_for(lambda: 2 in launcher.ended(), SECONDS)
 
 

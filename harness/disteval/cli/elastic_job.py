@@ -1,0 +1,122 @@
+"""The function that every rank of ``disteval eval --elastic`` runs, and how it finds its lender."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disteval.cli.alone_rank import AloneRank
+from disteval.cli.job import EvalJob
+from disteval.errors import UsageError
+from disteval.worlds import report_progress
+from disteval.worlds.channel.connection import read_address, write_address
+
+_FILE = "leader.json"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where ranks find the lender: a directory on its own host, and its address for other hosts."""
+
+    directory: Path
+    address: str
+
+    @classmethod
+    def of(cls, directory: Path) -> Meeting:
+        """Return the meeting of the lender that listens in this directory."""
+        return cls(directory, read_address(directory))
+
+    @classmethod
+    def read(cls, folder: Path) -> Meeting:
+        """Return what `announced` has written to the folder of a ledger.
+
+        Raises:
+            UsageError: No leader has written there.
+        """
+        try:
+            found = json.loads((folder / _FILE).read_text())
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"--join: no evaluation runs with the ledger {folder} ({error}); start one with "
+                f"--elastic --ledger {folder}, and join it while it runs"
+            ) from error
+        return cls(Path(found["directory"]), found["address"])
+
+    @contextmanager
+    def announced(self, folder: Path) -> Iterator[None]:
+        """Let the block's evaluation be joined by whoever can read a file of mode 600 there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        draft, path = folder / f"{_FILE}.{os.getpid()}", folder / _FILE
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"directory": str(self.directory), "address": self.address}, file)
+        draft.rename(path)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+    @contextmanager
+    def here(self) -> Iterator[Path]:
+        """Return a directory of this host from which the lender can be reached.
+
+        Raises:
+            UsageError: The lender is on another host, and listens on its own alone.
+        """
+        if self.directory.exists():
+            yield self.directory
+            return
+        if json.loads(self.address)["host"] is None:
+            raise UsageError(
+                f"the leader of this evaluation has ended, or listens for ranks of its own host "
+                f"alone: {self.directory} is not there. Join it on its host, or start it on a Ray "
+                f"cluster"
+            )
+        own = Path(tempfile.mkdtemp(prefix="disteval-join-"))
+        try:
+            write_address(own, self.address)
+            yield own
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class ElasticJob:
+    """What one rank is to do.
+
+    Attributes:
+        job: The settings of the evaluation.
+        meeting: Where the lender is.
+        rank: The number of this rank.
+        world_size: The number of ranks that were started together.
+        joins: Whether somebody else's leader lends, who gives this rank another number.
+    """
+
+    job: EvalJob
+    meeting: Meeting
+    rank: int
+    world_size: int
+    joins: bool
+
+
+def run_elastic_job(_: None, work: ElasticJob) -> dict[str, Any]:
+    """Evaluate leases until none is left.
+
+    Returns:
+        The report that ``--json`` writes, which is the same on every rank except for the times.
+    """
+    from disteval.evaluation.leased import run_leases
+
+    task = work.job.task(AloneRank(work.rank, work.world_size))
+    with work.meeting.here() as directory:
+        rank = None if work.joins else work.rank
+        result = run_leases(task, directory, rank, progress=report_progress)
+    return work.job.report(task, result)

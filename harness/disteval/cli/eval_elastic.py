@@ -1,0 +1,218 @@
+"""``disteval eval --elastic``: the leader lends leases to ranks, any of which may be lost."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tqdm import tqdm
+
+from disteval.cli.elastic_job import ElasticJob, Meeting, run_elastic_job
+from disteval.cli.elastic_options import Elastic
+from disteval.cli.eval_in_step import Starter
+from disteval.cli.job import EvalJob
+from disteval.cli.terminal import is_quiet, is_verbose
+from disteval.errors import WorldError
+from disteval.leases.lender import Lender
+from disteval.leases.members import Event
+from disteval.text import visible
+from disteval.worlds import ElasticWorld, LostRank, Survival, control_directory
+
+_GRACE_SECONDS = 2.0  # in which ranks return once there is a result
+_RANKS_SHOWN = 8
+_SHOW_SECONDS = 0.1
+
+
+def lend(start: Starter, job: EvalJob, options: Elastic) -> dict[str, Any]:
+    """Start ranks, lend leases to them until all are committed, and return the report.
+
+    Args:
+        start: Starts the ranks.
+        job: The settings of the evaluation.
+        options: The options of leases.
+
+    Raises:
+        HarnessError: The evaluation failed: what ranks raised, or how all of them were lost.
+    """
+    meeting = None
+    if options.join:
+        assert options.ledger is not None
+        meeting = Meeting.read(options.ledger)
+    with ExitStack() as stack:
+        world = stack.enter_context(start.elastic_world(start.size))
+        job = replace(job, shares_memory=not world.own_processes and not world.attached)
+        if meeting is not None:
+            return _first_report(_run(world, job, meeting, True, lambda: True, _print_lost))
+        return _Leader(world, start, job, options, stack).run()
+
+
+class _Leader:
+    """The leader's side of one evaluation."""
+
+    def __init__(
+        self, world: ElasticWorld, start: Starter, job: EvalJob, options: Elastic, stack: ExitStack
+    ) -> None:
+        self._world, self._start, self._job = world, start, job
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._done = dict.fromkeys(range(start.size), 0)  # samples of each own rank
+        self._lost: list[dict[str, Any]] = []
+        self._joined: set[int] = set()  # ranks that somebody else has started
+        directory = control_directory.create()
+        stack.callback(directory.remove)
+        self._lender = Lender(
+            options.ledger,
+            directory.path,
+            world.address,
+            timeout=start.timeout,
+            ranks_per_lease=options.ranks_per_lease,
+            on_event=self._events.put,
+        )
+        stack.callback(self._lender.close, 0.0)
+        self._meeting = Meeting.of(directory.path)
+        if options.ledger is not None:
+            stack.enter_context(self._meeting.announced(options.ledger))
+
+    def run(self) -> dict[str, Any]:
+        """Run the evaluation, and return its report."""
+        with _bar(self._start.progress) as bar:
+
+            def going_on() -> bool:
+                self._take_events()
+                self._show(bar)
+                return self._lender.outcome is None
+
+            survival = _run(
+                self._world, self._job, self._meeting, False, going_on, self._lose, self._count
+            )
+            while going_on() and self._joined:
+                self._lender.wait(_SHOW_SECONDS)
+            self._take_events()
+        outcome = self._lender.outcome
+        if outcome is not None and outcome.error is not None:
+            raise pickle.loads(outcome.error)
+        if not survival.values and outcome is not None:
+            # Ranks that others have started made the result; a new one gets it at once.
+            with self._start.elastic_world(1) as another:
+                survival = _run(another, self._job, self._meeting, True, lambda: True, _print_lost)
+        report = _first_report(survival)
+        if "task" in report:
+            seconds = {rank: one["seconds"] for rank, one in survival.values.items()}
+            report["ranks"] = [
+                {"samples": done, "seconds": seconds.get(rank, report["seconds"])}
+                for rank, done in self._done.items()
+            ]
+        found = self._lender.report
+        counts = self._lender.counts
+        report["leases"] = {
+            "batches": counts.units,
+            "committed": found.committed,
+            "resumed": found.resumed,
+            "repeated": counts.repeated,
+            "copies": counts.copies,
+            "lost": self._lost,
+            "failed": [*found.failed],
+        }
+        return report
+
+    def _count(self, rank: int, done: int, _total: int | None) -> None:
+        self._done[rank] = done
+
+    def _lose(self, lost: LostRank) -> None:
+        self._lost.append({"rank": lost.rank, "how": lost.how})
+        _print_lost(lost)
+
+    def _take_events(self) -> None:
+        while not self._events.empty():
+            event = self._events.get()
+            own = event.rank < self._start.size
+            if event.kind == "joined" and not own:
+                self._joined.add(event.rank)
+                _tell(f"rank {event.rank} has joined: {event.what}")
+            elif event.kind == "failed":
+                _tell(f"rank {event.rank} {event.what}; it gets no more leases")
+            elif event.kind == "lost" and event.what.startswith("sent nothing"):
+                self._tell_silent(event)
+            elif event.kind == "lost" and not own:
+                self._joined.discard(event.rank)
+                self._lose(LostRank(event.rank, event.what, ""))
+
+    def _tell_silent(self, event: Event) -> None:
+        seen = self._world.look_at(event.rank) if event.rank < self._start.size else None
+        how = event.what if seen is None else f"{event.what}, and {seen.how}"
+        self._lost.append({"rank": event.rank, "how": how})
+        _print_lost(LostRank(event.rank, how, "" if seen is None else seen.report))
+
+    def _show(self, bar: tqdm[Any]) -> None:
+        counts = self._lender.counts
+        bar.total = counts.units or None
+        rates = sorted(self._lender.rates.items())
+        shown = [f"rank {rank} {rate:.1f}/s" for rank, rate in rates[:_RANKS_SHOWN]]
+        more = [f"{len(rates) - _RANKS_SHOWN} more"] if len(rates) > _RANKS_SHOWN else []
+        parts = [
+            f"{counts.leased} leased, {counts.lost} lost, {counts.repeated} repeated",
+            *shown,
+            *more,
+        ]
+        bar.set_postfix_str(", ".join(parts), refresh=False)
+        bar.update(counts.done - bar.n)
+
+
+def _run(
+    world: ElasticWorld,
+    job: EvalJob,
+    meeting: Meeting,
+    joins: bool,
+    going_on: Callable[[], bool],
+    on_lost: Callable[[LostRank], None],
+    on_progress: Callable[[int, int, int | None], None] | None = None,
+) -> Survival:
+    size = world.world_size
+    works = [ElasticJob(job, meeting, rank, size, joins) for rank in range(size)]
+    return world.run(
+        run_elastic_job, *works, going_on=going_on, on_lost=on_lost, on_progress=on_progress,
+        grace=_GRACE_SECONDS,
+    )  # fmt: skip
+
+
+def _first_report(survival: Survival) -> dict[str, Any]:
+    """Return the report of the first rank that has one.
+
+    Raises:
+        HarnessError: What all ranks raised, or how they were lost.
+    """
+    if survival.values:
+        found: dict[str, Any] = survival.values[min(survival.values)]
+        return found
+    errors = [lost.error for lost in survival.lost if lost.error is not None]
+    if errors and len({str(error) for error in errors}) == 1 == len({*map(type, errors)}):
+        raise errors[0]
+    told = "; ".join(f"rank {lost.rank}: {lost.how}" for lost in survival.lost)
+    raise WorldError(
+        f"no rank is left ({told}); see why the ranks were lost, and run the command again: with "
+        f"--ledger it goes on from what was committed",
+        {lost.rank: lost.error for lost in survival.lost if lost.error is not None},
+        lost=[lost.rank for lost in survival.lost],
+    )
+
+
+def _print_lost(lost: LostRank) -> None:
+    _tell(f"rank {lost.rank} was lost: {lost.how}")
+    if is_verbose() and lost.report:
+        tqdm.write(visible(lost.report), file=sys.stderr)
+
+
+def _tell(what: str) -> None:
+    """Print one line on standard error, above the bar."""
+    if not is_quiet():
+        tqdm.write(visible(f"disteval eval: {what}".replace("\n", " ")), file=sys.stderr)
+
+
+@contextmanager
+def _bar(shown: bool) -> Iterator[tqdm[Any]]:
+    with tqdm(unit=" batches", disable=None if shown else True) as bar:
+        yield bar
