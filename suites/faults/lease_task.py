@@ -1,0 +1,102 @@
+"""A cheap task for ranks that are lost while they hold leases, and that lose themselves on demand.
+
+``DISTEVAL_LEASE_FAULTS`` is JSON: for some ranks how they end, and at which of their batches.
+``DISTEVAL_LEASE_SECONDS`` is how long a batch takes on average.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+from disteval import Task
+from disteval.contract import BaseDistBackend
+from disteval.metrics import Accuracy, BaseMetric, ConfusionMatrix
+from disteval.metrics.summable import SummableMetric
+
+SAMPLES, CLASSES, BATCH = 240, 5, 2
+FAULTS, SECONDS = "DISTEVAL_LEASE_FAULTS", "DISTEVAL_LEASE_SECONDS"
+
+
+class Counts(SummableMetric):
+    """How often each sample was counted, by the samples' own numbers."""
+
+    def add(self, outputs: Any, _labels: Any, ids: Any = None) -> None:
+        """Add the numbers of a batch, which `predict` has put beside its scores."""
+        self._append(np.asarray(outputs)[:, -1].astype(np.int64), ids)
+
+    def sums_of(self, column: Any) -> Any:
+        """Return how often each number occurs."""
+        return np.bincount(column, minlength=SAMPLES)
+
+    def from_sums(self, sums: Any, size: int) -> Any:
+        """Return them as they are."""
+        return sums
+
+
+class Outputs(BaseMetric):
+    """All outputs in the order of samples: a metric that does not follow from sums."""
+
+    def add(self, outputs: Any, _labels: Any, ids: Any = None) -> None:
+        """Add the first score of each sample."""
+        self._extend(np.asarray(outputs)[:, 0].tolist(), ids)
+
+    def compute_metric(self, results: Any) -> Any:
+        """Return the scores."""
+        return [float(score).hex() for score in results]
+
+
+def task(backend: BaseDistBackend) -> Task:
+    """Return the task; its metrics are integers, and floats to the last bit."""
+    rng = np.random.default_rng(19)
+    scores = rng.random((SAMPLES, CLASSES))
+    numbered = np.concatenate([scores, np.arange(SAMPLES)[:, None]], axis=1)
+    labels = rng.integers(0, CLASSES, SAMPLES)
+    how, at = json.loads(os.environ.get(FAULTS, "{}")).get(str(backend.rank), ("", -1))
+    seconds = float(os.environ.get(SECONDS, "0"))
+    calls = 0
+
+    def predict(batch: Any) -> Any:
+        nonlocal calls
+        if calls == at:
+            _end(how)
+        calls += 1
+        # By the samples, so that it is the same on every rank: from 0 to twice the average.
+        time.sleep(seconds * 2 * float(batch[0, 0]))
+        return batch
+
+    def scores_of(outputs: Any, batch: Any) -> tuple[Any, Any]:
+        return outputs[:, :CLASSES], batch[1]
+
+    def all_of(outputs: Any, batch: Any) -> tuple[Any, Any]:
+        return outputs, batch[1]
+
+    return Task(
+        samples=(numbered, labels),
+        predict=predict,
+        metrics={
+            "accuracy": Accuracy(topk=(1, 2), counts=True),
+            "confusion": ConfusionMatrix(CLASSES),
+            "counts": Counts(),
+            "outputs": Outputs(),
+        },
+        update={
+            "accuracy": scores_of,
+            "confusion": scores_of,
+            "counts": all_of,
+            "outputs": all_of,
+        },
+        batch_size=BATCH,
+    )
+
+
+def _end(how: str) -> None:
+    if how == "exit":
+        os._exit(3)
+    if how == "exception":
+        raise ValueError("this rank was told to fail")
+    os.kill(os.getpid(), getattr(signal, how))
