@@ -213,10 +213,14 @@ def mutation(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Kill, stop, slow and starve real runs at random moments, and check what comes of them.
 
-    Not part of `tests`. ``-- --minutes 2`` is the short form, ``-- --seed 1234`` replays a run.
+    Not part of `tests`. ``-- --minutes 2`` is the short form, ``-- --seed 1234`` replays a run, and
+    ``-- leases`` kills ranks and leaders of ``disteval eval --elastic`` alone.
     """
     session.install(".[torch,mpi,conformance,report]", TORCH)
-    session.run("python", "-m", "suites.faults", *session.posargs)
+    if session.posargs[:1] == ["leases"]:
+        session.run("python", "-m", "suites.faults.leases", *session.posargs[1:])
+    else:
+        session.run("python", "-m", "suites.faults", *session.posargs)
 
 
 @nox.session

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +36,7 @@ from disteval.report.values import plain
 from disteval.worlds import ElasticWorld
 
 from suites.faults import lease_task
-from suites.processes import left_over
+from suites.processes import left_over, processes_below
 
 TASK = "suites.faults.lease_task:task"
 HOWS = ("SIGKILL", "SIGSTOP", "exit", "exception")
@@ -45,6 +47,7 @@ _BATCH_SECONDS = 0.01
 _LONGEST = (
     1.2  # seconds after the start, when the last rank is lost; an evaluation takes about that
 )
+_LOOK_SECONDS = 0.01
 _LEADER_LIVES = (0.3, 5.0)
 _MOST_LEADERS = 10
 
@@ -70,9 +73,8 @@ class Forked(Starter):
 
     def elastic_world(self, size: int) -> ElasticWorld:
         """See `Starter.elastic_world`."""
-        world = ElasticWorld(size, self.servers.launcher(), timeout=self.timeout)
-        self.worlds.append(world)
-        return world
+        self.worlds.append(ElasticWorld(size, self.servers.launcher(), timeout=self.timeout))
+        return self.worlds[-1]
 
 
 def right() -> dict[str, Any]:
@@ -130,6 +132,8 @@ def judge(report: dict[str, Any], expected: dict[str, Any]) -> str:
 def _send_signals(
     worlds: list[ElasticWorld], signals: list[tuple[float, int, str]], ended: threading.Event
 ) -> None:
+    while not worlds and not ended.wait(_LOOK_SECONDS):
+        pass
     begin = time.monotonic()
     for at, rank, how in signals:
         if ended.wait(max(0.0, begin + at - time.monotonic())):
@@ -138,8 +142,17 @@ def _send_signals(
             os.kill(worlds[0]._launcher._processes[rank].pid, getattr(signal, how))  # type: ignore[attr-defined]
 
 
-def lose_leaders(seed: int, folder: Path, expected: dict[str, Any]) -> Found:
-    """Kill leaders at random moments, until one has gone on from their ledger to the end."""
+def lose_leaders(
+    seed: int, folder: Path, expected: dict[str, Any], lives: Iterable[float] | None = None
+) -> Found:
+    """Kill leaders, until one has gone on from their ledger to the end.
+
+    Args:
+        seed: Decides how many ranks there are, and when leaders are killed.
+        folder: The folder for the ledger.
+        expected: The right results.
+        lives: The seconds that each leader has to live, if not at random.
+    """
     draw = random.Random(seed)
     size = draw.randint(1, 4)
     report = folder / f"report-{seed}.json"
@@ -151,18 +164,22 @@ def lose_leaders(seed: int, folder: Path, expected: dict[str, Any]) -> Found:
         lease_task.SECONDS: str(2 * _BATCH_SECONDS),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
     }
+    if lives is None:
+        lives = (draw.uniform(*_LEADER_LIVES) for _ in range(_MOST_LEADERS))
     begin, killed = time.monotonic(), 0
-    while True:
+    for life in itertools.chain(lives, itertools.repeat(None)):
         leader = subprocess.Popen(
             command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         try:
-            life = None if killed == _MOST_LEADERS else draw.uniform(*_LEADER_LIVES)
             _, told = leader.communicate(timeout=life)
         except subprocess.TimeoutExpired:
+            below = processes_below(leader.pid)
             leader.kill()
             leader.communicate()
             killed += 1
+            if left := left_over(below):
+                return Found(seed, size, {}, killed, f"processes {left} are left", 0.0)
             continue
         break
     if leader.returncode:

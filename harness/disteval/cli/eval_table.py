@@ -37,7 +37,9 @@ def print_evaluation(report: dict[str, Any]) -> None:
         table.add_row("device", f"{report['device']} ({report['framework']})")
     if "leases" in report:
         found = report["leases"]
-        table.add_row("leases", f"{found['committed']}, {found['resumed']} of them of earlier runs")
+        table.add_row("leases", str(found["committed"]))
+        if found["resumed"]:
+            table.add_row("samples of earlier runs", str(found["resumed"]))
         table.add_row("batches repeated", f"{found['repeated']} of {found['batches']}")
         table.add_row("ranks lost", str(len(found["lost"])))
     if "predictions" in report:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from disteval.contract import BaseDistBackend
 from disteval.worlds.cores import thread_variables
-from disteval.worlds.environment import OuterWorld
+from disteval.worlds.environment import OuterWorld, leave_pmi
 from disteval.worlds.group import START_SECONDS
 from disteval.worlds.meeting import choose_meeting
 from disteval.worlds.process import go_on_in_child
@@ -67,6 +67,7 @@ def exit_now(exit_code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # it is closed, or its reader is gone
             stream.flush()
+    leave_pmi()
     os._exit(exit_code)
 
 

@@ -6,6 +6,7 @@ ranks of others are refused.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
@@ -127,6 +128,7 @@ def _pmi_job() -> str:
     if not descriptor.isdecimal() or "mpi4py.MPI" in sys.modules:
         return ""
     answer = b""
+    atexit.register(leave_pmi)
     with suppress(OSError):
         os.write(int(descriptor), b"cmd=get_my_kvsname\n")
         while not answer.endswith(b"\n"):
@@ -137,6 +139,16 @@ def _pmi_job() -> str:
             answer += byte
     words = dict(word.partition("=")[::2] for word in answer.decode(errors="replace").split())
     return words.get("kvsname", "")
+
+
+def leave_pmi() -> None:
+    """Tell MPICH's process manager, if it was asked, that this process may end.
+
+    It ends all ranks otherwise when one ends that has spoken to it. MPI tells it by itself.
+    """
+    if _pmi_job.cache_info().currsize and "mpi4py.MPI" not in sys.modules:
+        with suppress(OSError, ValueError):
+            os.write(int(os.environ.get("PMI_FD", "")), b"cmd=finalize\n")
 
 
 def _parent() -> str:

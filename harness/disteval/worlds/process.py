@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from disteval.worlds.environment import detect_outer_world
+from disteval.worlds.environment import detect_outer_world, leave_pmi
 from disteval.worlds.postmortem import exit_text
 from disteval.worlds.rank import serve
 from disteval.worlds.rank_files import rank_file
@@ -87,6 +87,7 @@ def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lamb
         draft.write_text(str(os.waitstatus_to_exitcode(status)))
         draft.rename(rank_file(directory, rank, "ended"))
     at_end()
+    leave_pmi()
     os._exit(0)
 
 

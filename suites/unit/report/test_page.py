@@ -72,10 +72,12 @@ def test_every_text_of_a_run_is_text(run: dict[str, Any]) -> None:
     evaluation |= {"accuracy": {EVIL: 0.5}, "framework": EVIL}
     task = TASK | dict.fromkeys(("task", "backend", "coverage", "predictions"), EVIL)
     task |= {"metrics": {EVIL: {EVIL: [[EVIL]], "text": EVIL}}}
+    task |= {"leases": TASK["leases"] | {"lost": [{"rank": 1, "how": EVIL}]}}
     training = FIT | dict.fromkeys(("launcher", "data"), EVIL)
     files = [("a.json", run), ("b.json", EVALUATION), ("c.json", FIT), ("d.json", TASK)]
     honest = Page(render(files))
     page = Page(render([(EVIL, evil), (EVIL, evaluation), (EVIL, training), (EVIL, task)]))
+    assert "rank 1: killed by SIGKILL" in " ".join("".join(honest.texts).split())
     assert set(page.tags) == set(honest.tags)
     assert page.tags.count("script") == page.tags.count("style") == 1
     assert {name for name, _ in page.attributes} <= {name for name, _ in honest.attributes}
