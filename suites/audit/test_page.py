@@ -1,4 +1,4 @@
-"""The page about the audit says what the audit says about the loops on that page."""
+"""The pages about the audit say what it says about their loops, and their tests pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from disteval.audit import AuditError, audit
+from disteval.audit import audit
 
 from suites.docs.pages import blocks_of, write_files
 from suites.processes import run_plainly
@@ -38,9 +38,9 @@ def test_the_repaired_loop_is_sound(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert report.verdict == "sound"
 
 
-def test_a_wrong_loop_fails_a_test(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(folder)
-    with pytest.raises(
-        AuditError, match=r"counted twice: sample 0 of 3 counts 0\.5 instead of 0\.333333"
-    ):
-        audit("my_eval:evaluate", world_sizes=(2,))
+def test_the_tests_of_a_training_library_pass_as_the_page_shows(tmp_path: Path) -> None:
+    framework("accelerate")
+    write_files("docs/audit_in_ci.md", tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "test_evaluation.py"]
+    found = run_plainly(command, tmp_path, 180.0)
+    assert "2 passed" in found.stdout, found.stdout + found.stderr

@@ -13,7 +13,7 @@ from disteval.cli.audit import STARTERS, audit_command
 from suites.requirements import backend_class, framework
 
 LIBRARIES = {"plain": "torch", "keras": "tensorflow", "flax": "jax"}
-WHOLE = ("plain", "accelerate", "torchmetrics")
+WHOLE = ("plain", "torchmetrics")
 """Those that every case is tried with; the others, whose libraries load slowly, get one."""
 
 BACKENDS = {"keras": "tf_collective", "flax": "jax"}
