@@ -344,7 +344,7 @@ def test_the_page_has_every_option_as_it_is() -> None:
 @pytest.mark.parametrize(
     "variables",
     [
-        {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"},
+        {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "3"},
         {"PMI_RANK": "five", "PMI_SIZE": "2"},
         {"PMI_RANK": "5", "PMI_SIZE": "2"},
         {"PMIX_RANK": "0"},
@@ -360,7 +360,7 @@ def test_a_launcher_that_can_not_be_joined_is_wrong_usage_in_a_sentence(
     assert done.exit_code == 2
     [line] = done.output.splitlines()
     assert line.startswith(f"disteval {command.split()[0]}: ")
-    assert next(iter(variables)) in line or "srun started 3 processes" in line
+    assert next(iter(variables)) in line
 
 
 def test_commands_that_start_no_ranks_run_under_any_launcher() -> None:
