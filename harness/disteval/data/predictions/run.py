@@ -142,19 +142,7 @@ def _begin_on_rank_0(
     """Lock the folder, look at what it has, and write down that a run has begun."""
     folder = where.path
     run.lock = _lock(folder)
-    result = finished(folder)
-    if result is not None and not where.overwrite:
-        raise UsageError(
-            f"{folder} has finished predictions of {result.size} samples in {result.format}; read "
-            f"them with load_predictions, give another folder, or overwrite=True (--overwrite)"
-        )
-    done = "" if result is None else " ".join(part.name for part in result.parts)
-    token, start = _interrupted(where, settings, done) or (secrets.token_hex(4), 0)
-    run.token, run.start = token, start + 1
-    content = {"disteval": "predictions", "version": VERSION, "settings": settings}
-    data = sealed({**content, "run": run.token, "start": run.start})
-    write_atomically(folder / UNFINISHED, lambda file: file.write(data))
-    keep = set() if result is None else {part.name for part in result.parts}
+    run.token, run.start, keep = take_up(where, settings)
     for path in folder.glob(f"part-{run.token}-*{NOTE}"):
         if NAME.fullmatch(path.name):
             names.append(path.name)
@@ -162,7 +150,37 @@ def _begin_on_rank_0(
     remove_strays(folder, keep)
 
 
-def _interrupted(where: Predictions, settings: dict[str, Any], done: str) -> tuple[str, int] | None:
+def take_up(where: Predictions, settings: dict[str, Any]) -> tuple[str, int, set[str]]:
+    """Write down that a run has begun, or goes on.
+
+    Returns:
+        Its name, the number of times that it was started, and the names of the parts of a finished
+        result that it will replace.
+
+    Raises:
+        UsageError: The folder has a finished result, or an interrupted run with other settings.
+        OSError: It can't be written.
+    """
+    folder = where.path
+    result = finished(folder)
+    if result is not None and not where.overwrite:
+        raise UsageError(
+            f"{folder} has finished predictions of {result.size} samples in {result.format}; read "
+            f"them with load_predictions, give another folder, or overwrite=True (--overwrite)"
+        )
+    keep = set() if result is None else {part.name for part in result.parts}
+    token, start = _interrupted(where, settings, keep) or (secrets.token_hex(4), 0)
+    content = {"disteval": "predictions", "version": VERSION, "settings": settings}
+    data = sealed({**content, "run": token, "start": start + 1})
+    # Ranks that borrow leases write at the same time; drafts of parts are removed at the end.
+    draft = f".part-{token}-{secrets.randbits(62)}-00000-000000.unfinished"
+    write_atomically(folder / UNFINISHED, lambda file: file.write(data), draft)
+    return token, start + 1, keep
+
+
+def _interrupted(
+    where: Predictions, settings: dict[str, Any], done: set[str]
+) -> tuple[str, int] | None:
     """Return token and start of the interrupted run that goes on; None if a run begins anew.
 
     That of the parts that are ``done`` was interrupted after it had written its manifest.
@@ -176,7 +194,8 @@ def _interrupted(where: Predictions, settings: dict[str, Any], done: str) -> tup
         found, reason = {}, str(error)
     if not reason:
         token, start = str(found["run"]), int(found["start"])
-        return None if f"part-{token}-" in done else (token, start)
+        is_done = any(name.startswith(f"part-{token}-") for name in done)
+        return None if is_done else (token, start)
     if not where.overwrite:
         raise UsageError(
             f"{where.path} has an interrupted run of something else: {reason}; {_OTHER}"

@@ -1,0 +1,123 @@
+"""Predictions of leases: a part counts when the commit of its lease names it.
+
+A lease may be evaluated twice, by ranks that do not know of each other, and a rank may die with a
+part half written. So each process has names of its own for parts, the commit has the digest of
+each part's note, and the note has the digests of the part's files.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from disteval.arguments import unwritable
+from disteval.coverage import Certificate
+from disteval.data.predictions.buffer import PartBuffer
+from disteval.data.predictions.columns import Ids
+from disteval.data.predictions.manifest import complete
+from disteval.data.predictions.parts import NOTE, Part, digest_of, read_note
+from disteval.data.predictions.reader import finished
+from disteval.data.predictions.run import take_up
+from disteval.data.predictions.settings import Predictions
+from disteval.data.predictions.sink import Sink
+from disteval.errors import CoverageError
+
+
+class LeaseWriter(Sink):
+    """Writes the predictions of the leases that this process evaluates.
+
+    The folder is looked at before the first part is written, so that a rank without a lease does
+    not mind what is there.
+
+    Args:
+        where: The folder and the format.
+        size: The number of samples; None for a stream.
+        limit: The number of elements at which a stream is ended; None for no limit.
+        content: A digest of some samples; nothing if none is known.
+    """
+
+    def __init__(
+        self, where: Predictions, size: int | None, limit: int | None = None, content: str = ""
+    ) -> None:
+        self._where = where
+        self._settings = where.settings(size, limit) | {"samples_digest": content}
+        self._buffer: PartBuffer | None = None
+
+    def write(self, ids: Ids, outputs: Any, batch: Any = None) -> None:
+        """Take the outputs of some samples of a lease.
+
+        Raises:
+            UsageError: The folder has something else, or can't be written; or the outputs can't be
+                stored in this format.
+        """
+        if self._buffer is None:
+            try:
+                self._where.path.mkdir(parents=True, exist_ok=True)
+                token, *_ = take_up(self._where, self._settings)
+            except OSError as error:
+                raise unwritable("the folder of predictions", self._where.path, error) from error
+            # The process, since a rank that was lost may still write.
+            self._buffer = PartBuffer(self._where, f"part-{token}-{secrets.randbits(62)}-00000")
+        self._buffer.add(ids, outputs, batch)
+
+    def take(self) -> dict[str, str]:
+        """Write what waits; return the note of each part of the lease, with its digest."""
+        parts = [] if self._buffer is None else self._buffer.take()
+        notes = [part.name + NOTE for part in parts]
+        return {note: digest_of(self._where.path / note) for note in notes}
+
+    def drop(self) -> None:
+        """Remove what was written of a lease that does not count."""
+        if self._buffer is None:
+            return
+        self._buffer.drop()
+        for part in self._buffer.take():
+            for suffix in (NOTE, *part.files):
+                with suppress(OSError):  # it is removed at the end, too
+                    (self._where.path / (part.name + suffix)).unlink()
+
+    def complete(
+        self,
+        committed: Sequence[Mapping[str, str]],
+        size: int,
+        certificates: Sequence[Certificate],
+    ) -> None:
+        """Write the manifest, after coverage was proved, and remove what no commit has named.
+
+        Another process may have done so before.
+
+        Args:
+            committed: What `take` returned for each lease that counts.
+            size: The number of samples.
+            certificates: The proof of coverage.
+
+        Raises:
+            CoverageError: A part is missing or damaged.
+            UsageError: The folder can't be written.
+        """
+        folder = self._where.path
+        notes = {name: digest for files in committed for name, digest in files.items()}
+        there = finished(folder)
+        if there is not None and {part.name + NOTE for part in there.parts} == notes.keys():
+            return
+        parts = [_committed(folder, name, digest) for name, digest in notes.items()]
+        try:
+            complete(folder, self._settings, parts, size, certificates)
+        except OSError as error:
+            raise unwritable("the folder of predictions", folder, error) from error
+
+
+def _committed(folder: Path, name: str, digest: str) -> Part:
+    try:
+        if digest_of(folder / name) == digest:
+            return read_note(folder / name)[0]
+        found = "does not have the bytes that were committed"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = f"can't be read ({error})"
+    raise CoverageError(
+        f"{name} of the predictions in {folder} {found}; give a folder on a file system that all "
+        f"hosts share, or begin anew with another ledger"
+    )
