@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from disteval.contract import BaseDistBackend
 from disteval.data.digests import RunningDigest
@@ -42,6 +42,18 @@ def check_streams(notes: Sequence[Note], stream: Stream, backend: BaseDistBacken
         if first.digest and (note.counts, note.digest) != (first.counts, first.digest):
             raise UsageError(_different_elements(rank, stream, backend))
     counts = {part: count for note in notes for part, count in note.counts.items()}
+    return runs_of_elements(counts)
+
+
+def runs_of_elements(counts: Mapping[int, int]) -> list[range]:
+    """Return the global numbers of all elements, as one range for each part of the stream.
+
+    Args:
+        counts: The number of elements of each part.
+
+    Raises:
+        UsageError: There is no element.
+    """
     if not any(counts.values()):
         raise UsageError(f"the stream has no elements; {_FRESH}")
     return [

@@ -114,6 +114,11 @@ class Stream:
             `ShardedStream`, a batch then ends where a shard ends.
         limit: The number of elements after which the stream counts as ended.
         by_length: Makes batches by length within windows of the stream; ``mode`` is not used then.
+        parts: The shards of a `ShardedStream` to read, all elements of each, in batches that end
+            where a shard ends. None stands for this rank's share.
+
+    Attributes:
+        part: The shard that is being read.
 
     Raises:
         UsageError: A value is out of range, or a mode needs a length; while it is read, a function
@@ -130,6 +135,7 @@ class Stream:
         mode: str = "strided",
         limit: int | None = None,
         by_length: ByLength | None = None,
+        parts: range | None = None,
     ) -> None:
         if mode == "contiguous":
             raise UsageError(
@@ -142,10 +148,11 @@ class Stream:
         self._batch_size = check_count("batch_size", batch_size)
         self._by_batches = mode == "batches"
         self._by_length = by_length
-        self._in_one_shard = self._by_batches or by_length is not None
+        self._parts = parts
+        self._in_one_shard = self._by_batches or by_length is not None or parts is not None
         self._limit = None if limit is None else check_count("limit", limit)
         self.sharded = samples if isinstance(samples, ShardedStream) else None
-        self._part = self._position = 0
+        self.part = self._position = 0
         self._counts: dict[int, int] = {}
         self.digest: RunningDigest | None = None
 
@@ -170,22 +177,22 @@ class Stream:
         self.sharded = samples if isinstance(samples, ShardedStream) else None
         shards = 1 if self.sharded is None else len(self.sharded.shards)
         if self.sharded is not None and self._limit is None:
-            parts = range(self._rank, shards, self._world_size)
+            parts = self._parts or range(self._rank, shards, self._world_size)
             dealt = self._dealt(0, 1)  # of the shards that it reads, it has every element
         else:
             parts = range(shards)
             dealt = self._dealt(self._rank, self._world_size)
             self.digest = RunningDigest() if self._world_size > 1 else None
         left = sys.maxsize if self._limit is None else self._limit
-        for self._part in parts:
-            self._position, first = 0, self._part << SHARD_BITS
+        for self.part in parts:
+            self._position, first = 0, self.part << SHARD_BITS
             with self._opened(samples) as elements:
                 for element in map(_unchanged(), islice(elements, left)):
                     if self.digest is not None:
                         self.digest.add(element)
                     yield from dealt.add(first + self._position, element)
                     self._position += 1
-            self._counts[self._part] = self._position
+            self._counts[self.part] = self._position
             left -= self._position
             if self._in_one_shard:
                 yield from dealt.flush()
@@ -204,7 +211,7 @@ class Stream:
         source = samples
         try:
             if self.sharded is not None:
-                source = self.sharded.open(self.sharded.shards[self._part])
+                source = self.sharded.open(self.sharded.shards[self.part])
             yield _iterator(source, "samples" if self.sharded is None else "open")
         except HarnessError:
             raise
@@ -219,7 +226,7 @@ class Stream:
     def _place(self) -> str:
         if self.sharded is None:
             return "the stream"
-        return f"the shard {str(self.sharded.shards[self._part])!r:.200}"
+        return f"the shard {str(self.sharded.shards[self.part])!r:.200}"
 
     def _names(self) -> bytes:
         return b"" if self.sharded is None else digest_of(self.sharded.shards)

@@ -93,8 +93,8 @@ class Dealing:
         found = {name: value for name, value in vars(self).items() if name != "workers"}
         return found | {"shard": self.shard is not None, "length": length_setting(self.length)}
 
-    def stream(self, samples: Any, backend: BaseDistBackend) -> Stream:
-        """Return this rank's share of a stream.
+    def stream(self, samples: Any, backend: BaseDistBackend, parts: range | None = None) -> Stream:
+        """Return this rank's share of a stream, or some of its shards.
 
         Raises:
             UsageError: A value needs samples that have a length.
@@ -108,7 +108,7 @@ class Dealing:
         if self.by_length:
             by_length = ByLength(self.length, self.sort_by_length, self.max_tokens)
         world, rank, mode = backend.world_size, backend.rank, self.mode or "strided"
-        return Stream(samples, rank, world, self.batch_size, mode, self.limit, by_length)
+        return Stream(samples, rank, world, self.batch_size, mode, self.limit, by_length, parts)
 
     def plan(
         self, samples: Sized, size: int, backend: BaseDistBackend, *, whole: bool = False

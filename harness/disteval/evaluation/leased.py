@@ -6,27 +6,32 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, Counted, certify, describe_faults, not_once, prove
-from disteval.data.batching import Batch, Picked, Plan
-from disteval.data.loading import Loader
-from disteval.data.predictions import Sink
+from disteval.coverage import Certificate
+from disteval.data.predictions import (
+    LeaseWriter,
+    Predictions,
+    Sink,
+    Target,
+)
 from disteval.default_backend import get_dist_backend
-from disteval.errors import CoverageError, RankError, UsageError, describe_error
+from disteval.errors import CoverageError, HarnessError, RankError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure
 from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.leasing import Leasing
+from disteval.evaluation.pieces import LeaseFeed, Piece, pieces_of
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.task import Task
 from disteval.evaluation.work import Progress, Work, reporting
 from disteval.leases.book import Lease
 from disteval.leases.borrower import Borrower, Part
+from disteval.leases.ledger import NAME
 from disteval.leases.lender import Lender
 from disteval.leases.messages import Finished
 from disteval.metrics.totals import add_totals, compute_totals, take_totals
@@ -41,6 +46,7 @@ def run_leases(
     rank: int | None = None,
     *,
     patience: float = 0.0,
+    predictions: Target = None,
     progress: bool | Progress = False,
 ) -> Evaluation:
     """Evaluate leases of a task until all samples are evaluated, without any backend.
@@ -50,7 +56,8 @@ def run_leases(
         directory: Where the address and the key of the lender are, see `disteval.leases.Lender`.
         rank: This rank; None takes a number that no rank has.
         patience: The seconds in which the lender must begin to listen.
-        progress: See `disteval.evaluate`.
+        predictions: See `disteval.evaluate`.
+        progress: See there.
 
     Raises:
         UsageError, RankError, CoverageError: As `disteval.evaluate` raises them.
@@ -62,8 +69,8 @@ def run_leases(
         task.length, task.sort_by_length, task.workers, task.limit,
     )  # fmt: skip
     work = Work(
-        task.predict, task.samples, task.metrics, alone, dealing, task.collate, task.update, None,
-        progress, is_compared=True,
+        task.predict, task.samples, task.metrics, alone, dealing, task.collate, task.update,
+        predictions, progress, is_compared=True,
     )  # fmt: skip
     Leasing().settings(work)
     return _Leased(work).evaluate(directory, rank, patience)
@@ -75,36 +82,36 @@ def evaluate_in_leases(work: Work, leasing: Leasing) -> Evaluation:
     Address and key of the lender travel by the backend. No collective follows.
     """
     leased = _Leased(work)
-    backend = work.backend
     with ExitStack() as stack:
-        directory = _meet(backend, leasing, stack)
-        return leased.evaluate(directory, backend.rank, 0.0)
+        directory = _meet(work.backend, leasing, leased.writer, stack)
+        return leased.evaluate(directory, work.backend.rank, 0.0)
 
 
 class _Leased:
     """An evaluation on one rank: its plan is that of one rank that is alone."""
 
     def __init__(self, work: Work) -> None:
-        assert work.opened is not None and work.size is not None
-        self._work, self._samples, self._size = work, work.opened, work.size
-        self._plan: Plan = work.dealing.plan(work.opened, work.size, work.backend, whole=True)
+        self._work, self._pieces = work, pieces_of(work)
+        self.writer: LeaseWriter | None = None
+        if isinstance(work.target, Predictions):
+            self.writer = LeaseWriter(work.target, work.size, work.content)
         self._own: Failure | None = None
 
     def evaluate(self, directory: Path, rank: int | None, patience: float) -> Evaluation:
         """Borrow leases and evaluate them, until there is a result."""
         work = self._work
         settings = {str(name): repr(value) for name, value in work.settings.items()}
-        with Borrower(directory, rank, settings, len(self._plan), patience) as borrower:
+        with Borrower(directory, rank, settings, len(self._pieces), patience) as borrower:
             begin = time.perf_counter()
             with reporting(work.progress, borrower.rank, None) as report:
                 self._borrow(borrower, report)
                 finished = borrower.finish(self._compute)
-        results = self._results(finished)
+        results, size, padded = self._results(finished)
         return Evaluation(
             metrics=results,
-            size=self._size,
-            evaluated=self._size,
-            padded=self._plan.samples - self._size,
+            size=size,
+            evaluated=size,
+            padded=padded,
             world_size=finished.report.ranks,
             batch_size=work.dealing.batch_size,
             seconds=time.perf_counter() - begin,
@@ -114,11 +121,10 @@ class _Leased:
 
     def _borrow(self, borrower: Borrower, report: Progress) -> None:
         """Evaluate leases until there are none, or this rank fails."""
-        seen, workers = 0, self._work.dealing.workers
-        read = self._samples.reader(reuse=not workers)
-        with closing(Loader(read, workers)) as loader:
+        seen = 0
+        with closing(self._pieces):
             for lease in borrower:
-                feed = _LeaseFeed(self._samples, self._plan, lease, borrower, loader)
+                feed = self._pieces.feed(lease, borrower)
                 self._own = self._evaluate(feed, lease, borrower, partial(_advance, report, seen))
                 if self._own is not None:
                     borrower.fail(feed.unit, self._own.what)
@@ -126,61 +132,55 @@ class _Leased:
                 seen += feed.seen
 
     def _evaluate(
-        self, feed: _LeaseFeed, lease: Lease, borrower: Borrower, report: Progress
+        self, feed: LeaseFeed, lease: Lease, borrower: Borrower, report: Progress
     ) -> Failure | None:
         """Evaluate one lease and commit it, unless another rank was first."""
-        work = self._work
-        counted, failure = work.run(feed, Sink(), report, borrower.rank)
+        work, writer = self._work, self.writer
+        counted, failure = work.run(feed, writer or Sink(), report, borrower.rank)
         if failure is not None:
             return failure
         if not feed.is_whole:
             work.group.reset_to_sums()
+            if writer is not None:
+                writer.drop()
             return None
         try:
-            totals = pickle.dumps(take_totals(work.metrics, lease.start), protocol=5)
+            files = {} if writer is None else writer.take()
+            totals = take_totals(work.metrics, lease.start)
+            data = pickle.dumps((totals, feed.note), protocol=5)
         except Exception as error:
             return Failure(f"failed at the end of a lease: {describe_error(error)}", error)
-        borrower.commit(lease, totals, counted.certificate(), {})
+        borrower.commit(lease, data, counted.certificate(), files)
         return None
 
     def _compute(self, parts: Iterable[Part]) -> Any:
         """Prove that every sample was counted once, and compute the metrics' results."""
         metrics = self._work.metrics
         self._work.group.reset_to_sums()
-        totals, at, found = take_totals(metrics, 0), 0, []
-        for start, stop, data, certificate in parts:
+        totals, at = take_totals(metrics, 0), 0
+        pieces, files = list[Piece](), list[Mapping[str, str]]()
+        for start, stop, data, certificate, named in parts:
             if start != at:
-                raise CoverageError(f"batch {at} is in no lease, or in two; please report this")
+                raise CoverageError(f"unit {at} is in no lease, or in two; please report this")
             at = stop
-            totals = add_totals(totals, pickle.loads(data))
-            found.append((start, stop, Certificate(*certificate)))
-        self._prove(at, found)
-        return compute_totals(metrics, totals)
+            found, note = pickle.loads(data)
+            totals = add_totals(totals, found)
+            pieces.append(Piece(start, stop, Certificate(*certificate), note))
+            files.append(named)
+        if at != len(self._pieces):
+            raise CoverageError(f"unit {at} is in no lease; please report this")
+        size, padded = self._pieces.prove(pieces)
+        results = compute_totals(metrics, totals)
+        if self.writer is not None:
+            self.writer.complete(files, size, [piece.certificate for piece in pieces])
+        return results, size, padded
 
-    def _prove(self, units: int, found: Sequence[tuple[int, int, Certificate]]) -> None:
-        certificates = [certificate for *_, certificate in found]
-        if units == len(self._plan) and prove(certificates, self._size):
-            return
-        planned = [self._ids(start, stop) for start, stop, _ in found]
-        for (start, stop, certificate), ids in zip(found, planned, strict=True):
-            if certify(ids) != certificate:
-                raise CoverageError(
-                    f"the rank that evaluated batches {start} to {stop - 1} counted "
-                    f"{certificate.counted} samples, and not once each of the {len(ids)} samples "
-                    f"of these batches; its process may have changed the samples or their ids"
-                )
-        faults = describe_faults(planned, self._size)
-        raise not_once(sum(map(len, planned)), self._size, faults or "the proof failed")
-
-    def _ids(self, start: int, stop: int) -> Any:
-        counted = Counted()
-        for picked in self._plan.between(start, stop):
-            counted.add(picked.indices[: picked.counted])
-        return counted.all()
-
-    def _results(self, finished: Finished) -> dict[str, Any]:
+    def _results(self, finished: Finished) -> tuple[dict[str, Any], int, int]:
+        """Return the metrics' results, the number of samples, and that of padding."""
         if finished.value is not None:
-            found: dict[str, Any] = pickle.loads(finished.value)
+            found: tuple[dict[str, Any], int, int] = pickle.loads(finished.value)
+            if self.writer is not None:
+                self.writer.clean()
             return found
         error = pickle.loads(finished.error or b"")
         if isinstance(error, RankError) and self._own is not None:
@@ -188,67 +188,13 @@ class _Leased:
         raise error
 
 
-class _LeaseFeed:
-    """The batches of one lease, see `Feed`; it ends early if another rank was first.
-
-    Attributes:
-        unit: The batch that was handed out last; the first one before that.
-        is_whole: Whether all batches were handed out.
-    """
-
-    def __init__(
-        self, samples: Any, plan: Plan, lease: Lease, borrower: Borrower, loader: Loader
-    ) -> None:
-        self.total: int | None = None
-        self.seen, self.unit, self.is_whole = 0, lease.start, False
-        self._samples, self._plan, self._lease = samples, plan, lease
-        self._borrower, self._loader = borrower, loader
-        self._size = len(samples)
-
-    def __iter__(self) -> Generator[Batch, None, None]:
-        lease, borrower = self._lease, self._borrower
-        picks = _Slice(self._plan, lease.start, lease.stop)
-        with closing(self._loader.load(picks)) as batches:
-            for self.unit, picked in enumerate(picks, lease.start):
-                batch = next(batches)
-                self.seen += len(picked.indices)
-                yield batch
-                borrower.progress(lease, self.unit + 1 - lease.start)
-                if not borrower.is_wanted(lease):
-                    return
-        if len(self._samples) != self._size:
-            raise UsageError(
-                f"the data set has {len(self._samples)} samples at the end, and had {self._size} "
-                f"at the beginning; do not change it while it is evaluated"
-            )
-        self.is_whole = True
-
-
 def _advance(report: Progress, before: int, done: int, _total: int | None) -> None:
     report(before + done, None)
 
 
-class _Slice:
-    """Some consecutive batches of a plan; see `Plan`."""
-
-    def __init__(self, plan: Plan, start: int, stop: int) -> None:
-        self._plan, self._start, self._stop = plan, start, stop
-
-    @property
-    def samples(self) -> int:
-        return sum(len(picked.indices) for picked in self)
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    def __iter__(self) -> Iterator[Picked]:
-        return self.between(0, len(self))
-
-    def between(self, first: int, last: int) -> Iterator[Picked]:
-        return self._plan.between(self._start + first, self._start + last)
-
-
-def _meet(backend: BaseDistBackend, leasing: Leasing, stack: ExitStack) -> Path:
+def _meet(
+    backend: BaseDistBackend, leasing: Leasing, writer: LeaseWriter | None, stack: ExitStack
+) -> Path:
     """Start the lender on rank 0, and return where its address is on this rank."""
     own = control_directory.create() if backend.rank == 0 else None
     if own is not None:
@@ -257,9 +203,14 @@ def _meet(backend: BaseDistBackend, leasing: Leasing, stack: ExitStack) -> Path:
     path = Path(where)
     is_near = _this_host() == host and path.is_dir()
     near = backend.all_gather_object(is_near)
-    address, failure = "", None
+    address = ""
+    failure: HarnessError | None = None
     if own is not None:
         try:
+            if writer is not None:
+                writer.lock(stack)
+                if leasing.folder is None or not (leasing.folder / NAME).exists():
+                    writer.open()  # an evaluation that goes on may have finished them itself
             stack.enter_context(
                 Lender(
                     leasing.folder,
@@ -271,11 +222,13 @@ def _meet(backend: BaseDistBackend, leasing: Leasing, stack: ExitStack) -> Path:
                 )
             )
             address = read_address(path)
-        except Exception as error:  # the other ranks wait for the address
-            failure = f"could not lend leases: {describe_error(error)}"
+        except UsageError as error:  # the other ranks wait for the address
+            failure = error
+        except Exception as error:
+            failure = RankError(0, f"could not lend leases: {describe_error(error)}")
     address, failure = backend.broadcast_object((address, failure), src=0)
     if failure is not None:
-        raise RankError(0, failure)
+        raise failure
     if not is_near:
         mine = control_directory.create()
         stack.callback(mine.remove)

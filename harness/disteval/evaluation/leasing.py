@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from disteval.arguments import check_count
+from disteval.data.predictions import Predictions, Sink
+from disteval.data.shards import ShardedStream
 from disteval.errors import UsageError
 from disteval.evaluation.updates import check_order
 from disteval.evaluation.work import Work
@@ -54,15 +56,27 @@ class Leasing:
             UsageError: The samples have no numbers, a metric can't be added up, or the world size
                 is no multiple of the ranks of a lease.
         """
-        if work.opened is None:
+        if work.opened is None and not isinstance(work.samples, ShardedStream):
             raise UsageError(
                 "a stream can't be cut into leases, because its samples have no numbers; give a "
-                'list or anything with a length and an index, or schedule="static"'
+                "list or anything with a length and an index, disteval.data.ShardedStream, or "
+                'schedule="static"'
             )
-        if work.predictions is not None:
+        if work.opened is None and work.dealing.limit is not None:
             raise UsageError(
-                'predictions can\'t be written in leases; leave them out, or give schedule="static"'
+                "limit can't be kept in leases of shards, whose lengths nobody knows; leave it "
+                'out, name fewer shards, or give schedule="static"'
             )
+        if type(work.target) not in (Sink, Predictions):
+            raise UsageError(
+                "predictions in leases can't be gathered in memory, because ranks may be lost; "
+                'give a folder, or schedule="static"'
+            )
+        if isinstance(work.target, Predictions):
+            work.settings["the folder of predictions"] = str(work.target.path.absolute())
+        if work.opened is None:
+            stream = work.dealing.stream(work.samples, work.backend)
+            work.settings["the number of samples"] = stream.settings
         check_totals(work.metrics)
         check_order(work.metrics, work.dealing.natural_order(1))
         world = work.backend.world_size

@@ -37,8 +37,8 @@ from disteval.leases.messages import (
 )
 from disteval.worlds.channel.connection import bound_waits, connect
 
-Part = tuple[int, int, bytes, tuple[int, int]]
-"""Start, stop, totals and certificate of a committed lease."""
+Part = tuple[int, int, bytes, tuple[int, int], Mapping[str, str]]
+"""Start, stop, totals, certificate and files of a committed lease."""
 
 Compute = Callable[[Iterable[Part]], Any]
 """A function of all committed leases, in the order of their units, to the result."""

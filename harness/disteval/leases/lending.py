@@ -299,12 +299,12 @@ class Lending:
 def _in_chunks(ledger: Ledger | None) -> list[Finish]:
     """Return all committed leases, in messages of a bounded size."""
     chunks, size = [Finish([], False)], 0
-    for lease, _, totals, certificate, _ in [] if ledger is None else ledger.committed():
+    for lease, _, totals, certificate, files in [] if ledger is None else ledger.committed():
         if chunks[-1].committed and size + len(totals) > FINISH_BYTES:
             chunks.append(Finish([], False))
             size = 0
         chunks[-1].committed.append(
-            (lease.start, lease.stop, totals, (certificate.counted, certificate.mixed))
+            (lease.start, lease.stop, totals, (certificate.counted, certificate.mixed), files)
         )
         size += len(totals)
     chunks[-1] = chunks[-1]._replace(is_last=True)

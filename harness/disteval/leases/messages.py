@@ -115,11 +115,11 @@ class Finish(NamedTuple):
     """The rank is to compute the result of these leases and of those that follow.
 
     Attributes:
-        committed: Start, stop, totals and certificate of each lease.
+        committed: Start, stop, totals, certificate and files of each lease.
         is_last: Whether no more leases follow.
     """
 
-    committed: list[tuple[int, int, bytes, tuple[int, int]]]
+    committed: list[tuple[int, int, bytes, tuple[int, int], Mapping[str, str]]]
     is_last: bool
 
 

@@ -18,7 +18,9 @@ from disteval import (
     UsageError,
     WorldError,
     evaluate,
+    get_dist_backend,
 )
+from disteval.data.predictions import GatheredPredictions
 from disteval.evaluation.leased import run_leases
 from disteval.leases import Lender
 from disteval.metrics import AUROC, Accuracy, Bootstrap, Mean
@@ -165,7 +167,7 @@ def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None
         ({"schedule": "lease"}, "schedule"),
         ({"lease_timeout": 0}, "lease_timeout must be a number of seconds above 0"),
         ({"ranks_per_lease": 2}, "3 ranks are no multiple"),
-        ({"predictions": "/tmp/x"}, "predictions can't be written in leases"),
+        ({"predictions": GatheredPredictions(get_dist_backend("non_dist"))}, "give a folder"),
     ],
 )
 def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from disteval.data.predictions.columns import Ids
 from disteval.data.predictions.manifest import complete
 from disteval.data.predictions.parts import NOTE, Part, digest_of, read_note
 from disteval.data.predictions.reader import finished
-from disteval.data.predictions.run import take_up
+from disteval.data.predictions.run import lock_folder, take_up
 from disteval.data.predictions.settings import Predictions
 from disteval.data.predictions.sink import Sink
 from disteval.errors import CoverageError
@@ -29,29 +29,26 @@ from disteval.errors import CoverageError
 class LeaseWriter(Sink):
     """Writes the predictions of the leases that this process evaluates.
 
-    The folder is looked at before the first part is written, so that a rank without a lease does
-    not mind what is there.
+    The folder is looked at when the first sample is written, at the latest: a rank without a lease
+    does not mind what is there, such as the result that other ranks have just finished.
 
     Args:
         where: The folder and the format.
         size: The number of samples; None for a stream.
-        limit: The number of elements at which a stream is ended; None for no limit.
         content: A digest of some samples; nothing if none is known.
     """
 
-    def __init__(
-        self, where: Predictions, size: int | None, limit: int | None = None, content: str = ""
-    ) -> None:
+    def __init__(self, where: Predictions, size: int | None, content: str = "") -> None:
         self._where = where
-        self._settings = where.settings(size, limit) | {"samples_digest": content}
+        self._settings = where.settings(size, None) | {"samples_digest": content}
         self._buffer: PartBuffer | None = None
+        self._last: list[Part] = []
 
-    def write(self, ids: Ids, outputs: Any, batch: Any = None) -> None:
-        """Take the outputs of some samples of a lease.
+    def open(self) -> PartBuffer:
+        """Look at the folder and begin, unless that was done.
 
         Raises:
-            UsageError: The folder has something else, or can't be written; or the outputs can't be
-                stored in this format.
+            UsageError: The folder has something else, or can't be written.
         """
         if self._buffer is None:
             try:
@@ -59,25 +56,49 @@ class LeaseWriter(Sink):
                 token, *_ = take_up(self._where, self._settings)
             except OSError as error:
                 raise unwritable("the folder of predictions", self._where.path, error) from error
-            # The process, since a rank that was lost may still write.
+            # The number is this process's own, since a rank that was lost may still write.
             self._buffer = PartBuffer(self._where, f"part-{token}-{secrets.randbits(62)}-00000")
-        self._buffer.add(ids, outputs, batch)
+        return self._buffer
+
+    def lock(self, stack: ExitStack) -> None:
+        """Keep other jobs out of the folder until the stack is closed; one process needs to.
+
+        Raises:
+            UsageError: Another job uses it, or it can't be written.
+        """
+        try:
+            lock = lock_folder(self._where.path)
+        except OSError as error:
+            raise unwritable("the folder of predictions", self._where.path, error) from error
+        if lock is not None:
+            stack.callback(lock.release)
+
+    def write(self, ids: Ids, outputs: Any, batch: Any = None) -> None:
+        """Take the outputs of some samples of a lease.
+
+        Raises:
+            UsageError: See `open`; or the outputs can't be stored in this format.
+        """
+        self.open().add(ids, outputs, batch)
 
     def take(self) -> dict[str, str]:
         """Write what waits; return the note of each part of the lease, with its digest."""
-        parts = [] if self._buffer is None else self._buffer.take()
-        notes = [part.name + NOTE for part in parts]
+        self._last = [] if self._buffer is None else self._buffer.take()
+        notes = [part.name + NOTE for part in self._last]
         return {note: digest_of(self._where.path / note) for note in notes}
 
     def drop(self) -> None:
         """Remove what was written of a lease that does not count."""
-        if self._buffer is None:
-            return
-        self._buffer.drop()
-        for part in self._buffer.take():
-            for suffix in (NOTE, *part.files):
-                with suppress(OSError):  # it is removed at the end, too
-                    (self._where.path / (part.name + suffix)).unlink()
+        if self._buffer is not None:
+            self._buffer.drop()
+            self._remove(self._buffer.take())
+
+    def clean(self) -> None:
+        """Remove what this process wrote while another one completed the predictions."""
+        there = finished(self._where.path) if self._last else None
+        if there is not None:
+            kept = {part.name for part in there.parts}
+            self._remove([part for part in self._last if part.name not in kept])
 
     def complete(
         self,
@@ -108,6 +129,12 @@ class LeaseWriter(Sink):
             complete(folder, self._settings, parts, size, certificates)
         except OSError as error:
             raise unwritable("the folder of predictions", folder, error) from error
+
+    def _remove(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            for suffix in (NOTE, *part.files):
+                with suppress(OSError):  # it does no harm
+                    (self._where.path / (part.name + suffix)).unlink()
 
 
 def _committed(folder: Path, name: str, digest: str) -> Part:

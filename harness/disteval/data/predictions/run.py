@@ -118,7 +118,13 @@ def remove_strays(folder: Path, keep: set[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _lock(folder: Path) -> FolderLock | None:
+def lock_folder(folder: Path) -> FolderLock | None:
+    """Make a folder, and keep other jobs out of it; return None where that can't be.
+
+    Raises:
+        UsageError: Another job uses it.
+        OSError: It can't be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     try:
         return FolderLock(folder)
@@ -141,7 +147,7 @@ def _begin_on_rank_0(
 ) -> None:
     """Lock the folder, look at what it has, and write down that a run has begun."""
     folder = where.path
-    run.lock = _lock(folder)
+    run.lock = lock_folder(folder)
     run.token, run.start, keep = take_up(where, settings)
     for path in folder.glob(f"part-{run.token}-*{NOTE}"):
         if NAME.fullmatch(path.name):
