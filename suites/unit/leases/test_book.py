@@ -188,8 +188,8 @@ def test_a_silent_rank_is_found_among_ranks_that_work() -> None:
     book = Book(9, timeout=60.0)
     for rank in range(3):
         book.ask(rank, 0.0)
-    book.progress(0, 50.0)
     book.progress(2, 40.0)
+    book.progress(0, 50.0)
     assert book.expire(61.0) == [1]
     assert book.expire(101.0) == [2]
     assert book.counts.lost == 2
