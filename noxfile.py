@@ -44,11 +44,24 @@ TORCH, JAX, TENSORFLOW = (TABLE["versions"][name] for name in ("torch", "jax", "
 TESTS = [*(name for name in SUITES if name != "tests-python"), "typecheck", "docs", "lint"]
 """What `tests` runs, and ci.yml as jobs."""
 
-EVALUATING = [
-    "accelerate==1.15.0", "datasets==5.2.0", "lightning==2.6.6", "mmengine-lite==0.10.7",
-    "pytorch-ignite==0.5.5", "torcheval==0.0.7", "torchmetrics==1.9.0", "transformers==5.23.0",
-]  # fmt: skip
-"""The releases whose evaluation loops `evalbugs` audits."""
+EVALUATED = {
+    "newest": [
+        "accelerate==1.15.0", "datasets==5.2.0", "lightning==2.6.6", "mmengine-lite==0.10.7",
+        "pytorch-ignite==0.5.5", "pytorch-lightning==2.6.6", "torcheval==0.0.7",
+        "torchmetrics==1.9.0", "transformers==5.23.0",
+    ],
+    "older-1": [
+        "accelerate==0.15.0", "datasets==4.5.0", "pytorch-lightning==2.0.6",
+        "torchmetrics==1.3.2", "setuptools<81",
+    ],
+    "older-2": ["accelerate==0.22.0", "datasets==5.0.1"],
+    "older-3": ["accelerate==0.30.1", "transformers==4.45.2"],
+    "older-4": ["accelerate==1.13.0"],
+}  # fmt: skip
+"""The releases whose evaluation loops `evalbugs` audits, each set in an environment of its own."""
+
+OLD_FOR_TORCH = {"older-1": ["pytorch-ignite==0.4.10"]}
+"""Releases that run with this torch, though they ask for an older one."""
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 """What the core runs on; those that are not installed are skipped."""
@@ -224,14 +237,18 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
-def evalbugs(session: nox.Session) -> None:
+@nox.parametrize("releases", [nox.param(name, id=name) for name in EVALUATED])
+def evalbugs(session: nox.Session, releases: str) -> None:
     """Audit evaluation loops of other libraries; each verdict must be the known one.
 
     Not part of `tests`. ``-- eval_loss`` audits the loops with that in their names alone.
     """
-    session.install(".[torch,conformance]", TORCH, *EVALUATING)
-    session.run("python", "-m", "suites.evalbugs", *session.posargs)
-    if not session.posargs:
+    session.install(".[torch,conformance]", TORCH, *EVALUATED[releases])
+    if releases in OLD_FOR_TORCH:
+        session.install("--no-deps", *OLD_FOR_TORCH[releases])
+    older = [] if releases == "newest" else ["--older"]
+    session.run("python", "-m", "suites.evalbugs", *older, *session.posargs)
+    if releases == "newest" and not session.posargs:
         # The functions to start from, of which `tests` has only the libraries that load quickly.
         required = {"DISTEVAL_REQUIRE": "lightning,transformers,ignite,mmengine"}
         session.run("pytest", "suites/audit/test_starters.py", env=required)

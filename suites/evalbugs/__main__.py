@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from disteval.audit import Audit, Report
 from disteval.audit.findings import case_text
@@ -23,16 +23,20 @@ def main() -> int:
     """Audit the loops that are named, or all, and return 1 if one is not judged as expected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of the names of loops; all by default")
+    parser.add_argument(
+        "--older", action="store_true", help="hold the loops to what is known of older releases"
+    )
     parser.add_argument("--seconds", type=float, default=150.0, help="the limit of each audit")
     parser.add_argument("--minutes", type=float, default=40.0, help="no audit begins after these")
     chosen = parser.parse_args()
     for module in MODULES:
         importlib.import_module(f"suites.evalbugs.{module}")
     unexpected = []
+    entries = [entry for entry in ENTRIES if _is_chosen(entry, chosen.names, chosen.older)]
+    if not entries:
+        parser.error("no loop has such a name and is known with the releases that are installed")
     end = time.monotonic() + chosen.minutes * 60
-    for entry in ENTRIES:
-        if chosen.names and not any(name in entry.target for name in chosen.names):
-            continue
+    for entry in entries:
         if time.monotonic() > end:
             print(f"{entry.target}: not tried within {chosen.minutes:g} minutes")
             unexpected.append(entry.target)
@@ -52,6 +56,17 @@ def main() -> int:
     if unexpected:
         print(f"not as expected: {', '.join(unexpected)}")
     return 1 if unexpected else 0
+
+
+def _is_chosen(entry: Entry, names: list[str], older: bool) -> bool:
+    if names and not any(name in entry.target for name in names):
+        return False
+    if not older:
+        return not entry.release
+    try:
+        return entry.release == version(entry.library)
+    except PackageNotFoundError:
+        return False
 
 
 def _expected(entry: Entry) -> str:

@@ -10,13 +10,17 @@ from disteval.audit import Case
 from disteval.metrics import Accuracy
 from torch.utils.data import DataLoader
 
-from suites.evalbugs.table import sound, wrong
+from suites.evalbugs.table import older, sound, wrong
 
 
 def _accelerator(**settings: Any) -> Any:
-    from accelerate import Accelerator, DataLoaderConfiguration
+    from accelerate import Accelerator
 
     logging.getLogger("accelerate").setLevel(logging.ERROR)
+    if not settings:
+        return Accelerator(cpu=True)
+    from accelerate import DataLoaderConfiguration  # older releases lack it
+
     return Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**settings))
 
 
@@ -49,6 +53,20 @@ def map_style(case: Case) -> Any:
     return _gathered(_accelerator(), case, _loader(case, case.dataset))
 
 
+@older(
+    "0.15.0", "defect", "dropped", "N=2,B=1,W=2",
+    "https://github.com/huggingface/accelerate/pull/982",
+)  # fmt: skip
+@sound("accelerate")
+def gathered_ids(case: Case) -> Any:
+    """``gather_for_metrics`` of the numbers of the samples."""
+    accelerator = _accelerator()
+    ids: list[int] = []
+    for batch in accelerator.prepare(_loader(case, case.dataset)):
+        ids += accelerator.gather_for_metrics(batch["id"]).tolist()
+    return {"ids": ids, "ordered": True}
+
+
 @sound("accelerate")
 def split_batches(case: Case) -> Any:
     """The same with ``split_batches=True``."""
@@ -58,16 +76,24 @@ def split_batches(case: Case) -> Any:
     )
 
 
+@older(
+    "0.22.0", "documented", "crashes", "N=1,B=1,W=2",
+    "https://github.com/huggingface/accelerate/pull/1937",
+)  # fmt: skip
 @sound("accelerate")
 def gathered_objects(case: Case) -> Any:
     """``gather_for_metrics`` of lists with one object for each sample."""
     accelerator = _accelerator()
     ids: list[int] = []
     for batch in accelerator.prepare(_loader(case, case.dataset)):
-        ids += accelerator.gather_for_metrics(batch["id"].tolist(), use_gather_object=True)
+        ids += accelerator.gather_for_metrics(batch["id"].tolist())
     return {"ids": ids, "ordered": True}
 
 
+@older(
+    "1.13.0", "defect", "counted twice", "N=1,B=1,W=2",
+    "https://github.com/huggingface/accelerate/pull/4052",
+)  # fmt: skip
 @sound("accelerate")
 def split_between_processes(case: Case) -> Any:
     """``split_between_processes`` of the numbers of the samples, and ``gather_object``."""
@@ -79,7 +105,23 @@ def split_between_processes(case: Case) -> Any:
     return {"ids": gather_object(found)}
 
 
+@older(
+    "0.30.1", "defect", "counted twice", "N=4,B=1,W=3",
+    "https://github.com/huggingface/accelerate/pull/2781",
+)  # fmt: skip
 @sound("accelerate")
+def split_with_enough_samples(case: Case) -> Any:
+    """The same where every rank has a sample."""
+    return split_between_processes(case)
+
+
+split_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
+
+
+@wrong(
+    "accelerate", "defect", "counted twice", "N=3,B=1,W=2",
+    "https://github.com/huggingface/accelerate/pull/4235",
+)  # fmt: skip
 def skipped_first_batch(case: Case) -> Any:
     """One batch, and then the others from ``skip_first_batches``, as after a restart."""
     accelerator = _accelerator()

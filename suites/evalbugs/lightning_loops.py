@@ -13,16 +13,16 @@ from disteval.metrics import Accuracy
 from torch.utils.data import DataLoader
 
 from suites.evalbugs.parts import all_ids, own_loader
-from suites.evalbugs.table import sound, wrong
+from suites.evalbugs.table import older, sound, wrong
 
 Step = Callable[[Any, Any], Any]
 
 
 def _run(case: Case, method: str, step: Step, *, own: bool = False, metric: Any = None) -> Any:
     """Call a method of the Trainer with a module whose test and prediction step is ``step``."""
-    import lightning
+    import pytorch_lightning
 
-    class Module(lightning.LightningModule):  # type: ignore[misc]
+    class Module(pytorch_lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = case.module()
@@ -34,11 +34,11 @@ def _run(case: Case, method: str, step: Step, *, own: bool = False, metric: Any 
         def predict_step(self, batch: Any, index: int) -> Any:
             return step(self, batch)
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     loader = DataLoader(case.dataset, batch_size=case.batch_size, num_workers=case.num_workers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = lightning.Trainer(
+        trainer = pytorch_lightning.Trainer(
             accelerator="cpu",
             devices=case.world_size,
             strategy="ddp" if case.world_size > 1 else "auto",
@@ -64,7 +64,7 @@ def _log_metric(module: Any, batch: Any) -> None:
 
 
 @wrong(
-    "lightning", "documented", "counted twice", "N=2,B=1,W=3",
+    "pytorch-lightning", "documented", "counted twice", "N=2,B=1,W=3",
     "https://github.com/Lightning-AI/lightning/issues/12862",
 )  # fmt: skip
 def log(case: Case) -> Any:
@@ -74,7 +74,7 @@ def log(case: Case) -> Any:
 
 
 @wrong(
-    "lightning", "documented", "counted twice", "N=2,B=1,W=3",
+    "pytorch-lightning", "documented", "counted twice", "N=2,B=1,W=3",
     "https://github.com/Lightning-AI/lightning/issues/12862",
 )  # fmt: skip
 def log_torchmetrics(case: Case) -> Any:
@@ -85,8 +85,12 @@ def log_torchmetrics(case: Case) -> Any:
     return {"mean": found["mean"]}
 
 
+@older(
+    "2.0.6", "sound", "", "",
+    "https://github.com/Lightning-AI/pytorch-lightning/pull/18235",
+)  # fmt: skip
 @wrong(
-    "lightning", "defect", "weighted wrongly", "N=3,B=1,W=2",
+    "pytorch-lightning", "defect", "weighted wrongly", "N=3,B=1,W=2",
     "https://github.com/Lightning-AI/pytorch-lightning/issues/21859",
 )  # fmt: skip
 def log_own_sampler(case: Case) -> Any:
@@ -98,7 +102,7 @@ def log_own_sampler(case: Case) -> Any:
 log_own_sampler.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
-@sound("lightning")
+@sound("pytorch-lightning")
 def log_torchmetrics_own_sampler(case: Case) -> Any:
     """A metric of torchmetrics over shares that repeat nothing, where every rank has a sample."""
     import torchmetrics
@@ -110,7 +114,7 @@ def log_torchmetrics_own_sampler(case: Case) -> Any:
 log_torchmetrics_own_sampler.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
-@sound("lightning")
+@sound("pytorch-lightning")
 def test_counted_by_id(case: Case) -> Any:
     """``Trainer.test`` and disteval's metric, which counts each id once."""
     accuracy = Accuracy(dist_backend="torch_cpu")
@@ -127,13 +131,13 @@ def _predicted_ids(case: Case) -> Any:
     return {"ids": all_ids(case, [i for batch in found for i in batch])}
 
 
-@wrong("lightning", "documented", "crashes", "N=1,B=1,W=2")
+@wrong("pytorch-lightning", "documented", "crashes", "N=1,B=1,W=2")
 def predict(case: Case) -> Any:
     """``Trainer.predict``, and a gathering of the ranks' lists."""
     return _predicted_ids(case)
 
 
-@sound("lightning")
+@sound("pytorch-lightning")
 def predict_with_enough_samples(case: Case) -> Any:
     """``Trainer.predict`` where every rank has a sample: nothing is repeated."""
     return _predicted_ids(case)

@@ -11,7 +11,7 @@ from disteval.audit import Case
 from torch.utils.data import DataLoader
 
 from suites.evalbugs.parts import all_ids, own_loader, padded_loader
-from suites.evalbugs.table import sound, wrong
+from suites.evalbugs.table import older, sound, wrong
 
 
 def _ignite(metric: Any, name: str, loader: Any, output: Any) -> Any:
@@ -60,6 +60,26 @@ def ignite_own_share_with_enough_samples(case: Case) -> Any:
 
 
 ignite_own_share_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
+
+
+@older(
+    "0.4.10", "defect", "counted twice", "N=4,B=1,W=2",
+    "https://github.com/pytorch/ignite/pull/2803",
+)  # fmt: skip
+@sound("pytorch-ignite")
+def ignite_computed_before_the_end(case: Case) -> Any:
+    """``Accuracy`` that is computed after the first sample of each rank, and at the end."""
+    from ignite.metrics import Accuracy
+
+    metric = Accuracy()
+    for number, batch in enumerate(own_loader(case)):
+        metric.update((case.predict(batch["x"]), batch["label"]))
+        if number == 0:
+            metric.compute()
+    return {"accuracy": metric.compute()}
+
+
+ignite_computed_before_the_end.assumes = ("even",)  # type: ignore[attr-defined]
 
 
 @wrong(
@@ -169,13 +189,36 @@ def datasets_stream_shuffled(case: Case) -> Any:
     return _of_stream(case, lambda stream: stream.shuffle(seed=case.seed, buffer_size=4))
 
 
-def _of_stream(case: Case, change: Any) -> Any:
+@older(
+    "5.0.1", "defect", "counted twice", "N=2,B=1,W=2",
+    "https://github.com/huggingface/datasets/issues/8568",
+)  # fmt: skip
+@sound("datasets")
+def datasets_stream_skipped(case: Case) -> Any:
+    """A share of a stream with two shards, and ``skip`` of no samples, as at the first start."""
+    return _of_stream(case, lambda stream: stream, lambda own: own.skip(0))
+
+
+@older(
+    "4.5.0", "defect", "counted twice", "N=2,B=1,W=2",
+    "https://github.com/huggingface/datasets/issues/7868",
+)  # fmt: skip
+@sound("datasets")
+def datasets_streams_interleaved(case: Case) -> Any:
+    """A share of a stream with two shards, given to ``interleave_datasets``."""
+    from datasets import interleave_datasets
+
+    return _of_stream(case, lambda stream: stream, lambda own: interleave_datasets([own]))
+
+
+def _of_stream(case: Case, change: Any, change_own: Any = lambda own: own) -> Any:
     from datasets.distributed import split_dataset_by_node
 
     logging.getLogger("datasets").setLevel(logging.ERROR)
     shards = min(2, len(case.dataset))
     stream = change(case.hf_dataset().to_iterable_dataset(num_shards=shards))
-    own = split_dataset_by_node(stream, case.rank, case.world_size).with_format("torch")
+    own = change_own(split_dataset_by_node(stream, case.rank, case.world_size))
+    own = own.with_format("torch")
     loader = DataLoader(own, batch_size=case.batch_size, num_workers=case.num_workers)
     return {"ids": all_ids(case, [i for batch in loader for i in batch["id"]])}
 

@@ -11,7 +11,7 @@ says that it does; or a mistake of those who write such a loop."""
 
 
 class Entry(NamedTuple):
-    """One loop of the corpus.
+    """One loop of the corpus, with one release of its library.
 
     Attributes:
         target: The function, as `disteval audit` takes it.
@@ -21,6 +21,7 @@ class Entry(NamedTuple):
         case: The smallest case that is wrong.
         see: The documentation or thread that says so; an empty text where none was found.
         what: The loop in one sentence.
+        release: The older release that is judged; an empty text stands for the newest.
     """
 
     target: str
@@ -30,6 +31,7 @@ class Entry(NamedTuple):
     case: str
     see: str
     what: str
+    release: str = ""
 
 
 ENTRIES: list[Entry] = []
@@ -49,13 +51,31 @@ def wrong(
     return _register(library, judged, kind, case, see)
 
 
+def older(release: str, judged: Judged, kind: str, case: str, see: str) -> Callable[[Loop], Loop]:
+    """Say what the audit finds in an older release; see `Entry`.
+
+    It belongs above `sound` or `wrong`, which name the library and judge its newest release.
+    """
+
+    def register(function: Loop) -> Loop:
+        newest = next(e for e in ENTRIES if e.target == _target(function) and not e.release)
+        changed = newest._replace(judged=judged, kind=kind, case=case, see=see, release=release)
+        ENTRIES.append(changed)
+        return function
+
+    return register
+
+
+def _target(function: Loop) -> str:
+    return f"{function.__module__}:{function.__name__}"
+
+
 def _register(
     library: str, judged: Judged, kind: str, case: str, see: str
 ) -> Callable[[Loop], Loop]:
     def register(function: Loop) -> Loop:
-        target = f"{function.__module__}:{function.__name__}"
         what = " ".join((function.__doc__ or "").split())
-        ENTRIES.append(Entry(target, library, judged, kind, case, see, what))
+        ENTRIES.append(Entry(_target(function), library, judged, kind, case, see, what))
         return function
 
     return register

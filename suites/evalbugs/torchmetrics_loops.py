@@ -8,7 +8,7 @@ from typing import Any
 from disteval.audit import Case
 
 from suites.evalbugs.parts import own_loader, padded_loader
-from suites.evalbugs.table import sound, wrong
+from suites.evalbugs.table import older, sound, wrong
 
 
 def _computed(metric: Any, loader: Any, *fields: Any) -> Any:
@@ -85,6 +85,16 @@ def cat_of_vectors(case: Case) -> Any:
 
 
 cat_of_vectors.assumes = ("nonempty",)  # type: ignore[attr-defined]
+
+
+@older(
+    "1.3.2", "defect", "crashes", "N=1,B=1,W=2",
+    "https://github.com/Lightning-AI/torchmetrics/pull/2468",
+)  # fmt: skip
+@sound("torchmetrics")
+def cat_of_vectors_with_empty_ranks(case: Case) -> Any:
+    """``CatMetric`` that is updated with vectors, where a rank may have no samples."""
+    return cat_of_vectors(case)
 
 
 @wrong("torchmetrics", "defect", "crashes", "N=1,B=1,W=2")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from disteval.audit import Case
 
-from suites.evalbugs.table import sound, wrong
+from suites.evalbugs.table import older, sound, wrong
 
 
 class _Samples(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -111,6 +111,33 @@ def eval_loss_of_any_arguments(case: Case) -> Any:
     """``eval_loss`` for a model whose ``forward`` takes and ignores ``**kwargs``."""
     found = _trainer(case, _AnyArgumentsModel(case)).evaluate(_Samples(case))
     return {"loss": found["eval_loss"]}
+
+
+@sound("transformers")
+def eval_loss_of_full_batches(case: Case) -> Any:
+    """``eval_loss`` where every rank has as many full batches."""
+    return eval_loss(case)
+
+
+eval_loss_of_full_batches.assumes = ("divisible",)  # type: ignore[attr-defined]
+
+
+@older(
+    "4.45.2", "sound", "", "",
+    "https://github.com/huggingface/transformers/issues/35078",
+)  # fmt: skip
+@wrong(
+    "transformers", "documented", "weighted wrongly", "N=2,B=1,W=2",
+    "https://github.com/huggingface/transformers/pull/41006",
+)  # fmt: skip
+def eval_loss_of_full_batches_and_any_arguments(case: Case) -> Any:
+    """The same for a model whose ``forward`` takes and ignores ``**kwargs``."""
+    return eval_loss_of_any_arguments(case)
+
+
+eval_loss_of_full_batches_and_any_arguments.assumes = (  # type: ignore[attr-defined]
+    "divisible",
+)
 
 
 @wrong(
