@@ -63,7 +63,7 @@ ignite_own_share_with_enough_samples.assumes = ("nonempty",)  # type: ignore[att
 
 
 @older(
-    "0.4.10", "defect", "counted twice", "N=4,B=1,W=2",
+    "0.4.10", "defect", "weighted wrongly", "N=6,B=1,W=2",
     "https://github.com/pytorch/ignite/pull/2803",
 )  # fmt: skip
 @sound("pytorch-ignite")
