@@ -28,6 +28,7 @@ _FOLDERS = tuple(
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     )
 )
+_SECOND_GROUP = "initialize the default process group twice"  # as torch says
 
 _MOST_BROKEN = 4  # of a function that was right in no case
 
@@ -54,6 +55,7 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
     if error.errors:
         rank = min(error.errors)
         raised = f"rank {rank} raised {describe_error(error.errors[rank]).rstrip(': ')}"
+        raised += _what_to_do(error.errors[rank])
         if len(error.errors) > 1 and error.in_step:
             raised = f"{len(error.errors)} ranks raised, {raised}"
     if error.lost:
@@ -68,18 +70,28 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
     return Broken("hangs", f"{places or headline}: {late[0] if late else 'no progress'}", alone)
 
 
+def _what_to_do(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return "; install it where the ranks run"
+    if _SECOND_GROUP in str(error):
+        return "; the process group is up when the function is called, so leave that out"
+    return ""
+
+
 class Breaks:
     """The cases that broke, by which later ones are expected to break."""
 
     def __init__(self) -> None:
         self._hung: list[Settings] = []
         self._others: list[Settings] = []
-        self.alone = True
+        self.alone = False
+        """Whether no rank had to wait for another one in the first call that broke."""
 
     def add(self, settings: Settings, found: Broken) -> None:
         """Note a case that broke."""
+        if not (self._hung or self._others):
+            self.alone = found.alone
         (self._hung if found.kind == "hangs" else self._others).append(settings)
-        self.alone &= found.alone
 
     def expects(self, settings: Settings, any_right: bool) -> bool:
         """Return whether a call must be expected to break as an earlier one did.

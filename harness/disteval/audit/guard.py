@@ -17,7 +17,18 @@ _stdout: Any = None
 
 
 class ExitError(RuntimeError):
-    """The function has ended its process, or would have."""
+    """The user's code would have ended its process.
+
+    Args:
+        call: The call that would have.
+    """
+
+    def __init__(self, call: str) -> None:
+        super().__init__(call)
+        self.call = call
+
+    def __str__(self) -> str:
+        return f"the function called {self.call}; let it return instead"
 
 
 @contextlib.contextmanager
@@ -27,7 +38,7 @@ def guarded() -> Iterator[None]:
     A process that the function has forked and that comes back from it ends here, for it is no rank.
 
     Raises:
-        ExitError: The function called ``exit``, ``sys.exit`` or ``os._exit``.
+        ExitError: The block called ``exit``, ``sys.exit`` or ``os._exit``.
     """
     process = os.getpid()
     _enter()
@@ -35,7 +46,8 @@ def guarded() -> Iterator[None]:
         yield
     except SystemExit as error:
         _end_fork(process, 0 if error.code is None else 1)
-        raise ExitError(f"the function called exit({error.code}); let it return instead") from error
+        status = "" if error.code is None else error.code
+        raise ExitError(f"exit({status})").with_traceback(error.__traceback__) from None
     except BaseException:
         if os.getpid() != process:
             traceback.print_exc()
@@ -58,7 +70,7 @@ def _enter() -> None:
             def refuse(status: int) -> NoReturn:
                 if os.getpid() != process:
                     _exit(status)
-                raise ExitError(f"the function called os._exit({status}); let it return instead")
+                raise ExitError(f"os._exit({status})")
 
             os._exit = refuse
 

@@ -85,6 +85,23 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
     return Judgement(first.result, tuple(problems.values()), "", compared, roundings)
 
 
+def changed_since(first: Judgement, again: Judgement) -> Problem | None:
+    """Return a result that differs between two calls with the same samples."""
+    before, after = first.result or {}, again.result or {}
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
+        if name in LISTS and None not in (one, other):
+            continue
+        if one is None or other is None or not is_close(one, other, again.roundings.get(name, 0.0)):
+            return Problem(
+                "differs from call to call",
+                name,
+                f"{name} is {show(one)} in one call and {show(other)} in a later one, with the "
+                f"same samples",
+            )
+    return None
+
+
 def _disagreements(
     first: int, expected: Result, rank: int, found: Result, roundings: Mapping[str, float]
 ) -> Iterable[Problem]:

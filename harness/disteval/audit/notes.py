@@ -35,12 +35,18 @@ class Notes:
     @property
     def nothing_compared(self) -> str:
         """Why nothing is proven, although no call was wrong; an empty text if something is."""
-        if self._known or any(self._compared.values()) or not self._calls:
+        if self._known or not self._calls:
             return ""
-        return (
-            f"there was nothing to compare {', '.join(self._compared)} with; return a result "
-            f"whose truth is known, such as accuracy, mean or ids"
+        few = self._calls <= _FEW
+        if any(len(values) > 1 or (values and few) for values in self._compared.values()):
+            return ""
+        what = ", ".join(self._compared)
+        found = (
+            f"{what} is the same in every case, so nothing is proven"
+            if any(self._compared.values())
+            else f"there was nothing to compare {what} with"
         )
+        return f"{found}; return a result whose truth is known, such as accuracy, mean or ids"
 
     def of_results(self) -> Iterator[str]:
         """Yield the results about which little is proven."""

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from disteval.audit.answers import Answer, read_result, roundings_of
 from disteval.audit.case import Case, Fetches, Settings
 from disteval.audit.cases import check_assumptions
-from disteval.audit.guard import guarded
+from disteval.audit.guard import ExitError, guarded
 from disteval.audit.planted import Planted
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, describe_error
@@ -65,7 +66,8 @@ def prepare(_: BaseDistBackend, given: tuple[Target, Mapping[str, str]]) -> tupl
         ) from None
     except ValueError:  # a function of an extension module shows no signature
         pass
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+    called = [function, type(function).__call__]
+    if any(inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f) for f in called):
         raise UsageError(
             f"{name_of(target)} returns a coroutine or a generator; it must return its result, as "
             f"in def evaluate(case) with a return statement"
@@ -85,10 +87,11 @@ def load(target: Target) -> Evaluate:
     if not colon or not all(part.isidentifier() for part in [*module.split("."), name]):
         raise UsageError(f"{target!r} names no function; write it as module:function")
     try:
-        found = importlib.import_module(module)
-    except SystemExit as error:
+        with guarded():
+            found = importlib.import_module(module)
+    except ExitError as error:
         raise UsageError(
-            f"importing {module} called exit({error.code}); put what it does on its own behind "
+            f"importing {module} called {error.call}; put what it does on its own behind "
             f"if __name__ == '__main__'"
         ) from error
     except Exception as error:  # a user's module may raise any exception
@@ -107,21 +110,30 @@ def call(backend: BaseDistBackend, what: Call) -> Answer:
     function = load(what.target)
     fetches = Fetches(_file_of(what.folder, backend.rank))
     case = Case(what.settings, what.planted, backend.rank, fetches)
-    joined = backend.is_initialized
+    joined, group = backend.is_initialized, _torch_group()
     try:
         with guarded():
             returned = function(case)
     finally:
         fetched = fetches.take()
-    if joined and not backend.is_initialized:
+    left = joined and not backend.is_initialized
+    if left or (group is not None and group is not _torch_group()):
         raise RuntimeError(
-            "the function left the process group in which it was called; leave the group alone"
+            "the function left the process group in which it was called, or began another one; "
+            "leave the group alone"
         )
     try:
         result, ordered = read_result(returned)
     except UsageError as error:
         return Answer(refused=str(error), fetched=fetched)
     return Answer(result, ordered, roundings_of(returned, case.rounding), fetched=fetched)
+
+
+def _torch_group() -> Any:
+    """Return the default group of torch.distributed; None without one."""
+    distributed = sys.modules.get("torch.distributed")
+    there = distributed is not None and distributed.is_available()
+    return distributed.group.WORLD if there else None  # type: ignore[union-attr]
 
 
 def _file_of(folder: Path, rank: int) -> Path:

@@ -213,7 +213,9 @@ def _show(console: Console, report: Report) -> None:
         if report.details:
             write("  " + escape(visible(report.details).replace("\n", "\n  ")))
     counts = report.counts
-    sentence = f"{counts['right'] + counts['wrong']} cases were tried, {counts['wrong']} wrong"
+    tried = counts["right"] + counts["wrong"]
+    wrong = f"{counts['wrong']} wrong" if counts["right"] or report.findings else "and none judged"
+    sentence = f"{tried} case{'s were' if tried != 1 else ' was'} tried, {wrong}"
     if counts["skipped"] and not report.reason:
         sentence += f"; {counts['skipped']} skipped, because a smaller case would disturb them"
     if counts["out of time"]:

@@ -1,0 +1,141 @@
+"""What can't be audited gets one clear paragraph and the exit status 2, never a verdict."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from disteval.cli.audit import audit_command
+
+from suites.processes import run_plainly
+from suites.requirements import framework
+
+MODULE = """
+import os, sys
+from disteval import get_dist_backend
+
+def sound(case):
+    own = range(case.rank, len(case.dataset), case.world_size)
+    return {"count": sum(get_dist_backend().all_gather_object(len(own)))}
+
+def takes_nothing(): pass
+def returns_nothing(case): pass
+def returns_text(case): return "0.9"
+def returns_a_constant(case): return {"f1": 0.5}
+def raises(case): raise ValueError("no model")
+def lacks_a_library(case): import no_such_library
+def calls_sys_exit(case): sys.exit(3)
+def calls_exit(case): exit()
+def calls_os_exit(case): os._exit(0)
+async def is_async(case): return sound(case)
+def generates(case): yield sound(case)
+def begins_a_group(case): raise ValueError("trying to initialize the default process group twice!")
+
+class Async:
+    async def __call__(self, case): return sound(case)
+
+is_async_inside = Async()
+
+class Evaluation:
+    def __call__(self, case): return sound(case)
+
+an_object = Evaluation()
+a_lambda = lambda case: sound(case)
+
+def prints_a_lot(case):
+    for _ in range(200): print("noise " * 20)
+    return sound(case)
+
+def forks(case):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return sound(case)
+    return {"count": -1}
+"""
+NOT_JUDGED = {
+    "takes_nothing": "mine:takes_nothing can't be called with a case",
+    "returns_nothing": "every rank returned None; return a dict of names and numbers on one of",
+    "returns_text": "the result has the type str, which is not a number",
+    "returns_a_constant": "f1 is the same in every case, so nothing is proven; return a result",
+    "raises": "the function fails in every case: rank 0 raised ValueError: no model",
+    "lacks_a_library": "No module named 'no_such_library'; install it where the ranks run",
+    "calls_sys_exit": "the function called exit(3); let it return instead",
+    "calls_exit": "the function called exit(); let it return instead",
+    "calls_os_exit": "the function called os._exit(0); let it return instead",
+    "is_async": "mine:is_async returns a coroutine or a generator; it must return its result",
+    "is_async_inside": "mine:is_async_inside returns a coroutine or a generator",
+    "generates": "mine:generates returns a coroutine or a generator; it must return its result",
+    "begins_a_group": "the process group is up when the function is called, so leave that out",
+    "no_such_function": "mine has no function 'no_such_function'; it has get_dist_backend, sound",
+}
+MODULES = {
+    "import no_such_library": "ModuleNotFoundError: No module named 'no_such_library'",
+    "def evaluate(case) return": "importing bad failed with SyntaxError",
+    "import sys; sys.exit(4)": "importing bad called exit(4); put what it does on its own",
+    "import os; os._exit(0)": "importing bad called os._exit(0); put what it does on its own",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the module ``mine``, which is the working directory."""
+    (tmp_path / "mine.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("mine", "bad"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def _audit(target: str, *options: str) -> Result:
+    return CliRunner().invoke(audit_command, [target, "--backend", "threads", *options])
+
+
+@pytest.mark.parametrize("name", NOT_JUDGED)
+def test_a_function_that_can_not_be_judged_is_told_why(folder: Path, name: str) -> None:
+    found = _audit(f"mine:{name}", "--world-size", "1,2")
+    assert found.exit_code == 2, found.output
+    assert NOT_JUDGED[name] in found.output
+    assert "found:" not in found.output
+    assert "sound" not in found.output.replace("it has get_dist_backend, sound", "")
+
+
+@pytest.mark.parametrize("source", MODULES)
+def test_a_module_that_can_not_be_imported_is_told_why(folder: Path, source: str) -> None:
+    (folder / "bad.py").write_text(source)
+    found = _audit("bad:evaluate")
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert MODULES[source] in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["an_object", "a_lambda"])
+def test_any_callable_is_audited(folder: Path, name: str) -> None:
+    found = _audit(f"mine:{name}", "--world-size", "1,2")
+    assert (found.exit_code, f"mine:{name} is sound" in found.output) == (0, True), found.output
+
+
+def test_what_the_function_prints_stays_out_of_the_report(folder: Path) -> None:
+    found = _audit("mine:prints_a_lot", "--case", "N=3,B=1,W=2")
+    assert (found.exit_code, len(found.stdout.splitlines())) == (0, 2), found.stdout
+    assert "noise" in found.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_that_comes_back_is_no_rank(folder: Path) -> None:
+    command = [sys.executable, "-m", "disteval.cli", "audit", "mine:forks", "--backend", "threads"]
+    found = run_plainly([*command, "--case", "N=3,B=1,W=1"], folder, 60.0)
+    assert (found.returncode, found.stdout.count("is sound")) == (0, 1), found.stdout + found.stderr
+
+
+def test_an_array_without_data_is_not_judged(folder: Path) -> None:
+    framework("torch")
+    source = "import torch\ndef evaluate(case): return {'mean': torch.zeros((), device='meta')}"
+    (folder / "bad.py").write_text(source)
+    found = _audit("bad:evaluate", "--world-size", "1")
+    assert found.exit_code == 2
+    assert "the value of 'mean' has the type Tensor, which is not a number" in found.output
