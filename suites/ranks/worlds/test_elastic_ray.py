@@ -1,89 +1,116 @@
-"""An elastic world on Ray: nodes are lost and added, and lost ranks are started again."""
+"""An elastic evaluation on Ray: nodes are lost and added, and the answer stays."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from disteval.worlds import ElasticWorld, LostRank, RayLauncher, report_progress
+from disteval.cli.elastic_options import Elastic
+from disteval.cli.eval_elastic import lend
+from disteval.cli.eval_in_step import Starter
+from disteval.cli.job import EvalJob
+from disteval.cli.named_task import NamedTask
+from disteval.worlds import ElasticWorld, RayLauncher
 from disteval.worlds.launchers.ray import joined_ray
 
+from suites.faults import lease_task
+from suites.faults.leases import TASK, judge, right
 from suites.processes import left_over, wait_for
 from suites.ray_nodes import RayNodes
 from suites.requirements import framework
 
 SECONDS = 120.0
-HEAD = 1  # the number of the head node; that of another is the last of its address
+
+
+@dataclass
+class Cluster:
+    """Two nodes with a CPU each, of which this process has joined the first."""
+
+    nodes: RayNodes
+    second: subprocess.Popen[bytes]
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[RayNodes]:
-    """A cluster of two nodes with a CPU each, of which this process has joined the first."""
+def cluster() -> Iterator[Cluster]:
     ray = framework("ray")
-    cluster = RayNodes(cpus=1)
-    try:
-        cluster.second = cluster.join("127.0.0.2")  # type: ignore[attr-defined]
-        with joined_ray(cluster.address):
-            assert wait_for(lambda: sum(n["Alive"] for n in ray.nodes()) == 2), cluster.log()
-            yield cluster
-    finally:
-        cluster.close()
+    with pytest.MonkeyPatch.context() as patched:
+        # Its actors inherit this. One rank alone would take half a minute.
+        patched.setenv(lease_task.SECONDS, "0.25")
+        nodes = RayNodes(cpus=1)
+        try:
+            second = nodes.join("127.0.0.2")
+            with joined_ray(nodes.address):
+                assert wait_for(lambda: sum(n["Alive"] for n in ray.nodes()) == 2), nodes.log()
+                yield Cluster(nodes, second)
+        finally:
+            nodes.close()
 
 
-def stay(_: Any, path: str) -> int:
-    """Report this process and its node's number until the file is there; return the number."""
-    import ray
+@dataclass(frozen=True)
+class Watched(Starter):
+    """Starts ranks on Ray, and remembers their world and its launcher."""
 
-    host = ray.util.get_node_ip_address()
-    number = int(host.rpartition(".")[2]) if host.startswith("127.0.0.") else HEAD
-    while not Path(path).exists():
-        report_progress(os.getpid(), number)
-        time.sleep(0.05)
-    return number
+    worlds: list[ElasticWorld]
+
+    def elastic_world(self, size: int) -> ElasticWorld:
+        self.worlds.append(super().elastic_world(size))
+        return self.worlds[-1]
+
+    def hosts(self) -> dict[int, str]:
+        """Return the address of each rank's node, for ranks that have reported."""
+        if not self.worlds:
+            return {}
+        launcher: Any = self.worlds[0]._launcher
+        there = {*self.worlds[0]._channel.hellos}
+        nodes = [*launcher._nodes]
+        return {r: nodes[r]["NodeManagerAddress"] for r in sorted(there) if r < len(nodes)}
 
 
-def test_lost_ranks_come_back_where_there_is_room(nodes: RayNodes, tmp_path: Any) -> None:
+def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Cluster) -> None:
     framework("ray")
-    done = tmp_path / "done"
-    at: dict[int, tuple[int, int]] = {}  # the process and the node of each rank
+    start = Watched(2, RayLauncher(cpus_per_worker=1), None, 20.0, 1, False, [])
+    done: list[str] = []
     pids: set[int] = set()
-    steps: list[str] = []
-    told: list[LostRank] = []
+
+    def upset() -> None:
+        """Kill the rank of the first node, then the second node, and add a third one."""
+
+        def soon(seen: Callable[[], bool]) -> bool:
+            return wait_for(seen, SECONDS)
+
+        def pid_of(rank: int) -> int:
+            return start.worlds[0]._channel.hellos[rank].pid
+
+        if soon(lambda: len(start.hosts()) == 2 and "127.0.0.2" in start.hosts().values()):
+            [far] = [rank for rank, host in start.hosts().items() if host == "127.0.0.2"]
+            near, first = 1 - far, pid_of(1 - far)
+            pids.update([first, pid_of(far)])
+            os.kill(first, signal.SIGKILL)
+            if soon(lambda: pid_of(near) != first):
+                done.append("a rank was killed and came back")
+            pids.add(pid_of(near))
+            cluster.nodes.kill_raylet(cluster.second)
+            cluster.nodes.join("127.0.0.3")
+            if soon(lambda: start.hosts()[far] == "127.0.0.3"):
+                done.append("a node was killed, and its rank came back on another")
+                pids.add(pid_of(far))
+
+    thread = threading.Thread(target=upset)
+    thread.start()
+    job = EvalJob(NamedTask(TASK), "none", None, None, None)
     begin = time.monotonic()
-
-    def progress(rank: int, pid: int, host: int | None) -> None:
-        at[rank] = pid, host or 0
-        pids.add(pid)
-
-    def going_on() -> bool:
-        """Kill a rank, then a node, and add another node; end when all ranks work again."""
-        hosts = {host for _, host in at.values()}
-        if not steps and hosts == {HEAD, 2}:
-            steps.append("kill a rank")
-            rank = next(rank for rank, (_, host) in at.items() if host == HEAD)
-            os.kill(at.pop(rank)[0], signal.SIGKILL)
-        elif steps == ["kill a rank"] and hosts == {HEAD, 2}:
-            steps.append("kill a node")
-            [rank] = [rank for rank, (_, host) in at.items() if host == 2]
-            del at[rank]
-            nodes.kill_raylet(nodes.second)  # type: ignore[attr-defined]
-            nodes.join("127.0.0.3")
-        elif len(steps) == 2 and hosts == {HEAD, 3}:
-            steps.append("all work")
-            done.touch()
-        return time.monotonic() < begin + SECONDS and len(steps) < 3
-
-    world = ElasticWorld(2, RayLauncher(nodes.address, cpus_per_worker=1))
-    found = world.run(
-        stay, *[str(done)] * 2, going_on=going_on, on_lost=told.append, on_progress=progress
-    )
-    assert steps == ["kill a rank", "kill a node", "all work"]
-    assert sorted(found.values.values()) == [HEAD, 3]
-    assert len(told) == 2
-    assert "127.0.0.2 does not answer" in told[1].how
+    report = lend(start, job, Elastic(None, join=False, ranks_per_lease=1))
+    thread.join()
+    assert len(done) == 2, f"{done} after {time.monotonic() - begin:.0f} s"
+    assert judge(report, right()) == ""
+    hows = [one["how"] for one in report["leases"]["lost"]]
+    assert len(hows) == 2
+    assert "127.0.0.2 does not answer" in hows[1]
     assert left_over(list(pids)) == []
