@@ -18,9 +18,11 @@ from tqdm import tqdm
 from disteval.cli.completion import complete_backend
 from disteval.cli.options import (
     check_room,
+    chosen_interface,
     counts,
     force_option,
     html_option,
+    interface_option,
     json_option,
     timeout_option,
 )
@@ -55,6 +57,7 @@ _VERDICTS = {
 _STARTED_BY = {
     "mpirun": ("mpirun", "-np"),
     "horovodrun": ("horovodrun", "-np"),
+    "srun": ("srun", "-n"),
     "torchrun": ("torchrun", "--no-python", "--nproc-per-node"),
 }
 """The commands that start ranks of a number that comes after them."""
@@ -74,6 +77,7 @@ _STARTED_BY = {
     "--launcher", metavar="NAME",
     help="The launcher of the ranks, such as ray.  [default: the one that the backend names]",
 )  # fmt: skip
+@interface_option
 @force_option
 @click.option("--tokens", is_flag=True, help="Give samples tokens, of different numbers.")
 @click.option("--case", metavar="N=5,B=4,W=2", help="Try this case alone.")
@@ -148,7 +152,7 @@ def audit_command(
         sizes = (only.world_size,) if only else world_size or DEFAULT_WORLD_SIZES
         if outer is not None:
             share_cores(outer)
-            led = World.lead(outer)
+            led = World.lead(outer, interface=chosen_interface())
             started_by = (*_STARTED_BY[outer.launcher], str(outer.world_size))
             sizes = _size_of(outer, only.world_size if only else None, world_size)
         else:

@@ -17,9 +17,11 @@ from rich.table import Column, Table
 from disteval.cli.completion import complete_backend
 from disteval.cli.options import (
     check_room,
+    chosen_interface,
     counts,
     force_option,
     html_option,
+    interface_option,
     json_option,
     timeout_option,
 )
@@ -57,6 +59,7 @@ _MESSAGE_LENGTH = 160
     "--launcher", metavar="NAME",
     help="The launcher of the ranks, such as ray.  [default: the one that the class names]",
 )  # fmt: skip
+@interface_option
 @force_option
 @click.option(
     "--examples", type=click.IntRange(min=1), default=100,
@@ -125,7 +128,7 @@ def check_command(
             check_room(launcher or get_backend_class(target).launcher, max(sizes))
             report = judge(sizes)
         else:
-            led = JudgedWorld.lead(outer)
+            led = JudgedWorld.lead(outer, interface=chosen_interface())
             report = _judge_attached(judge, target, world_size, outer, led)
     except HarnessError as error:
         _fail(error)

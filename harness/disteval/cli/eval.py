@@ -29,6 +29,7 @@ from disteval.cli.options import (
     device_option,
     force_option,
     html_option,
+    interface_option,
     json_option,
     timeout_option,
 )
@@ -70,6 +71,7 @@ _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "downl
     "--launcher", metavar="NAME", show_default="the backend's",
     help="The launcher of the ranks, such as ray.",
 )  # fmt: skip
+@interface_option
 @force_option
 @device_option("The device that computes the model.")
 @batch_size_option(

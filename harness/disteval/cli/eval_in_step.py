@@ -8,6 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from disteval.cli.job import EvalJob, run_job
+from disteval.cli.options import chosen_interface
 from disteval.worlds import ElasticWorld, Launcher, OuterWorld, World
 from disteval.worlds.launchers.outer import OuterLauncher
 
@@ -34,7 +35,10 @@ class Starter:
 
     def elastic_world(self, size: int) -> ElasticWorld:
         """Return a world of so many ranks, which may be lost."""
-        how = self.launcher or "local" if self.outer is None else OuterLauncher(self.outer)
+        if self.outer is None:
+            how = self.launcher or "local"
+        else:
+            how = OuterLauncher(self.outer, chosen_interface())
         return ElasticWorld(size, how, timeout=self.timeout, threads=self.threads)
 
 
@@ -46,7 +50,7 @@ def evaluate_in_step(start: Starter, job: EvalJob) -> dict[str, Any]:
             threads=start.threads,
         )  # fmt: skip
     else:
-        world = World.lead(start.outer, start.timeout)
+        world = World.lead(start.outer, start.timeout, chosen_interface())
     with world:
         if start.outer is not None:
             world.join(job.backend)

@@ -12,12 +12,13 @@ from disteval.arguments import check_output_file
 from disteval.data import download_cifar10
 from disteval.errors import UsageError
 from disteval.report.page import check_page_path
-from disteval.worlds import cores
+from disteval.worlds import cores, detect_outer_world
 from disteval.worlds.launchers import get_launcher
 
 Command = Callable[..., Any]
 
 _FORCE = "disteval.cli.force"
+_INTERFACE = "disteval.cli.interface"
 
 POSITIVE = click.FloatRange(min=0, min_open=True)
 """The type of an option that takes a number above 0."""
@@ -77,6 +78,29 @@ def force_option(command: Command) -> Command:
         "--force", is_flag=True, expose_value=False, callback=remember,
         help="Start the ranks even if there are too many for this machine.",
     )(command)  # fmt: skip
+
+
+def interface_option(command: Command) -> Command:
+    """Add ``--interface``, which `chosen_interface` returns."""
+
+    def remember(context: click.Context, _option: object, value: str | None) -> None:
+        if value is not None and detect_outer_world() is None:
+            raise UsageError(
+                f"--interface {value} is for ranks that mpirun, torchrun or srun has started on "
+                f"several hosts, and this process was started alone; leave the option out"
+            )
+        context.meta[_INTERFACE] = value
+
+    return click.option(
+        "--interface", expose_value=False, callback=remember, metavar="NAME|ADDRESS",
+        help="The network interface of rank 0's host on which it leads ranks of other hosts.",
+    )(command)  # fmt: skip
+
+
+def chosen_interface() -> str | None:
+    """Return the value of ``--interface``; None if it was not given."""
+    chosen: str | None = click.get_current_context().meta.get(_INTERFACE)
+    return chosen
 
 
 def check_room(launcher: str, world_size: int) -> None:

@@ -58,6 +58,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--world-timeout", type=float, default=20.0, metavar="SECONDS",
         help="Seconds without a reply or progress after which a world has failed. [default: 20]",
     )  # fmt: skip
+    group.addoption("--world-interface", metavar="NAME|ADDRESS",
+        help="The network interface of rank 0's host on which it leads ranks of other hosts, under "
+        "mpirun, torchrun or srun. [default: the one by which the launcher knows the host]",
+    )  # fmt: skip
     group.addoption("--examples", type=int, default=25, metavar="N",
         help="The number of drawn examples for each rule. [default: 25]",
     )  # fmt: skip
@@ -114,7 +118,7 @@ def pytest_cmdline_main_of_the_leader(config: pytest.Config) -> Generator[None, 
     if outer is None or outer.rank > 0:
         return (yield)
     try:
-        led = JudgedWorld.lead(outer)
+        led = JudgedWorld.lead(outer, interface=config.getoption("world_interface"))
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[_OUTER], config.stash[_LED] = outer, led

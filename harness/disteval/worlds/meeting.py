@@ -27,7 +27,8 @@ from disteval.worlds.environment import OuterWorld
 from disteval.worlds.launchers.base import LOOPBACK, Hosts
 
 _KEY_CHARACTERS = 32
-_MESSAGE_BYTES = 512
+_MESSAGE_BYTES = 4096
+_REFUSE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 
 _WAYS = (
@@ -124,16 +125,21 @@ class GivenLeader(Meeting):
 class OverMPI(Meeting):
     """The leader sends its address and key to the other ranks once, over MPI."""
 
+    def hosts(self) -> Hosts:
+        """See `Meeting.hosts`; if the leader can't listen, the other ranks are told."""
+        try:
+            return super().hosts()
+        except UsageError as error:
+            # MPI ends no rank until all have ended, so they must not wait.
+            self._send({"refused": str(error)[: _MESSAGE_BYTES // 2]}, _REFUSE_SECONDS)
+            raise
+
     def announce(self, directory: Path, seconds: float) -> None:
         """See `Meeting.announce`."""
-        mpi, comm = self._join()
-        message = read_address(directory).encode().ljust(_MESSAGE_BYTES)
-        others = range(1, self.outer.world_size)
-        sent = [comm.Isend([message, mpi.BYTE], rank) for rank in others]
-        late = [rank for rank, done in zip(others, _wait(sent, seconds), strict=True) if not done]
+        late = self._send(json.loads(read_address(directory)), seconds)
         if late:
             raise WorldError(
-                f"MPI brought the leader's address to every rank but {late} within {seconds:.0f} s"
+                f"MPI did not bring the leader's address to the ranks {late} within {seconds:.0f} s"
                 f"; see whether they have started, and whether a firewall lets MPI through"
             )
 
@@ -146,8 +152,19 @@ class OverMPI(Meeting):
                 f"rank {self.outer.rank} received no address of its leader from rank 0 over MPI "
                 f"within {seconds:.0f} s; see whether rank 0 has started the same command"
             )
-        write_address(own, message.decode().strip())
+        found = json.loads(message.decode())
+        if "refused" in found:
+            raise UsageError(f"rank 0 can't lead: {found['refused']}")
+        write_address(own, json.dumps(found))
         return own
+
+    def _send(self, what: dict[str, Any], seconds: float) -> list[int]:
+        """Send every other rank a message, and return those that have not received it in time."""
+        mpi, comm = self._join()
+        message = json.dumps(what).encode().ljust(_MESSAGE_BYTES)
+        others = range(1, self.outer.world_size)
+        sent = _wait([comm.Isend([message, mpi.BYTE], rank) for rank in others], seconds)
+        return [rank for rank, done in zip(others, sent, strict=True) if not done]
 
     def _join(self) -> tuple[Any, Any]:
         """Join MPI's group, and return the module and its communicator."""
