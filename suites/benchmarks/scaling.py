@@ -29,6 +29,7 @@ from disteval.report.files import write_file
 from disteval.worlds import World
 
 from suites.benchmarks.counting import time_it
+from suites.benchmarks.leases_simulated import HEADING
 from suites.benchmarks.objects import without_log
 
 WORLD_SIZES = (2, 3)
@@ -72,7 +73,8 @@ def main() -> None:
     if options.write is None:
         print("\n".join(lines))
         return
-    write_file("--write", options.write, "\n".join([*lines, ""]))
+    others = options.write.read_text().partition(HEADING) if options.write.exists() else [""]
+    write_file("--write", options.write, "\n".join([*lines, "", *others[1:]]))
     plot(model, options.write.with_suffix(".svg"))
 
 

@@ -1,0 +1,73 @@
+"""What does a lease cost the leader?"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+from disteval.coverage import Certificate
+from disteval.leases import Book, Lease, Ledger
+
+ROUNDS = 5
+LEASES = 2000
+
+
+class BookCost:
+    """The CPU time of lending a lease and committing it, while so many ranks hold one.
+
+    All leases are of one unit, so the last of them are copies.
+    """
+
+    params = ([10, 100, 1_000, 10_000],)
+    param_names = ("ranks",)
+
+    def track_lease(self, ranks: int) -> float:
+        """Return the median round."""
+        return _median(lambda: self._once(ranks))
+
+    track_lease.unit = "us"  # type: ignore[attr-defined]
+
+    def _once(self, ranks: int) -> float:
+        book = Book(ranks + LEASES // 2, target_seconds=1e-9)
+        held = {rank: book.ask(rank, 0.0) for rank in range(ranks)}
+        begin = time.process_time()
+        for turn in range(LEASES):
+            rank = turn % ranks
+            lease = held[rank]
+            if lease is not None:
+                book.progress(rank, 1.0 + turn)
+                book.commit(rank, lease.number, 1.0 + turn)
+            held[rank] = book.ask(rank, 1.0 + turn)
+        return (time.process_time() - begin) / LEASES
+
+
+class LedgerCost:
+    """The time of writing a lease to the disk that has temporary files."""
+
+    params = ([1, 100],)
+    param_names = ("leases_together",)
+
+    def track_commit(self, together: int) -> float:
+        """Return the median round, waiting for the disk included."""
+        return _median(lambda: self._once(together))
+
+    track_commit.unit = "us"  # type: ignore[attr-defined]
+
+    def _once(self, together: int) -> float:
+        totals, leases = bytes(500), max(20, together)
+        with tempfile.TemporaryDirectory() as folder:
+            ledger = Ledger(folder, {})
+            begin = time.perf_counter()
+            for first in range(0, leases, together):
+                with ledger.together():
+                    for at in range(first, first + together):
+                        ledger.commit(Lease(at, at, at + 1), 1, totals, Certificate(1, at), {})
+            seconds = time.perf_counter() - begin
+            ledger.close()
+        return seconds / leases
+
+
+def _median(once: Callable[[], float]) -> float:
+    return 1e6 * statistics.median(once() for _ in range(ROUNDS))
