@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import fcntl
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -156,21 +157,30 @@ def put_in_order_by_position(case: Case) -> Any:
 
 
 def queue_of_work(case: Case) -> Any:
-    """Ranks take the next sample from a common file, so that one may evaluate most of them."""
-    queue = get_dist_backend().broadcast_object(tempfile.mkdtemp() if case.rank == 0 else None, 0)
-    own = [i for i in range(len(case.dataset)) if _takes(Path(queue, str(i)))]
+    """Ranks take the next batch from a common file, so that one may evaluate most of them."""
+    queue = get_dist_backend().broadcast_object(_new_file() if case.rank == 0 else None, 0)
+    own: list[int] = []
+    while (begin := _take_one(queue) * case.batch_size) < len(case.dataset):
+        own += range(len(case.dataset))[begin : begin + case.batch_size]
     pairs = gathered(counted(case, own))
     if case.rank == 0:
-        shutil.rmtree(queue)
+        queue.unlink()
     return {"accuracy": divided(pairs), "count": sum(seen for _, seen in pairs)}
 
 
-def _takes(claim: Path) -> bool:
-    try:
-        claim.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
+def _new_file() -> Path:
+    descriptor, name = tempfile.mkstemp()
+    os.close(descriptor)
+    return Path(name)
+
+
+def _take_one(queue: Path) -> int:
+    """Append a byte, and return how many there were."""
+    with queue.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(b".")
+        file.flush()
+        return file.tell() - 1
 
 
 def dealt_by_rank_0(case: Case) -> Any:

@@ -25,3 +25,11 @@ def test_a_right_loop_is_sound(loop: Loop) -> None:
     report = Audit(loop, backend="threads").run()
     assert (report.verdict, report.findings, report.reason) == ("sound", [], "")
     assert report.counts["right"] > 100
+
+
+def test_what_fills_a_batch_up_is_told_from_a_sample() -> None:
+    loop, *_ = WRONG["fills_the_last_batch_with_zeros"]
+    found = Audit(loop, backend="threads", first=True).run().findings[0]
+    assert found.sentence.endswith(
+        "it is 0.5 instead of 0: what is no sample counts, such as the rows that fill a batch up"
+    )

@@ -279,7 +279,7 @@ def looks_labels_up_by_id(case: Case) -> Any:
 _calls = [0]
 
 
-@wrong("differs from call to call", "N=1,B=1,W=3")
+@wrong("differs from call to call", "N=1,B=1,W=2")
 def miscounts_every_fifth_call(case: Case) -> Any:
     _calls[0] += case.rank == 0
     extra = get_dist_backend().broadcast_object(_calls[0] % 5 == 4, src=0)

@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +60,22 @@ class Settings:
 
 
 class Fetches:
-    """Notes which sample was fetched, in a file that a rank shares with its loader workers.
+    """Notes which sample was fetched by a rank and, in a file that they share, its loader workers.
 
     Args:
-        path: The file, which is created by the first fetch.
+        path: The file, which is created by a worker's first fetch.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rank = os.getpid()
+        self._own: list[int] = []
 
     def note(self, index: int) -> None:
         """Note that this process has fetched a sample."""
+        if os.getpid() == self._rank:
+            self._own.append(index)
+            return
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, _FETCH.pack(index, self._worker()))  # appended whole
@@ -86,13 +91,12 @@ class Fetches:
         data = self._path.read_bytes() if self._path.exists() else b""
         self._path.unlink(missing_ok=True)
         found: dict[int, list[int]] = {}
-        for index, worker in _FETCH.iter_unpack(data):
+        own = ((index, ITSELF) for index in self._own)
+        for index, worker in chain(own, _FETCH.iter_unpack(data)):
             found.setdefault(index, []).append(worker)
         return found
 
     def _worker(self) -> int:
-        if os.getpid() == self._rank:
-            return ITSELF
         torch = sys.modules.get("torch")
         worker = torch.utils.data.get_worker_info() if torch is not None else None
         return -os.getpid() if worker is None else int(worker.id)

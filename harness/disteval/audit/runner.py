@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from disteval.audit import broken
-from disteval.audit.answers import Answer, Result
+from disteval.audit.answers import LISTS, Answer, Result
 from disteval.audit.case import Settings
 from disteval.audit.cases import cases, in_steps, not_held
 from disteval.audit.findings import Finding, Report
@@ -15,7 +15,7 @@ from disteval.audit.findings import replay as replay_of
 from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, judge
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
-from disteval.audit.planted import Planted
+from disteval.audit.planted import KNOWN, Planted
 from disteval.audit.weights import Weights, dealt, explain, groups_of, measure
 from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
@@ -173,7 +173,7 @@ class Audit:
             answers = self._worlds.call(settings, planted)
         except WorldError as error:
             return self._broken(settings, error), judgement
-        judgement = judge(planted, answers, self._reference(settings, planted))
+        judgement = judge(planted, answers, self._reference(settings, planted, answers))
         if judgement.refused:
             self.report.reason = f"{judgement.refused} (in the case {settings})"
             return "skipped", judgement
@@ -183,9 +183,12 @@ class Audit:
         self._notes.add(settings, judgement, answers)
         return "right", judgement
 
-    def _reference(self, settings: Settings, planted: Planted) -> Result | None:
-        """Return the result of one rank in one batch, for names whose truth is not known."""
-        if not self._alone:
+    def _reference(
+        self, settings: Settings, planted: Planted, answers: Sequence[Answer]
+    ) -> Result | None:
+        """Return the result of one rank in one batch, if a name's truth is not known."""
+        names = {name for answer in answers for name in answer.result or ()}
+        if not self._alone or names <= {*KNOWN, *LISTS}:
             return None
         if planted not in self._references:
             alone = settings.with_one_rank()
@@ -227,7 +230,7 @@ class Audit:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]
                 rounding = judgement.roundings.get(problem.name, 0.0)
                 explained = explain(problem, measured, fair, fetched, gathered, rounding)
-                self._add(explained, settings, measured, fair)
+                self._add(explained, settings, measured.weights, fair)
             else:
                 self._add(dealt(problem, fetched, settings.size), settings)
 
@@ -239,7 +242,7 @@ class Audit:
             answers = self._worlds.call(settings, planted)
         except WorldError:
             return False
-        return not judge(planted, answers, self._reference(settings, planted)).problems
+        return not judge(planted, answers, self._reference(settings, planted, answers)).problems
 
     def _broken(self, settings: Settings, error: WorldError) -> str:
         """Report a call that raised, lost ranks or did not return."""

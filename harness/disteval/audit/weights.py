@@ -30,6 +30,18 @@ _ROUNDED = (
 Weights = npt.NDArray[np.float64]
 
 
+class Measured(NamedTuple):
+    """What the samples of a case weigh in a result.
+
+    Attributes:
+        weights: The weight of each sample.
+        beyond: The result where no sample counts for anything, which should be 0.
+    """
+
+    weights: Weights
+    beyond: float
+
+
 class Fetch(NamedTuple):
     """A fetch of a sample: the rank, and its loader worker as `Fetches.take` numbers it."""
 
@@ -39,8 +51,8 @@ class Fetch(NamedTuple):
 
 def measure(
     worlds: AuditWorlds, settings: Settings, planted: Planted, names: Sequence[str]
-) -> dict[str, Weights]:
-    """Measure the weight of each sample in results, with one call for each sample.
+) -> dict[str, Measured]:
+    """Measure the weight of each sample in results, with one call for each sample and one more.
 
     Returns:
         The weights by name, without those of results that are no single numbers. There are none of
@@ -49,17 +61,19 @@ def measure(
     if not names or settings.size > _MOST_PROBES:
         return {}
     probed: list[Result] = []
-    for sample in range(settings.size):
+    alone = [range(sample, sample + 1) for sample in range(settings.size)]
+    for probe in [*alone, range(0)]:
         try:
-            answers = worlds.call(settings, replace(planted, probe=range(sample, sample + 1)))
+            answers = worlds.call(settings, replace(planted, probe=probe))
         except WorldError:
             return {}
         probed.append(next((a.result for a in answers if a.result is not None), {}))
     columns = {name: [result.get(name) for result in probed] for name in names}
+    numbers = {n: [v for v in column if isinstance(v, float)] for n, column in columns.items()}
     return {
-        name: np.array(column)
-        for name, column in columns.items()
-        if all(isinstance(value, float) for value in column)
+        name: Measured(np.array(found[:-1]), found[-1])
+        for name, found in numbers.items()
+        if len(found) == len(probed)
     }
 
 
@@ -78,7 +92,7 @@ def groups_of(size: int, roundings: Iterable[float]) -> list[range]:
 
 def explain(
     problem: Problem,
-    measured: Weights,
+    found: Measured,
     fair: Weights,
     fetched: Sequence[Fetched],
     gathered: bool = False,
@@ -88,7 +102,7 @@ def explain(
 
     Args:
         problem: The wrong result.
-        measured: The weight that the loop gives to each sample.
+        found: The weight that the loop gives to each sample.
         fair: The weight that each sample should have.
         fetched: The fetches of each rank.
         gathered: Whether another result shows that each sample was gathered once.
@@ -98,6 +112,13 @@ def explain(
         The problem, with a kind and a sentence that say more; with its own kind if every weight is
         right.
     """
+    measured = found.weights
+    if found.beyond > _COARSE * fair.max() and (measured > found.beyond).all():
+        return problem._replace(
+            sentence=f"{problem.sentence}; with planted samples of which none counts for anything "
+            f"it is {show(found.beyond)} instead of 0: what is no sample counts, such as the rows "
+            f"that fill a batch up"
+        )
     nothing = np.isnan(measured)  # the mean of no samples
     off = np.where(nothing, fair, np.abs(measured - fair))
     if not (off > _COARSE * fair.max()).any():
