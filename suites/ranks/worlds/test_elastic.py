@@ -20,6 +20,8 @@ from suites.processes import is_running, wait_for
 from suites.requirements import backend_class
 
 SECONDS = 60.0
+# In which a rank that works must return on a busy machine; one that hangs costs as long.
+GRACE = 3.0
 LOST = {
     "SIGKILL": "killed by SIGKILL",
     "exit": "its process exited with status 3",
@@ -63,7 +65,7 @@ def run(world: ElasticWorld, hows: list[str], wanted: int) -> tuple[Any, list[Lo
         return len(pids) < wanted and time.monotonic() < begin + SECONDS
 
     found = world.run(
-        work, *hows, going_on=going_on, on_lost=told.append, on_progress=progress, grace=1.0
+        work, *hows, going_on=going_on, on_lost=told.append, on_progress=progress, grace=GRACE
     )
     assert found.lost == told
     assert not world.is_open
@@ -96,7 +98,7 @@ def test_a_rank_that_hangs_ends_in_bounded_time_and_its_stack_is_shown(
 ) -> None:
     found, [lost], pids = run(ElasticWorld(2, servers.launcher()), ["fine", "hang"], wanted=2)
     assert sorted(found.values) == [0]
-    assert lost.how == "had not returned 1 s after the end"
+    assert lost.how == "had not returned 3 s after the end"
     assert "in work" in lost.report
     assert not any(map(is_running, pids))
 
@@ -152,7 +154,7 @@ def lose_a_rank_of(launcher: str) -> None:
     assert sorted(found.values) == [0]
     assert [(one.rank, one.how) for one in told] == [
         (1, "killed by SIGKILL"),
-        (2, "had not returned 1 s after the end"),
+        (2, "had not returned 3 s after the end"),
     ]
     assert not any(map(is_running, pids))
 
