@@ -50,12 +50,16 @@ class Outputs(BaseMetric):
         return [float(score).hex() for score in results]
 
 
-def task(backend: BaseDistBackend) -> Task:
-    """Return the task; its metrics are integers, and floats to the last bit."""
+def samples() -> tuple[Any, Any]:
+    """Return scores, with each sample's number beside them, and labels."""
     rng = np.random.default_rng(19)
     scores = rng.random((SAMPLES, CLASSES))
     numbered = np.concatenate([scores, np.arange(SAMPLES)[:, None]], axis=1)
-    labels = rng.integers(0, CLASSES, SAMPLES)
+    return numbered, rng.integers(0, CLASSES, SAMPLES)
+
+
+def task(backend: BaseDistBackend) -> Task:
+    """Return the task; its metrics are integers, and floats to the last bit."""
     how, at = json.loads(os.environ.get(FAULTS, "{}")).get(str(backend.rank), ("", -1))
     seconds = float(os.environ.get(SECONDS, "0"))
     calls = 0
@@ -76,7 +80,7 @@ def task(backend: BaseDistBackend) -> Task:
         return outputs, batch[1]
 
     return Task(
-        samples=(numbered, labels),
+        samples=samples(),
         predict=predict,
         metrics={
             "accuracy": Accuracy(topk=(1, 2), counts=True),

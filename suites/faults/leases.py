@@ -31,6 +31,7 @@ from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.conformance.forked import ForkServers
+from disteval.data.predictions import Predictions, load_predictions
 from disteval.default_backend import get_dist_backend
 from disteval.report.values import plain
 from disteval.worlds import ElasticWorld
@@ -86,8 +87,17 @@ def right() -> dict[str, Any]:
     return found
 
 
-def lose_ranks(seed: int, servers: ForkServers, expected: dict[str, Any]) -> Found:
-    """Evaluate with ranks that are lost at random moments, all but one at most."""
+def lose_ranks(
+    seed: int, servers: ForkServers, expected: dict[str, Any], predictions: Path
+) -> Found:
+    """Evaluate with ranks that are lost at random moments, all but one at most.
+
+    Args:
+        seed: Decides how many ranks there are, and which are lost when and how.
+        servers: Start the ranks.
+        expected: The right results.
+        predictions: A new folder for predictions.
+    """
     draw = random.Random(seed)
     size = draw.randint(2, 6)
     victims = draw.sample(range(size), draw.randint(1, size - 1))
@@ -99,13 +109,14 @@ def lose_ranks(seed: int, servers: ForkServers, expected: dict[str, Any]) -> Fou
     start = Forked(size, None, None, TIMEOUT, 1, False, servers, [])
     ended = threading.Event()
     killer = threading.Thread(target=_send_signals, args=(start.worlds, sorted(signals), ended))
-    job = EvalJob(NamedTask(TASK), "none", None, None, None)
+    job = EvalJob(NamedTask(TASK), "none", None, None, Predictions(predictions))
     begin = time.monotonic()
     killer.start()
     try:
         with redirect_stderr(io.StringIO()):
             report = lend(start, job, Elastic(None, join=False, ranks_per_lease=1))
-        lost, wrong = len(report["leases"]["lost"]), judge(report, expected)
+        lost = len(report["leases"]["lost"])
+        wrong = judge(report, expected) or judge_predictions(predictions)
         failed = len(report["leases"]["failed"])
     except Exception as error:
         lost, failed, wrong = 0, 0, f"{type(error).__name__}: {error}"
@@ -127,6 +138,16 @@ def judge(report: dict[str, Any], expected: dict[str, Any]) -> str:
     if not size == evaluated == lease_task.SAMPLES or report["coverage"] != "exact":
         return f"{evaluated} of {size} samples, coverage {report['coverage']}"
     return ""
+
+
+def judge_predictions(folder: Path) -> str:
+    """Return what is wrong with predictions; nothing where each is there once, to the last bit."""
+    found = load_predictions(folder)
+    if [row.tolist() for row in found] != lease_task.samples()[0].tolist():
+        return f"the predictions in {folder} are wrong"
+    named = {part.name + suffix for part in found.parts for suffix in part.files}
+    others = {path.name for path in folder.iterdir()} - named - {"manifest.json"}
+    return f"files {others} are left in {folder}" if others else ""
 
 
 def _send_signals(
@@ -155,10 +176,11 @@ def lose_leaders(
     """
     draw = random.Random(seed)
     size = draw.randint(1, 4)
-    report = folder / f"report-{seed}.json"
+    report, predictions = folder / f"report-{seed}.json", folder / f"predictions-{seed}"
     command = [
         sys.executable, "-m", "disteval.cli", "eval", TASK, "--world-size", str(size), "--force",
         "--ledger", str(folder / f"ledger-{seed}"), "--json", str(report), "--quiet",
+        "--predictions", str(predictions),
     ]  # fmt: skip
     environment = os.environ | {
         lease_task.SECONDS: str(2 * _BATCH_SECONDS),
@@ -185,7 +207,7 @@ def lose_leaders(
     if leader.returncode:
         wrong = f"exit status {leader.returncode}: {told.strip()}"
     else:
-        wrong = judge(json.loads(report.read_text()), expected)
+        wrong = judge(json.loads(report.read_text()), expected) or judge_predictions(predictions)
     return Found(seed, size, {}, killed, wrong, time.monotonic() - begin)
 
 
@@ -204,7 +226,8 @@ def main() -> int:
         for seed in range(options.first, options.first + options.runs):
             if time.monotonic() > end:
                 break
-            found.append(_told(lose_ranks(seed, servers, expected)))
+            with tempfile.TemporaryDirectory(prefix="leases-") as name:
+                found.append(_told(lose_ranks(seed, servers, expected, Path(name))))
     leaders: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="leases-") as name:
         seed = options.first

@@ -118,5 +118,7 @@ def run_elastic_job(_: None, work: ElasticJob) -> dict[str, Any]:
     task = work.job.task(AloneRank(work.rank, work.world_size))
     with work.meeting.here() as directory:
         rank = None if work.joins else work.rank
-        result = run_leases(task, directory, rank, progress=report_progress)
+        result = run_leases(
+            task, directory, rank, predictions=work.job.target(task), progress=report_progress
+        )
     return work.job.report(task, result)

@@ -62,9 +62,7 @@ def elastic_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)  # fmt: skip
 
 
-def check_elastic(
-    ledger: Path | None, join: bool, ranks_per_lease: int, predictions: Path | None
-) -> Elastic:
+def check_elastic(ledger: Path | None, join: bool, ranks_per_lease: int) -> Elastic:
     """Return the options of an elastic evaluation.
 
     Raises:
@@ -78,8 +76,4 @@ def check_elastic(
         )
     if join and ledger is None:
         raise UsageError("--join needs the folder of the evaluation to help: add --ledger DIR")
-    if predictions is not None:
-        raise UsageError(
-            "--predictions with --elastic: leases write no predictions yet; leave one of them out"
-        )
     return Elastic(ledger, join, ranks_per_lease)

@@ -173,7 +173,7 @@ def eval_command(
         target = Predictions(folder, predictions_format, overwrite=overwrite)
     options = None
     if elastic or join or ledger is not None:
-        options = check_elastic(ledger, join, ranks_per_lease, predictions)
+        options = check_elastic(ledger, join, ranks_per_lease)
         backend = NO_BACKEND
     outer = detect_outer_world()
     if outer is not None:

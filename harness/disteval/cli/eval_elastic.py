@@ -17,7 +17,9 @@ from disteval.cli.elastic_options import Elastic
 from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
 from disteval.cli.terminal import is_quiet, is_verbose
+from disteval.data.predictions import locked_for_leases
 from disteval.errors import WorldError
+from disteval.leases.ledger import NAME
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
@@ -44,6 +46,9 @@ def lend(start: Starter, job: EvalJob, options: Elastic) -> dict[str, Any]:
         assert options.ledger is not None
         meeting = Meeting.read(options.ledger)
     with ExitStack() as stack:
+        if job.predictions is not None and meeting is None:
+            is_new = options.ledger is None or not (options.ledger / NAME).exists()
+            stack.enter_context(locked_for_leases(job.predictions, is_new=is_new))
         world = stack.enter_context(start.elastic_world(start.size))
         job = replace(job, shares_memory=not world.own_processes and not world.attached)
         if meeting is not None:

@@ -61,6 +61,12 @@ class EvalJob:
         asked: dict[str, Any] = {"batch_size": self.batch_size, "limit": self.limit}
         return replace(task, **{name: value for name, value in asked.items() if value is not None})
 
+    def target(self, task: Task) -> Predictions | None:
+        """Return where the predictions of a task are written, and how; None writes none."""
+        if self.predictions is None:
+            return None
+        return replace(self.predictions, record=task.record, name=self.source.name_of(task))
+
     def report(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the report that ``--json`` writes."""
         written = {} if self.predictions is None else {"predictions": str(self.predictions.path)}
@@ -89,10 +95,7 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
         The report that ``--json`` writes, which is the same on every rank except for the times.
     """
     task = job.task(backend)
-    predictions = job.predictions
-    if predictions is not None:
-        predictions = replace(predictions, record=task.record, name=job.source.name_of(task))
-    result = task.evaluate(backend, predictions=predictions, progress=report_progress)
+    result = task.evaluate(backend, predictions=job.target(task), progress=report_progress)
     return job.report(task, result)
 
 

@@ -19,6 +19,7 @@ from disteval.data.predictions import (
     Predictions,
     Sink,
     Target,
+    locked_for_leases,
 )
 from disteval.default_backend import get_dist_backend
 from disteval.errors import CoverageError, HarnessError, RankError, UsageError, describe_error
@@ -83,7 +84,7 @@ def evaluate_in_leases(work: Work, leasing: Leasing) -> Evaluation:
     """
     leased = _Leased(work)
     with ExitStack() as stack:
-        directory = _meet(work.backend, leasing, leased.writer, stack)
+        directory = _meet(work.backend, leasing, work.target, stack)
         return leased.evaluate(directory, work.backend.rank, 0.0)
 
 
@@ -92,9 +93,9 @@ class _Leased:
 
     def __init__(self, work: Work) -> None:
         self._work, self._pieces = work, pieces_of(work)
-        self.writer: LeaseWriter | None = None
+        self._writer: LeaseWriter | None = None
         if isinstance(work.target, Predictions):
-            self.writer = LeaseWriter(work.target, work.size, work.content)
+            self._writer = LeaseWriter(work.target, work.size, work.content)
         self._own: Failure | None = None
 
     def evaluate(self, directory: Path, rank: int | None, patience: float) -> Evaluation:
@@ -135,7 +136,7 @@ class _Leased:
         self, feed: LeaseFeed, lease: Lease, borrower: Borrower, report: Progress
     ) -> Failure | None:
         """Evaluate one lease and commit it, unless another rank was first."""
-        work, writer = self._work, self.writer
+        work, writer = self._work, self._writer
         counted, failure = work.run(feed, writer or Sink(), report, borrower.rank)
         if failure is not None:
             return failure
@@ -171,16 +172,16 @@ class _Leased:
             raise CoverageError(f"unit {at} is in no lease; please report this")
         size, padded = self._pieces.prove(pieces)
         results = compute_totals(metrics, totals)
-        if self.writer is not None:
-            self.writer.complete(files, size, [piece.certificate for piece in pieces])
+        if self._writer is not None:
+            self._writer.complete(files, size, [piece.certificate for piece in pieces])
         return results, size, padded
 
     def _results(self, finished: Finished) -> tuple[dict[str, Any], int, int]:
         """Return the metrics' results, the number of samples, and that of padding."""
         if finished.value is not None:
             found: tuple[dict[str, Any], int, int] = pickle.loads(finished.value)
-            if self.writer is not None:
-                self.writer.clean()
+            if self._writer is not None:
+                self._writer.clean()
             return found
         error = pickle.loads(finished.error or b"")
         if isinstance(error, RankError) and self._own is not None:
@@ -193,7 +194,7 @@ def _advance(report: Progress, before: int, done: int, _total: int | None) -> No
 
 
 def _meet(
-    backend: BaseDistBackend, leasing: Leasing, writer: LeaseWriter | None, stack: ExitStack
+    backend: BaseDistBackend, leasing: Leasing, target: Predictions | Sink, stack: ExitStack
 ) -> Path:
     """Start the lender on rank 0, and return where its address is on this rank."""
     own = control_directory.create() if backend.rank == 0 else None
@@ -207,10 +208,9 @@ def _meet(
     failure: HarnessError | None = None
     if own is not None:
         try:
-            if writer is not None:
-                writer.lock(stack)
-                if leasing.folder is None or not (leasing.folder / NAME).exists():
-                    writer.open()  # an evaluation that goes on may have finished them itself
+            if isinstance(target, Predictions):
+                is_new = leasing.folder is None or not (leasing.folder / NAME).exists()
+                stack.enter_context(locked_for_leases(target, is_new=is_new))
             stack.enter_context(
                 Lender(
                     leasing.folder,

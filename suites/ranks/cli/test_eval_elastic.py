@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from disteval.cli import main
 from disteval.conformance.forked import ForkServers
+from disteval.data.predictions import load_predictions
 
 from suites.faults import lease_task
 from suites.faults.leases import TASK, judge, lose_leaders, lose_ranks, right
@@ -75,9 +76,9 @@ def read(path: Path) -> dict[str, Any]:
 # Together they have each way to be lost, at the beginning, in the middle and late.
 @pytest.mark.parametrize("seed", [4, 6, 8])
 def test_lost_ranks_change_nothing(
-    servers: ForkServers, expected: dict[str, Any], seed: int
+    servers: ForkServers, expected: dict[str, Any], seed: int, tmp_path: Path
 ) -> None:
-    found = lose_ranks(seed, servers, expected)
+    found = lose_ranks(seed, servers, expected, tmp_path)
     assert found.wrong == ""
     assert found.lost > 0
 
@@ -86,12 +87,23 @@ def test_a_killed_leader_goes_on_from_its_ledger(tmp_path: Path, expected: dict[
     found = lose_leaders(3, tmp_path, expected, lives=[3.5])
     assert found.wrong == ""
     assert found.lost == 1
-    again = run("--ledger", str(tmp_path / "ledger-3"), "--json", str(tmp_path / "again.json"))
+    folders = ["--ledger", tmp_path / "ledger-3", "--predictions", tmp_path / "predictions-3"]
+    again = run(*map(str, folders), "--json", str(tmp_path / "again.json"))
     assert again.exit_code == 0, again.output
     report = read(tmp_path / "again.json")
     assert judge(report, expected) == ""
     assert report["leases"]["resumed"] == lease_task.SAMPLES
     assert f"samples of earlier runs │ {lease_task.SAMPLES}" in " ".join(again.output.split())
+
+
+def test_finished_predictions_are_replaced_on_request_alone(tmp_path: Path) -> None:
+    words = ["--predictions", str(tmp_path), "--limit", "6"]
+    assert run(*words).exit_code == 0
+    again = run(*words)
+    assert again.exit_code == 2
+    assert "has finished predictions of 6 samples" in " ".join(again.output.split())
+    assert run(*words, "--overwrite").exit_code == 0
+    assert len(load_predictions(tmp_path)) == 6
 
 
 def test_ctrl_c_ends_everything_and_the_next_run_goes_on(

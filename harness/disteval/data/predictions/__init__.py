@@ -1,7 +1,7 @@
 """Predictions in files: written by ranks while they are computed, and read in order."""
 
 from disteval.data.predictions.gathered import GatheredPredictions
-from disteval.data.predictions.lent import LeaseWriter
+from disteval.data.predictions.lent import LeaseWriter, locked_for_leases
 from disteval.data.predictions.reader import PredictionReader, load_predictions
 from disteval.data.predictions.settings import Predictions
 from disteval.data.predictions.sink import Sink
@@ -18,5 +18,6 @@ __all__ = [
     "Target",
     "check_target",
     "load_predictions",
+    "locked_for_leases",
     "open_sink",
 ]

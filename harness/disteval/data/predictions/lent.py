@@ -8,8 +8,8 @@ each part's note, and the note has the digests of the part's files.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from disteval.data.predictions.buffer import PartBuffer
 from disteval.data.predictions.columns import Ids
 from disteval.data.predictions.manifest import complete
 from disteval.data.predictions.parts import NOTE, Part, digest_of, read_note
-from disteval.data.predictions.reader import finished
-from disteval.data.predictions.run import lock_folder, take_up
+from disteval.data.predictions.reader import UNFINISHED, finished
+from disteval.data.predictions.run import lock_folder, refuse_finished, remove_strays, take_up
 from disteval.data.predictions.settings import Predictions
 from disteval.data.predictions.sink import Sink
 from disteval.errors import CoverageError
@@ -44,42 +44,24 @@ class LeaseWriter(Sink):
         self._buffer: PartBuffer | None = None
         self._last: list[Part] = []
 
-    def open(self) -> PartBuffer:
-        """Look at the folder and begin, unless that was done.
-
-        Raises:
-            UsageError: The folder has something else, or can't be written.
-        """
+    def _open(self) -> PartBuffer:
+        """Look at the folder and begin, unless that was done."""
         if self._buffer is None:
-            try:
+            with _naming(self._where.path):
                 self._where.path.mkdir(parents=True, exist_ok=True)
                 token, *_ = take_up(self._where, self._settings)
-            except OSError as error:
-                raise unwritable("the folder of predictions", self._where.path, error) from error
             # The number is this process's own, since a rank that was lost may still write.
             self._buffer = PartBuffer(self._where, f"part-{token}-{secrets.randbits(62)}-00000")
         return self._buffer
-
-    def lock(self, stack: ExitStack) -> None:
-        """Keep other jobs out of the folder until the stack is closed; one process needs to.
-
-        Raises:
-            UsageError: Another job uses it, or it can't be written.
-        """
-        try:
-            lock = lock_folder(self._where.path)
-        except OSError as error:
-            raise unwritable("the folder of predictions", self._where.path, error) from error
-        if lock is not None:
-            stack.callback(lock.release)
 
     def write(self, ids: Ids, outputs: Any, batch: Any = None) -> None:
         """Take the outputs of some samples of a lease.
 
         Raises:
-            UsageError: See `open`; or the outputs can't be stored in this format.
+            UsageError: The folder has something else, or can't be written; or the outputs can't
+                be stored in this format.
         """
-        self.open().add(ids, outputs, batch)
+        self._open().add(ids, outputs, batch)
 
     def take(self) -> dict[str, str]:
         """Write what waits; return the note of each part of the lease, with its digest."""
@@ -125,16 +107,50 @@ class LeaseWriter(Sink):
         if there is not None and {part.name + NOTE for part in there.parts} == notes.keys():
             return
         parts = [_committed(folder, name, digest) for name, digest in notes.items()]
-        try:
+        with _naming(folder):
             complete(folder, self._settings, parts, size, certificates)
-        except OSError as error:
-            raise unwritable("the folder of predictions", folder, error) from error
 
     def _remove(self, parts: Sequence[Part]) -> None:
         for part in parts:
             for suffix in (NOTE, *part.files):
                 with suppress(OSError):  # it does no harm
                     (self._where.path / (part.name + suffix)).unlink()
+
+
+@contextmanager
+def locked_for_leases(where: Predictions, *, is_new: bool) -> Iterator[None]:
+    """Keep other jobs out of a folder meanwhile; the process that lends leases does so.
+
+    At the end, what ranks have written after the predictions were complete is removed.
+
+    Args:
+        where: The folder.
+        is_new: Whether the evaluation begins; one that goes on may have finished its predictions.
+
+    Raises:
+        UsageError: Another job uses the folder, it has a finished result, or it can't be written.
+    """
+    with _naming(where.path):
+        lock = lock_folder(where.path)
+    try:
+        if is_new:
+            refuse_finished(where)
+        yield
+        there = finished(where.path)
+        if there is not None and not (where.path / UNFINISHED).exists():
+            with suppress(OSError):  # it does no harm
+                remove_strays(where.path, {part.name for part in there.parts})
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unwritable("the folder of predictions", folder, error) from error
 
 
 def _committed(folder: Path, name: str, digest: str) -> Part:

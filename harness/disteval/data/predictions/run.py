@@ -160,21 +160,13 @@ def take_up(where: Predictions, settings: dict[str, Any]) -> tuple[str, int, set
     """Write down that a run has begun, or goes on.
 
     Returns:
-        Its name, the number of times that it was started, and the names of the parts of a finished
-        result that it will replace.
+        Its name, the number of times that it was started, and see `refuse_finished`.
 
     Raises:
         UsageError: The folder has a finished result, or an interrupted run with other settings.
         OSError: It can't be written.
     """
-    folder = where.path
-    result = finished(folder)
-    if result is not None and not where.overwrite:
-        raise UsageError(
-            f"{folder} has finished predictions of {result.size} samples in {result.format}; read "
-            f"them with load_predictions, give another folder, or overwrite=True (--overwrite)"
-        )
-    keep = set() if result is None else {part.name for part in result.parts}
+    folder, keep = where.path, refuse_finished(where)
     token, start = _interrupted(where, settings, keep) or (secrets.token_hex(4), 0)
     content = {"disteval": "predictions", "version": VERSION, "settings": settings}
     data = sealed({**content, "run": token, "start": start + 1})
@@ -182,6 +174,21 @@ def take_up(where: Predictions, settings: dict[str, Any]) -> tuple[str, int, set
     draft = f".part-{token}-{secrets.randbits(62)}-00000-000000.unfinished"
     write_atomically(folder / UNFINISHED, lambda file: file.write(data), draft)
     return token, start + 1, keep
+
+
+def refuse_finished(where: Predictions) -> set[str]:
+    """Return the names of the parts of a finished result that may be replaced.
+
+    Raises:
+        UsageError: The folder has a finished result, and it may not.
+    """
+    result = finished(where.path)
+    if result is not None and not where.overwrite:
+        raise UsageError(
+            f"{where.path} has finished predictions of {result.size} samples in {result.format}; "
+            f"read them with load_predictions, give another folder, or overwrite=True (--overwrite)"
+        )
+    return set() if result is None else {part.name for part in result.parts}
 
 
 def _interrupted(
