@@ -197,10 +197,17 @@ def _meet(
     backend: BaseDistBackend, leasing: Leasing, target: Predictions | Sink, stack: ExitStack
 ) -> Path:
     """Start the lender on rank 0, and return where its address is on this rank."""
-    own = control_directory.create() if backend.rank == 0 else None
-    if own is not None:
-        stack.callback(own.remove)
-    where, host = backend.broadcast_object((own and str(own.path), _this_host()), src=0)
+    own: control_directory.ControlDirectory | None = None
+    unmade: HarnessError | None = None
+    try:
+        if backend.rank == 0:
+            own = control_directory.create()
+            stack.callback(own.remove)
+    except HarnessError as error:  # the other ranks wait for the directory
+        unmade = error
+    where, host, unmade = backend.broadcast_object((own and own.path, _this_host(), unmade), src=0)
+    if unmade is not None:
+        raise unmade
     path = Path(where)
     is_near = _this_host() == host and path.is_dir()
     near = backend.all_gather_object(is_near)

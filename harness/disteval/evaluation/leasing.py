@@ -77,6 +77,8 @@ class Leasing:
         if work.opened is None:
             stream = work.dealing.stream(work.samples, work.backend)
             work.settings["the number of samples"] = stream.settings
+        if work.opened is not None and work.size is not None and not work.dealing.by_length:
+            work.dealing.plan(work.opened, work.size, work.backend, whole=True)  # may call shard
         check_totals(work.metrics)
         check_order(work.metrics, work.dealing.natural_order(1))
         world = work.backend.world_size

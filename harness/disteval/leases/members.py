@@ -120,13 +120,13 @@ class Members:
     def why_to_end(self, now: float, counts: Counts) -> Exception | None:
         """Return why the evaluation can't go on; None if it can.
 
-        It can't if three ranks raised at one unit, or if no rank is left: every rank that was
-        started raised, or none that takes leases was heard of for too long.
+        It can't if three ranks, or groups of ranks, raised at one unit; or if no rank is left:
+        every rank that was started raised, or none that takes leases was heard of for too long.
         """
-        at = [unit for _, unit, _ in self.failed if unit is not None]
+        at = [unit for unit, _ in {(at, r // self._size) for r, at, _ in self.failed}]
         known = max(self._expected or 0, len(self.by_rank))
         benched = sum(member.failure is not None for member in self)
-        if any(at.count(unit) >= _RAISED for unit in set(at)) or (
+        if any(at.count(unit) >= _RAISED for unit in set(at) - {None}) or (
             self._expected is not None and 0 < known <= benched
         ):
             return self._reason(counts)

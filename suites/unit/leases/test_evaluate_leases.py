@@ -21,6 +21,7 @@ from disteval import (
     get_dist_backend,
 )
 from disteval.data.predictions import GatheredPredictions
+from disteval.evaluation import leased
 from disteval.evaluation.leased import run_leases
 from disteval.leases import Lender
 from disteval.metrics import AUROC, Accuracy, Bootstrap, Mean
@@ -180,6 +181,53 @@ def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str) 
         assert words in str(outcome)
 
 
+def test_an_error_of_one_rank_before_the_first_batch_reaches_every_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def evaluated(backend: ThreadsDist, **arguments: Any) -> Any:
+        return evaluate(
+            lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases", **arguments
+        )
+
+    def rank(backend: ThreadsDist) -> Any:
+        def shard(size: int, world: int, rank: int) -> Any:
+            if backend.rank == 1:
+                raise ValueError("no shard")
+            return ShardPlan(size, world, rank)
+
+        return evaluated(backend, shard=shard)
+
+    for outcome in run_ranks(3, rank):
+        assert "rank 1 could not begin: ValueError: no shard" in str(outcome)
+
+    def fails() -> Any:
+        raise WorldError("no private directory can be made")
+
+    monkeypatch.setattr(control_directory, "create", fails)
+    for outcome in run_ranks(3, evaluated):
+        assert isinstance(outcome, WorldError)
+        assert "no private directory" in str(outcome)
+
+
+def test_ranks_of_other_hosts_reach_the_lender_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    hosts: dict[int, str] = {}
+    monkeypatch.setattr(leased, "_this_host", lambda: hosts[threading.get_ident()])
+    monkeypatch.setattr(leased, "_address", lambda: "127.0.0.1")
+
+    def rank(backend: ThreadsDist) -> Any:
+        hosts[threading.get_ident()] = f"host {backend.rank // 2}"
+        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+
+    expected = evaluate(lambda x: x, DATA, {"a": Accuracy()}, "non_dist", 4)
+    for found in values(run_ranks(4, rank)):
+        assert found.metrics == expected.metrics
+        assert not found.leases.lost
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_ranks_without_a_backend_borrow_from_a_lender() -> None:
     def task() -> Task:
         return Task(predict=lambda x: x, samples=DATA, metrics={"a": Accuracy()}, batch_size=4)
@@ -197,7 +245,10 @@ def test_ranks_without_a_backend_borrow_from_a_lender() -> None:
     assert [each.metrics for each in found] == [alone.metrics] * 3
 
 
-def test_an_interrupt_ends_the_lender_and_the_ledger_goes_on(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_lender_and_the_ledger_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
     calls = []
 
     def predict(batch: Any) -> Any:
@@ -208,14 +259,14 @@ def test_an_interrupt_ends_the_lender_and_the_ledger_goes_on(tmp_path: Path) -> 
 
     def once() -> Any:
         return evaluate(
-            predict, DATA, {"a": Accuracy()}, "non_dist", 4, schedule="leases", ledger=tmp_path
-        )
+            predict, DATA, {"a": Accuracy()}, "non_dist", 4, schedule="leases",
+            ledger=tmp_path / "ledger",
+        )  # fmt: skip
 
-    left = set(control_directory.folder().glob("*"))
     with pytest.raises(KeyboardInterrupt):
         once()
     assert "disteval-lender" not in {thread.name for thread in threading.enumerate()}
-    assert set(control_directory.folder().glob("*")) <= left
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger"]
     found = once()
     assert found.stored > 0
     assert found.metrics == evaluate(predict, DATA, {"a": Accuracy()}, "non_dist", 4).metrics
@@ -245,7 +296,7 @@ class Halves:
     """A model of which each rank of a group has one half; it needs both for every batch."""
 
     def __init__(self, world: int) -> None:
-        self._groups = [(threading.Barrier(2, timeout=5.0), [0, 0]) for _ in range(world // 2)]
+        self._groups = [(threading.Barrier(2, timeout=3.0), [0, 0]) for _ in range(world // 2)]
 
     def __call__(self, rank: int, batch: Any) -> Any:
         barrier, parts = self._groups[rank // 2]

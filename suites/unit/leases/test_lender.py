@@ -58,7 +58,7 @@ def certificate(start: int, stop: int) -> Certificate:
 
 def add_up(parts: Any) -> list[int]:
     """Return the units of all leases, as the ranks committed them."""
-    return [unit for _, _, totals, _ in parts for unit in pickle.loads(totals)]
+    return [unit for _, _, totals, *_ in parts for unit in pickle.loads(totals)]
 
 
 def work(directory: Path, rank: int | None = None, size: int = 0, **options: Any) -> Finished:
@@ -367,6 +367,21 @@ def test_a_group_that_lost_a_rank_is_lost() -> None:
         others = [pool.submit(work, directory, rank) for rank in (2, 3)]
         assert all(units_of(each.result(60)) == ALL for each in [left, *others])
         assert [text[:6] for text in lender.report.lost] == ["rank 0"]
+
+
+def test_the_ranks_of_one_group_count_once_where_they_raise_at_one_unit() -> None:
+    with lending(ranks_per_lease=3, timeout=1.0) as (lender, directory):
+        with ThreadPoolExecutor(3) as pool:
+            raising = [Borrower(directory, rank, SETTINGS, UNITS) for rank in range(3)]
+            begun = [pool.submit(next, iter(each)) for each in raising]
+            assert {each.result(30).start for each in begun} == {0}
+            for each in raising:
+                each.fail(0, "failed at sample 0")
+            others = [pool.submit(work, directory, rank) for rank in (3, 4, 5)]
+            assert all(units_of(each.result(60)) == ALL for each in others)
+        assert len(lender.report.failed) == 3
+        for each in raising:
+            each.finish(add_up)
 
 
 def test_ranks_of_a_group_that_counted_other_samples_are_an_error() -> None:
