@@ -14,7 +14,7 @@ from suites.audit.right import RIGHT, Loop
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_loop_is_convicted_in_its_smallest_case(name: str) -> None:
     loop, kind, case = WRONG[name]
-    report = Audit(loop, backend="threads", first=True).run()
+    report = Audit(loop, backend="threads", tokens="tokens" in case, first=True).run()
     assert report.verdict == "wrong", (report.counts, report.reason, report.details)
     found = report.findings[0]
     assert (found.kind, case_text(found.settings)) == (kind, case), str(found)

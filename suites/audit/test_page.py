@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from disteval.audit import audit
+from disteval.audit.cases import cases
+from disteval.audit.runner import DEFAULT_WORLD_SIZES
 
-from suites.docs.pages import blocks_of, write_files
+from suites.docs.pages import blocks_of, text_of, write_files
 from suites.processes import run_plainly
 from suites.requirements import framework
 
@@ -30,6 +32,8 @@ def test_the_wrong_loop_is_convicted_as_the_page_shows(folder: Path) -> None:
     shown = next(b.output for b in blocks_of(PAGE) if b.language == "bash" and b.output)
     expected = " ".join(shown.split("smallest case")[0].split())
     assert expected in " ".join(found.stdout.split())
+    tried = f"{len(list(cases(DEFAULT_WORLD_SIZES)))} cases were tried"
+    assert text_of(PAGE).count(tried) == 2
 
 
 def test_the_repaired_loop_is_sound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,3 +156,33 @@ def shuffles_outputs_but_not_ids(case: Case) -> Any:
 def sends_rank_0s_result_to_all(case: Case) -> Any:
     found = divided([counted(case, strided(case))])
     return {"accuracy": get_dist_backend().broadcast_object(found, src=0)}
+
+
+@wrong("weighted wrongly", "N=2,B=2,W=1,tokens")
+def counts_tokens_that_fill_a_row_up(case: Case) -> Any:
+    total = number = 0
+    for batch in batches(case, strided(case)):
+        rows = np.zeros((len(batch), max(len(s["tokens"]) for s in batch)), np.int64)
+        for row, sample in zip(rows, batch, strict=True):
+            row[: len(sample["tokens"])] = sample["tokens"]
+        total, number = total + case.token_losses(rows).sum(), number + rows.size
+    return {"loss": divided(gathered((float(total), number)))}
+
+
+@wrong("weighted wrongly", "N=2,B=1,W=1,tokens")
+def averages_the_losses_of_batches(case: Case) -> Any:
+    means = [
+        np.concatenate([case.token_losses(s["tokens"]) for s in batch]).mean()
+        for batch in batches(case, strided(case))
+    ]
+    return {"loss": divided(gathered((float(sum(means)), len(means))))}
+
+
+@wrong("dropped", "N=5,B=1,W=1")
+def takes_label_0_for_no_label(case: Case) -> Any:
+    own = [
+        int(case.predict(s["x"][None]).argmax()) == s["label"]
+        for [s] in batches_of_one(case)
+        if s["label"]
+    ]
+    return {"accuracy": divided(gathered((sum(own), len(own))))}
