@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from disteval.report.values import plain
 from disteval.worlds import ElasticWorld
 
 from suites.faults import lease_task
-from suites.processes import left_over, processes_below
+from suites.processes import left_over, processes_below, wait_for
 
 TASK = "suites.faults.lease_task:task"
 HOWS = ("SIGKILL", "SIGSTOP", "exit", "exception")
@@ -49,8 +50,9 @@ _LONGEST = (
     1.2  # seconds after the start, when the last rank is lost; an evaluation takes about that
 )
 _LOOK_SECONDS = 0.01
-_LEADER_LIVES = (0.3, 5.0)
-_MOST_LEADERS = 10
+_LEADER_LIVES = (0.0, 1.5)
+_START_SECONDS = 3.0
+_MOST_LEADERS = 5
 
 
 @dataclass
@@ -187,13 +189,17 @@ def lose_leaders(
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
     }
     if lives is None:
-        lives = (draw.uniform(*_LEADER_LIVES) for _ in range(_MOST_LEADERS))
+        lives = (draw.uniform(*_LEADER_LIVES) for _ in range(draw.randint(1, _MOST_LEADERS)))
     begin, killed = time.monotonic(), 0
     for life in itertools.chain(lives, itertools.repeat(None)):
         leader = subprocess.Popen(
             command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         try:
+            if life is not None:  # from when it lends leases, or else from its start
+                announced = folder / f"ledger-{seed}" / "leader.json"
+                announced.unlink(missing_ok=True)
+                wait_for(partial(_has_begun, announced, leader), _START_SECONDS)
             _, told = leader.communicate(timeout=life)
         except subprocess.TimeoutExpired:
             below = processes_below(leader.pid)
@@ -209,6 +215,10 @@ def lose_leaders(
     else:
         wrong = judge(json.loads(report.read_text()), expected) or judge_predictions(predictions)
     return Found(seed, size, {}, killed, wrong, time.monotonic() - begin)
+
+
+def _has_begun(announced: Path, leader: subprocess.Popen[str]) -> bool:
+    return announced.exists() or leader.poll() is not None
 
 
 def main() -> int:

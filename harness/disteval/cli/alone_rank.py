@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from disteval.contract import BaseDistBackend
@@ -11,11 +13,34 @@ NO_BACKEND = "none"
 """The name of the backend in the report of an evaluation that needs none."""
 
 
-class AloneRank(BaseDistBackend):
-    """The backend of a rank that is in no group: it has a number, and no collective."""
+@dataclass(frozen=True)
+class LeaseGroup:
+    """The ranks that evaluate a lease together, with a model that spans them.
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    Attributes:
+        number: The number of the group.
+        rank: The number of this rank in the group, from 0 up.
+        size: The number of ranks of the group.
+        path: A private folder, empty at first, where the ranks of the group can meet; they are on
+            one host.
+    """
+
+    number: int
+    rank: int
+    size: int
+    path: Path
+
+
+class AloneRank(BaseDistBackend):
+    """The backend of a rank that is in no group of a backend: it has a number, and no collective.
+
+    Attributes:
+        group: The ranks that evaluate a lease together.
+    """
+
+    def __init__(self, rank: int, world_size: int, group: LeaseGroup) -> None:
         self._rank, self._world_size = rank, world_size
+        self.group = group
 
     @property
     def is_initialized(self) -> bool:

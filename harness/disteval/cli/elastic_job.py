@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disteval.cli.alone_rank import AloneRank
+from disteval.cli.alone_rank import AloneRank, LeaseGroup
 from disteval.cli.job import EvalJob
 from disteval.errors import UsageError
 from disteval.worlds import report_progress
@@ -98,6 +98,8 @@ class ElasticJob:
         rank: The number of this rank.
         world_size: The number of ranks that were started together.
         joins: Whether somebody else's leader lends, who gives this rank another number.
+        ranks_per_lease: The number of ranks that evaluate a lease together.
+        groups: A private folder, in which groups meet.
     """
 
     job: EvalJob
@@ -105,6 +107,16 @@ class ElasticJob:
     rank: int
     world_size: int
     joins: bool
+    ranks_per_lease: int
+    groups: Path
+
+    def group(self) -> LeaseGroup:
+        """Return the group of this rank, whose folder the first of its ranks makes."""
+        number, rank = divmod(self.rank, self.ranks_per_lease)
+        path = self.groups / f"group-{number}"
+        if self.ranks_per_lease > 1:
+            path.mkdir(mode=0o700, exist_ok=True)
+        return LeaseGroup(number, rank, self.ranks_per_lease, path)
 
 
 def run_elastic_job(_: None, work: ElasticJob) -> dict[str, Any]:
@@ -115,7 +127,7 @@ def run_elastic_job(_: None, work: ElasticJob) -> dict[str, Any]:
     """
     from disteval.evaluation.leased import run_leases
 
-    task = work.job.task(AloneRank(work.rank, work.world_size))
+    task = work.job.task(AloneRank(work.rank, work.world_size, work.group()))
     with work.meeting.here() as directory:
         rank = None if work.joins else work.rank
         result = run_leases(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -52,7 +53,9 @@ def lend(start: Starter, job: EvalJob, options: Elastic) -> dict[str, Any]:
         world = stack.enter_context(start.elastic_world(start.size))
         job = replace(job, shares_memory=not world.own_processes and not world.attached)
         if meeting is not None:
-            return _first_report(_run(world, job, meeting, True, lambda: True, _print_lost))
+            groups = options.ranks_per_lease, stack.enter_context(_private_folder())
+            survival = _run(world, job, meeting, groups, True, lambda: True, _print_lost)
+            return _first_report(survival)
         return _Leader(world, start, job, options, stack).run()
 
 
@@ -79,8 +82,9 @@ class _Leader:
         )
         stack.callback(self._lender.close, 0.0)
         self._meeting = Meeting.of(directory.path)
-        if options.ledger is not None:
-            stack.enter_context(self._meeting.announced(options.ledger))
+        self._ledger, self._stack = options.ledger, stack
+        self._announced = False
+        self._groups = options.ranks_per_lease, directory.path
 
     def run(self) -> dict[str, Any]:
         """Run the evaluation, and return its report."""
@@ -92,8 +96,9 @@ class _Leader:
                 return self._lender.outcome is None
 
             survival = _run(
-                self._world, self._job, self._meeting, False, going_on, self._lose, self._count
-            )
+                self._world, self._job, self._meeting, self._groups, False, going_on, self._lose,
+                self._count,
+            )  # fmt: skip
             while going_on() and self._joined:
                 self._lender.wait(_SHOW_SECONDS)
             self._take_events()
@@ -103,7 +108,9 @@ class _Leader:
         if not survival.values and outcome is not None:
             # Ranks that others have started made the result; a new one gets it at once.
             with self._start.elastic_world(1) as another:
-                survival = _run(another, self._job, self._meeting, True, lambda: True, _print_lost)
+                survival = _run(
+                    another, self._job, self._meeting, self._groups, True, lambda: True, _print_lost
+                )
         report = _first_report(survival)
         if "task" in report:
             seconds = {rank: one["seconds"] for rank, one in survival.values.items()}
@@ -135,6 +142,10 @@ class _Leader:
         while not self._events.empty():
             event = self._events.get()
             own = event.rank < self._start.size
+            if self._ledger is not None and not self._announced and self._lender.outcome is None:
+                # The ledger is open, so no other leader has it.
+                self._stack.enter_context(self._meeting.announced(self._ledger))
+                self._announced = True
             if event.kind == "joined" and not own:
                 self._joined.add(event.rank)
                 _tell(f"rank {event.rank} has joined: {event.what}")
@@ -171,13 +182,14 @@ def _run(
     world: ElasticWorld,
     job: EvalJob,
     meeting: Meeting,
+    groups: tuple[int, Path],
     joins: bool,
     going_on: Callable[[], bool],
     on_lost: Callable[[LostRank], None],
     on_progress: Callable[[int, int, int | None], None] | None = None,
 ) -> Survival:
     size = world.world_size
-    works = [ElasticJob(job, meeting, rank, size, joins) for rank in range(size)]
+    works = [ElasticJob(job, meeting, rank, size, joins, *groups) for rank in range(size)]
     return world.run(
         run_elastic_job, *works, going_on=going_on, on_lost=on_lost, on_progress=on_progress,
         grace=_GRACE_SECONDS,
@@ -215,6 +227,15 @@ def _tell(what: str) -> None:
     """Print one line on standard error, above the bar."""
     if not is_quiet():
         tqdm.write(visible(f"disteval eval: {what}".replace("\n", " ")), file=sys.stderr)
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    directory = control_directory.create()
+    try:
+        yield directory.path
+    finally:
+        directory.remove()
 
 
 @contextmanager

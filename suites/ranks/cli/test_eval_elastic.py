@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from disteval.cli import main
+from disteval.cli.elastic_options import Elastic
+from disteval.cli.eval_elastic import lend
+from disteval.cli.job import EvalJob
+from disteval.cli.named_task import NamedTask
 from disteval.conformance.forked import ForkServers
 from disteval.data.predictions import load_predictions
 
 from suites.faults import lease_task
-from suites.faults.leases import TASK, judge, lose_leaders, lose_ranks, right
+from suites.faults.leases import TASK, Forked, judge, lose_leaders, lose_ranks, right
 from suites.processes import (
     is_running,
     mpirun,
@@ -83,8 +87,21 @@ def test_lost_ranks_change_nothing(
     assert found.lost > 0
 
 
+def test_ranks_that_hold_a_lease_together_find_each_other_and_are_lost_together(
+    servers: ForkServers, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(lease_task.FAULTS, '{"1": ["exit", 3]}')
+    monkeypatch.setenv(lease_task.SECONDS, "0.002")
+    start = Forked(4, None, None, 20.0, 1, False, servers, [])
+    job = EvalJob(NamedTask("suites.faults.lease_task:spanning"), "none", None, None, None)
+    report = lend(start, job, Elastic(None, join=False, ranks_per_lease=2))
+    assert judge(report, expected) == ""
+    assert report["leases"]["lost"][0] == {"rank": 1, "how": "its process exited with status 3"}
+    assert not {2, 3} & {one["rank"] for one in report["leases"]["lost"]}
+
+
 def test_a_killed_leader_goes_on_from_its_ledger(tmp_path: Path, expected: dict[str, Any]) -> None:
-    found = lose_leaders(3, tmp_path, expected, lives=[3.5])
+    found = lose_leaders(3, tmp_path, expected, lives=[0.5])
     assert found.wrong == ""
     assert found.lost == 1
     folders = ["--ledger", tmp_path / "ledger-3", "--predictions", tmp_path / "predictions-3"]
@@ -133,11 +150,14 @@ def test_another_command_joins_and_finishes_what_all_ranks_have_left(
     leader = start(*COMMAND, *options, "--world-size=2", "--json", str(led))
     assert wait_for((tmp_path / "leases" / "leader.json").exists, SECONDS)
     assert (tmp_path / "leases" / "leader.json").stat().st_mode & 0o777 == 0o600
+    own = ranks_below(leader.pid).values()
+    for pid in own:  # so that they don't finish before the others are there
+        os.kill(pid, signal.SIGSTOP)
     other = start(*COMMAND, *options, "--join", "--json", str(joined))
     assert leader.stderr is not None
     lines = [leader.stderr.readline()]
     assert "rank 2 has joined" in lines[0], lines
-    for pid in ranks_below(leader.pid).values():
+    for pid in own:
         os.kill(pid, signal.SIGKILL)
     lines += leader.communicate(timeout=SECONDS)[1].splitlines()
     assert other.wait(SECONDS) == leader.returncode == 0, lines
