@@ -61,8 +61,10 @@ def test_ranks_wait_in_a_function_that_people_call() -> None:
     )
 
 
-def test_a_hang_says_where_each_rank_is() -> None:
-    found = describe(WorldError(HANG))
+@pytest.mark.parametrize("host", ["", "node-1: "])
+def test_a_hang_says_where_each_rank_is(host: str) -> None:
+    report = HANG.replace("  rank ", f"  {host}rank ").replace("stack of", f"{host}stack of")
+    found = describe(WorldError(report))
     assert (found.kind, found.alone) == ("hangs", False)
     assert found.sentence == (
         "rank 2 has returned; rank 0 waits in barrier (my_eval.py, line 12); rank 1 is in load "

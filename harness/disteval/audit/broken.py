@@ -14,8 +14,10 @@ from disteval.errors import WorldError, describe_error
 
 _TORCH_CALL = re.compile(r"distributed_c10d\.py\", line \d+ in ([^_]\w+)")
 _WRAPPER = "wrapper"
-_SECTION = re.compile(r"^stack of (.*):$")
-_RANK = re.compile(r"^  (rank \d+): (.*)$")
+_SECTION = re.compile(
+    r"^(?:\S+: )?stack of (.*):$"
+)  # after the name of a host, if there are several
+_RANK = re.compile(r"^  (?:\S+: )?(rank \d+): (.*)$")
 _WAITS = re.compile(r"waits in (\w+) #\d+$")
 _LATE = re.compile(r"no progress for \S+ s")
 _FRAME = re.compile(r"^ *File \"(.*)\", line (\d+) in (\S+)")
@@ -67,7 +69,8 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
     if raised:
         return Broken("crashes", f"{raised}; meanwhile {places}" if places else raised, alone)
     late = _LATE.search(headline)
-    return Broken("hangs", f"{places or headline}: {late[0] if late else 'no progress'}", alone)
+    hangs = f"{places}: {late[0] if late else 'no progress'}" if places else headline
+    return Broken("hangs", hangs, alone)
 
 
 def _what_to_do(error: Exception) -> str:

@@ -14,6 +14,7 @@ _exit = os._exit
 _lock = threading.Lock()
 _calls = 0
 _stdout: Any = None
+_thread = threading.local()  # with ``process`` while the thread is in a call
 
 
 class ExitError(RuntimeError):
@@ -59,28 +60,40 @@ def guarded() -> Iterator[None]:
 
 
 def _enter() -> None:
-    """Begin a call; ranks that are threads of one process share what is replaced."""
+    """Begin a call of this thread; ranks that are threads of one process replace things once."""
     global _calls, _stdout
+    _thread.process = os.getpid()
     with _lock:
         _calls += 1
         if _calls == 1:
-            _stdout, sys.stdout = sys.stdout, sys.stderr
-            process = os.getpid()
-
-            def refuse(status: int) -> NoReturn:
-                if os.getpid() != process:
-                    _exit(status)
-                raise ExitError(f"os._exit({status})")
-
-            os._exit = refuse
+            _stdout, sys.stdout, os._exit = sys.stdout, _Output(), _refuse
 
 
 def _leave() -> None:
     global _calls
+    del _thread.process
     with _lock:
         _calls -= 1
         if _calls == 0:
             sys.stdout, os._exit = _stdout, _exit
+
+
+def _is_in_call() -> bool:
+    """Return whether this thread is in a call; the leader's own is not, even if a call hangs."""
+    return getattr(_thread, "process", None) == os.getpid()
+
+
+def _refuse(status: int) -> NoReturn:
+    if _is_in_call():
+        raise ExitError(f"os._exit({status})")
+    _exit(status)
+
+
+class _Output:
+    """Standard output; during a call, standard error in its place."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr if _is_in_call() else _stdout, name)
 
 
 def _end_fork(process: int, status: int) -> None:

@@ -86,7 +86,7 @@ class Audit:
             for done, (settings, again) in enumerate(steps):
                 if again and report.cases[settings] != "right":
                     continue
-                if self._keeps_state or self._is_like_a_broken(settings):
+                if self._worlds.are_lost or self._keeps_state or self._expects_break(settings):
                     report.cases[settings] = "skipped"
                 elif time.monotonic() - begin > self._seconds:
                     report.cases[settings] = "out of time"
@@ -266,7 +266,7 @@ class Audit:
         """Whether earlier calls disturb later ones, so that no other case can be judged."""
         return any(found.kind == "differs from call to call" for found in self.report.findings)
 
-    def _is_like_a_broken(self, settings: Settings) -> bool:
+    def _expects_break(self, settings: Settings) -> bool:
         return self._breaks.expects(settings, bool(self.report.counts["right"]))
 
     def _add(

@@ -224,4 +224,5 @@ def _fetchers(fetches: Sequence[Fetch]) -> str:
 
 def _listed(what: str, numbers: Sequence[int]) -> str:
     plural = ("es" if what.endswith("s") else "s") * (len(numbers) > 1)
-    return f"{what}{plural} {' and '.join(map(str, numbers))}"
+    *others, last = map(str, numbers)
+    return f"{what}{plural} " + (f"{', '.join(others)} and {last}" if others else last)

@@ -108,6 +108,11 @@ class AuditWorlds:
             self.renew(settings.world_size)
             raise
 
+    @property
+    def are_lost(self) -> bool:
+        """Whether somebody else's ranks are out of step, so that there are none to call."""
+        return self._led is not None and not self._led.is_open
+
     def is_fresh(self, world_size: int) -> bool:
         """Return whether the function was not called yet in the present world of that size."""
         return world_size not in self._worlds or world_size in self._fresh
