@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from disteval.coverage import Certificate
-from disteval.errors import HarnessError, UsageError, WorldError, describe_error
+from disteval.errors import UsageError, WorldError, describe_error
 from disteval.leases.book import Lease
 from disteval.leases.messages import (
     MAX_MESSAGE_BYTES,
@@ -34,6 +34,7 @@ from disteval.leases.messages import (
     Refused,
     Unwanted,
     Welcome,
+    pickled_error,
 )
 from disteval.worlds.channel.connection import bound_waits, connect
 
@@ -179,7 +180,7 @@ class Borrower:
         except _AnotherBeginsError:
             return
         except Exception as error:
-            answer = Computed(None, _pickled(error))
+            answer = Computed(None, pickled_error(error))
         self._send(answer)
 
     def _ask(self) -> Any:
@@ -279,12 +280,3 @@ class Borrower:
 
 class _AnotherBeginsError(Exception):
     """The lender has another rank compute the result, or has it already."""
-
-
-def _pickled(error: Exception) -> bytes:
-    try:
-        data = bytes(cloudpickle.dumps(error))
-        pickle.loads(data)
-    except Exception:  # its class can't be rebuilt elsewhere
-        return pickle.dumps(HarnessError(describe_error(error)))
-    return data

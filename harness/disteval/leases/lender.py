@@ -31,6 +31,7 @@ class _Guest:
     def __init__(self, mailbox: Mailbox, now: float) -> None:
         self.mailbox = mailbox
         self.deadline = now + _HELLO_SECONDS
+        self.is_writing = False  # whether the selector says when the rank reads
         self.member: Member | None = None
 
 
@@ -179,8 +180,10 @@ class Lender:
                 self._part(guest, "it did not say which rank it is", now)
             elif guest.member is not None and guest.member.mailbox is not guest.mailbox:
                 self._part(guest, "it has connected again", now)
-            else:
-                self._set_events(guest)
+            elif guest.mailbox.has_unsent != guest.is_writing:
+                guest.is_writing = guest.mailbox.has_unsent
+                events = selectors.EVENT_READ | (guest.is_writing and selectors.EVENT_WRITE)
+                self._selector.modify(guest.mailbox.socket, events, guest)
 
     def _admit(self, now: float) -> None:
         try:
@@ -232,11 +235,6 @@ class Lender:
         if guest.member is not None and guest.member.mailbox is guest.mailbox:
             self._lending.drop(guest.member, why, now)
         guest.mailbox.close()
-
-    def _set_events(self, guest: _Guest) -> None:
-        events = selectors.EVENT_READ | (guest.mailbox.has_unsent and selectors.EVENT_WRITE)
-        if self._selector.get_key(guest.mailbox.socket).events != events:
-            self._selector.modify(guest.mailbox.socket, events, guest)
 
     def _may_leave(self, now: float) -> bool:
         """Return whether the leader has closed this, and no rank waits for the result."""

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from disteval.coverage import Certificate
-from disteval.errors import HarnessError, describe_error
+from disteval.errors import HarnessError
 from disteval.leases.book import Book, Counts
+from disteval.leases.finishing import Finishing
 from disteval.leases.ledger import Ledger
 from disteval.leases.mailbox import Mailbox
 from disteval.leases.members import Event, Member, Members, OnEvent
 from disteval.leases.messages import (
-    FINISH_BYTES,
     Ask,
     Commit,
     Computed,
     Failed,
-    Finish,
     Finished,
     Hello,
     LeaseReport,
@@ -33,6 +31,7 @@ from disteval.leases.messages import (
     Unwanted,
     Wait,
     Welcome,
+    pickled_error,
 )
 
 _log = logging.getLogger("disteval.leases")
@@ -68,7 +67,7 @@ class Lending:
         self._settings: dict[str, str] = {}
         self._waiting: OrderedDict[int, None] = OrderedDict()  # groups, in the order of asking
         self._attempts: dict[int, int] = {}
-        self._chunks: list[Finish] = []
+        self._finishing = Finishing(self.members, timeout)
         self._committed = self._resumed = 0
 
     @property
@@ -137,8 +136,8 @@ class Lending:
             self.members.bench(member, message.what)
             self._give_up(member, now)
         elif isinstance(message, More):
-            self._send_chunk(member)
-        elif isinstance(message, Computed) and self.outcome is None and self._chunks:
+            self._finishing.go_on(member)
+        elif isinstance(message, Computed) and self.outcome is None and member.chunk is not None:
             if message.value is not None and self._ledger is not None:
                 self._ledger.finish(message.value)
             self.outcome = Finished(message.value, message.error, self.report)
@@ -161,7 +160,7 @@ class Lending:
                 for member in self.members.group(group):
                     self.members.note_lost(member, f"sent nothing for {self._timeout:g} s")
             if self._book.is_done:
-                self._finish(now)
+                self._finishing.begin(self._ledger, now)
             else:
                 self._lend(now)
             error = self.members.why_to_end(now, self.counts)
@@ -176,7 +175,7 @@ class Lending:
     def fail(self, error: Exception) -> None:
         """End the evaluation with an error, unless it has ended; the ledger keeps what it has."""
         if self.outcome is None:
-            self.outcome = Finished(None, _pickled(error), self.report)
+            self.outcome = Finished(None, pickled_error(error), self.report)
 
     def together(self) -> AbstractContextManager[None]:
         """Have all that is committed meanwhile written to the disk at once."""
@@ -269,52 +268,10 @@ class Lending:
             self._ledger.commit(lease, attempt, first.totals, certificate, first.files)
             self._committed += 1
         self._book.commit(member.rank // self._size, lease.number, now)
-        for other in self.members:
+        for other in self.members if attempt > 1 else ():
             if other.lease is not None and other.lease.number == lease.number:
                 other.send(Unwanted(lease.number))
 
     def _give_up(self, member: Member, now: float) -> None:
         if self._book is not None:
             self._book.lose(member.rank // self._size, now)
-
-    def _finish(self, now: float) -> None:
-        """Have an idle rank compute the result; another one, if it is not heard of."""
-        if not self._chunks:
-            self._chunks = _in_chunks(self._ledger)
-        busy = [each for each in self.members if each.chunk is not None]
-        if any(now - each.heard <= self._timeout for each in busy):
-            return
-        for member in self.members:
-            if member.waits and member.failure is None:
-                member.waits, member.chunk, member.heard = False, 0, now
-                self._send_chunk(member)
-                return
-
-    def _send_chunk(self, member: Member) -> None:
-        if member.chunk is not None and member.chunk < len(self._chunks):
-            member.send(self._chunks[member.chunk])
-            member.chunk += 1
-
-
-def _in_chunks(ledger: Ledger | None) -> list[Finish]:
-    """Return all committed leases, in messages of a bounded size."""
-    chunks, size = [Finish([], False)], 0
-    for lease, _, totals, certificate, files in [] if ledger is None else ledger.committed():
-        if chunks[-1].committed and size + len(totals) > FINISH_BYTES:
-            chunks.append(Finish([], False))
-            size = 0
-        chunks[-1].committed.append(
-            (lease.start, lease.stop, totals, (certificate.counted, certificate.mixed), files)
-        )
-        size += len(totals)
-    chunks[-1] = chunks[-1]._replace(is_last=True)
-    return chunks
-
-
-def _pickled(error: Exception) -> bytes:
-    try:
-        data = pickle.dumps(error)
-        pickle.loads(data)
-    except Exception:  # its class can't be rebuilt elsewhere
-        return pickle.dumps(HarnessError(describe_error(error)))
-    return data

@@ -113,7 +113,9 @@ class Members:
         self.on_event(Event("lost", member.rank, why))
 
     def note_failed(self, member: Member, unit: int | None, what: str) -> None:
-        """Note which exception a rank raised."""
+        """Note which exception a rank raised; it says so again after a new connection."""
+        if (member.rank, unit, what) in self.failed:
+            return
         self.failed.append((member.rank, unit, what))
         self.on_event(Event("failed", member.rank, what))
 

@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Any, NamedTuple
 
-from disteval.errors import describe_error
+import cloudpickle
+
+from disteval.errors import HarnessError, describe_error
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest message; 1 GiB."""
-
-FINISH_BYTES = 1 << 23
-"""About how many bytes of totals the rank that computes the results gets at a time."""
 
 
 class Hello(NamedTuple):
@@ -206,3 +205,13 @@ def encode(message: Any) -> bytes:
     """Return a message as `multiprocessing.connection.Connection` sends it, length first."""
     data = pickle.dumps(message, protocol=5)
     return struct.pack("!i", len(data)) + data
+
+
+def pickled_error(error: Exception) -> bytes:
+    """Pickle an exception, or one with its description if its class can't be rebuilt elsewhere."""
+    try:
+        data = bytes(cloudpickle.dumps(error))
+        pickle.loads(data)
+    except Exception:  # of whatever the class does
+        return pickle.dumps(HarnessError(describe_error(error)))
+    return data

@@ -230,16 +230,18 @@ def test_a_rank_with_other_settings_is_refused_by_the_setting() -> None:
             Borrower(directory, 1, SETTINGS, UNITS + 1)
 
 
-def test_the_next_rank_computes_if_one_dies_while_it_does() -> None:
-    with lending() as (_, directory):
-        with connect(directory) as first:
-            lease = lent(first, 0)
-            while not isinstance(lease, Finish):
-                units = list(range(lease.start, lease.stop))
-                certified = tuple(certificate(lease.start, lease.stop))
-                tell(first, Commit(lease.number, pickle.dumps(units), certified, {}))
-                tell(first, Ask())
-                lease = hear(first)
+@pytest.mark.parametrize("dies", [True, False])
+def test_the_next_rank_computes_if_one_dies_or_freezes_while_it_does(dies: bool) -> None:
+    with lending(timeout=1.0) as (_, directory), connect(directory) as first:
+        lease = lent(first, 0)
+        while not isinstance(lease, Finish):
+            units = list(range(lease.start, lease.stop))
+            certified = tuple(certificate(lease.start, lease.stop))
+            tell(first, Commit(lease.number, pickle.dumps(units), certified, {}))
+            tell(first, Ask())
+            lease = hear(first)
+        if dies:
+            first.close()
         assert units_of(work(directory, 1)) == ALL
 
 
