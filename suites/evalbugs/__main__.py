@@ -26,8 +26,8 @@ def main() -> int:
     parser.add_argument(
         "--older", action="store_true", help="hold the loops to what is known of older releases"
     )
-    parser.add_argument("--seconds", type=float, default=150.0, help="the limit of each audit")
-    parser.add_argument("--minutes", type=float, default=40.0, help="no audit begins after these")
+    parser.add_argument("--seconds", type=float, default=300.0, help="the limit of each audit")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no audit begins after these")
     chosen = parser.parse_args()
     for module in MODULES:
         importlib.import_module(f"suites.evalbugs.{module}")
