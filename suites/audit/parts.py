@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from disteval import get_dist_backend
 from disteval.audit import Case
+from disteval.worlds import World
 
 Loop = Callable[[Case], Any]
 Samples = list[dict[str, Any]]
@@ -24,6 +25,22 @@ def wrong(kind: str, case: str) -> Callable[[Loop], Loop]:
         return loop
 
     return register
+
+
+class Joined:
+    """A world whose ranks are in their group already, so that several audits can use them.
+
+    Such an audit does not start other ranks to find out whether a loop keeps state.
+
+    Args:
+        world: The world.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world_size, self.run = world.world_size, world.run
+
+    def join(self, backend: str) -> None:
+        """Leave the group as it is."""
 
 
 def gathered(value: Any) -> list[Any]:

@@ -12,20 +12,11 @@ from disteval.audit.cases import parse
 from disteval.audit.findings import case_text
 from disteval.worlds import World
 
+from suites.audit.parts import Joined
 from suites.requirements import backend_class
 
 BACKENDS = {"mpi4py": "mpi_loops", "jax": "jax_loops", "tf_collective": "keras_loops"}
 SOME = ("N=1,B=1,W=2", "N=5,B=2,W=2,shuffle", "N=9,B=4,W=2,ids", "N=23,B=3,W=2")
-
-
-class _Joined:
-    """A world whose ranks are in their group already, so that all audits can use them."""
-
-    def __init__(self, world: World) -> None:
-        self.world_size, self.run = world.world_size, world.run
-
-    def join(self, backend: str) -> None:
-        """Leave the group as it is."""
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -34,7 +25,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Any]:
     backend_class(request.param)
     loops = importlib.import_module(f"suites.audit.{BACKENDS[request.param]}")
     with World(request.param, 2, timeout=60.0) as world:
-        yield loops, {"backend": request.param, "led": _Joined(world)}
+        yield loops, {"backend": request.param, "led": Joined(world)}
 
 
 def test_wrong_loops_are_convicted_in_their_smallest_case(ranks: Any) -> None:

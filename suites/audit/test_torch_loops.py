@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from disteval.audit import Audit
 from disteval.audit.findings import case_text
+from disteval.worlds import World
 
+from suites.audit.parts import Joined
 from suites.requirements import framework
 
 framework("torch")
@@ -17,14 +21,37 @@ from suites.audit.torch_loops import RIGHT, WRONG  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_torch_loop_is_convicted_in_its_smallest_case(
+ALONE = ("hangs", "crashes", "differs from call to call")
+"""The kinds for which an audit starts ranks again, and so needs ranks of its own."""
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[World]:
+    """Two ranks for all loops that leave them as they are."""
+    with World("torch_cpu", 2) as world:
+        yield world
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (_, kind, _) in WRONG.items() if kind not in ALONE]
+)
+def test_a_wrong_torch_loop_is_convicted(name: str, two_ranks: World) -> None:
+    _, kind, case = WRONG[name]
+    target, led = f"suites.audit.torch_loops:{name}", cast("World", Joined(two_ranks))
+    report = Audit(target, (2,), tokens="tokens" in case, first=True, led=led).run()
+    assert report.verdict == "wrong", (report.counts, report.reason, report.details)
+    found = report.findings[0]
+    assert (found.kind, case_text(found.settings)) == (kind, case), str(found)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, kind, _) in WRONG.items() if kind in ALONE])
+def test_a_wrong_torch_loop_is_convicted_by_new_ranks(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     _, kind, case = WRONG[name]
     target = f"suites.audit.torch_loops:{name}"
-    report = Audit(target, (2,), tokens="tokens" in case, timeout=5.0, first=True).run()
+    report = Audit(target, (2,), timeout=5.0, first=True).run()
     assert report.verdict == "wrong", (report.counts, report.reason, report.details)
     found = report.findings[0]
     assert (found.kind, case_text(found.settings)) == (kind, case), str(found)
