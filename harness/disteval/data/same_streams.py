@@ -42,7 +42,14 @@ def check_streams(notes: Sequence[Note], stream: Stream, backend: BaseDistBacken
         if first.digest and (note.counts, note.digest) != (first.counts, first.digest):
             raise UsageError(_different_elements(rank, stream, backend))
     counts = {part: count for note in notes for part, count in note.counts.items()}
+    check_has_elements(counts)
     return runs_of_elements(counts)
+
+
+def check_has_elements(counts: Mapping[int, int]) -> None:
+    """Raise UsageError if no part of a stream has an element."""
+    if not any(counts.values()):
+        raise UsageError(f"the stream has no elements; {_FRESH}")
 
 
 def runs_of_elements(counts: Mapping[int, int]) -> list[range]:
@@ -50,12 +57,7 @@ def runs_of_elements(counts: Mapping[int, int]) -> list[range]:
 
     Args:
         counts: The number of elements of each part.
-
-    Raises:
-        UsageError: There is no element.
     """
-    if not any(counts.values()):
-        raise UsageError(f"the stream has no elements; {_FRESH}")
     return [
         range(part << SHARD_BITS, (part << SHARD_BITS) + count)
         for part, count in sorted(counts.items())

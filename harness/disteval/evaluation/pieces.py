@@ -10,7 +10,7 @@ from disteval.coverage import Certificate, Counted, certify, describe_faults, no
 from disteval.data.batching import Batch, Picked, Plan
 from disteval.data.collate import collate as default_collate
 from disteval.data.loading import Loader
-from disteval.data.same_streams import runs_of_elements
+from disteval.data.same_streams import check_has_elements, runs_of_elements
 from disteval.data.samples import Sized
 from disteval.data.shards import ShardedStream
 from disteval.errors import CoverageError, UsageError
@@ -140,15 +140,16 @@ class Shards:
             UsageError: The stream has no elements.
         """
         counts = {part: count for piece in pieces for part, count in piece.note.items()}
+        check_has_elements(counts)
         runs = runs_of_elements(counts)
         size = sum(map(len, runs))
         if [*counts] == [*range(len(self))] and prove([one.certificate for one in pieces], runs):
             return size, 0
         counted = sum(piece.certificate.counted for piece in pieces)
-        wrong = (one for one in pieces if one.certificate.counted != sum(one.note.values()))
-        where = "".join(f"; look at shards {one.start} to {one.stop - 1}" for one in wrong)
+        wrong = (one for one in pieces if not prove([one.certificate], runs_of_elements(one.note)))
+        where = ", ".join(f"{one.start} to {one.stop - 1}" for one in wrong) or "that are missing"
         raise not_once(
-            counted, size, f"the ids of some are others than their places in shards{where}"
+            counted, size, f"what was counted is not each element once of the shards {where}"
         )
 
 
