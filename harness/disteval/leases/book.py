@@ -122,8 +122,8 @@ class Book:
     @property
     def counts(self) -> Counts:
         """How far the evaluation is."""
-        found = self._done, self._leased, self._lost, self._repeated, self._copied
-        return Counts(self._units, *found)
+        lent = self._leased, self._lost, self._repeated, self._copied
+        return Counts(self._units, self._done, *lent)
 
     @property
     def rates(self) -> Mapping[int, float]:
@@ -261,8 +261,7 @@ class Book:
         if not self._ends:
             return None
         overdue, left = now - self._ends[0][0], self._ends[-1][0] - now
-        _, number = self._ends.pop(0 if overdue > left else -1)
-        return self._leases[number]
+        return self._leases[self._ends.pop(0 if overdue > left else -1)[1]]
 
     def _give_up(self, rank: int) -> Lease | None:
         hold = self._held.get(rank)
@@ -294,9 +293,7 @@ class Book:
 def _gaps(units: int, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the runs of units between those runs, which are in order."""
     at = 0
-    for start, stop in runs:
+    for start, stop in (*runs, (units, units)):
         if start > at:
             yield at, start
         at = stop
-    if at < units:
-        yield at, units

@@ -99,9 +99,8 @@ class Ledger:
         """
         with self._named_errors():
             rows = self._database.execute("SELECT * FROM leases ORDER BY start").fetchall()
-        for row in rows:
-            if _digest(row[:-1]) != row[-1]:
-                raise self._damaged(f"lease {row[2]} differs from what was written")
+        if damaged := [row[2] for row in rows if _digest(row[:-1]) != row[-1]]:
+            raise self._damaged(f"lease {damaged[0]} differs from what was written")
         return [
             Committed(
                 Lease(number, start, stop),
@@ -129,10 +128,8 @@ class Ledger:
             LedgerError: It can't be written, or some of its units were committed before. Nothing
                 of it is kept.
         """
-        row = (
-            lease.start, lease.stop, lease.number, attempt, certificate.counted,
-            str(certificate.mixed), totals, json.dumps(dict(files)),
-        )  # fmt: skip
+        numbers = lease.start, lease.stop, lease.number, attempt, certificate.counted
+        row = *numbers, str(certificate.mixed), totals, json.dumps(dict(files))
         with self.together():
             # Leases do not overlap, so the last one that starts before this one stops decides.
             last = "SELECT stop FROM leases WHERE start < ? ORDER BY start DESC LIMIT 1"
