@@ -26,7 +26,6 @@ NAME = "ledger.sqlite"
 _OURS = 0x64766C67  # SQLite's application_id: "dvlg"
 _VERSION = 1
 _OTHER = "give the folder of a ledger, or one that is empty or new"
-
 _TABLES = f"""
     CREATE TABLE settings (position INTEGER PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL);
     CREATE TABLE leases (
