@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from disteval.audit import Audit, Case
-from disteval.audit.cases import parse
+from disteval.audit import Audit, AuditError, Case, audit
+from disteval.audit.case import Settings
+from disteval.audit.cases import cases, in_steps, parse
+from disteval.audit.planted import Planted
+from disteval.audit.worlds import AuditWorlds
 from disteval.cli.audit import audit_command
 from disteval.errors import WorldError
 
-from suites.audit.right import sums_of_integers
+from suites.audit.parts import batches, gathered, strided
+from suites.audit.right import every_rank_everything, sums_of_integers
+from suites.audit.wrong import counts_padding
+from suites.processes import run_plainly
 
 
 class Evaluation:
@@ -108,3 +116,70 @@ def test_an_audit_without_time_says_so() -> None:
     report = Audit(sums_of_integers, backend="threads", seconds=1e-9).run()
     assert report.verdict == "not judged"
     assert "cases could not be tried within 1e-09 s; allow more seconds" in report.reason
+
+
+def test_a_function_that_assumes_every_case_away_is_not_judged() -> None:
+    def evaluate(case: Case) -> Any:
+        return sums_of_integers(case)
+
+    evaluate.assumes = ("one_rank",)  # type: ignore[attr-defined]
+    report = Audit(evaluate, (2, 3), backend="threads").run()
+    assert (report.verdict, report.exit_code, len(report.cases)) == ("not judged", 2, 0)
+    assert report.reason == "no case has what the function assumes; try other world sizes"
+
+
+def test_ranks_that_do_each_others_work_are_noted() -> None:
+    report = Audit(every_rank_everything, (1, 2), backend="threads").run()
+    assert report.verdict == "sound"
+    assert report.warnings[0].startswith("every rank evaluates every sample, as in the case N=")
+
+
+def counts_once_and_divides_wrongly(case: Case) -> Any:
+    own = [float(s["value"]) for b in batches(case, strided(case)) for s in b]
+    means = [sum(part) / len(part) for part in gathered(own) if part]
+    return {"mean": sum(means) / len(means), "count": sum(map(len, gathered(own)))}
+
+
+def test_a_finding_says_that_a_sample_was_fetched_and_gathered_once() -> None:
+    found = Audit(counts_once_and_divides_wrongly, (2,), "threads", first=True).run().findings[0]
+    assert found.sentence == (
+        "sample 1 of 3 counts 0.5 instead of 0.333333 in mean; it was fetched once, by rank 1 and "
+        "gathered once: the division is wrong"
+    )
+
+
+def test_weights_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    probed = []
+    real = AuditWorlds.call
+
+    def call(worlds: AuditWorlds, settings: Settings, planted: Planted) -> Any:
+        probed.extend([settings] * (planted.probe is not None))
+        return real(worlds, settings, planted)
+
+    monkeypatch.setattr(AuditWorlds, "call", call)
+    report = Audit(counts_padding, (1, 2), backend="threads").run()
+    assert report.counts["wrong"] > 10
+    first = report.findings[0].settings
+    assert probed == [first] * (first.size + 1)  # each sample alone, and none
+
+
+def test_each_case_is_begun_before_larger_ones_are_ended() -> None:
+    steps = in_steps(cases((1, 2, 3)))
+    begun = max(at for at, (_, again) in enumerate(steps) if not again)
+    assert begun < 0.6 * len(steps)
+    assert len({settings for settings, again in steps if again}) == len(steps) / 2
+
+
+def test_what_a_script_defines_is_replayed_in_python(tmp_path: Path) -> None:
+    lines = [
+        "from disteval.audit import Audit",
+        "def evaluate(case): return {'count': len(case.dataset) + 1}",
+        "for function in (evaluate, lambda case: evaluate(case)):",
+        "    print(Audit(function, (1,), 'threads', first=True).run().findings[0].replay)",
+    ]
+    (tmp_path / "script.py").write_text("\n".join(lines))
+    found = run_plainly([sys.executable, "script.py"], tmp_path, 60.0)
+    call = "disteval.audit.audit(evaluate, case='N=1,B=1,W=1', backend='threads')"
+    assert found.stdout.splitlines() == [call, call], found.stderr
+    with pytest.raises(AuditError, match="count is 2 instead of 1"):
+        audit(lambda case: {"count": 2}, case="N=1,B=1,W=1", backend="threads")

@@ -123,7 +123,12 @@ class Audit:
         report.warnings += self._notes.of_results()
         if not report.findings:
             report.warnings += self._notes.of_fetches()
-            report.reason = report.reason or self._notes.nothing_compared or self._late
+            none = (
+                ""
+                if report.cases
+                else "no case has what the function assumes; try other world sizes"
+            )
+            report.reason = report.reason or none or self._notes.nothing_compared or self._late
         if self._only and (missed := not_held(self._only, report.assumes)):
             report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
 
