@@ -70,6 +70,7 @@ class _Leader:
         self._done = dict.fromkeys(range(start.size), 0)  # samples of each own rank
         self._lost: list[dict[str, Any]] = []
         self._joined: set[int] = set()  # ranks that somebody else has started
+        self._gone: dict[int, str] = {}  # own ranks that get no more leases, and why
         directory = control_directory.create()
         stack.callback(directory.remove)
         self._lender = Lender(
@@ -78,6 +79,7 @@ class _Leader:
             world.address,
             timeout=start.timeout,
             ranks_per_lease=options.ranks_per_lease,
+            expected=start.size,
             on_event=self._events.put,
         )
         stack.callback(self._lender.close, 0.0)
@@ -93,6 +95,7 @@ class _Leader:
             def going_on() -> bool:
                 self._take_events()
                 self._show(bar)
+                self._end_without_ranks()
                 return self._lender.outcome is None
 
             survival = _run(
@@ -134,7 +137,26 @@ class _Leader:
     def _count(self, rank: int, done: int, _total: int | None) -> None:
         self._done[rank] = done
 
+    def _end_without_ranks(self) -> None:
+        """End the evaluation if all ranks that are left have failed, and none will come."""
+        gone = len(self._gone) == self._start.size and not self._joined
+        gone = gone and bool(self._lender.report.failed)
+        if gone and not self._world.restarts and self._lender.outcome is None:
+            counts = self._lender.counts
+            told = "; ".join(f"rank {rank} {how}" for rank, how in sorted(self._gone.items()))
+            self._lender.fail(
+                WorldError(
+                    f"no rank is left, and {counts.done} of {counts.units} batches are committed: "
+                    f"{told}. With --ledger, the same command goes on from there"
+                )
+            )
+
     def _lose(self, lost: LostRank) -> None:
+        outcome = self._lender.outcome
+        if outcome is not None and outcome.error is not None and lost.error is not None:
+            return  # every rank raises why the evaluation has failed
+        if lost.rank < self._start.size:
+            self._gone[lost.rank] = f"was lost: {lost.how}"
         self._lost.append({"rank": lost.rank, "how": lost.how})
         _print_lost(lost)
 
@@ -149,7 +171,11 @@ class _Leader:
             if event.kind == "joined" and not own:
                 self._joined.add(event.rank)
                 _tell(f"rank {event.rank} has joined: {event.what}")
+            elif event.kind in ("joined", "back"):
+                self._gone.pop(event.rank, None)
             elif event.kind == "failed":
+                if own:
+                    self._gone[event.rank] = event.what
                 _tell(f"rank {event.rank} {event.what}; it gets no more leases")
             elif event.kind == "lost" and event.what.startswith("sent nothing"):
                 self._tell_silent(event)

@@ -162,6 +162,11 @@ class ElasticWorld(WorkerGroup):
         """The address of this host by which the ranks reach it; None if all are on this host."""
         return None if self._hosts.shared else self._hosts.leader
 
+    @property
+    def restarts(self) -> bool:
+        """Whether a rank that is lost is started again."""
+        return self._launcher.restarts
+
     def look_at(self, rank: int) -> LostRank | None:
         """Return what a rank is doing that is there, and None if it has not reported.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from disteval import HarnessError
 from disteval.cli import main
 from disteval.cli.elastic_options import Elastic
 from disteval.cli.eval_elastic import lend
@@ -217,6 +218,18 @@ def test_what_all_ranks_raise_is_told_once_more_and_is_the_exit_status(
     done = run(task="own_wrong:other")
     assert done.exit_code == 2
     assert "own_wrong has no 'other'" in done.output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("first", ["exception", "exit"])
+def test_an_evaluation_without_ranks_ends_at_once_and_says_why(
+    servers: ForkServers, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    faults = {"0": [first, 1], "1": ["exception", 3]}
+    monkeypatch.setenv(lease_task.FAULTS, json.dumps(faults))
+    start = Forked(2, None, None, 1000.0, 1, False, servers, [])
+    job = EvalJob(NamedTask(TASK), "none", None, None, None)
+    with pytest.raises(HarnessError, match="this rank was told to fail"):
+        lend(start, job, Elastic(None, join=False, ranks_per_lease=1))
 
 
 def test_a_collective_in_a_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
