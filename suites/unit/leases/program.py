@@ -1,7 +1,8 @@
 """Evaluations in leases whose ranks, or whose leader, are killed at random moments.
 
-``python -m suites.unit.leases.program ranks 200`` or ``… leader 50`` tries so many seeds, and
-prints a line for each. It forks its ranks while it has one thread, which costs milliseconds.
+``python -m suites.unit.leases.program ranks 200`` or ``… leader 50`` tries so many seeds, from
+that of a third argument on, and prints a line for each. It forks its ranks while it has one thread,
+which costs milliseconds.
 """
 
 from __future__ import annotations
@@ -184,10 +185,10 @@ def kill_leader(seed: int, folder: Path) -> dict[str, Any]:
     return {"runs": 30, "found": told}
 
 
-def main(what: str, seeds: int) -> None:
+def main(what: str, seeds: int, first: int = 0) -> None:
     """Try some seeds, and print a line for each."""
     right = expected()
-    for seed in range(seeds):
+    for seed in range(first, first + seeds):
         folder = Path(tempfile.mkdtemp(prefix="leases-"))
         try:
             found = (lose_ranks if what == "ranks" else kill_leader)(seed, folder)
@@ -202,4 +203,4 @@ def main(what: str, seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))
