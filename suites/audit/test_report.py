@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from disteval.audit import Audit
+from disteval.report.audits import matrix_of
 
 from suites.audit.right import sums_of_integers
-from suites.audit.wrong import counts_padding
+from suites.audit.wrong import counts_padding, returns_positions_as_ids
 from suites.requirements import framework
 
 
@@ -49,3 +50,9 @@ def test_a_sound_loop_has_no_findings_on_its_page() -> None:
     page = render([("a.json", report.to_json())])
     assert "sums_of_integers</code> is sound" in page
     assert "FAIL" not in page
+
+
+def test_a_case_with_other_ids_is_not_in_the_matrix() -> None:
+    matrix = matrix_of(Audit(returns_positions_as_ids, (1,), backend="threads").run().to_json())
+    assert {outcome for _, row in matrix.rows for outcome in row} <= {"passed", None}
+    assert "wrong" in {case["outcome"] for case in matrix.others if case["ids"]}

@@ -30,7 +30,8 @@ class Matrix(NamedTuple):
 
 def matrix_of(run: dict[str, Any]) -> Matrix:
     """Return the matrix of the report of an audit."""
-    plain = [case for case in run["cases"] if not (case["num_workers"] or case["shuffle"])]
+    otherwise = ("num_workers", "shuffle", "ids")
+    plain = [case for case in run["cases"] if not any(case[name] for name in otherwise)]
     pairs = [(case["world_size"], case["batch_size"]) for case in plain]
     columns = sorted({pair for pair in pairs if pairs.count(pair) > _DRAWN_ALIKE})[:_MOST_COLUMNS]
     outcomes = {
