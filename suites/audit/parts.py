@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from disteval import get_dist_backend
 from disteval.audit import Case
+from disteval.contract import BaseDistBackend
 from disteval.worlds import World
+from disteval.worlds.world import BACKEND_SECONDS
 
 Loop = Callable[[Case], Any]
 Samples = list[dict[str, Any]]
@@ -27,20 +29,21 @@ def wrong(kind: str, case: str) -> Callable[[Loop], Loop]:
     return register
 
 
-class Joined:
-    """A world whose ranks are in their group already, so that several audits can use them.
+class JoinedOnce(World):
+    """A world whose ranks stay in their group, so that several audits can lead it in turn.
 
     Such an audit does not start other ranks to find out whether a loop keeps state.
-
-    Args:
-        world: The world.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world_size, self.run = world.world_size, world.run
+    _in_group = False
 
-    def join(self, backend: str) -> None:
-        """Leave the group as it is."""
+    def join(
+        self, backend: str | type[BaseDistBackend], backend_timeout: float = BACKEND_SECONDS
+    ) -> None:
+        """Join the group, unless the ranks are in it."""
+        if not self._in_group:
+            super().join(backend, backend_timeout)
+            self._in_group = True
 
 
 def gathered(value: Any) -> list[Any]:

@@ -10,9 +10,8 @@ import pytest
 from disteval.audit import Audit
 from disteval.audit.cases import parse
 from disteval.audit.findings import case_text
-from disteval.worlds import World
 
-from suites.audit.parts import Joined
+from suites.audit.parts import JoinedOnce
 from suites.requirements import backend_class
 
 BACKENDS = {"mpi4py": "mpi_loops", "jax": "jax_loops", "tf_collective": "keras_loops"}
@@ -24,8 +23,8 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The loops of a library, and two ranks for them."""
     backend_class(request.param)
     loops = importlib.import_module(f"suites.audit.{BACKENDS[request.param]}")
-    with World(request.param, 2, timeout=60.0) as world:
-        yield loops, {"backend": request.param, "led": Joined(world)}
+    with JoinedOnce(request.param, 2, timeout=60.0) as world:
+        yield loops, {"backend": request.param, "led": world}
 
 
 def test_wrong_loops_are_convicted_in_their_smallest_case(ranks: Any) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 from disteval.audit import Audit
 from disteval.audit.findings import case_text
 from disteval.worlds import World
 
-from suites.audit.parts import Joined
+from suites.audit.parts import JoinedOnce
 from suites.requirements import framework
 
 framework("torch")
@@ -28,7 +27,7 @@ ALONE = ("hangs", "crashes", "differs from call to call")
 @pytest.fixture(scope="module")
 def two_ranks() -> Iterator[World]:
     """Two ranks for all loops that leave them as they are."""
-    with World("torch_cpu", 2) as world:
+    with JoinedOnce("torch_cpu", 2) as world:
         yield world
 
 
@@ -37,8 +36,8 @@ def two_ranks() -> Iterator[World]:
 )
 def test_a_wrong_torch_loop_is_convicted(name: str, two_ranks: World) -> None:
     _, kind, case = WRONG[name]
-    target, led = f"suites.audit.torch_loops:{name}", cast("World", Joined(two_ranks))
-    report = Audit(target, (2,), tokens="tokens" in case, first=True, led=led).run()
+    target = f"suites.audit.torch_loops:{name}"
+    report = Audit(target, (2,), tokens="tokens" in case, first=True, led=two_ranks).run()
     assert report.verdict == "wrong", (report.counts, report.reason, report.details)
     found = report.findings[0]
     assert (found.kind, case_text(found.settings)) == (kind, case), str(found)
