@@ -45,6 +45,8 @@ for kept in "$@"; do
     esac
 done
 mount --rbind /mnt /tmp
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount -t sysfs sysfs /sys
 echo ready
 exec cat
 """
@@ -212,7 +214,8 @@ def _skip_without_namespaces() -> None:
     for program in ("unshare", "nsenter", "ip"):
         if shutil.which(program) is None:
             pytest.skip(f"not run: there is no {program}, which two hosts are made with")
-    probe = "mount -t tmpfs tmpfs /mnt && ip link add name a type veth peer name b"
+    probe = "mount -t tmpfs tmpfs /mnt && mount -t sysfs sysfs /sys"
+    probe += " && ip link add name a type veth peer name b"
     words = [*_USER, *_HOST, "sh", "-c", probe]
     tried = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_SECONDS)
     if tried.returncode:
@@ -223,6 +226,7 @@ def ended(process: subprocess.Popen[str], seconds: float) -> str:
     """Return what a process on a host printed until its end, which must come in time."""
     try:
         return process.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        pytest.fail(f"not ended within {seconds:g} s: {process.communicate()[0]}")
+    except subprocess.TimeoutExpired as late:
+        # What it has started may hold the pipe until the hosts end.
+        printed = (late.stdout or b"").decode(errors="replace")
+        pytest.fail(f"not ended within {seconds:g} s: {printed}")

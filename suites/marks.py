@@ -48,6 +48,7 @@ FOLDERS = {
     "ranks/estimator": "estimator",
     "ranks/worlds": "worlds",
     "ranks/worlds/test_hosts.py": "hosts",
+    "ranks/worlds/test_hosts_launched.py": "hosts",
     "package": "package",
     "web": "web",
 }

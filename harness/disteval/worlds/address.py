@@ -75,12 +75,10 @@ def _chosen(interface: str) -> str:
     addresses = dict(_interfaces(loopback=True))
     if interface in addresses:
         return addresses[interface]
-    try:
-        address = str(ipaddress.IPv4Address(interface))
-    except ValueError:
-        address = ""
-    if address and is_own(address) and address != "0.0.0.0":  # noqa: S104
-        return address
+    with suppress(UsageError):  # a host's name is good, too
+        address = resolve(interface)
+        if is_own(address) and not ipaddress.ip_address(address).is_unspecified:
+            return address
     known = ", ".join(f"{name} ({address})" for name, address in addresses.items())
     raise UsageError(
         f"--interface {interface!r} is neither an interface nor an IPv4 address of this host, "
