@@ -23,7 +23,9 @@ RANKS = st.integers(0, 5)
 class Leases(RuleBasedStateMachine):
     """A book, and a model of what its ranks were lent and what was committed."""
 
-    @initialize(units=st.integers(0, 100), runs=st.lists(st.integers(1, 20), max_size=6))
+    @initialize(
+        units=st.integers(0, 8) | st.integers(0, 100), runs=st.lists(st.integers(1, 20), max_size=6)
+    )
     def begin(self, units: int, runs: list[int]) -> None:
         earlier, at = list[Lease](), 0
         for number, length in enumerate(runs):
@@ -182,6 +184,26 @@ def test_the_copy_is_of_the_lease_that_a_frozen_rank_holds() -> None:
     assert not book.commit(0, frozen.number, 103.0)
     assert book.counts.copies == 1
     assert book.counts.repeated == 1
+
+
+def test_a_rank_that_was_lost_has_no_share_any_more() -> None:
+    book = Book(101, target_seconds=1e6)
+    for rank in (0, 1):
+        finished(book, rank, 0.0, 1.0)
+    book.lose(1, 1.0)
+    lease = book.ask(0, 1.0)
+    assert lease is not None
+    assert lease.units == 50
+
+
+def test_what_was_done_of_a_lease_that_is_given_up_is_counted_as_repeated() -> None:
+    book = Book(101, target_seconds=1e6)
+    finished(book, 0, 0.0, 1.0)
+    lease = book.ask(0, 1.0)
+    assert lease is not None
+    book.progress(0, 2.0, 7)
+    book.lose(0, 3.0)
+    assert (book.counts.repeated, book.counts.lost) == (7, lease.units)
 
 
 def test_a_silent_rank_is_found_among_ranks_that_work() -> None:
