@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from disteval import get_dist_backend
 from disteval.audit import Audit, Case
-from disteval.audit.broken import describe
+from disteval.audit.broken import Breaks, Broken, describe
+from disteval.audit.cases import parse
 from disteval.audit.worlds import AuditWorlds, Limits
 from disteval.errors import WorldError
 from disteval.worlds import World
@@ -50,7 +51,7 @@ def test_a_rank_that_was_killed_is_named_before_those_that_can_not_reach_it() ->
     report = "rank 1 was lost (killed by SIGABRT); the order was to run call\n  rank 0: raised"
     found = describe(WorldError(report, {0: RuntimeError("connection reset")}, lost=[1]))
     sentence = "rank 1 was lost (killed by SIGABRT); rank 0 raised RuntimeError: connection reset"
-    assert found == ("crashes", sentence, False)
+    assert found == ("crashes", sentence, False, True)
 
 
 def test_ranks_wait_in_a_function_that_people_call() -> None:
@@ -70,6 +71,21 @@ def test_a_hang_says_where_each_rank_is(host: str) -> None:
         "rank 2 has returned; rank 0 waits in barrier (my_eval.py, line 12); rank 1 is in load "
         "(remote.py, line 9); rank 3 is blocked outside of Python: no progress for 5 s"
     )
+
+
+def test_a_function_may_fail_everywhere_until_a_rank_had_to_wait_for_another() -> None:
+    alone, waited = Broken("crashes", "", alone=True), Broken("crashes", "")
+    killed = Broken("crashes", "", lost=True)
+    for founds, expected in [
+        ([alone, killed], True),
+        ([alone, waited], False),
+        ([alone, waited, alone], False),
+        ([killed, alone], False),
+    ]:
+        breaks = Breaks()
+        for found in founds:
+            breaks.add(parse("N=1,B=1,W=1"), found)
+        assert breaks.alone is expected, founds
 
 
 def hangs_with_uneven_shares_or_when_shuffled(case: Case) -> Any:

@@ -42,11 +42,13 @@ class Broken(NamedTuple):
         kind: How it broke.
         sentence: What each rank did.
         alone: Whether no rank had to wait for another one, so that every call may break like it.
+        lost: Whether ranks were lost, so that nothing is known of the others.
     """
 
     kind: Kind
     sentence: str
     alone: bool = False
+    lost: bool = False
 
 
 def describe(error: WorldError, world_size: int = 2) -> Broken:
@@ -64,7 +66,7 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
         # What other ranks raise then is that they can't reach it.
         lost = headline or str(error).partition("\n")[0]
         alone |= bool(_EXITED.search(lost))
-        return Broken("crashes", f"{lost}; {raised}" if raised else lost, alone)
+        return Broken("crashes", f"{lost}; {raised}" if raised else lost, alone, lost=True)
     places = "; ".join(_places(str(error)))
     if raised:
         return Broken("crashes", f"{raised}; meanwhile {places}" if places else raised, alone)
@@ -88,12 +90,14 @@ class Breaks:
         self._hung: list[Settings] = []
         self._others: list[Settings] = []
         self.alone = False
-        """Whether no rank had to wait for another one in the first call that broke."""
+        """Whether no rank is known to have waited for another one in a call that broke."""
 
     def add(self, settings: Settings, found: Broken) -> None:
         """Note a case that broke."""
-        if not (self._hung or self._others):
+        is_first = not (self._hung or self._others)
+        if is_first:
             self.alone = found.alone
+        self.alone &= found.alone or found.lost
         (self._hung if found.kind == "hangs" else self._others).append(settings)
 
     def expects(self, settings: Settings, any_right: bool) -> bool:
