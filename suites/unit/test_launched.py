@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from disteval import UsageError
 from disteval.launched import Job, launched_job
@@ -157,3 +159,23 @@ def test_ranks_that_a_task_starts_are_no_tasks(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     assert launched_job(outside_environment()) is None
     assert outside_environment()["SLURM_NTASKS"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "leader", "message"),
+    [
+        (0o640, "k" * 64, "localhost:29400", "with mode 0640, and must be a file .* nobody else"),
+        (0o600, "short", "localhost:29400", "holds 5 characters, and a key has at least 32"),
+        (0o600, "k" * 64, "localhost", "'localhost', and must be host:port"),
+        (0o600, "k" * 64, "", "DISTEVAL_KEY_FILE is set without DISTEVAL_LEADER"),
+    ],
+)
+def test_a_leader_and_a_key_that_others_may_know_are_refused(
+    mode: int, text: str, leader: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "key"
+    path.write_text(text)
+    path.chmod(mode)
+    given = {"DISTEVAL_LEADER": leader, "DISTEVAL_KEY_FILE": str(path)}
+    with pytest.raises(UsageError, match=message):
+        meeting.given_leader(given)
