@@ -215,9 +215,8 @@ def _fetchers(fetches: Sequence[Fetch]) -> str:
         workers = sorted({fetch.worker for fetch in fetches if fetch.rank == rank})
         numbered = [worker for worker in workers if worker >= 0]
         others = [-worker for worker in workers if worker < ITSELF]
-        parts = [f"{_listed('worker', numbered)} of"] * bool(numbered)
-        parts += [f"{_listed('process', others)} of"] * bool(others)
-        found += [f"{part} rank {rank}" for part in parts]
+        parts = [("worker", numbered), ("process", others)]
+        found += [f"{_listed(what, some)} of rank {rank}" for what, some in parts if some]
         found += [f"rank {rank}"] * (ITSELF in workers)
     return " and ".join(found)
 
