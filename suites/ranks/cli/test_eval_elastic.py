@@ -149,7 +149,8 @@ def test_another_command_joins_and_finishes_what_all_ranks_have_left(
 ) -> None:
     options = ["--ledger", str(tmp_path / "leases")]
     led, joined = tmp_path / "led.json", tmp_path / "joined.json"
-    leader = start(*COMMAND, *options, "--world-size=2", "--timeout=60", "--json", str(led))
+    own_options = ["--world-size=2", "--timeout=60", "--json", str(led)]
+    leader = start(*COMMAND, *options, *own_options, seconds=0.5)
     assert wait_for((tmp_path / "leases" / "leader.json").exists, SECONDS)
     assert (tmp_path / "leases" / "leader.json").stat().st_mode & 0o777 == 0o600
     assert wait_for(lambda: len(ranks_below(leader.pid)) == 2, SECONDS)
