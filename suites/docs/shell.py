@@ -95,7 +95,7 @@ def check(command: Command, folder: Path, pytest_options: set[str]) -> None:
         assert options <= pytest_options, f"{command}: {options - pytest_options}"
         _check_files([word for word in words if "/" in word or word.endswith(".py")], folder)
     elif name == "nox":
-        sessions = set(_values(words, "-s"))
+        sessions = {word.partition("(")[0] for word in _values(words, "-s")}
         assert sessions <= nox_sessions(), f"{command}: {sessions - nox_sessions()}"
     elif name == "pip":
         line = " ".join(words)
