@@ -146,7 +146,7 @@ def test_a_report_on_a_full_disk_is_whole_or_as_it_was(shell: Shell, tmp_path: P
 
 
 def test_an_evaluation_that_can_not_be_written_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("disteval.cli.eval._evaluate", lambda *_: EVALUATION)
+    monkeypatch.setattr("disteval.cli.eval_in_step._run", lambda *_: EVALUATION)
     done = CliRunner().invoke(main, ["eval", "--backend=non_dist", "--json=/dev/full"])
     assert done.exit_code == 2
     assert "0.7500  (6 of 8)" in done.output
