@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from disteval.audit.guard import guarded
 from disteval.cli.audit import audit_command
 
 from suites.processes import run_plainly
@@ -123,6 +125,25 @@ def test_what_the_function_prints_stays_out_of_the_report(folder: Path) -> None:
     found = _audit("mine:prints_a_lot", "--case", "N=3,B=1,W=2")
     assert (found.exit_code, len(found.stdout.splitlines())) == (0, 2), found.stdout
     assert "noise" in found.stderr
+
+
+def test_what_the_function_prints_stays_out_of_the_report_after_a_hang(folder: Path) -> None:
+    end, began = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with guarded():
+            began.set()
+            end.wait(60.0)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    began.wait(60.0)
+    try:
+        found = _audit("mine:prints_a_lot", "--case", "N=3,B=1,W=2")
+    finally:
+        end.set()
+        thread.join()
+    assert (found.exit_code, len(found.stdout.splitlines())) == (0, 2), found.stdout
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

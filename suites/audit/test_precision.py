@@ -65,6 +65,11 @@ def drops_one_of_many_after_scores_in_float16(case: Case) -> Any:
     return {"mean": sum(values) / len(values)}
 
 
+def drops_one_of_many_from_the_count_after_scores_in_float16(case: Case) -> Any:
+    case.predict(np.zeros((1, 8), np.float16))
+    return {"count": sum(gathered(len([i for i in strided(case) if i != 1900])))}
+
+
 def counts_in_float16(case: Case) -> Any:
     return {"count": float(np.float16(sum(gathered(len(strided(case))))))}
 
@@ -86,6 +91,7 @@ WRONG = {
     counts_padding_in_bfloat16: "counted twice N=2,B=1,W=3",
     drops_one_of_many_in_bfloat16: "weighted wrongly N=299,B=24,W=1",
     drops_one_of_many_after_scores_in_float16: "weighted wrongly N=2051,B=171,W=1",
+    drops_one_of_many_from_the_count_after_scores_in_float16: "dropped N=2051,B=171,W=1",
     counts_in_float16: "counted twice N=2051,B=171,W=1",
     overflows_float16: "weighted wrongly N=2051,B=171,W=1",
 }

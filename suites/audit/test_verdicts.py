@@ -17,7 +17,7 @@ from disteval.audit.worlds import AuditWorlds
 from disteval.cli.audit import audit_command
 from disteval.errors import WorldError
 
-from suites.audit.parts import batches, gathered, strided
+from suites.audit.parts import batches, gathered, padded, strided
 from suites.audit.right import every_rank_everything, sums_of_integers
 from suites.audit.wrong import counts_padding
 from suites.processes import run_plainly
@@ -161,6 +161,15 @@ def test_weights_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.counts["wrong"] > 10
     first = report.findings[0].settings
     assert probed == [first] * (first.size + 1)  # each sample alone, and none
+
+
+def test_another_defect_of_the_same_result_is_found() -> None:
+    def evaluate(case: Case) -> Any:
+        indices = padded(case)[: 10**6 if case.batch_size > 1 else 1]
+        return {"count": sum(gathered(len(indices)))}
+
+    report = Audit(evaluate, (2,), backend="threads").run()
+    assert [found.kind for found in report.findings] == ["counted twice", "dropped"]
 
 
 def test_each_case_is_begun_before_larger_ones_are_ended() -> None:

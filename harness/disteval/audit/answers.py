@@ -80,10 +80,13 @@ def roundings_of(returned: Any, least: float) -> dict[str, float]:
 
     Args:
         returned: What the function returned.
-        least: The error of what they were computed from.
+        least: The error of scores and losses. A number of samples is not computed from them.
     """
     named = returned if isinstance(returned, Mapping) else {"result": returned}
-    found = {str(name): max(least, rounding_of(value)) for name, value in named.items()}
+    found = {
+        str(name): max(0.0 if name == "count" else least, rounding_of(value))
+        for name, value in named.items()
+    }
     return {name: error for name, error in found.items() if error}
 
 

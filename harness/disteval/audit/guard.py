@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 _exit = os._exit
 _lock = threading.Lock()
 _calls = 0
-_stdout: Any = None
 _thread = threading.local()  # with ``process`` while the thread is in a call
 
 
@@ -60,13 +59,17 @@ def guarded() -> Iterator[None]:
 
 
 def _enter() -> None:
-    """Begin a call of this thread; ranks that are threads of one process replace things once."""
-    global _calls, _stdout
+    """Begin a call of this thread; ranks that are threads of one process replace things once.
+
+    A call that hangs never leaves, and others may replace standard output before the next one.
+    """
+    global _calls
     _thread.process = os.getpid()
     with _lock:
         _calls += 1
-        if _calls == 1:
-            _stdout, sys.stdout, os._exit = sys.stdout, _Output(), _refuse
+        os._exit = _refuse
+        if not isinstance(sys.stdout, _Output):
+            sys.stdout = _Output(sys.stdout)
 
 
 def _leave() -> None:
@@ -75,7 +78,9 @@ def _leave() -> None:
     with _lock:
         _calls -= 1
         if _calls == 0:
-            sys.stdout, os._exit = _stdout, _exit
+            os._exit = _exit
+            if isinstance(sys.stdout, _Output):
+                sys.stdout = sys.stdout.replaced
 
 
 def _is_in_call() -> bool:
@@ -90,10 +95,17 @@ def _refuse(status: int) -> NoReturn:
 
 
 class _Output:
-    """Standard output; during a call, standard error in its place."""
+    """Standard output; during a call, standard error in its place.
+
+    Args:
+        replaced: The standard output that there was.
+    """
+
+    def __init__(self, replaced: Any) -> None:
+        self.replaced = replaced
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stderr if _is_in_call() else _stdout, name)
+        return getattr(sys.stderr if _is_in_call() else self.replaced, name)
 
 
 def _end_fork(process: int, status: int) -> None:

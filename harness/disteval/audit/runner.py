@@ -25,6 +25,7 @@ DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_TIMEOUT = 20.0
 DEFAULT_SECONDS = 300.0
 
+_NO_CASE = "no case has what the function assumes; try other world sizes"
 _IDS = (
     "ids are not positions here; a function that needs them to be must say so, with "
     "evaluate.assumes = ('numbered',)"
@@ -123,11 +124,7 @@ class Audit:
         report.warnings += self._notes.of_results()
         if not report.findings:
             report.warnings += self._notes.of_fetches()
-            none = (
-                ""
-                if report.cases
-                else "no case has what the function assumes; try other world sizes"
-            )
+            none = "" if report.cases else _NO_CASE
             report.reason = report.reason or none or self._notes.nothing_compared or self._late
         if self._only and (missed := not_held(self._only, report.assumes)):
             report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
@@ -227,7 +224,11 @@ class Audit:
         fetched = [answer.fetched for answer in answers]
         wrong = [problem.name for problem in judgement.problems]
         gathered = any(name in result and name not in wrong for name in ("count", "ids"))
-        unknown = [p for p in judgement.problems if p.name not in [f.name for f in known]]
+        named = [finding.name for finding in known]
+        # Weights cost a call for each sample, so they are measured once for each name.
+        unknown = [
+            p for p in judgement.problems if p.name not in named or p.kind != "weighted wrongly"
+        ]
         weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
         weights = measure(self._worlds, settings, planted, weighed)
         for problem in unknown:
