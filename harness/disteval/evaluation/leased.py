@@ -37,7 +37,7 @@ from disteval.leases.lender import Lender
 from disteval.leases.messages import Finished
 from disteval.metrics.totals import add_totals, compute_totals, take_totals
 from disteval.worlds import control_directory
-from disteval.worlds.address import own_address
+from disteval.worlds.address import own_address, resolve
 from disteval.worlds.channel.connection import read_address, write_address
 
 
@@ -252,4 +252,5 @@ def _this_host() -> str:
 
 def _address() -> str:
     """Return the address of this host that other hosts reach."""
-    return own_address(os.environ.get("DISTEVAL_LEADER", "").rpartition(":")[0] or None)
+    host = os.environ.get("DISTEVAL_LEADER", "").rpartition(":")[0]
+    return own_address(resolve(host) if host else None)

@@ -6,6 +6,7 @@ import os
 import pickle
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ import cloudpickle
 from disteval.coverage import Certificate
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.leases.book import Lease
+from disteval.leases.finishing import repeating
 from disteval.leases.messages import (
     MAX_MESSAGE_BYTES,
     Ask,
@@ -87,6 +89,7 @@ class Borrower:
         self._told = 0.0
         self._end: Finish | Finished | None = None
         self._attempt = self._joined = self._rejoined = 0
+        self._sending = threading.Lock()  # a thread sends, too, while this rank computes
         self._connection = self._join(patience)
 
     def __enter__(self) -> Borrower:
@@ -176,7 +179,8 @@ class Borrower:
                     raise _AnotherBeginsError
 
         try:
-            answer = Computed(cloudpickle.dumps(compute(parts())))
+            with repeating(self._ping, self._timeout / 4):
+                answer = Computed(cloudpickle.dumps(compute(parts())))
         except _AnotherBeginsError:
             return
         except Exception as error:
@@ -225,9 +229,15 @@ class Borrower:
         if isinstance(self._end, Finished):
             return
         try:
-            self._connection.send_bytes(pickle.dumps(message, protocol=5))
+            data = pickle.dumps(message, protocol=5)
+            with self._sending:
+                self._connection.send_bytes(data)
         except OSError as error:
             self._rejoin(error)
+
+    def _ping(self) -> None:
+        with self._sending, suppress(OSError):  # the next message notices it
+            self._connection.send_bytes(pickle.dumps(Ping(), protocol=5))
 
     def _receive(self) -> Any:
         return pickle.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
@@ -239,12 +249,13 @@ class Borrower:
                 if isinstance(message := self._receive(), Finished):
                     self._end = message
                     return
-        self._connection.close()
         self._rejoined += 1
         try:
-            if self._rejoined > _MOST_REJOINED:
-                raise WorldError(f"it has ended {_MOST_REJOINED} connections in a row")
-            self._connection = self._join(0.0)
+            with self._sending:
+                self._connection.close()
+                if self._rejoined > _MOST_REJOINED:
+                    raise WorldError(f"it has ended {_MOST_REJOINED} connections in a row")
+                self._connection = self._join(0.0)
         except WorldError as gone:
             raise WorldError(
                 f"the lender of leases is gone ({describe_error(error)}, and then: {gone}); it "

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from disteval.leases.ledger import Ledger
 from disteval.leases.members import Member, Members
 from disteval.leases.messages import Finish
@@ -53,3 +57,24 @@ def _in_chunks(ledger: Ledger | None) -> list[Finish]:
         size += len(totals)
     chunks[-1] = chunks[-1]._replace(is_last=True)
     return chunks
+
+
+@contextmanager
+def repeating(call: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function in a thread again and again meanwhile.
+
+    A rank that computes for long says so by it. One that is frozen does not, and loses its turn.
+    """
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            call()
+
+    thread = threading.Thread(target=repeat, name="disteval-computing", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

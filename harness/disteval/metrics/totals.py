@@ -10,10 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from disteval.default_backend import get_dist_backend
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.summable import SummableMetric, add_sums
+
+_SMALL = 4096
+"""Sums up to this number are kept as they are."""
+
+
+class SparseSums(NamedTuple):
+    """An array of sums of which most are 0, such as the confusion matrix of many classes.
+
+    A lease has few samples, so its sums take memory for these, and not for all pairs of classes.
+
+    Attributes:
+        shape: The shape of the array.
+        places: Where the array, in one dimension, is not 0.
+        values: The sums that are there.
+    """
+
+    shape: tuple[int, ...]
+    places: npt.NDArray[np.intp]
+    values: npt.NDArray[Any]
 
 
 class Total(NamedTuple):
@@ -21,7 +43,7 @@ class Total(NamedTuple):
 
     Attributes:
         rows: The number of rows whose sums are added up; None if states are kept one by one.
-        sums: These sums, as `SummableMetric.sums_of` returns them.
+        sums: These sums, as `SummableMetric.sums_of` returns them, or as `SparseSums`.
         states: The place of each part, and the metric's state over it.
     """
 
@@ -67,7 +89,7 @@ def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> Totals:
     for name, metric in metrics.items():
         state = metric._state()
         if isinstance(metric, SummableMetric) and not metric._results.keeps_rows:
-            found[name] = Total(state[0], state[1], [])
+            found[name] = Total(state[0], _sparse(state[1]), [])
         else:
             found[name] = Total(None, None, [(place, state)])
         if isinstance(metric, SummableMetric):
@@ -84,7 +106,7 @@ def add_totals(one: Totals, other: Totals) -> Totals:
         more, more_sums, more_states = other[name]
         states.extend(more_states)
         added = None if rows is None or more is None else rows + more
-        found[name] = Total(added, add_sums(sums, more_sums), states)
+        found[name] = Total(added, _add(sums, more_sums), states)
     return found
 
 
@@ -105,10 +127,37 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
         rows, sums, states = totals[name]
         in_order = [state for _, state in sorted(states, key=lambda placed: placed[0])]
         if rows is not None:
-            in_order = [(rows, sums, None, None)]
+            in_order = [(rows, _dense(sums), None, None)]
         backend, metric._backend = metric._backend, get_dist_backend("non_dist")
         try:
             found[name] = metric._compute_states(in_order)
         finally:
             metric._backend = backend
     return found
+
+
+def _sparse(sums: Any) -> Any:
+    """Return sums without those that are 0, if most of many are."""
+    if not isinstance(sums, np.ndarray) or sums.size <= _SMALL:
+        return sums
+    if np.count_nonzero(sums) > sums.size // 4:
+        return sums
+    places = np.flatnonzero(sums)
+    return SparseSums(sums.shape, places, sums.ravel()[places])
+
+
+def _dense(sums: Any) -> Any:
+    if not isinstance(sums, SparseSums):
+        return sums
+    found = np.zeros(sums.shape, sums.values.dtype)
+    found.reshape(-1)[sums.places] = sums.values
+    return found
+
+
+def _add(one: Any, other: Any) -> Any:
+    """Add the sums of two parts; the array that a `SparseSums` makes takes those that follow."""
+    is_taken = isinstance(other, SparseSums) and isinstance(one, np.ndarray)
+    if is_taken and one.flags.writeable and one.dtype == other.values.dtype:
+        one.reshape(-1)[other.places] += other.values
+        return one
+    return add_sums(_dense(one), _dense(other))

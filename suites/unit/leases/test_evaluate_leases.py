@@ -215,7 +215,7 @@ def test_ranks_of_other_hosts_reach_the_lender_by_its_address(
     monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
     hosts: dict[int, str] = {}
     monkeypatch.setattr(leased, "_this_host", lambda: hosts[threading.get_ident()])
-    monkeypatch.setattr(leased, "_address", lambda: "127.0.0.1")
+    monkeypatch.setenv("DISTEVAL_LEADER", "localhost:29400")  # a name, not an address
 
     def rank(backend: ThreadsDist) -> Any:
         hosts[threading.get_ident()] = f"host {backend.rank // 2}"

@@ -245,6 +245,19 @@ def test_the_next_rank_computes_if_one_dies_or_freezes_while_it_does(dies: bool)
         assert units_of(work(directory, 1)) == ALL
 
 
+def test_a_rank_may_compute_for_longer_than_the_timeout() -> None:
+    with (
+        lending(timeout=1.0) as (lender, directory),
+        Borrower(directory, 0, SETTINGS, UNITS) as rank,
+    ):
+        for lease in rank:
+            units = list(range(lease.start, lease.stop))
+            rank.commit(lease, pickle.dumps(units), certificate(*lease[1:]), {})
+        # Twice the timeout after the last sign of a rank, the lender gives up.
+        finished = rank.finish(lambda parts: (add_up(parts), bytes(lender.wait(2.5))))
+        assert units_of(finished) == ALL
+
+
 def test_an_error_while_the_result_is_computed_reaches_every_rank() -> None:
     def fails(directory: Path, rank: int) -> Finished:
         def compute(parts: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from functools import reduce
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from disteval.metrics import (
     AveragePrecision,
     BaseMetric,
     Bootstrap,
+    ConfusionMatrix,
     Grouped,
     Mean,
     MetricGroup,
@@ -136,6 +137,27 @@ def test_a_lease_without_samples_adds_nothing() -> None:
     totals.append(take_totals(rank.metrics, 2))
     found = compute_totals(rank.metrics, reduce(add_totals, totals))
     assert found == {"m": list(range(SIZE))}
+
+
+def test_the_confusion_matrix_of_a_lease_takes_memory_for_its_samples_alone() -> None:
+    classes = 100
+    everything = np.arange(classes**2)
+    leases = [everything[:40], everything, everything[-30:], everything[:1]]
+    labels = [(each // classes, each % classes) for each in leases]
+    metrics: dict[str, BaseMetric] = {"m": ConfusionMatrix(classes)}
+    MetricGroup(metrics, "non_dist").reset_to_sums()
+    taken = []
+    for place, (predicted, real) in enumerate(labels):
+        metrics["m"].add(np.eye(classes)[predicted], real)
+        taken.append(pickle.dumps(take_totals(metrics, place)))
+    assert [len(each) < 2000 for each in taken] == [True, False, True, True]
+    expected = np.zeros((classes, classes), int)
+    for predicted, real in labels:
+        np.add.at(expected, (real, predicted), 1)
+    for order in permutations(taken):
+        found = compute_totals(metrics, reduce(add_totals, map(pickle.loads, order)))
+        assert (found["m"]["matrix"] == expected).all()
+    assert compute_totals(metrics, pickle.loads(taken[0]))["m"]["matrix"].sum() == 40
 
 
 def test_no_samples_at_all_are_an_error() -> None:
