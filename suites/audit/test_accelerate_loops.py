@@ -20,7 +20,7 @@ LOOPS = "suites.audit.accelerate_loops"
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_loop_is_convicted_in_its_smallest_case(name: str) -> None:
     framework("torchmetrics" if name.startswith("torchmetrics") else "accelerate")
-    report = Audit(f"{LOOPS}:{name}", (2,), first=True).run()
+    report = Audit(f"{LOOPS}:{name}", (2,), timeout=60.0, first=True).run()
     assert report.findings, (report.reason, report.details)
     found = report.findings[0]
     assert (found.kind, case_text(found.settings)) == WRONG[name], str(found)
@@ -28,5 +28,5 @@ def test_a_wrong_loop_is_convicted_in_its_smallest_case(name: str) -> None:
 
 def test_a_right_loop_is_sound() -> None:
     framework("accelerate")
-    report = Audit(f"{LOOPS}:even_batches_off", (1, 2)).run()
+    report = Audit(f"{LOOPS}:even_batches_off", (1, 2), timeout=60.0).run()
     assert (report.verdict, report.findings, report.reason) == ("sound", [], "")

@@ -57,6 +57,14 @@ def forks(case):
         os.waitpid(child, 0)
         return sound(case)
     return {"count": -1}
+
+def forks_and_exits(case):
+    for status in (0, 3):
+        child = os.fork()
+        if not child:
+            sys.exit(status)
+        assert os.waitpid(child, 0)[1] >> 8 == status
+    return sound(case)
 """
 NOT_JUDGED = {
     "takes_nothing": "mine:takes_nothing can't be called with a case",
@@ -147,9 +155,11 @@ def test_what_the_function_prints_stays_out_of_the_report_after_a_hang(folder: P
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_fork_that_comes_back_is_no_rank(folder: Path) -> None:
-    command = [sys.executable, "-m", "disteval.cli", "audit", "mine:forks", "--backend", "threads"]
-    found = run_plainly([*command, "--case", "N=3,B=1,W=1"], folder, 60.0)
+@pytest.mark.parametrize("name", ["forks", "forks_and_exits"])
+def test_a_fork_that_comes_back_or_exits_is_no_rank(folder: Path, name: str) -> None:
+    command = [sys.executable, "-m", "disteval.cli", "audit", f"mine:{name}"]
+    case = ["--backend", "threads", "--case", "N=3,B=1,W=1"]
+    found = run_plainly([*command, *case], folder, 60.0)
     assert (found.returncode, found.stdout.count("is sound")) == (0, 1), found.stdout + found.stderr
 
 

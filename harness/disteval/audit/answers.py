@@ -19,6 +19,8 @@ Fetched = Mapping[int, Sequence[int]]
 LISTS = ("ids", "outputs")
 """The names of results that have one entry for each sample."""
 
+_EXACT = ("count", *LISTS)
+
 _EXAMPLE = "return a dict of names and numbers, such as {'accuracy': right / seen}"
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
 # Of a quotient of two rounded numbers that is itself rounded; bfloat16 contains the other's name.
@@ -80,11 +82,12 @@ def roundings_of(returned: Any, least: float) -> dict[str, float]:
 
     Args:
         returned: What the function returned.
-        least: The error of scores and losses. A number of samples is not computed from them.
+        least: The error of scores and losses. Numbers of samples are not computed from them, and
+            lists are held to the truth entry by entry.
     """
     named = returned if isinstance(returned, Mapping) else {"result": returned}
     found = {
-        str(name): max(0.0 if name == "count" else least, rounding_of(value))
+        str(name): max(0.0 if name in _EXACT else least, rounding_of(value))
         for name, value in named.items()
     }
     return {name: error for name, error in found.items() if error}

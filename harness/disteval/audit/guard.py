@@ -45,8 +45,8 @@ def guarded() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        _end_fork(process, 0 if error.code is None else 1)
         status = "" if error.code is None else error.code
+        _end_fork(process, status if isinstance(status, int) else int(bool(status)))
         raise ExitError(f"exit({status})").with_traceback(error.__traceback__) from None
     except BaseException:
         if os.getpid() != process:
