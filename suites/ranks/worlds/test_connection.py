@@ -9,6 +9,7 @@ import select
 import socket
 import threading
 import time
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -231,3 +232,32 @@ def test_somebody_else_at_the_port_of_a_leader_that_is_gone_is_told_in_time(
         connection.write_address(tmp_path, json.dumps(found))
         with pytest.raises(WorldError, match=rf"reached no leader at {host}:{port} .*TimeoutError"):
             connection.connect(tmp_path)
+
+
+def test_a_busy_leader_is_not_taken_for_one_that_is_out_of_reach(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_SILENT_SECONDS", 2)
+    large = bytes(1 << 25)  # more than the buffers of both ends hold
+    with (
+        closing(listener.Listener(directory, "127.0.0.1", 1)) as door,
+        ThreadPoolExecutor() as pool,
+    ):
+        rank = pool.submit(connection.connect, directory)
+        while not rank.done():
+            door.admit(0.01)
+        with closing(rank.result()) as mine:
+            sent = pool.submit(mine.send_bytes, large)
+            with closing(admitted(door)) as leader:
+                # A host that is out of reach would be given up sooner.
+                assert not futures.wait([sent], 3.5).done
+                assert leader.recv_bytes() == large
+            sent.result(SECONDS)
+
+
+def admitted(door: listener.Listener) -> Connection:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        for found in door.admit(0.1):
+            return found
+    raise AssertionError("the rank was not admitted")

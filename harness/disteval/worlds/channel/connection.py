@@ -30,6 +30,8 @@ _NETWORK_POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 60.0  # in which a leader must answer; it may be busy
 _CONNECT_SECONDS = 10.0  # in which a host must answer, or is tried again
 _SILENT_SECONDS = 30  # after which a host that does not even answer TCP is out of reach
+_BUSY_SECONDS = 600  # for which a leader may not read a message that fills TCP's buffers
+_SMALL_BYTES = 1 << 16
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 _ADDRESS, _SOCKET = "address", "leader"
 
@@ -145,11 +147,25 @@ class SharedConnection(Connection):
     def __init__(self, handle: int) -> None:
         super().__init__(handle)
         self._sending = threading.Lock()
+        self._patient = False
 
-    def send_bytes(self, *args: Any, **options: Any) -> None:
+    def send_bytes(self, buf: Any, *args: Any, **options: Any) -> None:
         """See `multiprocessing.connection.Connection.send_bytes`."""
         with self._sending:
-            super().send_bytes(*args, **options)
+            self._be_patient(len(buf) > _SMALL_BYTES)
+            super().send_bytes(buf, *args, **options)
+
+    def _be_patient(self, patient: bool) -> None:
+        """Choose how long a leader may take in nothing that this rank sends.
+
+        It is busy with others' large messages, or out of reach; TCP does not tell these apart.
+        """
+        if patient != self._patient and hasattr(socket, "TCP_USER_TIMEOUT"):
+            self._patient = patient
+            with socket.socket(fileno=os.dup(self.fileno())) as handle:
+                if handle.family != socket.AF_UNIX:
+                    milliseconds = (_BUSY_SECONDS if patient else _SILENT_SECONDS) * 1000
+                    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def _connect_unix(address: str) -> socket.socket:
