@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 from disteval import UsageError
 from disteval.launched import Job, launched_job
 from disteval.worlds import detect_outer_world, meeting
-from disteval.worlds.environment import outside_environment
+from disteval.worlds.environment import OuterWorld, outside_environment
 
 pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
 
@@ -168,6 +169,7 @@ def test_ranks_that_a_task_starts_are_no_tasks(monkeypatch: pytest.MonkeyPatch) 
         (0o600, "short", "localhost:29400", "holds 5 characters, and a key has at least 32"),
         (0o600, "k" * 64, "localhost", "'localhost', and must be host:port"),
         (0o600, "k" * 64, "", "DISTEVAL_KEY_FILE is set without DISTEVAL_LEADER"),
+        (0o600, "k" * 64, "node..1:29400", r"'node\.\.1' has no IPv4 address here"),
     ],
 )
 def test_a_leader_and_a_key_that_others_may_know_are_refused(
@@ -179,3 +181,29 @@ def test_a_leader_and_a_key_that_others_may_know_are_refused(
     given = {"DISTEVAL_LEADER": leader, "DISTEVAL_KEY_FILE": str(path)}
     with pytest.raises(UsageError, match=message):
         meeting.given_leader(given)
+
+
+def test_a_leader_never_listens_on_all_addresses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "key"
+    path.write_text("k" * 64)
+    path.chmod(0o600)
+    monkeypatch.setenv("DISTEVAL_LEADER", "0.0.0.0:29400")
+    monkeypatch.setenv("DISTEVAL_KEY_FILE", str(path))
+    with pytest.raises(UsageError, match=r"names 0\.0\.0\.0, which is no address of this host"):
+        meeting.GivenLeader(OuterWorld("mpirun", 0, 2, 1)).hosts()
+
+
+def test_the_ranks_of_one_host_leave_the_connection_of_mpi_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("PMIX_NAMESPACE", "PMI_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        monkeypatch.setenv("PMI_FD", str(mine.fileno()))
+        assert OuterWorld("mpirun", 0, 2, 2).control_directory().name.startswith("job-")
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)

@@ -57,14 +57,16 @@ def resolve(host: str) -> str:
     """
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise UsageError(
             f"{host!r} has no IPv4 address here ({error}); give the host's address as a number"
         ) from None
 
 
 def is_own(address: str) -> bool:
-    """Return whether an IPv4 address is one of this host's."""
+    """Return whether an IPv4 address is one of this host's, and not that of all its interfaces."""
+    if ipaddress.ip_address(address).is_unspecified:
+        return False
     with socket.socket() as probe, suppress(OSError):
         probe.bind((address, 0))
         return True
@@ -77,7 +79,7 @@ def _chosen(interface: str) -> str:
         return addresses[interface]
     with suppress(UsageError):  # a host's name is good, too
         address = resolve(interface)
-        if is_own(address) and not ipaddress.ip_address(address).is_unspecified:
+        if is_own(address):
             return address
     known = ", ".join(f"{name} ({address})" for name, address in addresses.items())
     raise UsageError(

@@ -60,7 +60,9 @@ class OuterWorld(Job):
         found = [os.environ.get(name, "") for name in _SETS_JOB[self.launcher]]
         if any(found):
             return ":".join(found)
-        return _pmi_job() if self.launcher == "mpirun" else ""
+        # On one host the parent process is enough, and MPI's connection is left to MPI.
+        asks = self.launcher == "mpirun" and self.ranks_on_host < self.world_size
+        return _pmi_job() if asks else ""
 
     def control_directory(self) -> Path:
         """Return where the job's ranks, which share it, find their leader.
