@@ -156,7 +156,7 @@ def _ask_for_stack(status: RankStatus) -> bool:
         return False
     try:
         os.kill(status.hello.pid, STACK_SIGNAL)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # it has ended, and its number may be another's
         return False
     return True
 

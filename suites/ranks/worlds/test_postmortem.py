@@ -160,3 +160,15 @@ def test_the_process_id_of_a_rank_elsewhere_is_no_process_here(tmp_path: Path) -
         # The same process, of a rank that runs here, gets the signal, which ends it.
         examine(tmp_path, [RankStatus(0, hello._replace(machine=this_machine()))])
         assert stranger.wait() == -signal.SIGUSR1
+
+
+def test_a_process_of_another_user_with_a_lost_ranks_number_ends_no_post_mortem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    status = RankStatus(0, Hello(0, 1, 0))
+    examine(tmp_path, [status])
+    assert status.stack == ""

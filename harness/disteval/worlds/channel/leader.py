@@ -198,8 +198,8 @@ class Channel:
         self._limit = 0.0
         answers: dict[int, Examined] = {}
         deadline = time.monotonic() + seconds
-        while asked and (ready := wait([*asked], max(0.0, deadline - time.monotonic()))):
-            for one in ready:
+        while asked and (left := deadline - time.monotonic()) > 0:
+            for one in wait([*asked], left):
                 assert isinstance(one, Connection)
                 try:
                     message = receive(one)
