@@ -47,8 +47,6 @@ FOLDERS = {
     "frameworks/estimator": "estimator",
     "ranks/estimator": "estimator",
     "ranks/worlds": "worlds",
-    "ranks/worlds/test_hosts.py": "hosts",
-    "ranks/worlds/test_hosts_launched.py": "hosts",
     "package": "package",
     "web": "web",
 }

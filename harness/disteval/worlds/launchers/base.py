@@ -240,12 +240,11 @@ class ProcessLauncher(Launcher):
     def wait(self, seconds: float) -> bool:
         """See `Launcher.wait`."""
         deadline = time.monotonic() + seconds
-        try:
+        with suppress(subprocess.TimeoutExpired):
             for process in self._processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+            return True
+        return False
 
     def terminate(self, pids: Mapping[int, int]) -> None:
         """Terminate every process group, then kill what is left, and what ranks have started."""
