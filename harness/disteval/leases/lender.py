@@ -192,7 +192,12 @@ class Lender:
             _log.warning("%s", error)
             return
         for connection in connections:
-            guest = _Guest(Mailbox(connection), now)
+            try:
+                guest = _Guest(Mailbox(connection), now)
+            except OSError as error:  # too many open files, which is no fault of the ledger
+                _log.warning("a rank can't be admitted: %s", error)
+                connection.close()
+                continue
             self._guests.add(guest)
             self._selector.register(guest.mailbox.socket, selectors.EVENT_READ, guest)
             self._attend(guest, selectors.EVENT_READ, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
@@ -196,6 +197,24 @@ def test_a_rank_that_never_reads_delays_nobody() -> None:
             assert all(units_of(each.result(60)) == ALL for each in ranks)
         lender.close(1.0)
         assert time.monotonic() - begin < 25  # less than the timeout of 30 s
+
+
+def test_a_rank_that_finds_too_many_open_files_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with lending() as (_, directory), Borrower(directory, 0, SETTINGS, UNITS) as borrower:
+        with monkeypatch.context() as patch, connect(directory) as another:
+            patch.setattr(os, "dup", none_left)
+            tell(another, hello(1))
+            with pytest.raises((EOFError, OSError)):
+                hear(another)
+        for lease in borrower:
+            units = list(range(lease.start, lease.stop))
+            borrower.commit(lease, pickle.dumps(units), certificate(*lease[1:]), {})
+        assert units_of(borrower.finish(lambda parts: (add_up(parts), b""))) == ALL
 
 
 def test_a_rank_whose_connection_breaks_goes_on_with_its_lease() -> None:
