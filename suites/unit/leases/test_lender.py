@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from disteval import HarnessError, RankError, UsageError, WorldError
 from disteval.coverage import Certificate, certify
-from disteval.leases import Borrower, Lender
+from disteval.leases import Borrower, Lender, lender
 from disteval.leases.messages import (
     MAX_MESSAGE_BYTES,
     Ask,
@@ -202,12 +202,12 @@ def test_a_rank_that_never_reads_delays_nobody() -> None:
 def test_a_rank_that_finds_too_many_open_files_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def none_left(descriptor: int) -> int:
+    def none_left(connection: Connection) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with lending() as (_, directory), Borrower(directory, 0, SETTINGS, UNITS) as borrower:
         with monkeypatch.context() as patch, connect(directory) as another:
-            patch.setattr(os, "dup", none_left)
+            patch.setattr(lender, "Mailbox", none_left)
             tell(another, hello(1))
             with pytest.raises((EOFError, OSError)):
                 hear(another)
