@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import socket
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 from disteval import UsageError
 from disteval.launched import Job, launched_job
-from disteval.worlds import detect_outer_world, meeting
+from disteval.worlds import detect_outer_world, environment, meeting
 from disteval.worlds.environment import OuterWorld, outside_environment
 
 pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
@@ -207,3 +210,28 @@ def test_the_ranks_of_one_host_leave_the_connection_of_mpi_alone(
         theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
             theirs.recv(1)
+
+
+def test_a_rank_leaves_mpichs_process_manager_when_it_was_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rank, manager = socket.socketpair()
+
+    def manage() -> None:
+        for answer in (b"cmd=my_kvsname kvsname=kvs_1_0\n", b"cmd=finalize_ack rc=0\n"):
+            manager.recv(100)
+            manager.sendall(answer)
+
+    monkeypatch.setenv("PMI_FD", str(rank.fileno()))
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    environment._pmi_job.cache_clear()
+    with rank, manager:
+        thread = threading.Thread(target=manage)
+        thread.start()
+        try:
+            assert environment._pmi_job() == "kvs_1_0"
+            environment.leave_pmi()
+        finally:
+            environment._pmi_job.cache_clear()
+        thread.join()
+        assert select.select([rank], [], [], 0)[0] == []

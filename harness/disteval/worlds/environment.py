@@ -150,7 +150,11 @@ def leave_pmi() -> None:
     """
     if _pmi_job.cache_info().currsize and "mpi4py.MPI" not in sys.modules:
         with suppress(OSError, ValueError):
-            os.write(int(os.environ.get("PMI_FD", "")), b"cmd=finalize\n")
+            descriptor = int(os.environ.get("PMI_FD", ""))
+            os.write(descriptor, b"cmd=finalize\n")
+            # A process that ends before it is answered is an error of the whole job.
+            if select.select([descriptor], [], [], _PMI_SECONDS)[0]:
+                os.read(descriptor, select.PIPE_BUF)
 
 
 def _parent() -> str:
