@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from disteval import UsageError
 from disteval.launched import Job, launched_job
-from disteval.worlds import detect_outer_world, environment, meeting
+from disteval.worlds import detect_outer_world, environment, follow, meeting
 from disteval.worlds.environment import OuterWorld, outside_environment
+from disteval.worlds.launchers.outer import OuterLauncher
 
 pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
 
@@ -235,3 +236,18 @@ def test_a_rank_leaves_mpichs_process_manager_when_it_was_answered(
             environment._pmi_job.cache_clear()
         thread.join()
         assert select.select([rank], [], [], 0)[0] == []
+
+
+def test_an_elastic_job_on_several_hosts_does_not_meet_over_mpi(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("DISTEVAL_LEADER", "DISTEVAL_KEY_FILE", "DISTEVAL_CONTROL_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(meeting, "find_spec", lambda name: True)  # mpi4py is installed
+    leader = OuterLauncher(OuterWorld("mpirun", 0, 2, 1))
+    leader.elastic = True
+    wanted = "waits at the end for ranks that were lost; .* DISTEVAL_CONTROL_DIR; or set"
+    with pytest.raises(UsageError, match=wanted):
+        leader.prepare(2)
+    with pytest.raises(UsageError, match=wanted):
+        follow(OuterWorld("mpirun", 1, 2, 1), elastic=True)

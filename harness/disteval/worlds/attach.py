@@ -39,6 +39,8 @@ def follow(outer: OuterWorld, *, elastic: bool = False) -> int:
         WorldError: Rank 0 did not appear in time.
     """
     meeting = choose_meeting(outer)
+    if elastic:
+        meeting.accept_losses()
     own = meeting.own_directory()
     directory = outer.control_directory() if own is None else own.path
     remove: Callable[[], None] = (lambda: None) if own is None else own.remove

@@ -31,12 +31,12 @@ _MESSAGE_BYTES = 4096
 _REFUSE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 
-_WAYS = (
+_WAYS_WITHOUT_MPI = (
     "Let all hosts see one folder that only you can enter, and name it in DISTEVAL_CONTROL_DIR; or "
     "set DISTEVAL_LEADER to host:port of rank 0's host, and DISTEVAL_KEY_FILE to a file of mode "
-    "0600 with the same random text on every host (openssl rand -hex 32); or start the ranks with "
-    "mpirun, and install mpi4py"
+    "0600 with the same random text on every host (openssl rand -hex 32)"
 )
+_WAYS = _WAYS_WITHOUT_MPI + "; or start the ranks with mpirun, and install mpi4py"
 
 
 class Meeting(ABC):
@@ -50,6 +50,13 @@ class Meeting(ABC):
     def __init__(self, outer: OuterWorld, interface: str | None = None) -> None:
         self.outer = outer
         self.interface = interface
+
+    def accept_losses(self) -> None:
+        """Check that the job can end when a rank was lost.
+
+        Raises:
+            UsageError: It can't.
+        """
 
     def directory(self) -> ControlDirectory:
         """Create the leader's control directory."""
@@ -124,6 +131,13 @@ class GivenLeader(Meeting):
 
 class OverMPI(Meeting):
     """The leader sends its address and key to the other ranks once, over MPI."""
+
+    def accept_losses(self) -> None:
+        """See `Meeting.accept_losses`; MPI ends no rank until all have ended."""
+        raise UsageError(
+            f"{self.outer}. They are on several hosts, and would meet over MPI, which waits at the "
+            f"end for ranks that were lost; an elastic evaluation must not. {_WAYS_WITHOUT_MPI}"
+        )
 
     def hosts(self) -> Hosts:
         """See `Meeting.hosts`; if the leader can't listen, the other ranks are told."""

@@ -34,6 +34,8 @@ class OuterLauncher(ThreadsLauncher):
 
     def prepare(self, world_size: int) -> Hosts:
         """Return where the ranks meet."""
+        if self.elastic:
+            self._meeting.accept_losses()
         return self._meeting.hosts()
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
