@@ -157,6 +157,7 @@ def leave_pmi() -> None:
                 os.read(descriptor, select.PIPE_BUF)
 
 
+@functools.cache  # a rank in a child of its process has the same
 def _parent() -> str:
     # MPICH's ranks of one host are children of one proxy; its start time distinguishes it from a
     # later process with the same number.
