@@ -22,7 +22,7 @@ from types import TracebackType
 
 import pytest
 
-from suites.processes import processes_below
+from suites.processes import processes_below, wait_for
 
 NAMES = ("alpha", "beta")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -95,6 +95,9 @@ class Hosts:
             for host in range(2):
                 self._ip(host, "address", "add", f"{ADDRESSES[host]}/24", "dev", INTERFACE)
                 self.set_link(host, "up")
+            # The kernel takes up to a second to say so, and until then UCX, which MPICH uses,
+            # takes the interface for one that is not there.
+            assert wait_for(lambda: all(map(self._is_joined, range(2))), _SECONDS)
         except BaseException:
             self.close()
             raise
@@ -203,6 +206,12 @@ class Hosts:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", f"{command} did not start"
         return process
+
+    def _is_joined(self, host: int) -> bool:
+        """Return whether a host sees its cable as up, or can't know, as of a program's cable."""
+        read = [*self.entering(host), "cat", f"/sys/class/net/{INTERFACE}/operstate"]
+        told = subprocess.run(read, capture_output=True, text=True, check=True, timeout=_SECONDS)
+        return told.stdout.strip() in ("up", "unknown")
 
     def _ip(self, host: int, *words: str) -> None:
         there = [f"--target={self._inside[host]}", "--user", "--preserve-credentials", "--net"]
