@@ -21,6 +21,7 @@ from disteval.cli.job import EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.conformance.forked import ForkServers
 from disteval.data.predictions import load_predictions
+from disteval.worlds.launchers.mpirun import MpirunLauncher
 
 from suites.faults import lease_task
 from suites.faults.leases import TASK, Forked, judge, lose_leaders, lose_ranks, right
@@ -58,7 +59,8 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*command: str, seconds: float = 0.05) -> subprocess.Popen[str]:
-        environment = os.environ | {lease_task.SECONDS: str(seconds), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | MpirunLauncher().environment()
+        environment |= {lease_task.SECONDS: str(seconds), "OMP_NUM_THREADS": "1"}
         started.append(start_as_from_a_terminal([*command], env=environment))
         return started[-1]
 
