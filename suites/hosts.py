@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -69,11 +68,9 @@ class Hosts:
 
     Args:
         shared: A folder that both hosts see.
-        program: A Python program that is the cable, such as `suites.wire`; an empty text stands for
-            a pair of virtual interfaces.
     """
 
-    def __init__(self, shared: Path, program: str = "") -> None:
+    def __init__(self, shared: Path) -> None:
         _skip_without_namespaces()
         self._started: list[subprocess.Popen[str]] = []
         self._inside: list[int] = []
@@ -86,12 +83,8 @@ class Hosts:
                 words = ["sh", "-c", _SET_UP, "sh", name, *ADDRESSES, *kept]
                 holder = self._start([*self._enter, *_HOST, *words])
                 self._inside.append(processes_below(holder.pid)[0])
-            if program:
-                into = [f"/proc/{pid}/ns/net" for pid in self._inside]
-                self.wire = self._start([*self._enter, sys.executable, "-c", program, *into])
-            else:
-                peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(self._inside[1])]
-                self._ip(0, "link", "add", INTERFACE, *peer)
+            peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(self._inside[1])]
+            self._ip(0, "link", "add", INTERFACE, *peer)
             for host in range(2):
                 self._ip(host, "address", "add", f"{ADDRESSES[host]}/24", "dev", INTERFACE)
                 self.set_link(host, "up")
@@ -166,10 +159,6 @@ class Hosts:
         """Set a host's end of the cable ``up`` or ``down``."""
         self._ip(host, "link", "set", INTERFACE, state)
 
-    def kill(self, host: int) -> None:
-        """Kill every process of a host at once, as if its power were cut."""
-        os.kill(self._inside[host], signal.SIGKILL)
-
     def close(self) -> None:
         """End both hosts and everything on them."""
         for process in reversed(self._started):
@@ -208,10 +197,10 @@ class Hosts:
         return process
 
     def _is_joined(self, host: int) -> bool:
-        """Return whether a host sees its cable as up, or can't know, as of a program's cable."""
+        """Return whether a host sees its cable as up."""
         read = [*self.entering(host), "cat", f"/sys/class/net/{INTERFACE}/operstate"]
         told = subprocess.run(read, capture_output=True, text=True, check=True, timeout=_SECONDS)
-        return told.stdout.strip() in ("up", "unknown")
+        return told.stdout.strip() == "up"
 
     def _ip(self, host: int, *words: str) -> None:
         there = [f"--target={self._inside[host]}", "--user", "--preserve-credentials", "--net"]

@@ -31,7 +31,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.thread_world import run_ranks, values
-from suites.unit.metrics.cases import assert_same
+from suites.unit.leases.same import assert_as_on_one_rank
 from suites.unit.test_evaluate_property import (
     CLASSES,
     SIZED,
@@ -102,12 +102,7 @@ def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int) -> None:
             return str(error)
         return {"size": found.size, "padded": found.padded, **found.metrics}
 
-    expected = values(run_ranks(1, lambda backend: rank(backend, "static")))[0]
-    for found in values(run_ranks(world, lambda backend: rank(backend, "leases"))):
-        if isinstance(expected, str):
-            assert found == expected
-        else:
-            assert_same(found, expected)
+    assert_as_on_one_rank(world, rank)
 
 
 def test_the_report_says_what_happened() -> None:

@@ -17,8 +17,8 @@ from disteval.metrics import AUROC, Accuracy, Mean
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.thread_world import run_ranks, values
-from suites.unit.metrics.cases import assert_same
+from suites.thread_world import run_ranks
+from suites.unit.leases.same import assert_as_on_one_rank
 
 
 def stream_of(lengths: list[int]) -> ShardedStream:
@@ -60,12 +60,7 @@ def test_leases_of_shards_have_the_bits_of_one_rank(
             return str(error)
         return {"size": found.size, "padded": found.padded, **found.metrics}
 
-    expected = values(run_ranks(1, lambda backend: rank(backend, "static")))[0]
-    for found in values(run_ranks(world, lambda backend: rank(backend, "leases"))):
-        if isinstance(expected, str):
-            assert found == expected
-        else:
-            assert_same(found, expected)
+    assert_as_on_one_rank(world, rank)
 
 
 def pieces(*lengths: int) -> list[Piece]:
