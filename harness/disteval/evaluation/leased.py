@@ -23,7 +23,7 @@ from disteval.data.predictions import (
 )
 from disteval.default_backend import get_dist_backend
 from disteval.errors import CoverageError, HarnessError, RankError, UsageError, describe_error
-from disteval.evaluation.agreement import Failure
+from disteval.evaluation.agreement import Failure, agree
 from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.leasing import Leasing
 from disteval.evaluation.pieces import LeaseFeed, Piece, pieces_of
@@ -74,18 +74,27 @@ def run_leases(
         predictions, progress, is_compared=True,
     )  # fmt: skip
     Leasing().settings(work)
-    return _Leased(work).evaluate(directory, rank, patience)
+    leased = _Leased(work)
+    with leased.join(directory, rank, patience) as borrower:
+        return leased.evaluate(borrower)
 
 
 def evaluate_in_leases(work: Work, leasing: Leasing) -> Evaluation:
     """Evaluate leases that rank 0 lends; every rank must call it, once ranks agree.
 
-    Address and key of the lender travel by the backend. No collective follows.
+    Address and key of the lender travel by the backend, and one collective shows that every rank
+    has reached it. No collective follows.
     """
     leased = _Leased(work)
     with ExitStack() as stack:
         directory = _meet(work.backend, leasing, work.target, stack)
-        return leased.evaluate(directory, work.backend.rank, 0.0)
+        failure: Exception | None = None
+        try:
+            borrower = stack.enter_context(leased.join(directory, work.backend.rank))
+        except HarnessError as error:  # the other ranks wait for this one
+            failure = error
+        agree(work.backend, {}, failure)
+        return leased.evaluate(borrower)
 
 
 class _Leased:
@@ -98,15 +107,17 @@ class _Leased:
             self._writer = LeaseWriter(work.target, work.size, work.content)
         self._own: Failure | None = None
 
-    def evaluate(self, directory: Path, rank: int | None, patience: float) -> Evaluation:
+    def join(self, directory: Path, rank: int | None, patience: float = 0.0) -> Borrower:
+        """Connect to the lender."""
+        settings = {str(name): repr(value) for name, value in self._work.settings.items()}
+        return Borrower(directory, rank, settings, len(self._pieces), patience)
+
+    def evaluate(self, borrower: Borrower) -> Evaluation:
         """Borrow leases and evaluate them, until there is a result."""
-        work = self._work
-        settings = {str(name): repr(value) for name, value in work.settings.items()}
-        with Borrower(directory, rank, settings, len(self._pieces), patience) as borrower:
-            begin = time.perf_counter()
-            with reporting(work.progress, borrower.rank, None) as report:
-                self._borrow(borrower, report)
-                finished = borrower.finish(self._compute)
+        work, begin = self._work, time.perf_counter()
+        with reporting(work.progress, borrower.rank, None) as report:
+            self._borrow(borrower, report)
+            finished = borrower.finish(self._compute)
         results, size, padded = self._results(finished)
         return Evaluation(
             metrics=results,

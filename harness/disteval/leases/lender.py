@@ -84,7 +84,8 @@ class Lender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(None if kind is None else 0.0)
+        # The error may be the outcome, for which the other ranks wait; an interrupt never is.
+        self.close(None if kind is None or issubclass(kind, Exception) else 0.0)
 
     @property
     def counts(self) -> Counts:

@@ -204,6 +204,27 @@ def test_an_error_of_one_rank_before_the_first_batch_reaches_every_rank(
         assert "no private directory" in str(outcome)
 
 
+def test_a_rank_that_can_not_reach_the_lender_is_named_on_each_before_the_first_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    class Unlucky(leased.Borrower):
+        def __init__(self, directory: Path, rank: int | None, *rest: Any) -> None:
+            if rank == 1:
+                raise WorldError("the lender can't be reached")
+            super().__init__(directory, rank, *rest)
+
+    monkeypatch.setattr(leased, "Borrower", Unlucky)
+
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(calls.append, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+
+    for outcome in run_ranks(3, rank):
+        assert "rank 1 could not begin: WorldError: the lender can't be reached" in str(outcome)
+    assert calls == []
+
+
 def test_ranks_of_other_hosts_reach_the_lender_by_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import pickle
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -37,6 +38,8 @@ from disteval.worlds import control_directory
 from disteval.worlds.channel.connection import connect
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from suites.processes import wait_for
 
 UNITS = 12
 SETTINGS = {"batch_size": "4", "metrics": "['a']"}
@@ -293,6 +296,32 @@ def test_an_error_while_the_result_is_computed_reaches_every_rank() -> None:
             assert (
                 str(pickle.loads(each.result(60).error or b"")) == "rank 0 could not add 12 units"
             )
+
+
+def test_a_lender_whose_leader_raises_the_outcome_has_it_for_ranks_that_come_late() -> None:
+    directory = control_directory.create()
+
+    def compute(parts: Any) -> Any:
+        raise UsageError(f"{len(add_up(parts))} units are too few")
+
+    def rank(number: int, may_begin: Callable[[], bool]) -> Exception:
+        wait_for(may_begin, 30)
+        with Borrower(directory.path, number, SETTINGS, UNITS) as borrower:
+            for lease in borrower:
+                units = list(range(lease.start, lease.stop))
+                borrower.commit(lease, pickle.dumps(units), certificate(*lease[1:]), {})
+            error: Exception = pickle.loads(borrower.finish(compute).error or b"")
+            return error
+
+    lender = Lender(None, directory.path, expected=2)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            late = pool.submit(rank, 1, lambda: lender._closed_at < math.inf)
+            with pytest.raises(UsageError, match="12 units are too few"), lender:
+                raise rank(0, lambda: True)
+            assert str(late.result(30)) == "12 units are too few"
+    finally:
+        directory.remove()
 
 
 def test_no_rank_left_ends_the_evaluation_with_every_cause() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from disteval import CoverageError, RankError, UsageError, evaluate, load_predictions
+from disteval.coverage import certify
 from disteval.data import ShardedStream
-from disteval.data.predictions import LeaseWriter, Predictions
+from disteval.data.predictions import LeaseWriter, Predictions, manifest
 from disteval.errors import HarnessError
 from disteval.leases.borrower import Borrower
 from disteval.metrics import Accuracy
@@ -122,6 +123,30 @@ def test_parts_of_lost_leases_do_not_count_and_are_removed(
     left = {path.name for path in (tmp_path / "leased").iterdir()}
     assert not left & {name for files in lost for name in files}
     assert not {name for name in left if name.startswith(".") or "unfinished" in name}
+
+
+def test_a_rank_that_is_lost_while_it_removes_leftovers_leaves_them_to_the_next_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[int] = []
+    remove = manifest.remove_strays
+
+    def remove_or_die(*args: Any) -> None:
+        if not lost:
+            lost.append(1)
+            raise SystemExit  # after the manifest was written
+        remove(*args)
+
+    monkeypatch.setattr(manifest, "remove_strays", remove_or_die)
+    whole, interrupted = (LeaseWriter(Predictions(tmp_path), 4) for _ in range(2))
+    whole.write(np.arange(4), scores({"x": np.arange(4)}))
+    notes = [whole.take()]
+    for writer in (interrupted, whole):
+        with suppress(SystemExit):
+            writer.complete(notes, 4, [certify(np.arange(4))])
+    assert len(read(tmp_path)) == 4
+    left = {path.name for path in tmp_path.iterdir()}
+    assert not {name for name in left if "unfinished" in name or name.endswith(".part.json")}
 
 
 def test_a_ledger_goes_on_with_the_parts_that_were_committed(tmp_path: Path) -> None:

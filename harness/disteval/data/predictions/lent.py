@@ -17,7 +17,7 @@ from disteval.arguments import unwritable
 from disteval.coverage import Certificate
 from disteval.data.predictions.buffer import PartBuffer
 from disteval.data.predictions.columns import Ids
-from disteval.data.predictions.manifest import complete
+from disteval.data.predictions.manifest import complete, remove_leftovers
 from disteval.data.predictions.parts import NOTE, Part, digest_of, read_note
 from disteval.data.predictions.reader import UNFINISHED, finished
 from disteval.data.predictions.run import lock_folder, refuse_finished, remove_strays, take_up
@@ -90,7 +90,7 @@ class LeaseWriter(Sink):
     ) -> None:
         """Write the manifest, after coverage was proved, and remove what no commit has named.
 
-        Another process may have done so before.
+        Another process may have done so before, and may have been lost while it removed the rest.
 
         Args:
             committed: What `take` returned for each lease that counts.
@@ -105,6 +105,7 @@ class LeaseWriter(Sink):
         notes = {name: digest for files in committed for name, digest in files.items()}
         there = finished(folder)
         if there is not None and {part.name + NOTE for part in there.parts} == notes.keys():
+            remove_leftovers(folder, there.parts)
             return
         parts = [_committed(folder, name, digest) for name, digest in notes.items()]
         with _naming(folder):

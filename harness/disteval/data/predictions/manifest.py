@@ -56,9 +56,13 @@ def complete(
         "size": size, "in_a_row": in_a_row, "parts": [asdict(part) for part in parts],
     }  # fmt: skip
     write_atomically(folder / MANIFEST, lambda file: file.write(sealed(content)))
-    # From here on the result is there; what is left over does no harm.
+    remove_leftovers(folder, parts)
+
+
+def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
+    """Remove what a folder with a manifest of these parts needs no more; it does no harm there."""
     with suppress(OSError):
-        (folder / UNFINISHED).unlink()
+        (folder / UNFINISHED).unlink(missing_ok=True)
         remove_strays(folder, {part.name for part in parts})
         for part in parts:
             (folder / (part.name + NOTE)).unlink(missing_ok=True)
