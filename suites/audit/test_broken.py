@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ def test_a_hang_costs_one_time_limit_and_the_rest_goes_on(monkeypatch: pytest.Mo
 
     real = World.run
     monkeypatch.setattr(World, "run", run)
-    monkeypatch.setattr("disteval.audit.worlds._IMPORT_SECONDS", 0.0)
+    monkeypatch.setattr("disteval.audit.worlds._TIMES_FIRST", 1.0)
     monkeypatch.setattr("disteval.audit.worlds._LEAST_SECONDS", 1.0)
     monkeypatch.setattr("disteval.audit.worlds._TIMES_SLOWER", 0.0)  # than calls on a busy machine
     report = Audit(hangs_with_uneven_shares_or_when_shuffled, backend="threads", timeout=3.0).run()
@@ -121,12 +122,43 @@ def test_a_hang_costs_one_time_limit_and_the_rest_goes_on(monkeypatch: pytest.Mo
 
 def test_limits_are_those_of_the_user_until_a_call_hung() -> None:
     limits = Limits(20.0)
-    assert (limits.of(fresh=False), limits.of(fresh=True)) == (20.0, 40.0)
+    assert (limits.of(fresh=False), limits.of(fresh=True)) == (20.0, 120.0)
     limits.note(True, 1.0)
     limits.note(False, 0.1)
     assert (limits.of(fresh=False), limits.of(fresh=True)) == (20.0, 26.0)
     limits.hurry = True
     assert (limits.of(fresh=False), limits.of(fresh=True)) == (4.0, 10.0)
+    # The first call of a replay of a hang then takes 30 s: a little longer than one here.
+    assert (limits.of_replay(hung=False), limits.of_replay(hung=True)) == (20.0, 5.0)
+    limits.note(True, 25.0)
+    assert limits.of_replay(hung=True) == 20.0
+
+
+def compiles_at_first(case: Case) -> Any:
+    if case.rank == 0 and case.world_size not in _compiled:
+        _compiled.add(case.world_size)
+        time.sleep(1.2)
+    found = get_dist_backend().all_gather_object(len(case.dataset))
+    return {"count": sum(found) / len(found)}
+
+
+_compiled: set[int] = set()
+
+
+def test_a_first_call_may_take_several_times_the_limit() -> None:
+    _compiled.clear()
+    only = parse("N=3,B=1,W=2")
+    report = Audit(compiles_at_first, backend="threads", timeout=0.5, only=only).run()
+    assert (report.verdict, report.findings) == ("sound", [])
+    _compiled.clear()
+    report = Audit(compiles_at_first, backend="threads", timeout=0.15, only=only).run()
+    found = report.findings[0]
+    assert found.kind == "hangs"
+    assert found.sentence.endswith(
+        "no progress for 0.9 s; this was the first call of these ranks; if it is merely slow, "
+        "allow more with --timeout"
+    )
+    assert found.replay.endswith(" --case N=3,B=1,W=2 --backend threads --timeout 0.15")
 
 
 _end = threading.Event()
@@ -142,7 +174,7 @@ def test_what_always_hangs_is_not_judged_and_costs_one_limit(
     calls = []
     real = AuditWorlds.call
     monkeypatch.setattr(AuditWorlds, "call", lambda *args: calls.append(args) or real(*args))
-    monkeypatch.setattr("disteval.audit.worlds._IMPORT_SECONDS", 0.0)
+    monkeypatch.setattr("disteval.audit.worlds._TIMES_FIRST", 1.0)
 
     report = Audit(waits_for_the_end, backend="threads", timeout=1.0).run()
     _end.set()

@@ -49,6 +49,18 @@ def test_who_needs_positions_as_ids_says_so_and_no_case_is_lost() -> None:
 
     found = Audit(evaluate, (1,), "threads", first=True).run().findings[0]
     assert found.kind == "crashes"
-    assert found.sentence.endswith("evaluate.assumes = ('numbered',)")
+    assert found.sentence.endswith(
+        "the function is right where ids are positions, as they are not here; one that needs that "
+        "must say so, with evaluate.assumes = ('numbered',)"
+    )
     evaluate.assumes = ("numbered",)  # type: ignore[attr-defined]
     assert Audit(evaluate, (1,), "threads").run().verdict == "sound"
+
+
+def test_a_finding_that_other_ids_have_no_part_in_does_not_mention_them() -> None:
+    def evaluate(case: Case) -> Any:
+        return {"count": len(case.dataset) + (len(case.dataset) > 9)}
+
+    found = Audit(evaluate, (1,), "threads", only=parse("N=10,B=1,W=1,ids")).run().findings[0]
+    assert found.sentence.startswith("count is 11 instead of 10")
+    assert "numbered" not in found.sentence

@@ -55,12 +55,13 @@ def test_a_launchers_ranks_are_audited_and_the_replay_is_a_command(
     assert finding in again.stdout
 
 
-def test_a_right_loop_is_sound_inside_mpirun_and_its_lines_stay_out_of_the_report(
-    tmp_path: Path,
+@pytest.mark.parametrize("backend", STARTED_BY)
+def test_a_right_loop_is_sound_there_and_its_lines_stay_out_of_the_report(
+    backend: str, tmp_path: Path
 ) -> None:
-    backend_class("mpi4py")
+    backend_class(backend)
     (tmp_path / "mine.py").write_text(LOOPS)
-    command = "mpirun -np 2 disteval audit mine:right --backend mpi4py"
+    command = f"{STARTED_BY[backend]} disteval audit mine:right --backend {backend}"
     right = run_plainly(shlex.split(command), tmp_path, 120.0)
     assert right.returncode == 0, right.stdout + right.stderr
     assert "mine:right is sound: " in right.stdout

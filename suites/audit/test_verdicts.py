@@ -163,6 +163,14 @@ def test_weights_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probed == [first] * (first.size + 1)  # each sample alone, and none
 
 
+def test_weights_are_not_measured_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("disteval.audit.weights._MOST_SECONDS", 0.0)
+    replayed = Audit(counts_padding, backend="threads", only=parse("N=3,B=1,W=2")).run()
+    assert len(replayed.findings[0].weights) == 3
+    found = Audit(counts_padding, (2,), backend="threads", first=True).run().findings[0]
+    assert (found.weights, found.kind) == ((), "weighted wrongly")
+
+
 def test_another_defect_of_the_same_result_is_found() -> None:
     def evaluate(case: Case) -> Any:
         indices = padded(case)[: 10**6 if case.batch_size > 1 else 1]

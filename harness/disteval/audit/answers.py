@@ -77,6 +77,17 @@ def rounding_of(value: Any) -> float:
     return next((error for name, error in _COARSE.items() if name in dtype), 0.0)
 
 
+def rounds_to(number: float) -> dict[str, float]:
+    """Return what a number becomes in the types with fewer bits than float32, by their names."""
+    with np.errstate(over="ignore"):
+        single = np.float32(number)
+        bits = int(single.view(np.uint32))
+        half = float(np.float16(single))
+    # To the nearest, and of two to the even one; bfloat16 is the upper half of a float32.
+    upper = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return {"bfloat16": float(np.uint32(upper).view(np.float32)), "float16": half}
+
+
 def roundings_of(returned: Any, least: float) -> dict[str, float]:
     """Return the relative errors that results may have; see `Answer`.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disteval.audit.cases import parse
-from disteval.audit.findings import Report
+from disteval.audit.findings import DEFAULT_TIMEOUT, Report
 from disteval.audit.on_ranks import Target
 from disteval.audit.runner import (
     DEFAULT_SECONDS,
-    DEFAULT_TIMEOUT,
     DEFAULT_WORLD_SIZES,
     Audit,
 )
@@ -37,7 +36,7 @@ def audit(
         launcher: How to start the ranks; None stands for the backend's own.
         tokens: Whether samples have tokens.
         seed: The seed of the drawn cases and of what is planted.
-        timeout: The seconds that one call may take.
+        timeout: The seconds that one call may take; the first one may take six times as many.
         seconds: The seconds after which no further case is tried.
         case: The one case to try, such as ``N=5,B=4,W=2``; None stands for all.
 

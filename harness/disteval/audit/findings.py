@@ -26,6 +26,9 @@ Kind = Literal[
     "crashes",
 ]
 
+DEFAULT_TIMEOUT = 20.0
+"""Seconds that one call may take by default."""
+
 _IMPORTABLE = re.compile(r"(?!__main__:)\w+(\.\w+)*:\w+")
 
 
@@ -102,6 +105,21 @@ class Report:
         """0 if the function is sound, 1 if it is wrong, 2 if it could not be judged."""
         return {"sound": 0, "wrong": 1, "not judged": 2}[self.verdict]
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether earlier calls disturb later ones, so that no other case can be judged."""
+        return any(found.kind == "differs from call to call" for found in self.findings)
+
+    def left_out(self, seconds: float) -> str:
+        """Return what to say of cases for which there was no time; an empty text without any."""
+        late = self.counts["out of time"]
+        if not late:
+            return ""
+        return (
+            f"{late} of {len(self.cases)} cases could not be tried within {seconds:g} s; allow "
+            f"more seconds, or try fewer world sizes"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return {
@@ -149,15 +167,18 @@ def replay(
     launcher: str | None,
     settings: Settings,
     started_by: Sequence[str] = (),
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> str:
     """Return the command that tries one case alone; in Python for a function that has no name."""
     if not _IMPORTABLE.fullmatch(target):
-        given = {"case": case_text(settings)}
+        given: dict[str, Any] = {"case": case_text(settings)}
         given |= {"backend": backend} if backend != "torch_cpu" else {}
         given |= {"launcher": launcher} if launcher else {}
+        given |= {"timeout": timeout} if timeout != DEFAULT_TIMEOUT else {}
         settled = ", ".join(f"{name}={value!r}" for name, value in given.items())
         return f"disteval.audit.audit(evaluate, {settled})"
     words = [*started_by, "disteval", "audit", target, "--case", case_text(settings)]
     words += ["--backend", backend] * (backend != "torch_cpu")
     words += ["--launcher", launcher] if launcher else []
+    words += ["--timeout", f"{timeout:g}"] * (timeout != DEFAULT_TIMEOUT)
     return shlex.join(words)

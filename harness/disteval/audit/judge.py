@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from disteval.audit.answers import LISTS, Answer, Result, Value, is_close
+from disteval.audit.answers import LISTS, Answer, Result, Value, is_close, rounds_to
 from disteval.audit.findings import Kind
 from disteval.audit.planted import KNOWN, WEIGHED, Planted
 
@@ -135,9 +135,11 @@ def _numbers(
             if name == "count" and isinstance(value, float):
                 kind = "counted twice" if value > truth[name] else "dropped"
             sentence = f"{name} is {show(value)} instead of {show(truth[name])}"
+            rounded = [n for n, v in rounds_to(truth[name]).items() if is_close(value, v)]
             if planted.probe is not None:
                 first, last = planted.probe[0], planted.probe[-1]
                 sentence += f" if samples {first} to {last} alone count"
+            sentence += f", which {rounded[0]} rounds to that" if rounded else ""
             yield Problem(kind, name, sentence)
         elif reference is not None and not is_close(value, reference.get(name, []), rounding):
             yield Problem(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from disteval.audit import broken
 from disteval.audit.answers import LISTS, Answer, Result
 from disteval.audit.case import Settings
 from disteval.audit.cases import cases, in_steps, not_held
-from disteval.audit.findings import Finding, Report
+from disteval.audit.findings import DEFAULT_TIMEOUT, Finding, Report
 from disteval.audit.findings import replay as replay_of
 from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, judge
 from disteval.audit.notes import Notes
@@ -22,14 +23,14 @@ from disteval.errors import WorldError
 from disteval.worlds import World
 
 DEFAULT_WORLD_SIZES = (1, 2, 3)
-DEFAULT_TIMEOUT = 20.0
 DEFAULT_SECONDS = 300.0
 
 _NO_CASE = "no case has what the function assumes; try other world sizes"
 _IDS = (
-    "ids are not positions here; a function that needs them to be must say so, with "
-    "evaluate.assumes = ('numbered',)"
+    "the function is right where ids are positions, as they are not here; one that needs that must "
+    "say so, with evaluate.assumes = ('numbered',)"
 )
+_SLOW = "this was the first call of these ranks; if it is merely slow, allow more with --timeout"
 
 
 class Audit:
@@ -87,7 +88,8 @@ class Audit:
             for done, (settings, again) in enumerate(steps):
                 if again and report.cases[settings] != "right":
                     continue
-                if self._worlds.are_lost or self._keeps_state or self._expects_break(settings):
+                disturbed = self._breaks.expects(settings, bool(report.counts["right"]))
+                if self._worlds.are_lost or report.keeps_state or disturbed:
                     report.cases[settings] = "skipped"
                 elif time.monotonic() - begin > self._seconds:
                     report.cases[settings] = "out of time"
@@ -117,28 +119,15 @@ class Audit:
         if self._fails_so_far and not self._only:
             found = report.findings[0]
             report.reason = f"the function fails in every case: {found.sentence}"
-            if found.kind == "hangs":
-                report.reason += "; if it is merely slow, allow more with --timeout"
             report.details = found.details
             report.findings.clear()
         report.warnings += self._notes.of_results()
         if not report.findings:
             report.warnings += self._notes.of_fetches()
-            none = "" if report.cases else _NO_CASE
-            report.reason = report.reason or none or self._notes.nothing_compared or self._late
+            missing = report.left_out(self._seconds) if report.cases else _NO_CASE
+            report.reason = report.reason or self._notes.nothing_compared or missing
         if self._only and (missed := not_held(self._only, report.assumes)):
             report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
-
-    @property
-    def _late(self) -> str:
-        """What to say of cases for which there was no time; an empty text if there are none."""
-        late, total = self.report.counts["out of time"], len(self.report.cases)
-        if not late:
-            return ""
-        return (
-            f"{late} of {total} cases could not be tried within {self._seconds:g} s; allow more "
-            f"seconds, or try fewer world sizes"
-        )
 
     def _steps(self) -> list[tuple[Settings, bool]]:
         if self._only is not None:
@@ -174,7 +163,7 @@ class Audit:
         try:
             answers = self._worlds.call(settings, planted)
         except WorldError as error:
-            return self._broken(settings, error), judgement
+            return self._broken(settings, planted, error, was_fresh), judgement
         judgement = judge(planted, answers, self._reference(settings, planted, answers))
         if judgement.refused:
             self.report.reason = f"{judgement.refused} (in the case {settings})"
@@ -230,34 +219,44 @@ class Audit:
             p for p in judgement.problems if p.name not in named or p.kind != "weighted wrongly"
         ]
         weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
-        weights = measure(self._worlds, settings, planted, weighed)
+        weights = measure(self._worlds, settings, planted, weighed, self._only is None)
         for problem in unknown:
             if problem.name in weights:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]
                 rounding = judgement.roundings.get(problem.name, 0.0)
                 explained = explain(problem, measured, fair, fetched, gathered, rounding)
-                self._add(explained, settings, measured.weights, fair)
+                self._add(explained, settings, planted, measured.weights, fair)
             else:
-                self._add(dealt(problem, fetched, settings.size), settings)
+                self._add(dealt(problem, fetched, settings.size), settings, planted)
 
     def _is_right_otherwise(self, settings: Settings, planted: Planted, was_fresh: bool) -> bool:
         """Return whether the same call is right in new processes, or the next time."""
         if not was_fresh:
             self._worlds.renew(settings.world_size)
+        return self._is_right(settings, planted)
+
+    def _is_right(self, settings: Settings, planted: Planted) -> bool:
+        if self._worlds.are_lost:
+            return False
         try:
             answers = self._worlds.call(settings, planted)
         except WorldError:
             return False
         return not judge(planted, answers, self._reference(settings, planted, answers)).problems
 
-    def _broken(self, settings: Settings, error: WorldError) -> str:
+    def _broken(
+        self, settings: Settings, planted: Planted, error: WorldError, was_fresh: bool
+    ) -> str:
         """Report a call that raised, lost ranks or did not return."""
         found = broken.describe(error, settings.world_size)
         self._breaks.add(settings, found)
         if found.kind == "hangs" and self._worlds.limits.hurry:
             return "skipped"  # a hang costs one time limit, and this call was given less
         self._worlds.limits.hurry |= found.kind == "hangs"
-        self._add(Problem(found.kind, "", found.sentence), settings, details=str(error))
+        slow = f"; {_SLOW}" if found.kind == "hangs" and was_fresh else ""
+        self._add(
+            Problem(found.kind, "", found.sentence + slow), settings, planted, details=str(error)
+        )
         return "wrong"
 
     @property
@@ -267,18 +266,11 @@ class Audit:
         broke = all(finding.kind in ("crashes", "hangs") for finding in found)
         return bool(found) and broke and self._breaks.alone and not self.report.counts["right"]
 
-    @property
-    def _keeps_state(self) -> bool:
-        """Whether earlier calls disturb later ones, so that no other case can be judged."""
-        return any(found.kind == "differs from call to call" for found in self.report.findings)
-
-    def _expects_break(self, settings: Settings) -> bool:
-        return self._breaks.expects(settings, bool(self.report.counts["right"]))
-
     def _add(
         self,
         problem: Problem,
         settings: Settings,
+        planted: Planted | None = None,
         weights: Sequence[float] | Weights = (),
         fair: Sequence[float] | Weights = (),
         details: str = "",
@@ -286,13 +278,20 @@ class Audit:
         report = self.report
         if any((f.kind, f.name) == problem[:2] for f in report.findings):
             return
-        sentence = f"{problem.sentence}; {_IDS}" if settings.ids else problem.sentence
+        sentence = problem.sentence
+        if settings.ids and planted is not None:
+            numbered = replace(settings, ids=False), replace(planted, other_ids=False)
+            sentence += f"; {_IDS}" if self._is_right(*numbered) else ""
+        again = replay_of(
+            report.target, report.backend, self._launcher, settings, self._started_by,
+            self._worlds.limits.of_replay(problem.kind == "hangs"),
+        )  # fmt: skip
         finding = Finding(
             problem.kind,
             problem.name,
             sentence,
             settings,
-            replay_of(report.target, report.backend, self._launcher, settings, self._started_by),
+            again,
             tuple(map(float, weights)),
             tuple(map(float, fair)),
             details,

@@ -19,12 +19,13 @@ from disteval.errors import WorldError
 
 _MOST_GROUPS = 16
 _MOST_PROBES = 128  # each is a call; larger cases are told without weights
+_MOST_SECONDS = 10.0  # of all probes, until a replay has the time to itself
 _TOLERANCE = 1e-3
 _COARSE = 2.0**-7  # of bfloat16
 _ROUNDED = (
     "each sample alone counts as it should, so sums overflow or are rounded, as in float16, or "
-    "what one sample counts depends on the others; return a result that is meant to be rounded in "
-    "its own type"
+    "what one sample counts depends on the others; return a number that is meant to be rounded as "
+    "the array that it is, not as a Python float"
 )
 
 Weights = npt.NDArray[np.float64]
@@ -50,15 +51,28 @@ class Fetch(NamedTuple):
 
 
 def measure(
-    worlds: AuditWorlds, settings: Settings, planted: Planted, names: Sequence[str]
+    worlds: AuditWorlds,
+    settings: Settings,
+    planted: Planted,
+    names: Sequence[str],
+    hurry: bool = False,
 ) -> dict[str, Measured]:
     """Measure the weight of each sample in results, with one call for each sample and one more.
+
+    Args:
+        worlds: The worlds in which the function is called.
+        settings: The case.
+        planted: What its samples hold.
+        names: The names of the results.
+        hurry: Whether to measure nothing where it takes long.
 
     Returns:
         The weights by name, without those of results that are no single numbers. There are none of
         a case with many samples, or of one that breaks.
     """
     if not names or settings.size > _MOST_PROBES:
+        return {}
+    if hurry and settings.size * worlds.limits.latest > _MOST_SECONDS:
         return {}
     probed: list[Result] = []
     alone = [range(sample, sample + 1) for sample in range(settings.size)]
@@ -81,13 +95,16 @@ def groups_of(size: int, roundings: Iterable[float]) -> list[range]:
     """Return groups of samples in which a wrong one shows, where a result has few bits.
 
     In a large case the part of one sample is less than the error that the result may have. In a
-    group that alone counts it is more.
+    group that alone counts it is more. Of very many groups some are returned, the first and the
+    last among them.
     """
     coarsest = max(roundings, default=0.0)
     length = int(1 / (4 * coarsest)) if coarsest else size
-    if size <= length or size > _MOST_GROUPS * length:
+    if size <= length:
         return []
-    return [range(begin, min(begin + length, size)) for begin in range(0, size, length)]
+    groups = [range(begin, min(begin + length, size)) for begin in range(0, size, length)]
+    chosen = np.linspace(0, len(groups) - 1, min(len(groups), _MOST_GROUPS))
+    return [groups[round(at)] for at in chosen]
 
 
 def explain(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import suppress
+from math import ceil
 
 from disteval.audit.answers import Answer
 from disteval.audit.case import Settings
@@ -16,13 +17,16 @@ from disteval.worlds import World, control_directory
 from disteval.worlds.channel.messages import packed
 from disteval.worlds.launchers.base import LOOPBACK
 
-_IMPORT_SECONDS = 20.0  # more for the first call of new ranks, which may import large libraries
+_TIMES_FIRST = 6.0  # the first call of new ranks may import large libraries and compile
 _LEAST_SECONDS = 2.0
 _TIMES_SLOWER = 20.0  # than any call before; a call that takes longer will not return
 
 
 class Limits:
     """The time limits of calls: the user's, until a call hung; then by what other calls took.
+
+    The first call of new ranks may take longer: several times the user's limit, until the first
+    calls of other ranks have shown how much longer it takes.
 
     Args:
         timeout: The seconds that one call may take.
@@ -31,6 +35,7 @@ class Limits:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._longest = {False: 0.0, True: 0.0}  # in ranks that have made a call, and in new ones
+        self.latest = 0.0  # the seconds of the last call
         self.hurry = False
 
     def of(self, fresh: bool) -> float:
@@ -39,15 +44,33 @@ class Limits:
         Args:
             fresh: Whether it is the first call of new ranks.
         """
-        imports = self._longest[True]
-        spare = min(_IMPORT_SECONDS, _LEAST_SECONDS + 4 * imports if imports else _IMPORT_SECONDS)
         own = self._timeout
         if self.hurry:
             own = min(own, _LEAST_SECONDS + _TIMES_SLOWER * self._longest[False])
-        return own + spare if fresh else own
+        return own + self._spare if fresh else own
+
+    @property
+    def _spare(self) -> float:
+        """The seconds that the first call of new ranks may take besides."""
+        spare = (_TIMES_FIRST - 1) * self._timeout
+        known = self._longest[True]
+        return min(spare, _LEAST_SECONDS + 4 * known) if known else spare
+
+    def of_replay(self, hung: bool) -> float:
+        """Return the ``--timeout`` of a replay, which is the user's.
+
+        The first call of a replay has nothing to be compared with, so one that is meant to hang
+        gets a shorter limit: its first call may take as long as that of new ranks here.
+        """
+        if not hung:
+            return self._timeout
+        first = (self._timeout + self._spare) / _TIMES_FIRST
+        enough = max(first, 2 * self._longest[False])
+        return min(ceil(enough), self._timeout)
 
     def note(self, fresh: bool, seconds: float) -> None:
         """Note how long a call has taken."""
+        self.latest = seconds
         self._longest[fresh] = max(self._longest[fresh], seconds)
 
 

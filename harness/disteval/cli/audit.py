@@ -83,7 +83,7 @@ _STARTED_BY = {
 @click.option("--case", metavar="N=5,B=4,W=2", help="Try this case alone.")
 @click.option("--first", is_flag=True, help="Stop at the first case that is wrong.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of what is planted.")
-@timeout_option(20.0, "Seconds that one call may take.")
+@timeout_option(20.0, "Seconds that one call may take; six times as many for the first one.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=300.0,
     help="Seconds after which no further case is tried.",
