@@ -11,6 +11,7 @@ from typing import NamedTuple
 from disteval.audit.case import Settings
 from disteval.audit.findings import Kind
 from disteval.errors import WorldError, describe_error
+from disteval.worlds.postmortem import PARTED
 
 _TORCH_CALL = re.compile(r"distributed_c10d\.py\", line \d+ in ([^_]\w+)")
 _WRAPPER = "wrapper"
@@ -66,13 +67,22 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
         # What other ranks raise then is that they can't reach it.
         lost = headline or str(error).partition("\n")[0]
         alone |= bool(_EXITED.search(lost))
-        return Broken("crashes", f"{lost}; {raised}" if raised else lost, alone, lost=True)
+        crashed = f"{lost}; {raised}" if raised else lost
+        return Broken("crashes", crashed + _parted(str(error)), alone, lost=True)
     places = "; ".join(_places(str(error)))
+    parted = _parted(str(error))
     if raised:
-        return Broken("crashes", f"{raised}; meanwhile {places}" if places else raised, alone)
+        crashed = f"{raised}; meanwhile {places}" if places else raised
+        return Broken("crashes", crashed + parted, alone)
     late = _LATE.search(headline)
     hangs = f"{places}: {late[0] if late else 'no progress'}" if places else headline
-    return Broken("hangs", hangs, alone)
+    return Broken("hangs", hangs + parted, alone)
+
+
+def _parted(text: str) -> str:
+    """Return the first call of torch.distributed at which ranks parted, if it is known."""
+    found = next((line for line in text.splitlines() if line.startswith(PARTED)), "")
+    return f"; {found.strip()}" if found else ""
 
 
 def _what_to_do(error: Exception) -> str:

@@ -1,17 +1,20 @@
-"""The post-mortem of ranks on other hosts, which the leader asks for what it can't see."""
+"""What ranks tell in a post-mortem: what the leader can't see from outside, or from its host."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
 from disteval.worlds.channel.leader import Channel
-from disteval.worlds.channel.messages import Examine
+from disteval.worlds.channel.messages import Examine, Hello
 from disteval.worlds.postmortem import RankStatus
 from disteval.worlds.rank_files import this_machine
+from disteval.worlds.torch_calls import recorded_calls
 
 _SECONDS = 15.0
 _ANSWER_SECONDS = 5.0  # of one rank; its threads may be kept from running
+_CALLS_SECONDS = 2.0
 
 
 def examine_elsewhere(channel: Channel, ranks: Sequence[RankStatus]) -> None:
@@ -34,3 +37,18 @@ def examine_elsewhere(channel: Channel, ranks: Sequence[RankStatus]) -> None:
             del asking[turn[rank]]
     for status in [status for there in machines.values() for status in there]:
         status.unseen = "no rank of its host could be asked what it was doing"
+
+
+def ask_for_calls(channel: Channel, ranks: Sequence[RankStatus]) -> None:
+    """Have each rank that runs tell its calls of torch.distributed, also one that hangs in one."""
+    running = [s for s in ranks if s.hello is not None and not (s.end or s.stopped)]
+    inside = [s for s in running if s.hello and _is_this_process(s.hello)]
+    if len(inside) == 1:  # the ranks of this process, if they are threads, share one record
+        inside[0].calls = recorded_calls()
+    asked = {s.rank: Examine(()) for s in running if s not in inside}
+    for rank, answer in channel.examine(asked, _CALLS_SECONDS).items():
+        ranks[rank].calls = answer.calls
+
+
+def _is_this_process(hello: Hello) -> bool:
+    return (hello.pid, hello.machine) == (os.getpid(), this_machine())

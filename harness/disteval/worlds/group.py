@@ -16,7 +16,7 @@ from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.control_directory import ControlDirectory, sweep
 from disteval.worlds.cores import check_open_files
-from disteval.worlds.elsewhere import examine_elsewhere
+from disteval.worlds.elsewhere import ask_for_calls, examine_elsewhere
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
@@ -182,6 +182,7 @@ class WorkerGroup:
         if self.attached and not self._hosts.shared:
             examine_elsewhere(self._channel, ranks)
         self._launcher.examine(self._directory, ranks)
+        ask_for_calls(self._channel, ranks)
         return ranks
 
     def close(self, exit_code: int = 0) -> None:

@@ -16,6 +16,7 @@ from disteval.text import visible
 from disteval.worlds.channel.messages import Hello, Reply
 from disteval.worlds.collective_log import NOWHERE, Position, read_position
 from disteval.worlds.rank_files import STACK_SIGNAL, Kind, rank_file, this_machine
+from disteval.worlds.torch_calls import Call, describe_parting
 
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
@@ -26,6 +27,9 @@ _IDLE_THREAD = re.compile(
     r"(inbox\.py\", line \d+ in _watch|ray.node\.py\", .* in watch|gc_collect_manager\.py\", .*"
     r"|worlds.process\.py\", .* in _end_with)$"
 )
+PARTED = "  first parted in torch.distributed: "
+"""What the line begins with that names the call of torch.distributed at which ranks parted."""
+
 _OUTPUT_LINES = 20
 _OUTPUT_BYTES = 1 << 16
 
@@ -41,6 +45,7 @@ class RankStatus:
     unseen: str = ""  # why its files could not be read
     stopped: bool = False  # by a signal
     position: Position = NOWHERE
+    calls: Sequence[Call] | None = None  # of torch.distributed; None if they are not known
     stack: str = ""  # of all its threads, innermost call first
     output: str = ""
 
@@ -84,6 +89,8 @@ def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -
         lines.append(f"  {list_ranks(missing, len(ranks))} never reported to the leader")
     there = [] if shared else [s for s in ranks if s.hello]
     lines += [f"  {_host(ranks, [s])}rank {s.rank}: {_describe(s, last)}" for s in there]
+    parting = describe_parting({s.rank: s.calls for s in ranks if s.calls is not None})
+    lines += [f"{PARTED}{parting}"] if parting else []
     traces = {s.rank: s.reply.trace.rstrip() for s in ranks if s.reply}
     lines += _evidence("traceback", {r: t.removesuffix(shared) for r, t in traces.items()}, ranks)
     lines += _evidence("stack", {s.rank: s.stack for s in ranks}, ranks)

@@ -35,6 +35,7 @@ from disteval.worlds.channel.inbox import Inbox, WatchedInbox
 from disteval.worlds.collective_log import LoggedBackend
 from disteval.worlds.postmortem import examine
 from disteval.worlds.rank_files import STACK_SIGNAL, rank_file, this_machine
+from disteval.worlds.torch_calls import recorded_calls
 
 _LEAVE_SECONDS = 60.0
 
@@ -55,6 +56,7 @@ class Rank:
         self._finalize: Callable[[], None] = lambda: None
         self.leave_seconds = _LEAVE_SECONDS
         self._has_key = False
+        self.joined_ns = 0  # when it joined its group, as of `time.time_ns`
 
     def load(self, *, backend: str | type[BaseDistBackend], path: list[str]) -> None:
         """Import a backend from where the leader does."""
@@ -73,6 +75,7 @@ class Rank:
     ) -> tuple[int, int]:
         """Join the group of a backend; return the rank and the world size that it reports."""
         self._published = 0
+        self.joined_ns = time.time_ns()
         self.leave_seconds = _LEAVE_SECONDS + world_size
         if rendezvous.key:
             frames.set_key(rendezvous.key)
@@ -205,8 +208,10 @@ def serve(
 
     def answer(message: messages.Examine) -> messages.Examined:
         examine(directory, message.ranks)
-        return messages.Examined(message.ranks)
+        since = follower.joined_ns if follower else 0
+        return messages.Examined(message.ranks, recorded_calls(since))
 
+    follower: Rank | None = None
     connection = inside or connect(place or directory, patience)
     with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
         thread = threading.get_ident()

@@ -88,9 +88,13 @@ class Examine(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """The answer to `Examine`: the same statuses, with what can be seen of the ranks."""
+    """The answer to `Examine`: the same statuses, with what can be seen of the ranks.
+
+    ``calls`` are the answering rank's own calls of torch.distributed; None if they are not known.
+    """
 
     ranks: Sequence[Any]
+    calls: Sequence[Any] | None = None
 
 
 class Dismissal(NamedTuple):

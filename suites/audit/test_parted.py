@@ -1,0 +1,83 @@
+"""An audit names the first call of torch.distributed at which gloo ranks parted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from disteval.audit import Audit
+from disteval.audit.cases import parse
+from disteval.errors import WorldError
+from disteval.worlds import World
+from disteval.worlds.postmortem import PARTED
+
+from suites.requirements import framework
+
+framework("torch")
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    ("name", "rank_1", "others"),
+    [
+        ("calls_another", "is in all_reduce #2 (2 float64)", "all_gather #2 (2 float64)"),
+        ("skips_one", "is in all_reduce #2 (2 float64)", "broadcast #2 (2 float64)"),
+        ("sends_more", "is in all_reduce #2 (3 float64)", "all_reduce #2 (2 float64)"),
+    ],
+)
+def test_the_finding_names_the_call(
+    name: str, rank_1: str, others: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("disteval.audit.worlds._IMPORT_SECONDS", 0.0)
+    case = parse("N=2,B=1,W=3")
+    found = Audit(f"suites.audit.parted:{name}", timeout=3.0, only=case).run().findings[0]
+    assert found.kind == "hangs"
+    _, _, parted = found.sentence.partition(PARTED.strip())
+    # Ranks that the others have let go on are not in the call any more.
+    assert parted in (
+        f" rank 1 {rank_1}, ranks 0 and 2 are in {others}",
+        f" rank 1 {rank_1}, ranks 0 and 2 called {others}",
+    )
+    assert PARTED in found.details
+
+
+def calls_all_that_is_right_and_fails(_: Any) -> None:
+    rank, ranks = dist.get_rank(), range(dist.get_world_size())
+    mine = torch.full((rank + 1,), 1.0)
+    dist.gather(mine[:1], [torch.zeros(1) for _ in ranks] if rank == 0 else None)
+    dist.scatter(torch.zeros(2), [torch.zeros(2) for _ in ranks] if rank == 2 else None, src=2)
+    # Rank r has r + 1 elements, and they all go to rank 0.
+    got = torch.zeros(6 if rank == 0 else 0)
+    dist.all_to_all_single(got, mine, [1, 2, 3] if rank == 0 else [0, 0, 0], [rank + 1, 0, 0])
+    dist.all_gather_object([None for _ in ranks], "x" * rank)
+    if rank < 2:
+        dist.send(mine[:1], 1) if rank == 0 else dist.recv(mine[:1], 0)
+    first_two = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(mine[:1].clone(), group=first_two)
+    dist.all_reduce(torch.ones(1, 2) if rank else torch.ones(2), async_op=True).wait()
+    dist.barrier()
+    raise ValueError(f"rank {rank}")
+
+
+def test_ranks_that_make_the_same_calls_have_not_parted() -> None:
+    with World("torch_cpu", 3) as world:
+        for _ in range(2):
+            with pytest.raises(WorldError) as caught:
+                world.run(calls_all_that_is_right_and_fails)
+            assert caught.value.in_step
+            assert PARTED not in str(caught.value)
+            world.join("torch_cpu")
+        with pytest.raises(WorldError, match=r"rank 1 made no call after all_reduce #1 \(1 int64"):
+            world.run(waits_for_rank_1, timeout=3.0)
+
+
+def waits_for_rank_1(_: Any) -> None:
+    dist.all_reduce(torch.ones(1, dtype=torch.int64))
+    if dist.get_rank() == 1:
+        raise ValueError("no samples")
+    dist.barrier()

@@ -1,0 +1,101 @@
+"""The first call of torch.distributed at which ranks parted is named from what torch recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from disteval.worlds.postmortem import PARTED, RankStatus, report
+from disteval.worlds.torch_calls import Call, describe_parting, read_calls
+
+
+def entry(number: int, name: str, *, returned: bool = True, **changed: Any) -> dict[str, Any]:
+    """Return an entry of torch's flight recorder for gloo."""
+    return {
+        "collective_seq_id": number,
+        "profiling_name": f"gloo:{name}",
+        "process_group": ["0", "default_pg"],
+        "pg_id": 0,
+        "is_p2p": False,
+        "time_created_ns": number,
+        "input_sizes": [[2]],
+        "input_dtypes": ["Double"],
+        "output_sizes": [[2]],
+        "output_dtypes": ["Double"],
+        "state": "scheduled",
+        "retired": returned,
+    } | changed
+
+
+def calls(*entries: dict[str, Any]) -> list[Call]:
+    return read_calls({"entries": entries})
+
+
+SUM = entry(1, "all_reduce")
+WAITING = entry(2, "all_gather", returned=False)
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        (
+            [entry(2, "all_reduce", returned=False)],
+            "rank 1 is in all_reduce #2 (2 float64), ranks 0 and 2 are in all_gather #2 "
+            "(2 float64)",
+        ),
+        (
+            [entry(2, "all_gather", input_sizes=[[3, 2]]), entry(3, "barrier", returned=False)],
+            "rank 1 called all_gather #2 (6 float64), ranks 0 and 2 are in all_gather #2 "
+            "(2 float64)",
+        ),
+        (
+            [entry(2, "all_gather", input_dtypes=["Long"], returned=False)],
+            "rank 1 is in all_gather #2 (2 int64), ranks 0 and 2 are in all_gather #2 (2 float64)",
+        ),
+        (
+            [],
+            "rank 1 made no call after all_reduce #1 (2 float64), ranks 0 and 2 are in "
+            "all_gather #2 (2 float64)",
+        ),
+        ([entry(2, "all_gather")], ""),
+        ([entry(2, "all_gather", input_sizes=[[1, 2]])], ""),
+    ],
+    ids=["collective", "size", "type", "skipped", "slower", "shape of the same size"],
+)
+def test_the_first_call_that_differs_is_named(second: list[Any], sentence: str) -> None:
+    found = {0: calls(SUM, WAITING), 1: calls(SUM, *second), 2: calls(SUM, WAITING)}
+    assert describe_parting(found) == sentence
+    text = report("no progress", [RankStatus(rank, calls=own) for rank, own in found.items()])
+    assert text.endswith(f"{PARTED}{sentence}") if sentence else PARTED not in text
+
+
+def test_a_rank_without_a_call_and_one_without_a_record_differ() -> None:
+    assert describe_parting({0: calls(SUM), 1: []}) == (
+        "rank 0 called all_reduce #1 (2 float64), rank 1 made no call"
+    )
+    statuses = [RankStatus(0, calls=calls(SUM)), RankStatus(1)]
+    assert PARTED not in report("rank 1 was lost", statuses)
+
+
+def test_what_ranks_may_do_differently_is_no_parting() -> None:
+    root = calls(
+        entry(1, "gather", output_sizes=[[2], [2]], output_dtypes=["Double"]),
+        entry(2, "scatter", input_sizes=[[2], [2]]),
+        entry(3, "all_to_all", input_sizes=[[5]]),
+    )
+    other = calls(
+        entry(1, "gather", output_sizes=[], output_dtypes=[]),
+        entry(2, "scatter", input_sizes=[], input_dtypes=[]),
+        entry(3, "all_to_all", input_sizes=[[1]]),
+        entry(1, "all_reduce", process_group=["1", "undefined"], pg_id=1),
+        entry(0, "send", is_p2p=True),
+    )
+    assert describe_parting({0: root, 1: other}) == ""
+
+
+def test_only_calls_that_every_rank_remembers_and_of_its_last_group_are_compared() -> None:
+    latest = [entry(number, "all_reduce", pg_id=1) for number in range(4, 7)]
+    before = entry(4, "all_gather")  # in a group that the rank has left
+    assert describe_parting({0: calls(before, *latest), 1: calls(*latest[1:])}) == ""
+    assert "#6" in describe_parting({0: calls(before, *latest), 1: calls(latest[1])})
+    assert read_calls({"entries": latest}, since_ns=6) == calls(latest[2])
