@@ -165,10 +165,14 @@ def test_weights_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_are_not_measured_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("disteval.audit.weights._MOST_SECONDS", 0.0)
-    replayed = Audit(counts_padding, backend="threads", only=parse("N=3,B=1,W=2")).run()
-    assert len(replayed.findings[0].weights) == 3
-    found = Audit(counts_padding, (2,), backend="threads", first=True).run().findings[0]
+
+    def evaluate(case: Case) -> Any:
+        return counts_padding(case) if len(case.dataset) > 20 else sums_of_integers(case)
+
+    found = Audit(evaluate, (2,), backend="threads", first=True).run().findings[0]
     assert (found.weights, found.kind) == ((), "weighted wrongly")
+    replayed = Audit(evaluate, backend="threads", only=found.settings).run().findings[0]
+    assert (len(replayed.weights), replayed.kind) == (found.settings.size, "counted twice")
 
 
 def test_another_defect_of_the_same_result_is_found() -> None:

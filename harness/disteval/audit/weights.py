@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from disteval.errors import WorldError
 
 _MOST_GROUPS = 16
 _MOST_PROBES = 128  # each is a call; larger cases are told without weights
-_MOST_SECONDS = 10.0  # of all probes, until a replay has the time to itself
+_FEW_PROBES, _MOST_SECONDS = 20, 10.0  # more probes than that may not take longer
 _TOLERANCE = 1e-3
 _COARSE = 2.0**-7  # of bfloat16
 _ROUNDED = (
@@ -64,7 +65,7 @@ def measure(
         settings: The case.
         planted: What its samples hold.
         names: The names of the results.
-        hurry: Whether to measure nothing where it takes long.
+        hurry: Whether to measure nothing of a case with more samples where that takes long.
 
     Returns:
         The weights by name, without those of results that are no single numbers. There are none of
@@ -72,11 +73,14 @@ def measure(
     """
     if not names or settings.size > _MOST_PROBES:
         return {}
-    if hurry and settings.size * worlds.limits.latest > _MOST_SECONDS:
-        return {}
     probed: list[Result] = []
     alone = [range(sample, sample + 1) for sample in range(settings.size)]
+    begin = time.monotonic()
     for probe in [*alone, range(0)]:
+        if hurry and len(probed) == _FEW_PROBES:
+            each = (time.monotonic() - begin) / _FEW_PROBES
+            if each * settings.size > _MOST_SECONDS:
+                return {}
         try:
             answers = worlds.call(settings, replace(planted, probe=probe))
         except WorldError:

@@ -35,7 +35,6 @@ class Limits:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._longest = {False: 0.0, True: 0.0}  # in ranks that have made a call, and in new ones
-        self.latest = 0.0  # the seconds of the last call
         self.hurry = False
 
     def of(self, fresh: bool) -> float:
@@ -70,7 +69,6 @@ class Limits:
 
     def note(self, fresh: bool, seconds: float) -> None:
         """Note how long a call has taken."""
-        self.latest = seconds
         self._longest[fresh] = max(self._longest[fresh], seconds)
 
 
