@@ -14,6 +14,7 @@ from disteval.cli.fit import fit_command
 from disteval.cli.new import new_command
 from disteval.cli.report import report_command
 from disteval.cli.terminal import Commands
+from disteval.cli.trace import trace_command
 
 
 @click.group(
@@ -56,5 +57,6 @@ main.add_command(check_command)
 main.add_command(audit_command)
 main.add_command(backends_command)
 main.add_command(report_command)
+main.add_command(trace_command)
 main.add_command(doctor_command)
 main.add_command(completion_command)

@@ -32,6 +32,8 @@ from disteval.cli.options import (
     interface_option,
     json_option,
     timeout_option,
+    trace_folder,
+    trace_option,
 )
 from disteval.cli.terminal import is_quiet
 from disteval.data.predictions import Predictions
@@ -120,6 +122,7 @@ _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "downl
 @click.option(
     "--threads", type=click.IntRange(min=1), help="The number of computing threads of each rank."
 )
+@trace_option
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 def eval_command(
     task: str | None,
@@ -142,6 +145,7 @@ def eval_command(
     html_path: Path | None,
     timeout: float,
     threads: int | None,
+    trace: Path | None,
     progress: bool,
     **resnet18: Any,
 ) -> None:
@@ -187,7 +191,8 @@ def eval_command(
     # Ray shows a rank the GPUs that it has reserved, and no others.
     gpus = launcher == "ray" and device == "cuda"
     starter = RayLauncher(gpus_per_worker=1) if gpus else launcher
-    start = Starter(size, starter, outer, timeout, threads, progress and not is_quiet())
+    shown = progress and not is_quiet()
+    start = Starter(size, starter, outer, timeout, threads, shown, trace_folder(trace))
     job = EvalJob(source, backend, batch_size, limit, target)
     report = evaluate_in_step(start, job) if options is None else lend(start, job, options)
     run = {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report

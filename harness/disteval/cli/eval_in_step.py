@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from disteval.cli.job import EvalJob, run_job
 from disteval.cli.options import chosen_interface
+from disteval.traces import TraceFolder
 from disteval.worlds import ElasticWorld, Launcher, OuterWorld, World
 from disteval.worlds.launchers.outer import OuterLauncher
 
@@ -24,6 +25,7 @@ class Starter:
         timeout: Seconds without progress.
         threads: Computing threads of each rank.
         progress: Whether a bar is shown.
+        trace: Where a trace is recorded; None records none.
     """
 
     size: int
@@ -32,6 +34,7 @@ class Starter:
     timeout: float
     threads: int | None
     progress: bool
+    trace: TraceFolder | None
 
     def elastic_world(self, size: int) -> ElasticWorld:
         """Return a world of so many ranks, which may be lost."""
@@ -39,7 +42,7 @@ class Starter:
             how = self.launcher or "local"
         else:
             how = OuterLauncher(self.outer, chosen_interface())
-        return ElasticWorld(size, how, timeout=self.timeout, threads=self.threads)
+        return ElasticWorld(size, how, timeout=self.timeout, threads=self.threads, trace=self.trace)
 
 
 def evaluate_in_step(start: Starter, job: EvalJob) -> dict[str, Any]:
@@ -47,10 +50,10 @@ def evaluate_in_step(start: Starter, job: EvalJob) -> dict[str, Any]:
     if start.outer is None:
         world = World(
             job.backend, start.size, launcher=start.launcher, timeout=start.timeout,
-            threads=start.threads,
+            threads=start.threads, trace=start.trace,
         )  # fmt: skip
     else:
-        world = World.lead(start.outer, start.timeout, chosen_interface())
+        world = World.lead(start.outer, start.timeout, chosen_interface(), start.trace)
     with world:
         if start.outer is not None:
             world.join(job.backend)

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from disteval.arguments import check_output_file
+from disteval.arguments import check_output_file, check_output_folder
 from disteval.data import download_cifar10
 from disteval.errors import UsageError
 from disteval.report.page import check_page_path
+from disteval.traces import TraceFolder
 from disteval.worlds import cores, detect_outer_world
 from disteval.worlds.launchers import get_launcher
 
@@ -143,6 +144,21 @@ def data_folder(data: str, download: bool) -> Path | None:
     if download:
         raise UsageError("--download needs a folder to put CIFAR-10 in: add --data DIR")
     return None
+
+
+trace_option = click.option(
+    "--trace", type=OutputPath(check_output_folder), metavar="DIR",
+    help="Record what each rank does, and when, in this new folder; see disteval trace.",
+)  # fmt: skip
+
+
+def trace_folder(path: Path | None) -> TraceFolder | None:
+    """Return the folder of ``--trace``, which only the leader makes; None if there is none.
+
+    Raises:
+        UsageError: It holds a trace already.
+    """
+    return None if path is None else TraceFolder(path, "--trace")
 
 
 def device_option(what: str) -> Command:

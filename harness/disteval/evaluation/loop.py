@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
+from disteval import traces
 from disteval.arguments import check_choice
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted
@@ -116,6 +117,8 @@ def evaluate(
         CoverageError: On every rank, when a sample was missed or counted more than once.
     """
     backend = joining_backend(backend)
+    if traces.current() is not None:
+        backend = _recorded(backend)
     error: Exception | None = None
     settings: dict[str, Any] = {}
     by_leases = schedule == "leases"
@@ -140,6 +143,13 @@ def evaluate(
     from disteval.evaluation.leased import evaluate_in_leases  # which static ones need not import
 
     return evaluate_in_leases(work, leasing)
+
+
+def _recorded(backend: BaseDistBackend) -> BaseDistBackend:
+    """Return a backend whose collectives are recorded; in a world they are already."""
+    from disteval.worlds.collective_log import LoggedBackend  # which others need not import
+
+    return backend if isinstance(backend, LoggedBackend) else LoggedBackend(backend, None)
 
 
 class _Static:
@@ -216,7 +226,7 @@ def _together(
         proved.update(size=size, padded=padded, certificates=certificates)
 
     note = (tuple(counted.certificate()), feed.note(), feed.seen, failure and failure.what)
-    with outlive(backend.rank, failure):
+    with outlive(backend.rank, failure), traces.span("metric", "compute"):
         results, _ = group.compute_with_note(note=note, check=check)
     sink.finish(proved["size"], proved["certificates"])
     return results, proved["size"], proved["padded"]

@@ -10,10 +10,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from disteval import traces
 from disteval.arguments import check_flag
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, name_some
-from disteval.data.batching import Indices
+from disteval.data.batching import Batch, Indices
 from disteval.data.collate import Collate, first_rows
 from disteval.data.predictions import Predictions, Sink, Target, check_target
 from disteval.data.same_samples import look_at
@@ -101,12 +102,20 @@ class Work:
     ) -> tuple[Counted, Failure | None]:
         """Evaluate this rank's batches; return the ids that were counted, and what failed."""
         predict, group, updates = self.predict, self.group, self.updates
+        add, write = updates.add, sink.write
         counted = Counted()
         place, ids = "starting", counted.all()
+        if (recorder := traces.current()) is not None:
+            predict = recorder.timed(predict, "compute", "predict")
+            add = recorder.timed(add, "metric", "add")
+            write = recorder.timed(write, "data", "write")
         try:
             group.check_own()
             place = "reading"
-            with closing(iter(feed)) as batches, group.trusting_ids():
+            with closing(iter(feed)) as loaded, group.trusting_ids():
+                batches: Iterator[Batch] = loaded
+                if recorder is not None:
+                    batches = recorder.timing(loaded, "data", "load", lambda batch: len(batch.ids))
                 for batch in batches:
                     place, ids = "predictions", batch.ids
                     outputs = sink.stored(ids) if batch.rows else None
@@ -121,9 +130,9 @@ class Work:
                             outputs = first_rows(outputs, batch.rows, len(ids))
                     if len(ids) and batch.rows:
                         place = ""
-                        updates.add(outputs, batch.real, ids)
+                        add(outputs, batch.real, ids)
                         place = "predictions"
-                        sink.write(ids, outputs, batch.real)
+                        write(ids, outputs, batch.real)
                     counted.add(ids)
                     place = "progress"
                     report(feed.seen, feed.total)

@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from disteval import traces
 from disteval.coverage import Certificate
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.leases.book import Lease
@@ -100,12 +101,15 @@ class Borrower:
 
     def __iter__(self) -> Iterator[Lease]:
         while self._failure is None and self._end is None:
-            message = self._ask()
+            with traces.span("waiting", "wait for a lease"):
+                message = self._ask()
             if isinstance(message, (Finish, Finished)):
                 self._end = message
                 return
             self._attempt = message.attempt
-            yield Lease(message.number, message.start, message.stop)
+            lease = Lease(message.number, message.start, message.stop)
+            with traces.span("lease", "lease", **lease._asdict(), attempt=message.attempt):
+                yield lease
 
     @property
     def attempt(self) -> int:
@@ -160,8 +164,12 @@ class Borrower:
         message = self._end
         while not isinstance(message, Finished):
             if isinstance(message, Finish):
-                self._compute(message, compute)
-            message = self._end if isinstance(self._end, Finished) else self._ask()
+                with traces.span("metric", "compute"):
+                    self._compute(message, compute)
+            if isinstance(self._end, Finished):
+                return self._end
+            with traces.span("waiting", "wait for the end"):
+                message = self._ask()
         return message
 
     def _compute(self, first: Finish, compute: Compute) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import mmap
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from disteval import traces
 from disteval.contract import BaseDistBackend
 
 T = TypeVar("T")
@@ -46,14 +48,28 @@ def read_position(path: Path) -> Position:
 
 
 class LoggedBackend(BaseDistBackend):
-    """A backend that records every collective before it enters it and after it has left it."""
+    """A backend that records every collective before it enters it and after it has left it.
 
-    def __init__(self, inner: BaseDistBackend, path: Path) -> None:
+    If this thread records a trace, the collectives are recorded there, too.
+
+    Args:
+        inner: The backend.
+        path: The file of the log; None keeps it in memory.
+    """
+
+    def __init__(self, inner: BaseDistBackend, path: Path | None) -> None:
         self.inner = inner
-        path.write_bytes(bytes(_RECORD.size))
-        with path.open("r+b") as file:
-            self._record = mmap.mmap(file.fileno(), _RECORD.size)
+        if path is None:
+            self._record = mmap.mmap(-1, _RECORD.size)
+        else:
+            path.write_bytes(bytes(_RECORD.size))
+            with path.open("r+b") as file:
+                self._record = mmap.mmap(file.fileno(), _RECORD.size)
         self._entered = self._left = 0
+        self._recorder = traces.current()
+        if self._recorder is not None:
+            self._recorder.group += 1
+            self._group = self._recorder.group
 
     @property
     def is_initialized(self) -> bool:
@@ -72,17 +88,24 @@ class LoggedBackend(BaseDistBackend):
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """Record and call the inner backend's all-gather."""
-        return self._logged(b"all_gather_object", self.inner.all_gather_object, obj)
+        return self._logged(b"all_gather_object", None, self.inner.all_gather_object, obj)
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """Record and call the inner backend's broadcast."""
-        return self._logged(b"broadcast_object", self.inner.broadcast_object, obj, src)
+        return self._logged(b"broadcast_object", src, self.inner.broadcast_object, obj, src)
 
-    def _logged(self, name: bytes, collective: Callable[..., T], *args: Any) -> T:
+    def _logged(self, name: bytes, root: int | None, collective: Callable[..., T], *args: Any) -> T:
         self._entered += 1
         _RECORD.pack_into(self._record, 0, self._entered, self._left, name)
+        if self._recorder is not None:
+            self._recorder.bytes, begin = 0, time.monotonic_ns()
         try:
             return collective(*args)
         finally:
             self._left += 1
             _RECORD.pack_into(self._record, 0, self._entered, self._left, name)
+            if self._recorder is not None:
+                self._recorder.add(
+                    "collective", name.decode(), begin, time.monotonic_ns(),
+                    number=self._left, group=self._group, root=root, bytes=self._recorder.bytes,
+                )  # fmt: skip

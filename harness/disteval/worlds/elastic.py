@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
 
 from disteval.arguments import check_count, check_seconds
 from disteval.errors import WorldError
+from disteval.traces import TraceFolder
 from disteval.worlds.channel.connection import why_unreachable
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, Reply
@@ -20,7 +22,7 @@ from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.environment import refuse_worlds_of_each
 from disteval.worlds.group import WorkerGroup
 from disteval.worlds.launchers import Launcher, get_launcher
-from disteval.worlds.postmortem import RankStatus, first_line, report
+from disteval.worlds.postmortem import RankStatus, first_line, record_failure, report
 from disteval.worlds.rank import Rank
 
 _TICK_SECONDS = 0.05
@@ -77,6 +79,7 @@ class ElasticWorld(WorkerGroup):
         timeout: Seconds in which the ranks should start, at least 60; one that takes longer is
             reported as lost, and takes part when it comes after all.
         threads: Computing threads of each rank; None shares the cores of this host among its ranks.
+        trace: As for `World`.
 
     Raises:
         UsageError: The world size is no positive integer, or there is no such launcher; or this is
@@ -91,6 +94,7 @@ class ElasticWorld(WorkerGroup):
         *,
         timeout: float = 20.0,
         threads: int | None = None,
+        trace: str | Path | TraceFolder | None = None,
     ) -> None:
         check_count("world size", world_size)
         check_seconds("timeout", timeout)
@@ -101,7 +105,7 @@ class ElasticWorld(WorkerGroup):
             launcher = get_launcher(launcher)
         launcher.elastic = True
         self._ran = False
-        super().__init__(launcher, world_size, threads, timeout)
+        super().__init__(launcher, world_size, threads, timeout, trace)
 
     def _start(self, threads: int | None) -> None:
         self._began = time.monotonic()
@@ -142,11 +146,13 @@ class ElasticWorld(WorkerGroup):
         if self._ran:
             raise WorldError("this world has run a function, and runs one; start another world")
         on_rank = partial(Rank.run, function=function, world_size=self.world_size)
-        orders = self._pack(on_rank, args)
+        what = f"run {getattr(function, '__name__', function)!s}"
+        orders = self._pack(on_rank, args, what)
         self._ran = True
         progress = _Run(self, orders, on_lost)
         try:
-            left = progress.carry_out(going_on, grace, on_progress, on_note)
+            with self._recorded(what):
+                left = progress.carry_out(going_on, grace, on_progress, on_note)
         except BaseException:
             self._abandon()
             raise
@@ -255,6 +261,8 @@ class _Run:
         error = Outcome(1, replies).exceptions().get(status.rank)
         lost = LostRank(status.rank, how, text, error)
         self.survival.lost.append(lost)
+        if (recorder := self._world._recorder) is not None:
+            record_failure(recorder, f"rank {status.rank} was lost: {how}", [status])
         self._on_lost(lost)
 
     def _lose_late(self, ranks: list[int], grace: float) -> None:

@@ -7,10 +7,14 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from disteval.errors import UsageError, WorldError, exit_code_of
+from disteval.traces import Recorder, TraceFolder
+from disteval.traces.place import Place
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
@@ -20,7 +24,14 @@ from disteval.worlds.elsewhere import ask_for_calls, examine_elsewhere
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
-from disteval.worlds.postmortem import RankStatus, first_line, list_ranks, raised_alike, report
+from disteval.worlds.postmortem import (
+    RankStatus,
+    first_line,
+    list_ranks,
+    raised_alike,
+    record_failure,
+    report,
+)
 from disteval.worlds.watched import Watched
 
 START_SECONDS = 60.0
@@ -39,7 +50,12 @@ class WorkerGroup:
     """Ranks in lock step with their leader: the part of a `World` that knows no backend."""
 
     def __init__(
-        self, launcher: Launcher, world_size: int, threads: int | None, timeout: float
+        self,
+        launcher: Launcher,
+        world_size: int,
+        threads: int | None,
+        timeout: float,
+        trace: str | Path | TraceFolder | None = None,
     ) -> None:
         self.world_size = world_size
         self.timeout = timeout
@@ -48,6 +64,12 @@ class WorkerGroup:
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
         self._channel = Channel(world_size)
         check_open_files(world_size, launcher.files_per_rank)
+        self._place: Place | None = None
+        self._recorder: Recorder | None = None
+        if trace is not None:
+            folder = trace if isinstance(trace, TraceFolder) else TraceFolder(trace)
+            self._place = folder.new_world(f"of {world_size} ranks", world_size)
+            self._recorder = Recorder(self._place, None)
         with interrupted_later():
             sweep()
             self._control = launcher.directory()
@@ -55,7 +77,9 @@ class WorkerGroup:
             launcher.watched = Watched(self._directory)
             output_log = OutputLog(self._directory, world_size)
             # Also ends ranks that nobody has closed, when Python ends at the latest.
-            parts = (os.getpid(), self._channel, launcher, output_log, self._control)
+            parts = (
+                os.getpid(), self._channel, launcher, output_log, self._control, self._recorder
+            )  # fmt: skip
             self._end = weakref.finalize(self, _end, *parts)
             self._end.atexit = not launcher.attached
         try:
@@ -123,9 +147,10 @@ class WorkerGroup:
         ``what`` is the order in a few words, for the error.
         """
         timeout = timeout or self.timeout
-        orders = self._pack(function, args)
+        orders = self._pack(function, args, what)
         try:
-            outcome = self._channel.carry_out(orders, timeout, on_progress, on_note)
+            with self._recorded(what):
+                outcome = self._channel.carry_out(orders, timeout, on_progress, on_note)
             if outcome.complete:
                 return outcome.values()
             raise self._failure(what, outcome, timeout)
@@ -134,7 +159,11 @@ class WorkerGroup:
                 self._abandon()
             raise
 
-    def _pack(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Order]:
+    def _recorded(self, what: str) -> AbstractContextManager[None]:
+        """Record an order in the leader's row of the trace, if there is one."""
+        return nullcontext() if self._recorder is None else self._recorder.span("order", what)
+
+    def _pack(self, function: Callable[..., Any], args: Sequence[Any], what: str) -> list[Order]:
         """Pickle all orders before any is sent: an argument that fails leaves the ranks in step."""
         if not self.is_open:
             raise WorldError("this world is closed, so its ranks take no orders; start another")
@@ -145,9 +174,10 @@ class WorkerGroup:
                 f"that is for all of them: world.run(function, *[argument] * {self.world_size})"
             )
         code = packed(function)
+        trace = None if self._place is None else (self._place, what)
         if not args:
-            return [Order(code, packed(()))] * self.world_size
-        return [Order(code, packed((arg,))) for arg in args]
+            return [Order(code, packed(()), trace)] * self.world_size
+        return [Order(code, packed((arg,)), trace) for arg in args]
 
     def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
         """Return the error of an order that not every rank has carried out."""
@@ -167,6 +197,8 @@ class WorkerGroup:
         headline = f"{happened}; the order was to {what}"
         if shared := raised_alike(ranks):
             headline = f"the order to {what} failed on {list_ranks(range(size), size)}: {shared}"
+        if self._recorder is not None:
+            record_failure(self._recorder, headline, ranks)
         text = report(headline, ranks, log or self._launcher.log())
         return WorldError(text, outcome.exceptions(), in_step=outcome.in_step, lost=outcome.lost)
 
@@ -211,6 +243,8 @@ class WorkerGroup:
         if self.attached:
             self._control.remove()
             self._launcher.watched.end()
+            if self._recorder is not None:
+                self._recorder.close()
         else:
             self.terminate()
 
@@ -246,6 +280,7 @@ def _end(
     launcher: Launcher,
     output_log: OutputLog,
     control: ControlDirectory,
+    recorder: Recorder | None,
 ) -> None:
     if os.getpid() != leader:  # a fork of the leader, whose ranks are not its own
         return
@@ -255,3 +290,5 @@ def _end(
         output_log.close()
         control.remove()
         launcher.watched.end()
+        if recorder is not None:
+            recorder.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disteval.text import visible
+from disteval.traces import Recorder
 from disteval.worlds.channel.messages import Hello, Reply
 from disteval.worlds.collective_log import NOWHERE, Position, read_position
 from disteval.worlds.rank_files import STACK_SIGNAL, Kind, rank_file, this_machine
@@ -25,7 +26,7 @@ _OWN_FRAME = re.compile(r"worlds.rank\.py\", line \d+ in (carry_out|run)$")
 # Threads that wait in every rank alike: for orders, for the end of Ray's node, for Ray's garbage.
 _IDLE_THREAD = re.compile(
     r"(inbox\.py\", line \d+ in _watch|ray.node\.py\", .* in watch|gc_collect_manager\.py\", .*"
-    r"|worlds.process\.py\", .* in _end_with)$"
+    r"|worlds.process\.py\", .* in _end_with|traces.recorder\.py\", line \d+ in _run)$"
 )
 PARTED = "  first parted in torch.distributed: "
 """What the line begins with that names the call of torch.distributed at which ranks parted."""
@@ -97,6 +98,15 @@ def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -
     lines += _evidence("end of the output", {s.rank: s.output for s in ranks}, ranks)
     lines += _section("end of the launcher's output", _last_lines(launcher_log))
     return visible("\n".join(lines))
+
+
+def record_failure(recorder: Recorder, headline: str, ranks: Sequence[RankStatus]) -> None:
+    """Record in a trace that an order failed, and what each rank was doing."""
+    last = max(ranks, key=lambda s: s.position.entered).position
+    doing = {f"rank {s.rank}": visible(_describe(s, last)) for s in ranks if s.hello}
+    now = time.monotonic_ns()
+    recorder.add("failure", visible(headline), now, now, **doing)
+    recorder.flush()
 
 
 def raised_alike(ranks: Sequence[RankStatus]) -> str:

@@ -24,11 +24,13 @@ from typing import Any
 
 import cloudpickle
 
-from disteval import frames
+from disteval import frames, traces
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
+from disteval.traces.place import Place
+from disteval.traces.recorder import start
 from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
 from disteval.worlds.channel.inbox import Inbox, WatchedInbox
@@ -139,6 +141,8 @@ class Rank:
     def carry_out(self, order: messages.Order) -> messages.Reply:
         """Carry out one order; an exception that it raises goes into the reply."""
         try:
+            if order.trace is not None:
+                return self._carry_out_recorded(order._replace(trace=None), *order.trace)
             function = cloudpickle.loads(order.function)
             arguments = cloudpickle.loads(order.arguments)
             _current.set(self)
@@ -146,6 +150,15 @@ class Rank:
         except Exception as error:
             return messages.Reply(None, _pickled(error), _traceback(error), _message(error))
         return messages.Reply(value)
+
+    def _carry_out_recorded(self, order: messages.Order, place: Place, what: str) -> messages.Reply:
+        """Carry out one order, and record it in the trace of this rank."""
+        recorder = traces.current() or start(place, self.rank)
+        with recorder.span("order", what):
+            reply = self.carry_out(order)
+        if reply.value is None:  # the leader may end this rank soon
+            recorder.flush()
+        return reply
 
 
 _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
@@ -230,6 +243,8 @@ def serve(
                     inbox.lose(error)
         with contextlib.nullcontext() if inside else _ended_after(follower.leave_seconds):
             follower.leave()
+        if (recorder := traces.current()) is not None:
+            recorder.close()
         return message.exit_code
 
 

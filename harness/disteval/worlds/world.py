@@ -6,6 +6,7 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from disteval.arguments import check_count, check_seconds
@@ -13,6 +14,7 @@ from disteval.contract import BaseDistBackend, No, Rendezvous
 from disteval.errors import UsageError
 from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
+from disteval.traces import TraceFolder
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.environment import OuterWorld, refuse_worlds_of_each
@@ -53,6 +55,8 @@ class World(WorkerGroup):
             `Rendezvous.timeout`. A day by default: the leader sees progress and the backend does
             not, so one that gave up first would end worlds in which a rank is merely slow.
         threads: Computing threads of each rank; None shares the cores of this host among its ranks.
+        trace: A new or empty folder in which the leader and each rank record what they do, see
+            docs/traces.md; None records nothing.
 
     Attributes:
         world_size: The number of ranks.
@@ -75,6 +79,7 @@ class World(WorkerGroup):
         timeout: float = 20.0,
         backend_timeout: float = BACKEND_SECONDS,
         threads: int | None = None,
+        trace: str | Path | TraceFolder | None = None,
     ) -> None:
         check_seconds("timeout", timeout)
         check_seconds("backend_timeout", backend_timeout)
@@ -94,7 +99,7 @@ class World(WorkerGroup):
             launcher.accept(cls)
         self._joined = False
         self._rendezvous_count = 0
-        super().__init__(launcher, world_size, threads, timeout)
+        super().__init__(launcher, world_size, threads, timeout, trace)
         try:
             if cls is not None:
                 self.join(cls, backend_timeout)
@@ -104,7 +109,11 @@ class World(WorkerGroup):
 
     @classmethod
     def lead(
-        cls: type[W], outer: OuterWorld, timeout: float = 20.0, interface: str | None = None
+        cls: type[W],
+        outer: OuterWorld,
+        timeout: float = 20.0,
+        interface: str | None = None,
+        trace: str | Path | TraceFolder | None = None,
     ) -> W:
         """Lead the worker group that this process is rank 0 of; the other ranks must `follow`.
 
@@ -116,13 +125,14 @@ class World(WorkerGroup):
             interface: The network interface on which ranks of other hosts reach this one, or its
                 address here; None stands for the one by which this host reaches what the launcher
                 names. Where all ranks are on this host it is not used.
+            trace: As for `World`; ranks on other hosts write to their own folder of that name.
 
         Raises:
             UsageError: The ranks are on several hosts, and have no way to find each other.
             WorldError: Not every rank reported in time.
         """
         launcher = OuterLauncher(outer, interface)
-        return cls(None, outer.world_size, launcher=launcher, timeout=timeout)
+        return cls(None, outer.world_size, launcher=launcher, timeout=timeout, trace=trace)
 
     def load(self, backend: str | type[BaseDistBackend]) -> None:
         """Have every rank import a backend, all at once: importing an MPI library waits for all.
@@ -248,9 +258,11 @@ class World(WorkerGroup):
             The replies within that time.
         """
         on_rank = partial(Rank.run, function=function, world_size=self.world_size)
-        orders = self._pack(on_rank, args)
+        what = f"run {getattr(function, '__name__', function)!s}"
+        orders = self._pack(on_rank, args, what)
         try:
-            return self._channel.carry_out(orders, seconds, awaited=awaited)
+            with self._recorded(what):
+                return self._channel.carry_out(orders, seconds, awaited=awaited)
         finally:
             self._abandon()
 

@@ -1,0 +1,129 @@
+"""``disteval trace``: what a trace shows of each rank, and who waited for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from disteval.arguments import check_output_file, unwritable
+from disteval.cli.options import OutputPath, json_option
+from disteval.errors import UsageError
+from disteval.report.files import SCHEMA_VERSION, write_run
+from disteval.text import visible
+from disteval.traces.folder import MERGED
+from disteval.traces.merging import write_merged
+from disteval.traces.reading import read_worlds
+from disteval.traces.summary import Summary, summarise
+from disteval.traces.times import KINDS
+
+_SHOWN_WHOLE = 3  # worlds; of more there is a line each
+_PAIRS = 10
+
+
+@click.command("trace")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--merged", type=OutputPath(), metavar="FILE", show_default="trace.json in DIR",
+    help="The file with all rows, for Perfetto.",
+)  # fmt: skip
+@click.option("--world", type=click.IntRange(min=1), help="Show this world alone.")
+@json_option
+def trace_command(
+    folder: Path, merged: Path | None, world: int | None, json_path: Path | None
+) -> None:
+    r"""Show where the time went in a trace that --trace has written to DIR.
+
+    It prints the share of time of each rank in data, compute, metrics, collectives and waiting, who
+    waited for whom and how long, and the slowest rank with the reason. It writes all rows to one
+    file, which https://ui.perfetto.dev and chrome://tracing open. The exit status is 2 if there is
+    no trace in the folder, or files of several runs.
+
+    \b
+    disteval eval my_task:task --trace run
+    disteval trace run
+    """
+    path = merged or folder / MERGED
+    worlds = read_worlds(folder)
+    check_output_file("--merged", path)
+    summaries = [summarise(one) for one in worlds if world in (None, one.number)]
+    if not summaries:
+        raise UsageError(f"the trace in {folder} has no world {world}; leave --world out")
+    try:
+        write_merged(path, [(summary.world, summary.waits) for summary in summaries])
+    except OSError as error:
+        raise unwritable("--merged", path, error) from error
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "trace",
+        "folder": str(folder),
+        "worlds": [summary.to_json() for summary in summaries],
+    }
+    try:
+        write_run(json_path, report)
+    finally:
+        _show(Console(), summaries)
+        click.echo(f"{path}: open it in https://ui.perfetto.dev or chrome://tracing")
+
+
+def _show(console: Console, summaries: list[Summary]) -> None:
+    for summary in summaries:
+        world = summary.world
+        seconds = (world.end - world.begin) / 1e9
+        _write(console, f"world {world.number} {world.title}: {seconds:.3g} s")
+        if len(summaries) <= _SHOWN_WHOLE:
+            console.print(_table(summary))
+            _show_waits(console, summary)
+        if summary.slowest is not None:
+            _write(console, f"slowest: {summary.slowest}")
+        for line in _remarks(summary):
+            _write(console, line)
+
+
+def _write(console: Console, line: str) -> None:
+    console.print(escape(visible(line)), soft_wrap=True, highlight=False)
+
+
+def _table(summary: Summary) -> Table:
+    columns = [Column(name, justify="right") for name in ("seconds", *KINDS)]
+    table = Table(Column("", no_wrap=True), *columns, padding=(0, 0), show_edge=False)
+    for rank in summary.ranks:
+        total = rank.total or 1.0
+        shares = [f"{100 * rank.seconds[kind] / total:.1f}%" for kind in KINDS]
+        table.add_row(rank.row.name, f"{rank.total:.3g}", *shares)
+    return table
+
+
+def _show_waits(console: Console, summary: Summary) -> None:
+    pairs = sorted(summary.waits.by_pair().items(), key=lambda pair: -pair[1][0])
+    for (rank, other), (total, count) in pairs[:_PAIRS]:
+        console.print(
+            f"rank {rank} waited {total / 1e9:.3g} s for rank {other}, in {count} "
+            f"collective{'s' * (count > 1)}",
+            highlight=False,
+        )
+    if len(pairs) > _PAIRS:
+        console.print(f"… and {len(pairs) - _PAIRS} more pairs", highlight=False)
+
+
+def _remarks(summary: Summary) -> Iterator[str]:
+    """Yield what is wrong with the run, and what the trace does not show of it."""
+    for what, ranks in summary.failures:
+        yield f"failed: {what}"
+        yield from (f"  {rank}: {doing}" for rank, doing in ranks.items())
+    if (parting := summary.waits.parting) is not None:
+        calls = "; ".join(f"rank {rank} in {name}" for rank, name in parting.names.items())
+        yield f"ranks parted at collective #{parting.number}: {calls}"
+    for row in summary.world.rows:
+        if not row.is_whole:
+            yield f"{row.name}: its file is truncated; what it did at the end is not in it"
+        if row.dropped:
+            yield f"{row.name}: {row.dropped} events were left out, after {len(row.events)}"
+        if row.header.get("offset_from") == "wall clocks":
+            yield f"{row.name}: its clock was compared by the wall clocks of the hosts alone"
+    if missing := summary.world.missing:
+        yield f"there is no file of rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"

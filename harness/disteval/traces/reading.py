@@ -1,0 +1,221 @@
+"""The files of a trace, read again: also those of ranks that were killed while they wrote."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from disteval.errors import UsageError
+from disteval.traces.folder import NAME
+from disteval.traces.recorder import END, HEADER, VERSION
+
+_MOST_BYTES = 1 << 28  # of one file; 200,000 events take less than 100 MiB
+_MOST_EVENTS = 4_000_000  # of one world, which is read at once
+_LARGEST = 1e15  # microseconds; 31 years
+_REMEDY = "give a folder that --trace has written"
+
+
+class Event(NamedTuple):
+    """What has taken place on one rank; times are nanoseconds of the leader's clock."""
+
+    category: str
+    name: str
+    start: int
+    end: int
+    arguments: dict[str, Any]
+
+
+@dataclass
+class Row:
+    """What one rank has recorded, or the leader.
+
+    Attributes:
+        rank: The number of the rank; None is the leader.
+        attempt: 1, or more for a rank that was started again.
+        header: What the file says of itself.
+        events: In the order in which they were recorded.
+        dropped: The number of events that were left out, because there were too many.
+        is_whole: Whether the file was written to its end.
+    """
+
+    rank: int | None
+    attempt: int
+    header: dict[str, Any]
+    events: list[Event] = field(default_factory=list)
+    dropped: int = 0
+    is_whole: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the row."""
+        own = "leader" if self.rank is None else f"rank {self.rank}"
+        return own if self.attempt == 1 else f"{own}, start {self.attempt}"
+
+
+@dataclass
+class WorldTrace:
+    """What the ranks of one world have recorded."""
+
+    number: int
+    title: str
+    world_size: int
+    rows: list[Row]
+
+    @property
+    def ranks(self) -> list[Row]:
+        """The rows of the ranks."""
+        return [row for row in self.rows if row.rank is not None]
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have no file."""
+        found = {row.rank for row in self.rows}
+        return [rank for rank in range(self.world_size) if rank not in found]
+
+    @property
+    def begin(self) -> int:
+        """The time of the first event."""
+        return min((event.start for row in self.rows for event in row.events), default=0)
+
+    @property
+    def end(self) -> int:
+        """The time at which the last event ends."""
+        return max((event.end for row in self.rows for event in row.events), default=0)
+
+
+def read_worlds(folder: Path) -> Iterator[WorldTrace]:
+    """Read the trace in a folder, one world after another.
+
+    Raises:
+        UsageError: There is none, it is damaged, or there are files of several runs.
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"{folder} {what}; {_REMEDY}")
+    found = [(match, path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
+    if not found:
+        raise UsageError(f"{folder} holds no trace, which has files world-*.json; {_REMEDY}")
+    worlds: dict[int, list[tuple[int | None, int, Path]]] = {}
+    for match, path in found:
+        world, rank, attempt = match.groups()
+        row = None if rank is None else int(rank), int(attempt or 1), path
+        worlds.setdefault(int(world), []).append(row)
+    _check_run([path for _, path in sorted(found, key=lambda each: each[1])])
+    return (_read_world(number, files) for number, files in sorted(worlds.items()))
+
+
+def _check_run(paths: list[Path]) -> None:
+    """Refuse files of several runs before any is read as a whole."""
+    first: dict[str, Path] = {}
+    for path in paths:
+        with path.open("rb") as file:
+            lines = [file.readline(1 << 16) for _ in range(5)]
+        header = _header([_parsed(line) for line in lines])
+        if header is not None:
+            first.setdefault(str(header["run"]), path)
+    if len(first) > 1:
+        names = " and ".join(path.name for path in [*first.values()][:2])
+        raise UsageError(
+            f"{paths[0].parent} holds files of {len(first)} runs, such as {names}; put the files "
+            f"of each run into a folder of their own"
+        )
+
+
+def _read_world(number: int, files: list[tuple[int | None, int, Path]]) -> WorldTrace:
+    rows, count = [], 0
+    for rank, attempt, path in sorted(files, key=lambda f: (-1 if f[0] is None else f[0], f[1])):
+        row = _read_row(rank, attempt, path)
+        count += len(row.events)
+        if count > _MOST_EVENTS:
+            raise UsageError(
+                f"world {number} in {path.parent} has more than {_MOST_EVENTS} events, too many to "
+                f"read at once; open single files of it in Perfetto"
+            )
+        rows.append(row)
+    _align(rows)
+    headers = [row.header for row in rows if row.header]
+    title = str(headers[0].get("title", "")) if headers else ""
+    sizes = [size for each in headers if isinstance(size := each.get("world_size"), int)]
+    return WorldTrace(number, title, min(max(sizes, default=0), 1_000_000), rows)
+
+
+def _read_row(rank: int | None, attempt: int, path: Path) -> Row:
+    row = Row(rank, attempt, {})
+    size = path.stat().st_size
+    if size > _MOST_BYTES:
+        raise UsageError(f"{path} has {size} bytes, and at most {_MOST_BYTES} are read; {_REMEDY}")
+    lines = path.read_bytes().splitlines()
+    for at, line in enumerate(lines):
+        if line.strip() in (b"", b"[", b"]"):
+            continue
+        found = _parsed(line)
+        if found is None:
+            if at == len(lines) - 1:  # the rank was killed while it wrote
+                break
+            raise UsageError(f"{path} is damaged in line {at + 1}; {_REMEDY}")
+        _take(row, found, path)
+    if row.header == {} and row.events:
+        raise UsageError(f"{path} does not say which run it is of; {_REMEDY}")
+    return row
+
+
+def _take(row: Row, found: dict[str, Any], path: Path) -> None:
+    if found.get("ph") == "M":
+        if (header := _header([found])) is not None:
+            row.header = header
+        elif found.get("name") == END:
+            dropped = found.get("args", {}).get("dropped")
+            row.is_whole, row.dropped = True, dropped if isinstance(dropped, int) else 0
+        return
+    times = found.get("ts"), found.get("dur")
+    name, category, arguments = found.get("name"), found.get("cat"), found.get("args", {})
+    right = isinstance(name, str) and isinstance(category, str) and isinstance(arguments, dict)
+    if found.get("ph") != "X" or not right or not all(map(_is_time, times)):
+        raise UsageError(f"{path} has an event that disteval has not written; {_REMEDY}")
+    start, duration = (round(time * 1000) for time in times)  # type: ignore[operator]
+    row.events.append(Event(category, name, start, start + duration, arguments))  # type: ignore[arg-type]
+
+
+def _is_time(value: object) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value) and abs(value) < _LARGEST  # type: ignore[arg-type]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """Return the event of one line; None if it is not one, or not whole."""
+    try:
+        found = json.loads(line.rstrip().removesuffix(b","))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _header(lines: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return what a file says of itself, if it is among these lines of it."""
+    for line in lines:
+        about = (line or {}).get("args")
+        if line and line.get("name") == HEADER and isinstance(about, dict):
+            if about.get("version") != VERSION:
+                raise UsageError(
+                    f"the trace has version {about.get('version')!r:.50}, and this disteval reads "
+                    f"version {VERSION}; read it with the disteval that has written it"
+                )
+            if isinstance(about.get("run"), str):
+                return about
+    return None
+
+
+def _align(rows: list[Row]) -> None:
+    """Bring the rows of `recording` on one clock, where hosts had no leader to compare theirs."""
+    known = [row for row in rows if row.header and not row.header["run"]]
+    for row in known[1:]:
+        first, own = known[0].header, row.header
+        walls = own.get("wall_ns"), first.get("wall_ns")
+        if own.get("clock") != first.get("clock") and all(isinstance(w, int) for w in walls):
+            shift = walls[0] - walls[1]  # type: ignore[operator]
+            row.events = [e._replace(start=e.start + shift, end=e.end + shift) for e in row.events]
+            own |= {"offset_ns": shift, "offset_error_ns": -1, "offset_from": "wall clocks"}

@@ -1,0 +1,330 @@
+"""The recorder of one rank: events in memory, which a thread writes to the rank's file.
+
+The file is in the JSON array form of the Trace Event Format, where the closing bracket may be
+missing. So it is read also if the rank was killed: it lacks the events of the last moment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, ParamSpec, TypeVar
+
+from disteval.arguments import unwritable
+from disteval.errors import UsageError
+from disteval.launched import launched_job
+from disteval.traces.folder import file_name
+from disteval.traces.place import Place, own_clock, own_wall
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+VERSION = 1
+HEADER, END = "disteval", "disteval_end"
+"""The names of the metadata events with which a file begins and ends."""
+
+_FLUSH_SECONDS = 0.5
+_MOST_WAITING = 2_000  # events in memory; a rank that records faster writes them itself
+_MOST_TEXT = 200  # characters of a name or of the value of an argument
+_MOST_ARGUMENTS = 16
+_ATTEMPTS = 1_000
+
+_log = logging.getLogger("disteval.traces")
+
+Event = tuple[str, str, int, int, dict[str, Any]]
+"""Category, name, start and end in nanoseconds of this process's clock, and arguments."""
+
+open_recorders: set[Recorder] = set()
+"""The recorders of this process; empty while no trace is on, which is all that hooks look at."""
+
+
+class Recorder:
+    """Records what one rank does, from one thread.
+
+    Args:
+        place: Where the trace is written.
+        rank: The number of the rank; None stands for the leader.
+
+    Raises:
+        UsageError: The file can't be written.
+
+    Attributes:
+        bytes: The bytes that this rank sends in the present collective, as far as is known.
+        group: The number of the backend's group that the rank is in, counted from 1.
+    """
+
+    def __init__(self, place: Place, rank: int | None) -> None:
+        self.bytes = 0
+        self.group = 0
+        self._place, self._rank = place, rank
+        self._offset = place.offset_of(rank)
+        self._zero = place.begin - self._offset.nanoseconds
+        self._waiting: deque[Event] = deque()
+        self._left = place.cap
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self._file: BinaryIO | None = self._create()
+        self._row = {"pid": place.world, "tid": 1 if rank is None else rank + 2}
+        self._write_header()
+        open_recorders.add(self)
+        _flusher.start()
+
+    def _create(self) -> BinaryIO:
+        folder = Path(self._place.folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, _ATTEMPTS):  # a rank that was lost may be started again
+                with suppress(FileExistsError):
+                    path = folder / file_name(self._place.world, self._rank, attempt)
+                    return path.open("xb", buffering=0)
+        except OSError as error:
+            raise unwritable("the trace's folder", folder, error) from error
+        raise UsageError(f"{folder} has {_ATTEMPTS} files of one rank; give an empty folder")
+
+    def _write_header(self) -> None:
+        place, offset = self._place, self._offset
+        row = "leader" if self._rank is None else f"rank {self._rank}"
+        about = {
+            "version": VERSION,
+            "run": place.run,
+            "world": place.world,
+            "title": place.title,
+            "rank": self._rank,
+            "world_size": place.world_size,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "begin_ns": place.begin,
+            "offset_ns": offset.nanoseconds,
+            "offset_error_ns": offset.error,
+            "offset_from": offset.how,
+            "clock": own_clock(),
+            "wall_ns": own_wall(),
+        }
+        lines = [
+            self._metadata("process_name", {"name": f"world {place.world} {place.title}".strip()}),
+            self._metadata("thread_name", {"name": row}),
+            self._metadata("thread_sort_index", {"sort_index": self._row["tid"]}),
+            self._metadata(HEADER, about),
+        ]
+        self._write("[\n" + ",\n".join(lines))
+
+    def _metadata(self, name: str, about: dict[str, Any]) -> str:
+        return json.dumps({"name": name, "ph": "M", **self._row, "args": about})
+
+    def add(self, category: str, name: str, start_ns: int, end_ns: int, **arguments: Any) -> None:
+        """Record what has taken place between two times of `time.monotonic_ns`.
+
+        Args:
+            category: ``data``, ``compute``, ``metric``, ``collective`` or ``waiting``; time in one
+                of another category, such as ``order`` or ``lease``, is counted as other time.
+            name: What has taken place.
+            start_ns: When it began.
+            end_ns: When it ended.
+            **arguments: Numbers and short texts. A collective has its ``number``, its ``group``,
+                and its ``root``, which is None where it has none.
+        """
+        if self._left <= 0:
+            self._dropped += 1
+            return
+        self._left -= 1
+        self._waiting.append((category, name, start_ns, end_ns, arguments))
+        if len(self._waiting) >= _MOST_WAITING:
+            self.flush()
+
+    @contextmanager
+    def span(self, category: str, name: str, **arguments: Any) -> Iterator[None]:
+        """Record the time that a block takes, also if it raises."""
+        begin = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.add(category, name, begin, time.monotonic_ns(), **arguments)
+
+    def timed(self, function: Callable[P, T], category: str, name: str) -> Callable[P, T]:
+        """Return a function that records each of its calls."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            begin = time.monotonic_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.add(category, name, begin, time.monotonic_ns())
+
+        return call
+
+    def timing(
+        self, items: Iterable[T], category: str, name: str, size: Callable[[T], int]
+    ) -> Iterator[T]:
+        """Yield the items, and record how long each is waited for, and the samples in it."""
+        begin = time.monotonic_ns()
+        for item in items:
+            self.add(category, name, begin, time.monotonic_ns(), samples=size(item))
+            yield item
+            begin = time.monotonic_ns()
+        self.add(category, name, begin, time.monotonic_ns(), samples=0)  # there are no more
+
+    def flush(self) -> None:
+        """Write the events so far to the file; any thread may call it."""
+        with self._lock:
+            while self._waiting:
+                count = min(len(self._waiting), _MOST_WAITING)
+                events = [self._waiting.popleft() for _ in range(count)]
+                self._write("".join(map(self._line, events)))
+
+    def _line(self, event: Event) -> str:
+        category, name, start, end, arguments = event
+        shown = {key: _short(arguments[key]) for key in [*arguments][:_MOST_ARGUMENTS]}
+        begin, duration = (start - self._zero) / 1000, max(end - start, 0) / 1000
+        return (
+            f',\n{{"name":{json.dumps(name[:_MOST_TEXT])},"cat":{json.dumps(category)},"ph":"X",'
+            f'"pid":{self._row["pid"]},"tid":{self._row["tid"]},"ts":{begin:.3f},'
+            f'"dur":{duration:.3f},"args":{json.dumps(shown)}}}'
+        )
+
+    def _write(self, text: str) -> None:
+        if self._file is None:
+            return
+        try:
+            data = memoryview(text.encode())
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:  # a full disk should not end an evaluation
+            _log.warning("%s; the trace of this rank ends here", error)
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        """Write the end of the file; closing it twice is fine."""
+        open_recorders.discard(self)
+        if getattr(_here, "recorder", None) is self:
+            _here.recorder = None
+        self.flush()
+        with self._lock:
+            self._write(",\n" + self._metadata(END, {"dropped": self._dropped}) + "\n]\n")
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def _short(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        # JSON has no infinity, and no number that is not one.
+        return value if not isinstance(value, float) or abs(value) < 1e300 else str(value)
+    return str(value)[:_MOST_TEXT]
+
+
+class _Here(threading.local):
+    recorder: Recorder | None = None
+
+
+_here = _Here()
+
+
+def current() -> Recorder | None:
+    """Return the recorder of the rank that this thread is; None while no trace is on."""
+    return _here.recorder
+
+
+def span(category: str, name: str, **arguments: Any) -> AbstractContextManager[None]:
+    """Return a context that records the time of its block, if this thread records a trace."""
+    recorder = current()
+    if recorder is None:
+        return nullcontext()
+    return recorder.span(category, name, **arguments)
+
+
+def start(place: Place, rank: int) -> Recorder:
+    """Begin to record what this thread does as a rank, and return the recorder.
+
+    Raises:
+        UsageError: The file can't be written.
+    """
+    if _here.recorder is not None:
+        _here.recorder.close()
+    _here.recorder = Recorder(place, rank)
+    return _here.recorder
+
+
+def note_bytes(count: int) -> None:
+    """Say how many bytes the present collective of this rank carries, if it is recorded."""
+    if _here.recorder is not None:
+        _here.recorder.bytes = count
+
+
+@contextmanager
+def recording(folder: str | Path, rank: int | None = None) -> Iterator[Recorder]:
+    """Record what this process does as a rank, as long as the block runs.
+
+    Call it on every rank with the same folder, around `disteval.evaluate` or a loop of your own.
+    Ranks of a `disteval.worlds.World` get their recorders from its argument ``trace``.
+
+    Args:
+        folder: The folder of the trace, in which no rank of that number has a file yet.
+        rank: The number of this rank; None takes that of the launcher, or 0.
+
+    Raises:
+        UsageError: The folder holds a file of this rank, or can't be written.
+    """
+    job = launched_job()
+    if rank is None:
+        rank = 0 if job is None else job.rank
+    path = Path(folder).absolute()
+    if (there := path / file_name(1, rank)).exists():
+        raise UsageError(f"{there} is there already; give another folder, or remove it")
+    size = 1 if job is None else job.world_size
+    place = Place(str(path), world_size=size, clock=own_clock(), wall=own_wall())
+    recorder = start(place, rank)
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+class _Flusher:
+    """A thread that writes the events of all recorders of this process twice a second."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs = False
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        with self._lock:
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="disteval-trace", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(_FLUSH_SECONDS)
+            for recorder in [*open_recorders]:
+                recorder.flush()
+            with self._lock:
+                if not open_recorders:
+                    self._runs = False
+                    return
+
+
+_flusher = _Flusher()
+
+
+def _forget() -> None:
+    """Have a fork of a rank record nothing: it is not the rank, and shares the rank's file."""
+    global _flusher
+    _flusher = _Flusher()
+    for recorder in open_recorders:
+        recorder._file, recorder._lock = None, threading.Lock()
+    open_recorders.clear()
+    _here.recorder = None
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,101 @@
+"""Who waited for whom: in each collective the ranks wait for the one that enters last."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from disteval.traces.reading import Event, WorldTrace
+from disteval.traces.times import Before, between_collectives
+
+Key = tuple[str, int]
+"""The group and the number of a collective."""
+
+
+class Wait(NamedTuple):
+    """The time for which a rank waited in one collective; ``until`` is when the wait was over."""
+
+    rank: int
+    awaited: int
+    key: Key
+    until: int
+    nanoseconds: int
+
+
+class Parting(NamedTuple):
+    """The first collective in which ranks called different ones."""
+
+    number: int
+    names: dict[int, str]
+
+
+@dataclass
+class Waits:
+    """The waits of one world.
+
+    Attributes:
+        waits: Each wait, by the collective and the rank.
+        behind: What ranks that were waited for did for longer than the others, in nanoseconds, by
+            rank and by the kind and the name of what they did.
+        parting: The first collective in which ranks called different ones; None if there is none.
+    """
+
+    waits: dict[tuple[Key, int], Wait] = field(default_factory=dict)
+    behind: dict[int, Counter[tuple[str, str]]] = field(default_factory=dict)
+    parting: Parting | None = None
+
+    def by_pair(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Return the nanoseconds and the number of waits, by who waited and for whom."""
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+        for wait in self.waits.values():
+            total, count = found.get((wait.rank, wait.awaited), (0, 0))
+            found[wait.rank, wait.awaited] = total + wait.nanoseconds, count + 1
+        return found
+
+
+def find_waits(world: WorldTrace) -> Waits:
+    """Return who waited for whom in the collectives of a world."""
+    together: dict[Key, dict[int, Before]] = {}
+    for row in world.ranks:
+        assert row.rank is not None
+        for before in between_collectives(row):
+            key = str(before.event.arguments.get("group")), before.event.arguments["number"]
+            together.setdefault(key, {})[row.rank] = before
+    found = Waits()
+    for key, ranks in together.items():
+        if len(ranks) > 1:
+            _add(found, key, ranks)
+    return found
+
+
+def _add(found: Waits, key: Key, ranks: dict[int, Before]) -> None:
+    events = {rank: before.event for rank, before in ranks.items()}
+    names = {rank: event.name for rank, event in events.items()}
+    if len({*names.values()}) > 1 and found.parting is None:
+        found.parting = Parting(key[1], names)
+    awaited = set()
+    for rank, event in events.items():
+        other = _awaited(rank, events)
+        until = min(event.end, events[other].start)
+        if until > event.start:
+            found.waits[key, rank] = Wait(rank, other, key, until, until - event.start)
+            awaited.add(other)
+    for rank in awaited:
+        others = [before.spent for other, before in ranks.items() if other != rank]
+        behind = found.behind.setdefault(rank, Counter())
+        for what, spent in ranks[rank].spent.items():
+            usual = statistics.median(each[what] for each in others)
+            behind[what] += max(0, round(spent - usual))
+
+
+def _awaited(rank: int, events: dict[int, Event]) -> int:
+    """Return the rank for which a rank waited last in a collective; itself if it did not wait."""
+    own, last = events[rank], max(events, key=lambda r: events[r].start)
+    root = own.arguments.get("root")
+    if root in events and any(e.end < events[last].start for e in events.values()):
+        # Some rank left before another one entered, so that each needed the root alone.
+        return rank if root == rank else int(root)
+    entered = [r for r in events if events[r].start <= own.end]
+    return max(entered, key=lambda r: events[r].start)

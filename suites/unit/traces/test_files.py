@@ -1,0 +1,213 @@
+"""What was recorded is what is read, also from files that were not written to their end."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import UsageError, traces
+from disteval.traces.folder import TraceFolder
+from disteval.traces.merging import lanes, merged_events
+from disteval.traces.place import Place, cap_for, own_clock
+from disteval.traces.reading import Event, WorldTrace, read_worlds
+from disteval.traces.recorder import Recorder
+from disteval.traces.waits import find_waits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NAMES = st.text(max_size=20)
+NUMBERS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20)
+ARGUMENTS = st.dictionaries(st.sampled_from(["number", "root", "what"]), NUMBERS, max_size=3)
+DAY = 86_400 * 10**9
+
+
+@st.composite
+def recorded(draw: st.DrawFn) -> list[Event]:
+    """Draw events of one rank, in any order and overlapping in any way."""
+    return [
+        Event(draw(NAMES), draw(NAMES), start, start + draw(st.integers(0, 5_000)), arguments)
+        for start in draw(st.lists(st.integers(0, 20_000) | st.integers(0, 100 * DAY), max_size=30))
+        if (arguments := draw(ARGUMENTS)) is not None
+    ]
+
+
+def a_world(folder: Path, ranks: list[list[Event]], **changes: Any) -> WorldTrace:
+    """Write a trace of these events, and read it."""
+    place = TraceFolder(folder).new_world("of a test", len(ranks))._replace(begin=0, **changes)
+    for rank, events in enumerate(ranks):
+        recorder = Recorder(place, rank)
+        for category, name, start, end, arguments in events:
+            recorder._waiting.append((category, name, start, end, arguments))
+        recorder.close()
+    (world,) = read_worlds(folder)
+    return world
+
+
+@given(ranks=st.lists(recorded(), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_what_was_recorded_is_read_and_merged_and_nothing_overlaps_wrongly(
+    ranks: list[list[Event]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world = a_world(tmp_path_factory.mktemp("trace"), ranks)
+    assert [row.events for row in world.ranks] == ranks
+    assert all(row.is_whole and row.dropped == 0 for row in world.ranks)
+    merged = [json.loads(json.dumps(event)) for event in merged_events(world, find_waits(world))]
+    check_format(merged)
+    complete = [event for event in merged if event["ph"] == "X"]
+    assert len(complete) == sum(map(len, ranks))
+    for rank, events in enumerate(ranks):
+        found = [e for e in complete if e["tid"] % 1_000_000 == rank + 2]
+        shown = [
+            (e["cat"], e["name"], round(e["ts"] * 1000), round(e["dur"] * 1000)) for e in found
+        ]
+        assert sorted(shown) == sorted((c, n, s, e - s) for c, n, s, e, _ in events)
+        for row in lanes(events):
+            assert row == sorted(row, key=lambda e: (e.start, -e.end))
+            assert nests(row)
+
+
+def nests(row: list[Event]) -> bool:
+    """Return whether any two events follow each other or one is within the other."""
+    return all(
+        b.start >= a.end or b.end <= a.end for at, a in enumerate(row) for b in row[at + 1 :]
+    )
+
+
+def check_format(events: list[dict[str, Any]]) -> None:
+    """Hold events to the Trace Event Format, as its document describes them."""
+    flows: dict[str, list[str]] = {}
+    for event in events:
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        if event["ph"] == "M":
+            kind = {"process_name": ("name", str), "thread_name": ("name", str)}
+            key, of = kind.get(event["name"], ("sort_index", int))
+            assert isinstance(event["args"][key], of)
+            continue
+        assert isinstance(event["cat"], str) and math.isfinite(event["ts"])
+        if event["ph"] == "X":
+            assert event["dur"] >= 0 and isinstance(event["args"], dict)
+        else:
+            flows.setdefault(event["id"], []).append(event["ph"])
+            assert event["ph"] == "s" or event["bp"] == "e"
+    assert all(phases == ["s", "f"] for phases in flows.values())
+
+
+def two_events(folder: Path) -> Path:
+    a_world(folder, [[Event("data", "load", 0, 5, {}), Event("compute", "predict", 5, 9, {})]])
+    return folder / "world-1-rank-00000.json"
+
+
+def test_a_file_that_ends_anywhere_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    file = two_events(tmp_path)
+    whole = file.read_bytes()
+    header = whole.index(b'{"name":"load"')
+    counts = []
+    for length in range(header, len(whole)):
+        file.write_bytes(whole[:length])
+        (world,) = read_worlds(tmp_path)
+        counts.append(len(world.ranks[0].events))
+        if b"disteval_end" not in whole[:length]:
+            assert not world.ranks[0].is_whole
+    assert sorted({*counts}) == [0, 1, 2]
+    assert counts == sorted(counts)
+    # As the format allows, a reader that adds the bracket finds JSON after every whole event.
+    end = whole.index(b',\n{"name": "disteval_end"')
+    assert len(json.loads(whole[:end] + b"]")) == 6
+
+
+def test_a_rank_that_is_killed_leaves_what_it_had_recorded(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
+        recorder.add("data", "load", 1_000, 2_000)
+        recorder.flush()
+        recorder.add("data", "late", 3_000, 4_000)
+        os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    (world,) = read_worlds(tmp_path)
+    assert world.ranks[0].events == [Event("data", "load", 1_000, 2_000, {})]
+    assert not world.ranks[0].is_whole
+
+
+def test_events_past_the_cap_are_counted_and_not_written(tmp_path: Path) -> None:
+    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock(), cap=5), 0)
+    for at in range(12):
+        recorder.add("data", "load", at, at + 1)
+    recorder.close()
+    (world,) = read_worlds(tmp_path)
+    assert (len(world.ranks[0].events), world.ranks[0].dropped) == (5, 7)
+    assert cap_for(1) == 200_000 and cap_for(1_000) * 1_000 == 1_600_000
+
+
+def test_texts_and_numbers_that_json_lacks_are_bounded(tmp_path: Path) -> None:
+    given = [Event("data", "x" * 1_000, 0, 1, {"a": "y" * 1_000, "b": math.nan, "c": {1: 2}})]
+    event = a_world(tmp_path, [given]).ranks[0].events[0]
+    assert len(event.name) == len(event.arguments["a"]) == 200
+    assert event.arguments["b"] == "nan" and event.arguments["c"] == "{1: 2}"
+
+
+def test_a_recorder_is_the_threads_own_and_ends_with_its_block(tmp_path: Path) -> None:
+    assert traces.current() is None
+    with traces.recording(tmp_path) as recorder:
+        assert traces.current() is recorder
+        with traces.span("data", "load", samples=3):
+            pass
+        if (pid := os.fork()) == 0:  # a worker that reads samples, say
+            os._exit(traces.current() is not None)
+        assert os.waitpid(pid, 0)[1] == 0
+    assert traces.current() is None
+    (world,) = read_worlds(tmp_path)
+    assert world.ranks[0].events[0].arguments == {"samples": 3}
+    with pytest.raises(UsageError, match="is there already; give another folder"):
+        traces.recording(tmp_path).__enter__()
+
+
+def test_an_empty_folder_another_file_and_other_runs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist; give a folder that --trace"):
+        read_worlds(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="holds no trace"):
+        read_worlds(tmp_path)
+    file = two_events(tmp_path)
+    with pytest.raises(UsageError, match=r"holds the trace of an earlier run .* give another"):
+        TraceFolder(tmp_path)
+    with pytest.raises(UsageError, match="is a file"):
+        read_worlds(file)
+    with pytest.raises(UsageError, match=r"is a file; give the name of a folder"):
+        TraceFolder(file)
+    two_events(tmp_path / "other").rename(tmp_path / "world-1-rank-00001.json")
+    with pytest.raises(UsageError, match=r"files of 2 runs, such as .* a folder of their own"):
+        read_worlds(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"name":"x","cat":"y","ph":"X","ts":1e99,"dur":1,"args":{}},', "has not written"),
+        ('{"name":"x","cat":"y","ph":"X","ts":"1","dur":1,"args":{}},', "has not written"),
+        ("this is no JSON", "is damaged in line 2"),
+    ],
+)
+def test_a_damaged_file_is_refused(line: str, message: str, tmp_path: Path) -> None:
+    file = two_events(tmp_path)
+    first, rest = file.read_text().split("\n", 1)
+    file.write_text(f"{first}\n{line}\n{rest}")
+    with pytest.raises(UsageError, match=message):
+        list(read_worlds(tmp_path))
+
+
+def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
+    assert recorder._file is not None
+    recorder._file.close()
+    recorder._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - the recorder closes it
+    recorder.add("data", "load", 0, time.monotonic_ns())
+    recorder.flush()
+    recorder.close()
