@@ -180,7 +180,7 @@ class Lender:
             if guest.member is None and guest.deadline < now:
                 self._part(guest, "it did not say which rank it is", now)
             elif guest.member is not None and guest.member.mailbox is not guest.mailbox:
-                self._part(guest, "it has connected again", now)
+                self._part(guest, "it has another connection", now)
             elif guest.mailbox.has_unsent != guest.is_writing:
                 guest.is_writing = guest.mailbox.has_unsent
                 events = selectors.EVENT_READ | (guest.is_writing and selectors.EVENT_WRITE)

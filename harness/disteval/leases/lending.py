@@ -100,13 +100,15 @@ class Lending:
         known = self.members.by_rank
         rank = max(known, default=-1) + 1 if hello.rank is None else hello.rank
         member = known.get(rank)
-        refusal = self._why_not(hello, member, rank)
+        refusal = self._why_not(hello, member, rank, now)
         if refusal:
             mailbox.send(Refused(refusal))
             return None
         if member is None or member.token != hello.token:
-            if member is not None:  # another process takes the place of a lost one
-                self._give_up(member, now)
+            if member is not None and member.mailbox is not None:
+                # Its host has vanished, so that its connection does not end.
+                silence = f"was silent for {now - member.heard:.0f} s"
+                self.drop(member, f"{silence}, and another process took its place", now)
             member = known[rank] = Member(rank, hello, mailbox, now)
             self.members.on_event(Event("joined", rank, member.name))
         else:
@@ -118,6 +120,8 @@ class Lending:
 
     def take(self, member: Member, message: Any, now: float) -> None:
         """Do what a message asks for."""
+        if self.members.by_rank[member.rank] is not member:
+            return  # another process has taken its place
         member.heard = now
         group = member.rank // self._size
         if isinstance(message, Ping):
@@ -143,9 +147,7 @@ class Lending:
             self.outcome = Finished(message.value, message.error, self.report)
 
     def drop(self, member: Member, why: str, now: float) -> None:
-        """Note that the connection of a rank is closed."""
-        if member.mailbox is not None:
-            member.mailbox.close()
+        """Note that a rank is lost with its connection, with which the lender parts."""
         member.mailbox, member.waits, member.chunk = None, False, None
         if self.outcome is None:
             self.members.note_lost(member, why)
@@ -203,9 +205,14 @@ class Lending:
         if result is not None:
             self.outcome = Finished(result, None, self.report)
 
-    def _why_not(self, hello: Hello, member: Member | None, rank: int) -> str:
+    def _why_not(self, hello: Hello, member: Member | None, rank: int, now: float) -> str:
         """Return why a rank can't take part; nothing if it can."""
-        if member is not None and member.mailbox is not None and member.token != hello.token:
+        if (
+            member is not None
+            and member.mailbox is not None
+            and member.token != hello.token
+            and now - member.heard <= self._timeout
+        ):
             return (
                 f"{member.name} takes part already, and process {hello.pid} on {hello.host} says "
                 f"that it is rank {rank}, too; start each rank once"

@@ -79,9 +79,16 @@ def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lamb
     if child == 0:
         threading.Thread(target=_end_with, args=[parent], daemon=True).start()
         return
+
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.kill(child, number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: os.kill(child, number))
+        signal.signal(number, pass_on)
     _, status = os.waitpid(child, 0)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # its number may be that of another process soon
     with contextlib.suppress(OSError):  # the leader has removed the directory
         draft = rank_file(directory, rank, "ended.part")
         draft.write_text(str(os.waitstatus_to_exitcode(status)))

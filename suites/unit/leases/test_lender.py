@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from disteval import HarnessError, RankError, UsageError, WorldError
 from disteval.coverage import Certificate, certify
 from disteval.leases import Borrower, Lender, lender
+from disteval.leases.lending import Lending
 from disteval.leases.messages import (
     MAX_MESSAGE_BYTES,
     Ask,
@@ -32,6 +33,7 @@ from disteval.leases.messages import (
     Hello,
     Lend,
     Progress,
+    Refused,
     encode,
 )
 from disteval.worlds import control_directory
@@ -241,6 +243,42 @@ def test_a_second_process_with_the_number_of_a_rank_is_refused() -> None:
             Borrower(directory, 0, SETTINGS, UNITS)
         with Borrower(directory, None, SETTINGS, UNITS) as joined:
             assert joined.rank == 1
+
+
+class Letters(list[Any]):
+    """A mailbox that keeps what is sent."""
+
+    send = list.append
+
+
+def test_another_process_takes_the_place_of_a_rank_that_is_silent_for_too_long() -> None:
+    """The connection of a host that has vanished ends hours later, or in the middle of a lease."""
+    lending, old, new = Lending(None, 1.0, 1, None, None), Letters(), Letters()
+    vanished = lending.join(hello(0, b"old"), cast(Any, old), 0.0)
+    assert vanished is not None
+    lending.take(vanished, Ask(), 0.0)
+    lending.tick(0.0)
+    assert old[-1] == Lend(0, 0, 1, 1)
+    assert lending.join(hello(0, b"new"), cast(Any, new), 1.0) is None
+    assert isinstance(new[-1], Refused)
+    again = lending.join(hello(0, b"new"), cast(Any, new), 1.5)
+    assert again is not None
+    lending.take(again, Ask(), 1.5)
+    lending.tick(1.5)
+    assert isinstance(new[-1], Lend)
+    for late in (Commit(0, b"late", (1, 0), {}), Failed(0, "late"), Ask()):
+        lending.take(vanished, late, 1.5)  # what had been on its way
+    while isinstance(lease := new[-1], Lend):
+        lending.take(again, Commit(lease.number, b"", (1, 0), {}), 1.6)
+        lending.take(again, Ask(), 1.6)
+        lending.tick(1.6)
+    assert isinstance(lease, Finish)
+    assert [part[2] for part in lease.committed] == [b""] * len(lease.committed)
+    assert lending.counts.done == UNITS
+    assert not lending.report.failed
+    assert "was silent for 2 s, and another process took its place" in lending.report.lost[0]
+    assert isinstance(old[-1], Lend)  # it was sent nothing more
+    lending.close()
 
 
 def test_a_rank_with_other_settings_is_refused_by_the_setting() -> None:
