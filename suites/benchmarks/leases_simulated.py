@@ -268,7 +268,7 @@ def simulate(name: str, rule: type[Book], plan: Plan, folder: Path, seed: int) -
     leader.run()
     for thread in threads:
         thread.join()
-    leases = len(ledger.committed())
+    leases = sum(each.leases for each in ledger.committed())
     ledger.close()
     living = [rank for rank in ranks if plan.lost_at[rank] == np.inf]
     return Outcome(

@@ -6,12 +6,20 @@ set, and `faults` names the samples for which they differ.
 
 from disteval.coverage.counted import Counted
 from disteval.coverage.faults import check_once, describe_faults, name_some, not_once
-from disteval.coverage.proof import GAMMA, Certificate, certify, mix, prove
+from disteval.coverage.proof import (
+    GAMMA,
+    Certificate,
+    add_certificates,
+    certify,
+    mix,
+    prove,
+)
 
 __all__ = [
     "GAMMA",
     "Certificate",
     "Counted",
+    "add_certificates",
     "certify",
     "check_once",
     "describe_faults",

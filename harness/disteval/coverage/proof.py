@@ -39,6 +39,12 @@ def certify(ids: npt.NDArray[np.int64]) -> Certificate:
     return Certificate(len(ids), mixed_sum(ids))
 
 
+def add_certificates(certificates: Sequence[Certificate]) -> Certificate:
+    """Return the certificate of all samples that these are about."""
+    mixed = sum(sent.mixed for sent in certificates) & MASK
+    return Certificate(sum(sent.counted for sent in certificates), mixed)
+
+
 def prove(certificates: Sequence[Certificate], ids: int | Sequence[range]) -> bool:
     """Return whether all ranks together counted each id exactly once.
 

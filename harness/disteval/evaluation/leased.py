@@ -35,7 +35,13 @@ from disteval.leases.borrower import Borrower, Part
 from disteval.leases.ledger import NAME
 from disteval.leases.lender import Lender
 from disteval.leases.messages import Finished
-from disteval.metrics.totals import add_totals, compute_totals, take_totals
+from disteval.metrics.totals import (
+    add_totals,
+    compute_totals,
+    pack_totals,
+    take_totals,
+    unpack_totals,
+)
 from disteval.worlds import control_directory
 from disteval.worlds.address import own_address, resolve
 from disteval.worlds.channel.connection import read_address, write_address
@@ -159,7 +165,7 @@ class _Leased:
         try:
             files = {} if writer is None else writer.take()
             totals = take_totals(work.metrics, lease.start)
-            data = pickle.dumps((totals, feed.note), protocol=5)
+            data = pack_totals(totals, feed.note)
         except Exception as error:
             return Failure(f"failed at the end of a lease: {describe_error(error)}", error)
         borrower.commit(lease, data, counted.certificate(), files)
@@ -175,7 +181,7 @@ class _Leased:
             if start != at:
                 raise CoverageError(f"unit {at} is in no lease, or in two; please report this")
             at = stop
-            found, note = pickle.loads(data)
+            found, note = unpack_totals(data)
             totals = add_totals(totals, found)
             pieces.append(Piece(start, stop, Certificate(*certificate), note))
             files.append(named)

@@ -6,10 +6,11 @@
 
 from disteval.leases.book import Book, Counts, Lease
 from disteval.leases.borrower import Borrower
-from disteval.leases.ledger import Committed, Ledger
+from disteval.leases.ledger import Ledger
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.leases.messages import LeaseReport
+from disteval.leases.rows import Committed
 
 __all__ = [
     "Book",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from disteval.leases.ledger import Ledger
 from disteval.leases.members import Member, Members
@@ -23,40 +24,35 @@ class Finishing:
 
     def __init__(self, members: Members, timeout: float) -> None:
         self._members, self._timeout = members, timeout
-        self._chunks: list[Finish] = []
+        self._ledger: Ledger | None = None
+        self._units = 0
 
-    def begin(self, ledger: Ledger | None, now: float) -> None:
+    def begin(self, ledger: Ledger, units: int, now: float) -> None:
         """Ask an idle rank, unless one is at it that was heard of."""
-        if not self._chunks:
-            self._chunks = _in_chunks(ledger)
-        busy = [each for each in self._members if each.chunk is not None]
+        self._ledger, self._units = ledger, units
+        busy = [each for each in self._members if each.unit is not None]
         if any(now - each.heard <= self._timeout for each in busy):
             return
         for member in self._members:
             if member.waits and member.failure is None:
-                member.waits, member.chunk, member.heard = False, 0, now
+                member.waits, member.unit, member.heard = False, 0, now
                 self.go_on(member)
                 return
 
     def go_on(self, member: Member) -> None:
-        """Send the next leases to a rank that computes the result."""
-        if member.chunk is not None and member.chunk < len(self._chunks):
-            member.send(self._chunks[member.chunk])
-            member.chunk += 1
-
-
-def _in_chunks(ledger: Ledger | None) -> list[Finish]:
-    chunks, size = [Finish([], False)], 0
-    for lease, _, totals, certificate, files in [] if ledger is None else ledger.committed():
-        if chunks[-1].committed and size + len(totals) > _BYTES:
-            chunks.append(Finish([], False))
-            size = 0
-        chunks[-1].committed.append(
-            (lease.start, lease.stop, totals, (certificate.counted, certificate.mixed), files)
-        )
-        size += len(totals)
-    chunks[-1] = chunks[-1]._replace(is_last=True)
-    return chunks
+        """Send the next leases to a rank that computes the result, unless it has all."""
+        if self._ledger is None or member.unit is None or member.unit > self._units:
+            return
+        found, size = list[Any](), 0
+        for lease, _, totals, certificate, files in self._ledger.committed(member.unit):
+            if found and size + len(totals) > _BYTES:
+                break
+            size += len(totals)
+            member.unit = lease.stop
+            found.append((lease.start, lease.stop, totals, tuple(certificate), files))
+        is_last = not found or member.unit == self._units
+        member.unit += is_last
+        member.send(Finish(found, is_last))
 
 
 @contextmanager

@@ -7,54 +7,33 @@ says what that means for network file systems.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from disteval.arguments import unwritable
 from disteval.coverage import Certificate
 from disteval.errors import LedgerError, UsageError
 from disteval.files import FolderLock, sync_folder
 from disteval.leases.book import Lease
+from disteval.leases.rows import TABLE, Committed, Rows, digest_of
 
 NAME = "ledger.sqlite"
 _OURS = 0x64766C67  # SQLite's application_id: "dvlg"
-_VERSION = 1
+_VERSION = 2
+_LAST = (1 << 63) - 1  # SQLite's largest integer
 _OTHER = "give the folder of a ledger, or one that is empty or new"
 _TABLES = f"""
     CREATE TABLE settings (position INTEGER PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL);
-    CREATE TABLE leases (
-        start INTEGER PRIMARY KEY, stop INTEGER NOT NULL, number INTEGER NOT NULL,
-        attempt INTEGER NOT NULL, counted INTEGER NOT NULL, mixed TEXT NOT NULL,
-        totals BLOB NOT NULL, files TEXT NOT NULL, digest BLOB NOT NULL
-    );
+    {TABLE}
     CREATE TABLE result (bytes BLOB NOT NULL, digest BLOB NOT NULL);
     PRAGMA application_id = {_OURS};
     PRAGMA user_version = {_VERSION};
 """
-
-
-class Committed(NamedTuple):
-    """A lease that counts.
-
-    Attributes:
-        lease: The lease.
-        attempt: Which attempt at the lease was committed.
-        totals: The totals of the metrics, as bytes that the ledger does not look into.
-        certificate: The proof of which samples the lease counted.
-        files: The files that belong to the lease, by name, with their digests.
-    """
-
-    lease: Lease
-    attempt: int
-    totals: bytes
-    certificate: Certificate
-    files: Mapping[str, str]
 
 
 class Ledger:
@@ -90,58 +69,42 @@ class Ledger:
             self.close()
             raise
 
-    def committed(self) -> list[Committed]:
-        """Return all leases that count, in the order of their units.
+    def committed(self, start: int = 0) -> Iterator[Committed]:
+        """Yield all leases that count, in the order of their units, one after another.
+
+        Args:
+            start: The first unit of the first lease.
 
         Raises:
             LedgerError: One is damaged.
         """
         with self._named_errors():
-            rows = self._database.execute("SELECT * FROM leases ORDER BY start").fetchall()
-        if damaged := [row[2] for row in rows if _digest(row[:-1]) != row[-1]]:
-            raise self._damaged(f"lease {damaged[0]} differs from what was written")
-        return [
-            Committed(
-                Lease(number, start, stop),
-                attempt,
-                totals,
-                Certificate(counted, int(mixed)),
-                json.loads(files),
-            )
-            for start, stop, number, attempt, counted, mixed, totals, files, _ in rows
-        ]
+            yield from self._rows.between(start, _LAST)
 
     def commit(
         self,
         lease: Lease,
-        attempt: int,
+        leases: int,
         totals: bytes,
         certificate: Certificate,
         files: Mapping[str, str],
     ) -> None:
         """Write a lease to the disk; when this returns, it survives the death of the process.
 
-        Within `together`, it does when that returns.
+        Within `together`, it does when that returns. See `Committed` for the arguments.
 
         Raises:
             LedgerError: It can't be written, or some of its units were committed before. Nothing
                 of it is kept.
         """
-        numbers = lease.start, lease.stop, lease.number, attempt, certificate.counted
-        row = *numbers, str(certificate.mixed), totals, json.dumps(dict(files))
         with self.together():
-            # Leases do not overlap, so the last one that starts before this one stops decides.
-            last = "SELECT stop FROM leases WHERE start < ? ORDER BY start DESC LIMIT 1"
-            found = self._database.execute(last, (lease.stop,)).fetchone()
-            if found is not None and found[0] > lease.start:
+            if self._rows.overlap(lease):
                 raise LedgerError(
                     f"{self._name} has units of lease {lease.number} (from {lease.start} to "
                     f"{lease.stop - 1}) in another lease already; no unit may count twice. "
                     "Please report this"
                 )
-            self._database.execute(
-                "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, _digest(row))
-            )
+            self._rows.insert(Committed(lease, leases, totals, certificate, files))
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -171,7 +134,7 @@ class Ledger:
         """
         with self._named_errors():
             row = self._database.execute("SELECT bytes, digest FROM result").fetchone()
-        if row is not None and _digest(row[:1]) != row[1]:
+        if row is not None and digest_of(row[:1]) != row[1]:
             raise self._damaged("the result differs from what was written")
         return None if row is None else row[0]
 
@@ -179,7 +142,9 @@ class Ledger:
         """Write the result of the evaluation, which later runs find at once."""
         with self.together():
             self._database.execute("DELETE FROM result")
-            self._database.execute("INSERT INTO result VALUES (?, ?)", (result, _digest((result,))))
+            self._database.execute(
+                "INSERT INTO result VALUES (?, ?)", (result, digest_of((result,)))
+            )
 
     def close(self) -> None:
         """Close the file and let another leader in; closing it twice is fine."""
@@ -218,6 +183,7 @@ class Ledger:
         else:
             select = "SELECT name, value FROM settings ORDER BY position"
             self._compare(database.execute(select).fetchall(), here)
+        self._rows = Rows(database)
 
     def _compare(self, there: Sequence[tuple[str, str]], here: Sequence[tuple[str, str]]) -> None:
         """Raise UsageError with the first setting that differs."""
@@ -289,12 +255,3 @@ def _make_private(path: Path) -> None:
             f" and only user {os.geteuid()} may write it, since it decides what counts; give "
             "another folder"
         )
-
-
-def _digest(row: Sequence[Any]) -> bytes:
-    """Return the BLAKE2b digest of values, by which damage is found that SQLite can't see."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for value in row:
-        found = value if isinstance(value, bytes) else str(value).encode()
-        hashed.update(b"%d " % len(found) + found)
-    return hashed.digest()

@@ -175,7 +175,7 @@ class Lender:
                 self._lending.tick(now)
         except HarnessError as error:  # as of a ledger whose disk is full
             self._lending.fail(error)
-            self._lending.tick(now)
+        self._lending.announce()
         for guest in [*self._guests]:
             if guest.member is None and guest.deadline < now:
                 self._part(guest, "it did not say which rank it is", now)

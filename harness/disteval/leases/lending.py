@@ -31,6 +31,7 @@ from disteval.leases.messages import (
     Unwanted,
     Wait,
     Welcome,
+    encode,
     pickled_error,
 )
 
@@ -69,6 +70,7 @@ class Lending:
         self._attempts: dict[int, int] = {}
         self._finishing = Finishing(self.members, timeout)
         self._committed = self._resumed = 0
+        self._announced = b""  # the outcome, as it is sent
 
     @property
     def counts(self) -> Counts:
@@ -102,7 +104,7 @@ class Lending:
         member = known.get(rank)
         refusal = self._why_not(hello, member, rank, now)
         if refusal:
-            mailbox.send(Refused(refusal))
+            mailbox.send(encode(Refused(refusal)))
             return None
         if member is None or member.token != hello.token:
             if member is not None and member.mailbox is not None:
@@ -127,7 +129,7 @@ class Lending:
         if isinstance(message, Ping):
             member.send(Wait())
         elif isinstance(message, Ask):
-            member.waits, member.chunk = True, None
+            member.waits, member.unit = True, None
             if self.members.is_ready(group):
                 self._waiting.setdefault(group)
         elif isinstance(message, Progress):
@@ -141,14 +143,14 @@ class Lending:
             self._give_up(member, now)
         elif isinstance(message, More):
             self._finishing.go_on(member)
-        elif isinstance(message, Computed) and self.outcome is None and member.chunk is not None:
+        elif isinstance(message, Computed) and self.outcome is None and member.unit is not None:
             if message.value is not None and self._ledger is not None:
                 self._ledger.finish(message.value)
             self.outcome = Finished(message.value, message.error, self.report)
 
     def drop(self, member: Member, why: str, now: float) -> None:
         """Note that a rank is lost with its connection, with which the lender parts."""
-        member.mailbox, member.waits, member.chunk = None, False, None
+        member.mailbox, member.waits, member.unit = None, False, None
         if self.outcome is None:
             self.members.note_lost(member, why)
             self._give_up(member, now)
@@ -157,27 +159,35 @@ class Lending:
 
     def tick(self, now: float) -> None:
         """Do what is due: take leases back, lend them, finish, or give up."""
-        if self.outcome is None and self._book is not None:
+        if self.outcome is None and self._book is not None and self._ledger is not None:
             for group in self._book.expire(now):
                 for member in self.members.group(group):
                     self.members.note_lost(member, f"sent nothing for {self._timeout:g} s")
             if self._book.is_done:
-                self._finishing.begin(self._ledger, now)
+                self._finishing.begin(self._ledger, self.counts.units, now)
             else:
                 self._lend(now)
             error = self.members.why_to_end(now, self.counts)
             if error is not None:
                 self.fail(error)
-        if self.outcome is not None:
-            for member in self.members:
-                if not member.has_result and member.mailbox is not None:
-                    member.has_result = True
-                    member.send(self.outcome)
+
+    def announce(self) -> None:
+        """Send the end of the evaluation to ranks that do not have it; the ledger has it then."""
+        waiting = [each for each in self.members if not each.has_result and each.mailbox]
+        if self.outcome is None or not waiting:
+            return
+        if not self._announced:
+            self._announced = encode(self.outcome)
+        for member in waiting:
+            member.has_result = True
+            member.send_bytes(self._announced)
 
     def fail(self, error: Exception) -> None:
         """End the evaluation with an error, unless it has ended; the ledger keeps what it has."""
         if self.outcome is None:
             self.outcome = Finished(None, pickled_error(error), self.report)
+        else:
+            _log.warning("after the end of the evaluation: %s", error)
 
     def together(self) -> AbstractContextManager[None]:
         """Have all that is committed meanwhile written to the disk at once."""
@@ -194,13 +204,14 @@ class Lending:
         try:
             self._ledger = Ledger(self._folder, self._settings)
             result = self._ledger.result
-            committed = self._ledger.committed()
+            leases = []
+            for each in self._ledger.committed():
+                leases.append(each.lease)
+                self._committed += each.leases
+                self._resumed += each.certificate.counted
         except HarnessError as error:
             self.fail(error)
             return
-        self._resumed = sum(each.certificate.counted for each in committed)
-        self._committed = len(committed)
-        leases = [each.lease for each in committed]
         self._book = Book(hello.units, committed=leases, timeout=self._timeout)
         if result is not None:
             self.outcome = Finished(result, None, self.report)
@@ -272,7 +283,7 @@ class Lending:
         if self._book.is_wanted(lease.number):
             # On the disk first: a lease that the book counts is never lost.
             first = reports[0]
-            self._ledger.commit(lease, attempt, first.totals, certificate, first.files)
+            self._ledger.commit(lease, 1, first.totals, certificate, first.files)
             self._committed += 1
         self._book.commit(member.rank // self._size, lease.number, now)
         for other in self.members if attempt > 1 else ():

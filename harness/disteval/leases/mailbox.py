@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections import deque
 from multiprocessing.connection import Connection
 from typing import Any
 
-from disteval.leases.messages import MAX_MESSAGE_BYTES, decode, encode
+from disteval.leases.messages import MAX_MESSAGE_BYTES, decode
 
 _READ_BYTES = 1 << 18
 _HEAD = struct.Struct("!i")
@@ -27,7 +28,7 @@ class Mailbox:
         connection.close()
         self.socket.setblocking(False)
         self._incoming = bytearray()
-        self._outgoing = bytearray()
+        self._outgoing: deque[memoryview] = deque()
 
     @property
     def has_unsent(self) -> bool:
@@ -39,9 +40,12 @@ class Mailbox:
         """Whether the other end is on this host, where no message is lost after it was sent."""
         return self.socket.family == socket.AF_UNIX
 
-    def send(self, message: Any) -> None:
-        """Send a message as far as the rank reads; the rest waits for `flush`."""
-        self._outgoing += encode(message)
+    def send(self, data: bytes) -> None:
+        """Send an encoded message as far as the rank reads; the rest waits for `flush`.
+
+        It is not copied: the result of an evaluation may be large, and may wait for many ranks.
+        """
+        self._outgoing.append(memoryview(data))
         self.flush()
 
     def flush(self) -> None:
@@ -52,7 +56,10 @@ class Mailbox:
         """
         try:
             while self._outgoing:
-                del self._outgoing[: self.socket.send(self._outgoing[:_READ_BYTES])]
+                sent = self.socket.send(self._outgoing[0][:_READ_BYTES])
+                self._outgoing[0] = self._outgoing[0][sent:]
+                if not self._outgoing[0]:
+                    self._outgoing.popleft()
         except BlockingIOError:
             pass
 

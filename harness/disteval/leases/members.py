@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from disteval.errors import RankError, WorldError
 from disteval.leases.book import Counts, Lease
 from disteval.leases.mailbox import Mailbox
-from disteval.leases.messages import Commit, Hello
+from disteval.leases.messages import Commit, Hello, encode
 
 _log = logging.getLogger("disteval.leases")
 _RAISED = 3  # so many ranks that raise an exception at one unit end the evaluation
@@ -36,7 +36,7 @@ class Member:
         lease: What it was lent last and has not reported on.
         report: Its commit, while the other ranks of its group have not sent theirs.
         failure: Why it takes no more leases; None while it does.
-        chunk: How many chunks of totals it was sent, to compute the result; None if it does not.
+        unit: From where on it needs the totals to compute the result; None if it does not.
         has_result: Whether it was sent the end of the evaluation.
     """
 
@@ -49,14 +49,18 @@ class Member:
         self.lease: Lease | None = None
         self.report: Commit | None = None
         self.failure: str | None = None
-        self.chunk: int | None = None
+        self.unit: int | None = None
         self.has_result = False
 
     def send(self, message: Any) -> None:
         """Send a message, if the rank is connected; that it is gone is noticed by receiving."""
+        self.send_bytes(encode(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send an encoded message, which many ranks may share."""
         if self.mailbox is not None:
             try:
-                self.mailbox.send(message)
+                self.mailbox.send(data)
             except OSError:
                 _log.debug("%s is gone", self.name)
 

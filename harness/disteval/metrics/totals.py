@@ -7,7 +7,8 @@ over all states in the order of the data set, as one rank would.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from disteval.metrics.summable import SummableMetric, add_sums
 
 _SMALL = 4096
 """Sums up to this number are kept as they are."""
+_SUMS, _WITH_STATES = b"+", b"."  # before packed totals
 
 
 class SparseSums(NamedTuple):
@@ -134,6 +136,37 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
         finally:
             metric._backend = backend
     return found
+
+
+def pack_totals(totals: Totals, note: Mapping[int, int] | None) -> bytes:
+    """Return totals and a note about their parts, if there is one, as bytes."""
+    has_states = any(total.states for total in totals.values())
+    return (_WITH_STATES if has_states else _SUMS) + pickle.dumps((totals, note), protocol=5)
+
+
+def unpack_totals(data: bytes) -> tuple[Totals, Mapping[int, int] | None]:
+    """Return what was given to `pack_totals`."""
+    found: tuple[Totals, Mapping[int, int] | None] = pickle.loads(memoryview(data)[1:])
+    return found
+
+
+def fold_totals(parts: Iterable[bytes]) -> bytes | None:
+    """Add up totals that were packed, and join their notes.
+
+    Returns:
+        The same totals as those of one part; None if they have states, which would not take less.
+    """
+    folded: Totals = {}
+    noted: Mapping[int, int] | None = None
+    for data in parts:
+        if not data.startswith(_SUMS):
+            return None
+        totals, note = unpack_totals(data)
+        folded = add_totals(folded, totals) if folded else totals
+        noted = note if noted is None or note is None else {**noted, **note}
+    for name, (rows, sums, states) in folded.items():
+        folded[name] = Total(rows, _sparse(sums), states)
+    return pack_totals(folded, noted)
 
 
 def _sparse(sums: Any) -> Any:

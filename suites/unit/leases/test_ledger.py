@@ -10,12 +10,28 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
-from disteval.coverage import Certificate
+from disteval import get_dist_backend
+from disteval.coverage import Certificate, add_certificates, certify
 from disteval.errors import LedgerError, UsageError
-from disteval.leases import Book, Committed, Lease, Ledger
+from disteval.leases import Book, Committed, Lease, Ledger, rows
 from disteval.leases.ledger import NAME
+from disteval.metrics import ConfusionMatrix
+from disteval.metrics.group import MetricGroup
+from disteval.metrics.totals import (
+    Total,
+    add_totals,
+    compute_totals,
+    pack_totals,
+    take_totals,
+    unpack_totals,
+)
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from suites.namespaces import run_alone
 
@@ -35,7 +51,7 @@ def test_what_was_committed_is_found_again_in_order(tmp_path: Path) -> None:
     ledger.commit(*earlier)
     ledger.close()
     again = Ledger(tmp_path / "new" / "folder", SETTINGS)
-    assert again.committed() == [earlier, later]
+    assert [*again.committed()] == [earlier, later]
     assert again.result is None
     again.close()
 
@@ -62,9 +78,9 @@ def test_a_finished_ledger_has_its_result(tmp_path: Path) -> None:
 def write_until_killed(folder: Path, told: int) -> None:
     """Commit leases of one unit each, and write how many are there after each of them."""
     ledger = Ledger(folder, SETTINGS)
-    for start in range(len(ledger.committed()), 10_000):
+    for start in range(len([*ledger.committed()]), 10_000):
         totals = b"%d" % start * 3000
-        ledger.commit(Lease(start, start, start + 1), 0, totals, Certificate(1, start), {})
+        ledger.commit(Lease(start, start, start + 1), 1, totals, Certificate(1, start), {})
         os.write(told, b"%d\n" % (start + 1))
 
 
@@ -89,12 +105,12 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_committed(tmp_path: P
             os.waitpid(child, 0)
             told = int((["", *lines.read().split()])[-1] or told)
         ledger = Ledger(tmp_path, SETTINGS)
-        found = ledger.committed()
+        found = [*ledger.committed()]
         ledger.close()
         assert len(found) in (told, told + 1), f"seed {seed}, turn {turn}"
         for start, one in enumerate(found):
             totals, certificate = b"%d" % start * 3000, Certificate(1, start)
-            assert one == (Lease(start, start, start + 1), 0, totals, certificate, {}), seed
+            assert one == (Lease(start, start, start + 1), 1, totals, certificate, {}), seed
 
 
 @pytest.mark.parametrize(
@@ -141,7 +157,7 @@ def test_a_unit_is_never_committed_twice() -> None:
     neighbours = [committed(1, 3, 4), committed(2, 8, 9)]
     for neighbour in neighbours:
         ledger.commit(*neighbour)
-    assert ledger.committed() == [neighbours[0], first, neighbours[1]]
+    assert [*ledger.committed()] == [neighbours[0], first, neighbours[1]]
 
 
 def test_leases_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
@@ -156,6 +172,75 @@ def test_leases_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
     again = Ledger(tmp_path, SETTINGS)
     assert [found.lease.start for found in again.committed()] == [0, 1]
     again.close()
+
+
+CLASSES = 100
+IN_ORDER = [*range(0, 60, 3)]
+
+
+def confusion(lease: Lease, samples: int) -> bytes:
+    """Return the totals of a lease as a rank commits them."""
+    drawn = np.random.default_rng(lease.start).integers(0, CLASSES, (2, samples))
+    metrics = {"confusion": ConfusionMatrix(CLASSES)}
+    MetricGroup(metrics, get_dist_backend("non_dist")).reset_to_sums()
+    metrics["confusion"].add(*drawn)
+    totals = take_totals(metrics, lease.start)
+    return pack_totals(totals, {lease.start: samples})
+
+
+def computed(ledger: Ledger) -> tuple[Any, dict[int, int]]:
+    """Return the confusion matrix of all leases, and their notes."""
+    metrics = {"confusion": ConfusionMatrix(CLASSES)}
+    totals, notes = {"confusion": Total(0, None, [])}, dict[int, int]()
+    for each in ledger.committed():
+        found, note = unpack_totals(each.totals)
+        totals, notes = add_totals(totals, found), {**notes, **(note or {})}
+    return compute_totals(metrics, totals)["confusion"]["matrix"].tolist(), notes
+
+
+@settings(max_examples=20, deadline=None)
+@example(starts=IN_ORDER, missing=0, samples=3000)
+@given(
+    starts=st.permutations(IN_ORDER),
+    missing=st.integers(0, 3),
+    samples=st.sampled_from([30, 3000]),  # sums that are sparse, and those that are not
+)
+def test_totals_that_take_much_are_added_up_and_change_nothing(
+    starts: list[int], missing: int, samples: int
+) -> None:
+    wholes = [Lease(number, at, at + 3) for number, at in enumerate(starts[missing:])]
+    found = []
+    for bound in (1 << 40, 100_000):
+        with patch.object(rows, "FOLD_BYTES", bound):
+            ledger = Ledger(None, SETTINGS)
+            for lease in wholes:
+                files = {f"part {lease.start}": "ab12"}
+                certificate = certify(np.arange(lease.start, lease.stop))
+                ledger.commit(lease, 1, confusion(lease, samples), certificate, files)
+            kept = list(ledger.committed())
+            found.append((
+                computed(ledger),
+                sum(each.leases for each in kept), max(each.lease.number for each in kept),
+                {name for each in kept for name in each.files},
+                add_certificates([each.certificate for each in kept]),
+                sorted(unit for each in kept for unit in range(each.lease.start, each.lease.stop)),
+            ))  # fmt: skip
+            sizes = sum(len(each.totals) for each in kept)
+            book = Book(60, committed=[each.lease for each in kept])
+            assert book.counts.done == 3 * len(wholes)
+            ledger.close()
+    assert found[0] == found[1]
+    if starts[missing:] == IN_ORDER and samples == 3000:
+        assert sizes < 400_000  # of 20 leases with 80 kB each
+
+
+def test_totals_that_are_not_sums_are_kept_as_they_are() -> None:
+    with patch.object(rows, "FOLD_BYTES", 10):
+        ledger = Ledger(None, SETTINGS)
+        leases = [committed(number, number, number + 1) for number in range(9)]
+        for each in leases:
+            ledger.commit(*each)
+        assert [*ledger.committed()] == leases
 
 
 def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path: Path) -> None:
@@ -178,9 +263,9 @@ def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
 def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, SETTINGS).close()
     with sqlite3.connect(tmp_path / NAME) as file:
-        file.execute("PRAGMA user_version = 2")
+        file.execute("PRAGMA user_version = 3")
     file.close()
-    with pytest.raises(UsageError, match=r"has version 2, and .* knows version 1"):
+    with pytest.raises(UsageError, match=r"has version 3, and .* knows version 2"):
         Ledger(tmp_path, SETTINGS)
 
 
@@ -207,7 +292,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(whole.replace(b"totals of 0", b"totals of 1"))
     ledger = Ledger(tmp_path, SETTINGS)
     with pytest.raises(LedgerError, match="is damaged: lease 0 differs from what was written"):
-        ledger.committed()
+        list(ledger.committed())
     ledger.close()
     (tmp_path / NAME).write_bytes(whole.replace(b"the result", b"a result, "))
     ledger = Ledger(tmp_path, SETTINGS)
@@ -228,7 +313,7 @@ if sys.argv[2] == "limit":
 done = 0
 try:
     while done < 1000:
-        ledger.commit(Lease(done, done, done + 1), 0, bytes(10_000), Certificate(1, done), {})
+        ledger.commit(Lease(done, done, done + 1), 1, bytes(10_000), Certificate(1, done), {})
         done += 1
 except LedgerError as error:
     print(error)

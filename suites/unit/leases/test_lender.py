@@ -15,18 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from disteval import HarnessError, RankError, UsageError, WorldError
 from disteval.coverage import Certificate, certify
-from disteval.leases import Borrower, Lender, lender
+from disteval.leases import Borrower, Lender, finishing, lender
 from disteval.leases.lending import Lending
+from disteval.leases.members import Member
 from disteval.leases.messages import (
     MAX_MESSAGE_BYTES,
     Ask,
     Commit,
+    Computed,
     Failed,
     Finish,
     Finished,
@@ -204,6 +207,53 @@ def test_a_rank_that_never_reads_delays_nobody() -> None:
         assert time.monotonic() - begin < 25  # less than the timeout of 30 s
 
 
+def test_the_result_waits_for_many_ranks_as_one_copy_and_for_its_own_commit(
+    tmp_path: Path,
+) -> None:
+    lending = Lending(tmp_path, 30.0, 1, None, None)
+    sent: list[list[bytes]] = [[], []]
+    ranks = []
+    for rank in range(2):
+        box = SimpleNamespace(send=sent[rank].append)
+        ranks.append(lending.join(hello(rank, b"%d" % rank), cast(Any, box), 0.0))
+    one, other = ranks
+    assert one is not None and other is not None
+    lending.take(one, Ask(), 0.0)
+    lending.tick(0.0)
+    while isinstance(lease := pickle.loads(sent[0][-1][4:]), Lend):
+        lending.take(one, Commit(lease.number, b"", (1, 0), {}), 0.1)
+        lending.take(one, Ask(), 0.1)
+        lending.tick(0.1)
+    before = [len(found) for found in sent]
+    with lending.together():
+        lending.take(one, Computed(b"result"), 0.2)
+        lending.tick(0.2)
+        assert [len(found) for found in sent] == before  # the leader may be killed now
+    lending.announce()
+    assert pickle.loads(sent[0][-1][4:]).value == b"result"
+    assert sent[0][-1] is sent[1][-1]
+    lending.close()
+
+
+def test_totals_are_sent_in_pieces_to_the_rank_that_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finishing, "_BYTES", 1)
+    pieces: list[int] = []
+    send = Member.send
+
+    def counted(member: Member, message: Any) -> None:
+        if isinstance(message, Finish):
+            pieces.append(len(message.committed))
+        send(member, message)
+
+    monkeypatch.setattr(Member, "send", counted)
+    with lending() as (_, directory):
+        assert units_of(work(directory, 0)) == ALL
+    assert pieces == [1] * len(pieces)
+    assert len(pieces) > 2
+
+
 def test_a_rank_that_finds_too_many_open_files_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -248,7 +298,8 @@ def test_a_second_process_with_the_number_of_a_rank_is_refused() -> None:
 class Letters(list[Any]):
     """A mailbox that keeps what is sent."""
 
-    send = list.append
+    def send(self, data: bytes) -> None:
+        self.append(pickle.loads(data[4:]))
 
 
 def test_another_process_takes_the_place_of_a_rank_that_is_silent_for_too_long() -> None:

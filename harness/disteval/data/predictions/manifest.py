@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from disteval.coverage import Certificate
+from disteval.coverage import Certificate, add_certificates
 from disteval.data.predictions.parts import NOTE, Part, sealed
 from disteval.data.predictions.reader import MANIFEST, UNFINISHED, VERSION
 from disteval.data.predictions.run import remove_strays
@@ -41,8 +41,8 @@ def complete(
             f"{len(wrong)} of {len(parts)} parts of the predictions are not in {folder} as "
             f"this rank sees it ({wrong[0]}); give a folder on a file system that all hosts share"
         )
-    proved = _sum(certificates)
-    if _sum([part.certificate for part in parts]) != proved:
+    proved = add_certificates(certificates)
+    if add_certificates([part.certificate for part in parts]) != proved:
         rows = sum(part.rows for part in parts)
         raise CoverageError(
             f"the parts in {folder} hold predictions of {rows} samples, which are not the "
@@ -66,8 +66,3 @@ def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
         remove_strays(folder, {part.name for part in parts})
         for part in parts:
             (folder / (part.name + NOTE)).unlink(missing_ok=True)
-
-
-def _sum(certificates: Sequence[Certificate]) -> Certificate:
-    mixed = sum(sent.mixed for sent in certificates) & ((1 << 64) - 1)
-    return Certificate(sum(sent.counted for sent in certificates), mixed)
