@@ -21,11 +21,12 @@ from types import TracebackType
 
 import pytest
 
+from suites import wire
 from suites.processes import processes_below, wait_for
+from suites.wire import INTERFACE
 
 NAMES = ("alpha", "beta")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-INTERFACE = "wire0"
 
 _SECONDS = 20
 _USER = ["unshare", "--user", "--map-root-user"]
@@ -68,23 +69,27 @@ class Hosts:
 
     Args:
         shared: A folder that both hosts see.
+        impaired: Whether the cable can do what `impair` says.
     """
 
-    def __init__(self, shared: Path) -> None:
+    def __init__(self, shared: Path, impaired: bool = False) -> None:
         _skip_without_namespaces()
         self._started: list[subprocess.Popen[str]] = []
         self._inside: list[int] = []
-        self._shared = str(shared)
+        self.shared = str(shared)
         kept = [str(shared), sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])]
         try:
-            user = self._start([*_USER, "sh", "-c", "echo ready; exec cat"])
+            user = self._start(["unshare", "--user", "sh", "-c", "echo ready; exec cat"])
+            _map_root(user.pid)
             self._enter = ["nsenter", f"--target={user.pid}", "--user", "--preserve-credentials"]
             for name in NAMES:
                 words = ["sh", "-c", _SET_UP, "sh", name, *ADDRESSES, *kept]
                 holder = self._start([*self._enter, *_HOST, *words])
                 self._inside.append(processes_below(holder.pid)[0])
-            peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(self._inside[1])]
-            self._ip(0, "link", "add", INTERFACE, *peer)
+            self._wire = self._start_wire() if impaired and not _has_netem() else None
+            if self._wire is None:
+                peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(self._inside[1])]
+                self._ip(0, "link", "add", INTERFACE, *peer)
             for host in range(2):
                 self._ip(host, "address", "add", f"{ADDRESSES[host]}/24", "dev", INTERFACE)
                 self.set_link(host, "up")
@@ -106,7 +111,7 @@ class Hosts:
             variables: More environment variables of the command.
         """
         process = subprocess.Popen(
-            [*self.entering(host), "sh", "-c", 'cd "$0" && exec "$@"', self._shared, *command],
+            [*self.entering(host), "sh", "-c", 'cd "$0" && exec "$@"', self.shared, *command],
             env=os.environ | {"TMPDIR": "/tmp"} | dict(variables or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -116,6 +121,28 @@ class Hosts:
         self._started.append(process)
         return process
 
+    def start_ranks(
+        self,
+        places: str,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        only: int | None = None,
+    ) -> list[subprocess.Popen[str]]:
+        """Start a command on each host whose number ``places`` has, as ranks of one job.
+
+        Each is told what MPICH's mpirun tells its ranks, and ``variables``. If ``only`` is not
+        None, that rank alone is started.
+        """
+        started = []
+        for rank, place in enumerate(places):
+            if only not in (None, rank):
+                continue
+            told = {"PMI_RANK": str(rank), "PMI_SIZE": str(len(places))}
+            told["MPI_LOCALNRANKS"] = str(places.count(place))
+            told["PYTHONPATH"] = os.pathsep.join(sys.path)
+            started.append(self.on_host(int(place), command, told | dict(variables)))
+        return started
+
     def entering(self, host: int) -> list[str]:
         """Return the beginning of a command that runs the words after it on a host."""
         there = [f"--target={self._inside[host]}", "--user", "--preserve-credentials"]
@@ -124,7 +151,7 @@ class Hosts:
     @contextmanager
     def remote_shell(self) -> Iterator[Path]:
         """Provide a program that runs a command on a host, as ssh does, while the block runs."""
-        path, program = Path(self._shared, "shell.socket"), Path(self._shared, "shell")
+        path, program = Path(self.shared, "shell.socket"), Path(self._shared, "shell")
         program.write_text(_SHELL.format(python=sys.executable, path=str(path)))
         program.chmod(0o700)
         with socket.socket(socket.AF_UNIX) as server:
@@ -159,6 +186,22 @@ class Hosts:
         """Set a host's end of the cable ``up`` or ``down``."""
         self._ip(host, "link", "set", INTERFACE, state)
 
+    def impair(self, delay: float, loss: float) -> None:
+        """Have the cable delay what each host sends by so many seconds, and lose a share of it.
+
+        A share of 1 cuts it, and neither host's interface shows that.
+        """
+        if self._wire is not None:
+            assert self._wire.stdin is not None
+            self._wire.stdin.write(f"{delay} {loss}\n")
+            self._wire.stdin.flush()
+            _await_ready(self._wire)
+            return
+        for host in range(2):
+            words = ["delay", f"{delay * 1e3:g}ms", "loss", f"{loss:.2%}"]
+            command = ["tc", "qdisc", "replace", "dev", INTERFACE, "root", "netem", *words]
+            subprocess.run([*self.entering(host), *command], check=True, timeout=_SECONDS)
+
     def close(self) -> None:
         """End both hosts and everything on them."""
         for process in reversed(self._started):
@@ -192,15 +235,24 @@ class Hosts:
             text=True,
         )
         self._started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", f"{command} did not start"
+        _await_ready(process)
         return process
+
+    def _start_wire(self) -> subprocess.Popen[str]:
+        """Start a program that is the cable, and has an interface on each host."""
+        if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+            pytest.skip(
+                "not run: there is neither netem nor /dev/net/tun, which delay and loss need"
+            )
+        into = [f"/proc/{pid}/ns/net" for pid in self._inside]
+        return self._start([*self._enter, sys.executable, wire.__file__, *into])
 
     def _is_joined(self, host: int) -> bool:
         """Return whether a host sees its cable as up."""
         read = [*self.entering(host), "cat", f"/sys/class/net/{INTERFACE}/operstate"]
         told = subprocess.run(read, capture_output=True, text=True, check=True, timeout=_SECONDS)
-        return told.stdout.strip() == "up"
+        # A program's end of a cable has no state to show.
+        return told.stdout.strip() in ("up", "unknown")
 
     def _ip(self, host: int, *words: str) -> None:
         there = [f"--target={self._inside[host]}", "--user", "--preserve-credentials", "--net"]
@@ -218,6 +270,29 @@ def _skip_without_namespaces() -> None:
     tried = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_SECONDS)
     if tried.returncode:
         pytest.skip(f"not run: no host can be made of namespaces here: {tried.stderr.strip()}")
+
+
+def _map_root(pid: int) -> None:
+    """Let this user be root in the user namespace of a process."""
+    ids = {"uid": os.geteuid(), "gid": os.getegid()}
+    if ids["uid"]:
+        Path(f"/proc/{pid}/setgroups").write_text("deny")  # as Linux demands of others than root
+    for kind, number in ids.items():
+        Path(f"/proc/{pid}/{kind}_map").write_text(f"0 {number} 1")
+
+
+@functools.cache
+def _has_netem() -> bool:
+    """Return whether this kernel can delay and lose what is sent."""
+    probe = "ip link set lo up && tc qdisc add dev lo root netem delay 1ms"
+    words = [*_USER, *_HOST, "sh", "-c", probe]
+    tried = subprocess.run(words, capture_output=True, check=False, timeout=_SECONDS)
+    return tried.returncode == 0
+
+
+def _await_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", f"{process.args} did not say that it is ready"
 
 
 def ended(process: subprocess.Popen[str], seconds: float) -> str:

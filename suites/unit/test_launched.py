@@ -13,6 +13,8 @@ from disteval import UsageError
 from disteval.launched import Job, launched_job
 from disteval.worlds import detect_outer_world, environment, follow, meeting
 from disteval.worlds.environment import OuterWorld, outside_environment
+from disteval.worlds.given_leader import given_leader
+from disteval.worlds.launchers import MpirunLauncher
 from disteval.worlds.launchers.outer import OuterLauncher
 
 pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
@@ -174,6 +176,7 @@ def test_ranks_that_a_task_starts_are_no_tasks(monkeypatch: pytest.MonkeyPatch) 
         (0o600, "k" * 64, "localhost", "'localhost', and must be host:port"),
         (0o600, "k" * 64, "", "DISTEVAL_KEY_FILE is set without DISTEVAL_LEADER"),
         (0o600, "k" * 64, "node..1:29400", r"'node\.\.1' has no IPv4 address here"),
+        (0o600, "k" * 64, "[::1]:29400", r"'\[::1\]' is an IPv6 address, and a leader .* IPv4"),
     ],
 )
 def test_a_leader_and_a_key_that_others_may_know_are_refused(
@@ -184,7 +187,35 @@ def test_a_leader_and_a_key_that_others_may_know_are_refused(
     path.chmod(mode)
     given = {"DISTEVAL_LEADER": leader, "DISTEVAL_KEY_FILE": str(path)}
     with pytest.raises(UsageError, match=message):
-        meeting.given_leader(given)
+        given_leader("a job", given)
+
+
+def test_a_job_has_one_id_whatever_its_hosts_count_and_a_key_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "key").touch(0o600)
+    (tmp_path / "key").write_text("k" * 64)
+    given = {"DISTEVAL_LEADER": "localhost:29400", "DISTEVAL_KEY_FILE": str(tmp_path / "key")}
+    found = []
+    jobs = [(1, 0, "alpha"), (1, 1, "alpha"), (1, 1, "10.0.0.1"), (2, 1, "alpha")]
+    for port, restarts, address in jobs:
+        told = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": str(restarts)}
+        for name, value in (told | {"MASTER_PORT": str(port), "MASTER_ADDR": address}).items():
+            monkeypatch.setenv(name, value)
+        outer = OuterWorld("torchrun", 0, 2, 1)
+        found.append((outer.job_id(), given_leader(outer.purpose(), given)[2]))
+    ids, keys = zip(*found, strict=True)
+    assert ids[0] == ids[1]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
+def test_a_rank_in_a_child_that_ended_before_it_reported_is_known(tmp_path: Path) -> None:
+    started, outer = MpirunLauncher(), OuterLauncher(OuterWorld("torchrun", 0, 3, 3))
+    started._log, outer._directory = tmp_path / "launcher.log", tmp_path
+    started.elastic = outer.elastic = True
+    (tmp_path / "rank-1.ended").write_text("-9")
+    for launcher in (started, outer):
+        assert [launcher.how_ended(rank) for rank in range(3)] == ["", "killed by SIGKILL", ""]
 
 
 def test_a_leader_never_listens_on_all_addresses(

@@ -17,16 +17,29 @@ from disteval.cli.job import EvalJob
 from disteval.errors import UsageError
 from disteval.worlds import report_progress
 from disteval.worlds.channel.connection import read_address, write_address
+from disteval.worlds.given_leader import given_address
 
 _FILE = "leader.json"
+
+LEASES = "leases"
+"""The purpose of a lender, see `disteval.worlds.given_leader`."""
 
 
 @dataclass(frozen=True)
 class Meeting:
     """Where ranks find the lender: a directory on its own host, and its address for other hosts."""
 
-    directory: Path
+    directory: Path | None
     address: str
+
+    @classmethod
+    def given(cls) -> Meeting:
+        """Return the meeting at the address that the user has named.
+
+        Raises:
+            UsageError: A variable is missing or wrong.
+        """
+        return cls(None, given_address(LEASES))
 
     @classmethod
     def of(cls, directory: Path) -> Meeting:
@@ -71,14 +84,14 @@ class Meeting:
         Raises:
             UsageError: The lender is on another host, and listens on its own alone.
         """
-        if self.directory.exists():
+        if self.directory is not None and self.directory.exists():
             yield self.directory
             return
         if json.loads(self.address)["host"] is None:
             raise UsageError(
                 f"the leader of this evaluation has ended, or listens for ranks of its own host "
-                f"alone: {self.directory} is not there. Join it on its host, or start it on a Ray "
-                f"cluster"
+                f"alone: {self.directory} is not there. Join it on its host, or start it with "
+                f"DISTEVAL_LEADER and DISTEVAL_KEY_FILE, or on a Ray cluster"
             )
         own = Path(tempfile.mkdtemp(prefix="disteval-join-"))
         try:

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from disteval.arguments import check_output_folder
 from disteval.cli.options import OutputPath
 from disteval.errors import UsageError
+from disteval.worlds.given_leader import has_given_leader
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ def elastic_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--ranks-per-lease", type=click.IntRange(min=1), default=1, metavar="G", help=groups
     )(command)
     command = click.option(
-        "--join", is_flag=True, help="Help the evaluation that runs with the same --ledger."
+        "--join",
+        is_flag=True,
+        help="Help the evaluation that runs with the same --ledger or DISTEVAL_LEADER.",
     )(command)
     command = click.option(
         "--ledger", type=OutputPath(check_output_folder), metavar="DIR",
@@ -74,6 +77,9 @@ def check_elastic(ledger: Path | None, join: bool, ranks_per_lease: int) -> Elas
             "--backend with --elastic: leases need no backend; leave it out, and say with "
             "--launcher how the ranks are started"
         )
-    if join and ledger is None:
-        raise UsageError("--join needs the folder of the evaluation to help: add --ledger DIR")
+    if join and ledger is None and not has_given_leader():
+        raise UsageError(
+            "--join needs the evaluation to help: add its --ledger DIR, or set DISTEVAL_LEADER and "
+            "DISTEVAL_KEY_FILE as there"
+        )
     return Elastic(ledger, join, ranks_per_lease)

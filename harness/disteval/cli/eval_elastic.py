@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from disteval.cli.elastic_job import ElasticJob, Meeting, run_elastic_job
+from disteval.cli.elastic_job import LEASES, ElasticJob, Meeting, run_elastic_job
 from disteval.cli.elastic_options import Elastic
 from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
@@ -25,6 +25,7 @@ from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
 from disteval.worlds import ElasticWorld, LostRank, Survival, control_directory
+from disteval.worlds.given_leader import given_here, has_given_leader
 
 _GRACE_SECONDS = 2.0  # in which ranks return once there is a result
 _RANKS_SHOWN = 8
@@ -44,8 +45,7 @@ def lend(start: Starter, job: EvalJob, options: Elastic) -> dict[str, Any]:
     """
     meeting = None
     if options.join:
-        assert options.ledger is not None
-        meeting = Meeting.read(options.ledger)
+        meeting = Meeting.given() if options.ledger is None else Meeting.read(options.ledger)
     with ExitStack() as stack:
         if job.predictions is not None and meeting is None:
             is_new = options.ledger is None or not (options.ledger / NAME).exists()
@@ -76,7 +76,7 @@ class _Leader:
         self._lender = Lender(
             options.ledger,
             directory.path,
-            world.address,
+            *_place(world),
             timeout=start.timeout,
             ranks_per_lease=options.ranks_per_lease,
             expected=start.size,
@@ -202,6 +202,13 @@ class _Leader:
         ]
         bar.set_postfix_str(", ".join(parts), refresh=False)
         bar.update(counts.done - bar.n)
+
+
+def _place(world: ElasticWorld) -> tuple[str | None, int, bytes]:
+    """Return the address, port and key with which the lender listens."""
+    if has_given_leader() and not world.attached:  # ranks of a launcher meet there themselves
+        return given_here(LEASES)
+    return world.address, 0, b""
 
 
 def _run(

@@ -44,8 +44,8 @@ def own_address(interface: str | None = None, environ: Mapping[str, str] = os.en
         ", ".join(f"{name} {address}" for name, address in addresses.items()) or "none was found"
     )
     raise UsageError(
-        f"this host has more or fewer than one address ({found}), and the launcher does not say "
-        f"which of them the other hosts can reach; {_CHOOSE}"
+        f"this host has more or fewer than one IPv4 address ({found}), and the launcher does not "
+        f"say which of them the other hosts can reach; {_CHOOSE}"
     )
 
 
@@ -55,6 +55,11 @@ def resolve(host: str) -> str:
     Raises:
         UsageError: It has none.
     """
+    if ":" in host:
+        raise UsageError(
+            f"{host!r} is an IPv6 address, and a leader listens at an IPv4 address; give that of "
+            f"the same host, or a name that has one"
+        )
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
     except (OSError, UnicodeError) as error:
@@ -83,8 +88,8 @@ def _chosen(interface: str) -> str:
             return address
     known = ", ".join(f"{name} ({address})" for name, address in addresses.items())
     raise UsageError(
-        f"--interface {interface!r} is neither an interface nor an IPv4 address of this host, "
-        f"{platform.node()}, where rank 0 runs; it has: {known}"
+        f"--interface {interface!r} is neither an interface with an IPv4 address nor such an "
+        f"address of this host, {platform.node()}, where rank 0 runs; it has: {known}"
     )
 
 

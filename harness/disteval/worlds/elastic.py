@@ -209,16 +209,18 @@ class _Run:
     ) -> bool:
         """Return whether ranks are left that have not returned."""
         deadline, wants_more = math.inf, True
+        # Ranks that somebody else started would look for their leader for a minute.
+        late = self._awaited if self._world.attached else set()
         for rank in [*self._channel.hellos]:
             self._begin(rank)
-        while self._there or (wants_more and (self._awaited or self._may_come_back())):
+        while self._there or late or (wants_more and (self._awaited or self._may_come_back())):
             for rank in self._channel.newcomers():
                 self._begin(rank)
             for rank, message in self._channel.received(_TICK_SECONDS):
                 if isinstance(message, OSError | EOFError):
                     if rank in self._there:  # and has not replied before
-                        how = why_unreachable(message) or self._launcher.how_lost(rank)
-                        self._lose(rank, how)
+                        unreachable = why_unreachable(message, self._channel.hellos[rank].host)
+                        self._lose(rank, unreachable or self._launcher.how_lost(rank))
                 elif isinstance(message, Reply):
                     self._take(rank, message)
                 else:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,12 +30,16 @@ _VARIABLES = (
 )  # fmt: skip
 
 _SETS_JOB = {
-    "torchrun": ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR"),
+    # Not the number of restarts, which each of its agents counts for itself.
+    "torchrun": ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"),
     "horovodrun": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
     "mpirun": ("PMIX_NAMESPACE", "PMI_JOBID"),
     "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
 }
-"""The launchers whose ranks can be led, and variables that are equal in one job on all hosts."""
+"""The launchers whose ranks can be led, and variables that are equal in one job on all hosts.
+
+``MASTER_ADDR`` may be written in two ways; the others tell the jobs of one leading host apart.
+"""
 
 _LEAVES_ALONE = ("torchrun", "horovodrun", "mpirun")
 """The launchers whose job of one process is led too, as its backend finds the group in it."""
@@ -57,12 +61,23 @@ class OuterWorld(Job):
 
     def job_id(self) -> str:
         """Return an id of the job that is equal on all hosts; an empty text if there is none."""
-        found = [os.environ.get(name, "") for name in _SETS_JOB[self.launcher]]
-        if any(found):
-            return ":".join(found)
+        if found := self._told(_SETS_JOB[self.launcher]):
+            return found
         # On one host the parent process is enough, and MPI's connection is left to MPI.
         asks = self.launcher == "mpirun" and self.ranks_on_host < self.world_size
         return _pmi_job() if asks else ""
+
+    def purpose(self) -> str:
+        """Return what distinguishes this job from others that have the same leader's address.
+
+        It is equal on all hosts; not every launcher's jobs can be told apart.
+        """
+        names = [name for name in _SETS_JOB[self.launcher] if name != "MASTER_ADDR"]
+        return f"{self.launcher} {self.world_size} {self._told(names)}"
+
+    def _told(self, names: Sequence[str]) -> str:
+        found = [os.environ.get(name, "") for name in names]
+        return ":".join(found) if any(found) else ""
 
     def control_directory(self) -> Path:
         """Return where the job's ranks, which share it, find their leader.

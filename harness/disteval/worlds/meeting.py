@@ -8,25 +8,27 @@ is trusted with a key, since any process may read torchrun's.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import stat
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from disteval.errors import UsageError, WorldError
-from disteval.worlds.address import is_own, own_address, resolve
+from disteval.worlds.address import own_address
 from disteval.worlds.channel.connection import read_address, write_address
 from disteval.worlds.control_directory import ControlDirectory, create, sweep
 from disteval.worlds.environment import OuterWorld
+from disteval.worlds.given_leader import (
+    given_address,
+    given_here,
+    given_leader,
+    has_given_leader,
+)
 from disteval.worlds.launchers.base import LOOPBACK, Hosts
 
-_KEY_CHARACTERS = 32
 _MESSAGE_BYTES = 4096
 _REFUSE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
@@ -109,23 +111,17 @@ class GivenLeader(Meeting):
 
     def hosts(self) -> Hosts:
         """See `Meeting.hosts`."""
-        host, port, key = given_leader()
+        host, port, key = given_here(self.outer.purpose())
         if self.interface is not None and own_address(self.interface) != host:
             raise UsageError(
                 f"--interface {self.interface} and DISTEVAL_LEADER={os.environ['DISTEVAL_LEADER']} "
                 f"are different addresses; leave one of them out"
             )
-        if not is_own(host):
-            raise UsageError(
-                f"DISTEVAL_LEADER={os.environ['DISTEVAL_LEADER']} names {host}, which is no "
-                f"address of this host, where rank 0 runs; name one of this host"
-            )
         return Hosts(host, [host] * self.outer.world_size, shared=False, port=port, key=key)
 
     def find(self, own: Path, seconds: float) -> Path:
         """See `Meeting.find`."""
-        host, port, key = given_leader()
-        write_address(own, json.dumps({"key": key.hex(), "host": host, "port": port}))
+        write_address(own, given_address(self.outer.purpose()))
         return own
 
 
@@ -205,8 +201,8 @@ def choose_meeting(outer: OuterWorld, interface: str | None = None) -> Meeting:
     Raises:
         UsageError: The ranks are on several hosts, and there is no way.
     """
-    if os.environ.get("DISTEVAL_LEADER") or os.environ.get("DISTEVAL_KEY_FILE"):
-        given_leader()
+    if has_given_leader():
+        given_leader(outer.purpose())
         return GivenLeader(outer, interface)
     if outer.ranks_on_host == outer.world_size:
         return OneHost(outer, interface)
@@ -218,54 +214,6 @@ def choose_meeting(outer: OuterWorld, interface: str | None = None) -> Meeting:
         f"{outer}. They are on several hosts, at most {outer.ranks_on_host} of them on this one, "
         f"and have no private way to find their leader. {_WAYS}"
     )
-
-
-def given_leader(environ: Mapping[str, str] = os.environ) -> tuple[str, int, bytes]:
-    """Return the address, the port and the key of the leader that the user has named.
-
-    Raises:
-        UsageError: A variable is missing or wrong, or others may read the key file.
-    """
-    leader, key_file = environ.get("DISTEVAL_LEADER", ""), environ.get("DISTEVAL_KEY_FILE", "")
-    if not leader or not key_file:
-        there, missing = ("DISTEVAL_LEADER", "DISTEVAL_KEY_FILE")[:: 1 if leader else -1]
-        raise UsageError(
-            f"{there} is set without {missing}; set both on every host, or neither: the leader "
-            f"listens at host:port, and the file holds the key that all ranks must know"
-        )
-    host, _, port = leader.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise UsageError(
-            f"DISTEVAL_LEADER is {leader!r:.99}, and must be host:port of rank 0's host, such as "
-            f"node1:29400"
-        )
-    return resolve(host), int(port), _read_key(Path(key_file))
-
-
-def _read_key(path: Path) -> bytes:
-    """Return the key that is made of the text in a file of this user."""
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            mode = stat.S_IMODE(found.st_mode)
-            if found.st_uid != os.geteuid() or mode & 0o077:
-                raise UsageError(
-                    f"DISTEVAL_KEY_FILE={path} belongs to user {found.st_uid} with mode "
-                    f"{mode:04o}, and must be a file of user {os.geteuid()} that nobody else can "
-                    f"read; make it yours, with mode 0600"
-                )
-            text = file.read(1 << 16).strip()
-    except OSError as error:
-        raise UsageError(
-            f"DISTEVAL_KEY_FILE={path} can't be read ({error.strerror}); name a file of mode 0600 "
-            f"with the same random text on every host"
-        ) from None
-    if len(text) < _KEY_CHARACTERS:
-        raise UsageError(
-            f"DISTEVAL_KEY_FILE={path} holds {len(text)} characters, and a key has at least "
-            f"{_KEY_CHARACTERS} random ones; write it with openssl rand -hex 32"
-        )
-    return hashlib.sha256(b"disteval world " + text).digest()
 
 
 def _wait(requests: list[Any], seconds: float) -> list[bool]:

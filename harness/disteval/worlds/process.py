@@ -99,11 +99,14 @@ def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lamb
 
 
 def how_child_ended(directory: Path, rank: int, seconds: float = _STATUS_SECONDS) -> str:
-    """Return how a rank ended that called `go_on_in_child`; wait so long for its parent to know."""
+    """Return how a rank ended that called `go_on_in_child`; wait so long for its parent to know.
+
+    An empty text says that it is not known.
+    """
     found, deadline = rank_file(directory, rank, "ended"), time.monotonic() + seconds
     while not found.exists() and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    return exit_text(int(found.read_text()) if found.exists() else None)
+    return exit_text(int(found.read_text())) if found.exists() else ""
 
 
 def _end_with(parent: int) -> None:

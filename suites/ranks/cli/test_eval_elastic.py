@@ -243,7 +243,7 @@ def test_a_collective_in_a_task_is_refused(tmp_path: Path, monkeypatch: pytest.M
     ("options", "told"),
     [
         (["--backend=threads"], "leases need no backend; leave it out"),
-        (["--join"], "add --ledger DIR"),
+        (["--join"], "add its --ledger DIR"),
         (["--join", "--ledger=nowhere"], "no evaluation runs with the ledger nowhere"),
         (["--ranks-per-lease=2"], "3 ranks are not whole groups of --ranks-per-lease 2"),
     ],

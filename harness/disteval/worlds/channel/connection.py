@@ -110,7 +110,8 @@ def _why(directory: Path, host: str | None, port: int, tried: str, error: Except
     if isinstance(error, AuthenticationError):
         return (
             f"{here}; who listens there has another key: it leads another job, or runs as another "
-            f"user; see whether DISTEVAL_KEY_FILE is the same on every host"
+            f"user; see whether DISTEVAL_KEY_FILE is the same on every host, and give each job a "
+            f"DISTEVAL_LEADER with a port of its own"
         )
     return (
         f"{here}; rank 0 should listen there. It may have ended, a firewall may drop what hosts "
@@ -209,14 +210,18 @@ def process_at_other_end(connection: Connection) -> int:
         return int(struct.unpack("iII", found)[0])
 
 
-def why_unreachable(error: Exception) -> str:
+def why_unreachable(error: Exception, host: str) -> str:
     """Return in words that the network took a connection away; nothing if its other end closed it.
 
     See `keep_up` for how that is noticed.
+
+    Args:
+        error: The error of receiving.
+        host: The name or address of the other end's host.
     """
     if not isinstance(error, OSError) or error.errno not in _UNREACHABLE:
         return ""
-    return f"its host did not answer for {_SILENT_SECONDS} s: {error.strerror}"
+    return f"its host, {host}, did not answer for {_SILENT_SECONDS} s: {error.strerror}"
 
 
 def address_of_other_end(connection: Connection) -> str:

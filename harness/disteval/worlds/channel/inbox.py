@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import queue
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from disteval.worlds.channel.connection import why_unreachable
+from disteval.worlds.channel.connection import address_of_other_end, why_unreachable
 from disteval.worlds.channel.messages import Dismissal, Examine, Examined, receive, send
 
 _MAX_WAITING = 16
@@ -56,6 +57,7 @@ class WatchedInbox(Inbox):
         super().__init__(connection)
         self._on_lost = on_lost
         self._answer = answer
+        self._leader = address_of_other_end(connection)
         self._messages: queue.Queue[Any] = queue.Queue(_MAX_WAITING)
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -79,8 +81,9 @@ class WatchedInbox(Inbox):
                 if isinstance(message, Dismissal):
                     return
         except (EOFError, OSError, queue.Full) as error:
-            if reason := why_unreachable(error):
-                self.lose(error, f"this rank can't reach its leader any more ({reason})")
+            if reason := why_unreachable(error, self._leader):
+                here = platform.node()
+                self.lose(error, f"a rank on {here} can't reach its leader any more ({reason})")
             self._end()
 
     def lose(self, error: Exception, what: str = "this rank can't reply to its leader") -> None:

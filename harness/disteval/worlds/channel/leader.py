@@ -153,7 +153,7 @@ class Channel:
                     # One that is frozen within a message is late.
                     if not isinstance(message, BlockingIOError):
                         outcome.lost.append(rank)
-                        outcome.unreachable[rank] = why_unreachable(message)
+                        outcome.unreachable[rank] = why_unreachable(message, self.hellos[rank].host)
                     continue
                 if isinstance(message, Reply):
                     outcome.replies[rank] = message

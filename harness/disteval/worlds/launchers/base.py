@@ -276,13 +276,13 @@ class CommandLauncher(ProcessLauncher):
 
     def how_lost(self, rank: int) -> str:
         """See `Launcher.how_lost`; that of a rank in a child is known."""
-        if self.elastic and self._log is not None:
-            return how_child_ended(self._log.parent, rank)
-        return super().how_lost(rank)
+        child = self.elastic and self._log and how_child_ended(self._log.parent, rank)
+        return child or super().how_lost(rank)
 
     def how_ended(self, rank: int) -> str:
         """See `Launcher.how_ended`; the one process is the command."""
-        return self.ended().get(0, "")
+        child = self.elastic and self._log and how_child_ended(self._log.parent, rank, 0.0)
+        return child or self.ended().get(0, "")
 
     def log(self, seconds: float = 0.0) -> str:
         """See `Launcher.log`; it is complete when the command has ended."""

@@ -48,4 +48,8 @@ class OuterLauncher(ThreadsLauncher):
         """Return how a rank ended in words, which is known of one in a child of its process."""
         if rank == 0:
             return super().how_lost(rank)
-        return how_child_ended(self._directory, rank) if self.elastic else exit_text(None)
+        return (self.elastic and how_child_ended(self._directory, rank)) or exit_text(None)
+
+    def how_ended(self, rank: int) -> str:
+        """See `Launcher.how_ended`; it is known of ranks that share the leader's directory."""
+        return how_child_ended(self._directory, rank, 0.0) if rank and self.elastic else ""
