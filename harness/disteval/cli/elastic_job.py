@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -124,10 +125,21 @@ class ElasticJob:
     groups: Path
 
     def group(self) -> LeaseGroup:
-        """Return the group of this rank, whose folder the first of its ranks makes."""
+        """Return the group of this rank, whose folder the first of its ranks makes.
+
+        Raises:
+            UsageError: The folder of all groups is on another host.
+        """
         number, rank = divmod(self.rank, self.ranks_per_lease)
         path = self.groups / f"group-{number}"
         if self.ranks_per_lease > 1:
+            if not self.groups.is_dir():
+                raise UsageError(
+                    f"rank {self.rank} runs on the host {socket.gethostname()}, where "
+                    f"{self.groups} is missing, in which the ranks of a group meet; with "
+                    f"--ranks-per-lease all ranks must be on the host of the command that starts "
+                    f"them. Start them there alone, and others with --join on their own host"
+                )
             path.mkdir(mode=0o700, exist_ok=True)
         return LeaseGroup(number, rank, self.ranks_per_lease, path)
 

@@ -21,6 +21,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from disteval import HarnessError, RankError, UsageError, WorldError
+from disteval.cli.elastic_job import ElasticJob, Meeting
+from disteval.cli.job import EvalJob
 from disteval.coverage import Certificate, certify
 from disteval.leases import Borrower, Lender, finishing, lender
 from disteval.leases.lending import Lending
@@ -549,3 +551,13 @@ def test_ranks_of_a_group_that_counted_other_samples_are_an_error() -> None:
             assert lender.wait(30)
         assert lender.outcome is not None
         assert "evaluated different samples" in str(pickle.loads(lender.outcome.error or b""))
+
+
+def test_a_group_of_ranks_on_another_host_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    job = cast(EvalJob, None)
+    meeting = Meeting(tmp_path, "")
+    near = ElasticJob(job, meeting, 3, 4, False, 2, tmp_path)
+    assert near.group().path.is_dir()
+    far = ElasticJob(job, meeting, 3, 4, False, 2, tmp_path / "missing")
+    with pytest.raises(UsageError, match=r"rank 3 runs on the host .* --join on their own host"):
+        far.group()
