@@ -177,6 +177,8 @@ class _Leader:
                 if own:
                     self._gone[event.rank] = event.what
                 _tell(f"rank {event.rank} {event.what}; it gets no more leases")
+            elif event.kind == "slow":
+                _tell(f"rank {event.rank} {event.what}")
             elif event.kind == "lost" and event.what.startswith("sent nothing"):
                 self._tell_silent(event)
             elif event.kind == "lost" and not own:

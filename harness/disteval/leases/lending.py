@@ -124,7 +124,7 @@ class Lending:
         """Do what a message asks for."""
         if self.members.by_rank[member.rank] is not member:
             return  # another process has taken its place
-        member.heard = now
+        self.members.note_heard(member, now)
         group = member.rank // self._size
         if isinstance(message, Ping):
             member.send(Wait())
@@ -162,7 +162,7 @@ class Lending:
         if self.outcome is None and self._book is not None and self._ledger is not None:
             for group in self._book.expire(now):
                 for member in self.members.group(group):
-                    self.members.note_lost(member, f"sent nothing for {self._timeout:g} s")
+                    self.members.note_silent(member)
             if self._book.is_done:
                 self._finishing.begin(self._ledger, self.counts.units, now)
             else:

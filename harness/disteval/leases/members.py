@@ -12,11 +12,12 @@ from disteval.leases.mailbox import Mailbox
 from disteval.leases.messages import Commit, Hello, encode
 
 _log = logging.getLogger("disteval.leases")
+_REMEDY = "give a longer lease_timeout (on the command line, --timeout)"
 _RAISED = 3  # so many ranks that raise an exception at one unit end the evaluation
 
 
 class Event(NamedTuple):
-    """Something that happened to a rank: ``joined``, ``lost``, ``back`` or ``failed``."""
+    """Something that happened to a rank: ``joined``, ``lost``, ``back``, ``slow`` or ``failed``."""
 
     kind: str
     rank: int
@@ -24,6 +25,11 @@ class Event(NamedTuple):
 
 
 OnEvent = Callable[[Event], None]
+
+
+def _log_slow(event: Event) -> None:
+    if event.kind == "slow":
+        _log.warning("rank %d %s", event.rank, event.what)
 
 
 class Member:
@@ -37,6 +43,7 @@ class Member:
         report: Its commit, while the other ranks of its group have not sent theirs.
         failure: Why it takes no more leases; None while it does.
         unit: From where on it needs the totals to compute the result; None if it does not.
+        is_silent: Whether it lost its lease because it sent nothing, and has sent nothing since.
         has_result: Whether it was sent the end of the evaluation.
     """
 
@@ -50,6 +57,7 @@ class Member:
         self.report: Commit | None = None
         self.failure: str | None = None
         self.unit: int | None = None
+        self.is_silent = False
         self.has_result = False
 
     def send(self, message: Any) -> None:
@@ -85,7 +93,7 @@ class Members:
         self.by_rank: dict[int, Member] = {}
         self.lost: list[str] = []
         self.failed: list[tuple[int, int | None, str]] = []
-        self.on_event: OnEvent = on_event or (lambda event: None)
+        self.on_event: OnEvent = on_event or _log_slow
         self._timeout, self._size, self._expected = timeout, size, expected
         self._alive_at: float | None = None
 
@@ -115,6 +123,22 @@ class Members:
         """Note how a rank was lost."""
         self.lost.append(f"{member.name}: {why}")
         self.on_event(Event("lost", member.rank, why))
+
+    def note_silent(self, member: Member) -> None:
+        """Note that a rank has lost its lease because it sent nothing."""
+        member.is_silent = True
+        self.note_lost(member, f"sent nothing for {self._timeout:g} s")
+
+    def note_heard(self, member: Member, now: float) -> None:
+        """Note that a rank has sent something, and say so if it was thought to be lost."""
+        if member.is_silent:
+            what = (
+                f"went on after {now - member.heard:.0f} s, when its lease had been taken back; if "
+                f"it was not stopped, one batch takes longer than {self._timeout:g} s: "
+                f"{_REMEDY}"
+            )
+            self.on_event(Event("slow", member.rank, what))
+        member.heard, member.is_silent = now, False
 
     def note_failed(self, member: Member, unit: int | None, what: str) -> None:
         """Note which exception a rank raised; it says so again after a new connection."""
@@ -149,7 +173,7 @@ class Members:
             return WorldError(
                 f"no rank is left, and {counts.done} of {counts.units} batches are committed: "
                 f"{lost}. With a ledger, the next run goes on from there. If a batch takes longer "
-                f"than {self._timeout:g} s, give a longer lease_timeout"
+                f"than {self._timeout:g} s, {_REMEDY}"
             )
         rank, _, what = self.failed[0]
         told = {what}

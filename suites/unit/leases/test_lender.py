@@ -185,16 +185,22 @@ def test_a_silent_rank_loses_its_lease_and_what_it_sends_later_counts_once() -> 
         assert units_of(message) == ALL
 
 
-def test_a_rank_that_is_first_although_it_was_lost_is_counted() -> None:
+def test_a_rank_that_is_first_although_it_was_lost_is_counted_and_the_remedy_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with lending(timeout=1.0) as (lender, directory), connect(directory) as slow:
         lease = lent(slow, 0)
         deadline = time.monotonic() + 30
         while not lender.report.lost and time.monotonic() < deadline:
             time.sleep(0.02)
         assert "sent nothing for 1 s" in lender.report.lost[0]
+        assert not any("lease_timeout" in record.message for record in caplog.records)
         units = list(range(lease.start, lease.stop))
         tell(slow, Commit(lease.number, pickle.dumps(units), tuple(certificate(*lease[1:3])), {}))
         assert units_of(work(directory, 1)) == ALL
+    (told,) = [each.message for each in caplog.records if "lease_timeout" in each.message]
+    assert "rank 0 went on after" in told
+    assert "takes longer than 1 s: give a longer lease_timeout (on the command line, --tim" in told
 
 
 def test_a_rank_that_never_reads_delays_nobody() -> None:
