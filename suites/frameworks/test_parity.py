@@ -36,7 +36,7 @@ PAIRS = {
 }
 RUNS = [
     *((name, backend, 1, SIZES["test"]) for backend, name in PAIRS.items()),
-    # Each framework predicts all pictures once, which takes JAX over a minute.
+    # Each framework predicts all pictures once.
     *((name, backend, 3, 10_000) for backend, name in PAIRS.items() if backend != "tf_horovod"),
     ("tensorflow", "tf_horovod", 3, SIZES["test"]),
 ]

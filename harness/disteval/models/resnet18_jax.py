@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from flax import linen as nn
@@ -19,10 +21,17 @@ _HIGHEST = jax.lax.Precision.HIGHEST  # float32 is float32, on accelerators too
 
 
 class ResNet18(nn.Module):  # type: ignore[misc]
-    """The 18-layer residual network of He et al. (2015), for evaluation."""
+    """The 18-layer residual network of He et al. (2015), for evaluation.
+
+    Attributes:
+        num_classes: The number of classes, which is the number of scores for each picture.
+        folded: Whether there are no batch normalisations, see `disteval.models.folding.fold_norms`.
+        convolve: The function that computes convolutions, with the arguments of the default.
+    """
 
     num_classes: int = NUM_CLASSES
     folded: bool = False
+    convolve: Callable[..., jax.Array] = jax.lax.conv_general_dilated
 
     @nn.compact  # type: ignore[untyped-decorator]
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -39,6 +48,7 @@ class ResNet18(nn.Module):  # type: ignore[misc]
         pad = size // 2
         padding = ((pad, pad), (pad, pad))
         options = {"use_bias": self.folded, "precision": _HIGHEST, "name": conv}
+        options["conv_general_dilated"] = self.convolve
         x = nn.Conv(channels, (size, size), stride, padding, **options)(x)
         if self.folded:
             return x
@@ -53,6 +63,49 @@ class ResNet18(nn.Module):  # type: ignore[misc]
         x = nn.relu(self._conv_norm(f"{name}.conv1", f"{name}.bn1", x, channels, 3, stride))
         x = self._conv_norm(f"{name}.conv2", f"{name}.bn2", x, channels, 3, 1)
         return nn.relu(x + shortcut)
+
+
+def convolve_on_cpu(
+    x: jax.Array,
+    kernel: jax.Array,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    **options: Any,
+) -> jax.Array:
+    """Convolve as `jax.lax.conv_general_dilated` does, in a form that XLA computes fast on a CPU.
+
+    XLA exchanges the operands of a convolution whose kernel is larger than the picture, and for
+    the exchanged form it has no fast code on a CPU: the last two stages of this network took it
+    fifty times as long as their arithmetic needs. There each output pixel becomes one matrix
+    product, of the part of the picture under the kernel with the part of the kernel over it.
+
+    Args:
+        x: Pictures, (N, H, W, inputs).
+        kernel: The weights, (height, width, inputs, outputs).
+        strides: The strides along H and W.
+        padding: The zeros before and after, along H and W.
+        options: The other arguments, which must leave the convolution dense and not dilated.
+
+    Returns:
+        An array of shape (N, H', W', outputs).
+    """
+    (count, *size, _), (*window, _, outputs) = x.shape, kernel.shape
+    if window[0] * window[1] <= size[0] * size[1]:
+        return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
+    starts = [
+        range(-low, length + high - side + 1, stride)
+        for length, side, stride, (low, high) in zip(size, window, strides, padding, strict=True)
+    ]
+    pixels = []
+    for top, left in product(*starts):
+        rows = slice(max(top, 0), min(top + window[0], size[0]))
+        columns = slice(max(left, 0), min(left + window[1], size[1]))
+        part = kernel[
+            rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
+        ]
+        under = x[:, rows, columns].reshape(count, -1)
+        pixels.append(jnp.dot(under, part.reshape(-1, outputs), precision=options["precision"]))
+    return jnp.stack(pixels, axis=1).reshape(count, *map(len, starts), outputs)
 
 
 def variables(weights: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, Any]:
@@ -90,7 +143,8 @@ def make_predict(
         raise UsageError(f"JAX has no device {device!r} here ({error})") from error
     if not exact:
         weights = fold_norms(weights)
-    model = ResNet18(folded=is_folded(weights))
+    options = {"convolve": convolve_on_cpu} if target.platform == "cpu" else {}
+    model = ResNet18(folded=is_folded(weights), **options)
     cast = jax.tree.map(lambda array: array.astype(dtype), variables(weights))
     held = jax.device_put(cast, target)
 
