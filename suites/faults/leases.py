@@ -108,7 +108,7 @@ def lose_ranks(
     signals = [(draw.uniform(0, _LONGEST), r, how) for r, how in drawn.items() if r not in inside]
     os.environ[lease_task.FAULTS] = json.dumps(inside)
     os.environ[lease_task.SECONDS] = str(_BATCH_SECONDS)
-    start = Forked(size, None, None, TIMEOUT, 1, False, servers, [])
+    start = Forked(size, None, None, TIMEOUT, 1, False, None, servers, [])
     ended = threading.Event()
     killer = threading.Thread(target=_send_signals, args=(start.worlds, sorted(signals), ended))
     job = EvalJob(NamedTask(TASK), "none", None, None, Predictions(predictions))

@@ -95,7 +95,7 @@ def test_ranks_that_hold_a_lease_together_find_each_other_and_are_lost_together(
 ) -> None:
     monkeypatch.setenv(lease_task.FAULTS, '{"1": ["exit", 3]}')
     monkeypatch.setenv(lease_task.SECONDS, "0.002")
-    start = Forked(4, None, None, 20.0, 1, False, servers, [])
+    start = Forked(4, None, None, 20.0, 1, False, None, servers, [])
     job = EvalJob(NamedTask("suites.faults.lease_task:spanning"), "none", None, None, None)
     report = lend(start, job, Elastic(None, join=False, ranks_per_lease=2))
     assert judge(report, expected) == ""
@@ -224,7 +224,7 @@ def test_an_evaluation_without_ranks_ends_at_once_and_says_why(
 ) -> None:
     faults = {"0": [first, 1], "1": ["exception", 3]}
     monkeypatch.setenv(lease_task.FAULTS, json.dumps(faults))
-    start = Forked(2, None, None, 1000.0, 1, False, servers, [])
+    start = Forked(2, None, None, 1000.0, 1, False, None, servers, [])
     job = EvalJob(NamedTask(TASK), "none", None, None, None)
     with pytest.raises(HarnessError, match="this rank was told to fail"):
         lend(start, job, Elastic(None, join=False, ranks_per_lease=1))
