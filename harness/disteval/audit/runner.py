@@ -20,6 +20,7 @@ from disteval.audit.planted import KNOWN, Planted
 from disteval.audit.weights import Weights, dealt, explain, groups_of, measure
 from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
+from disteval.traces import TraceFolder
 from disteval.worlds import World
 
 DEFAULT_WORLD_SIZES = (1, 2, 3)
@@ -39,11 +40,10 @@ class Audit:
     Args:
         only: The one case to try; None stands for all.
         first: Whether to stop at the first case that is wrong.
-        led: Ranks that somebody else has started.
+        led: Ranks that somebody else has started; ``trace`` is where a trace is recorded.
         started_by: The command that has started these ranks, which a replay begins with.
         on_finding: Called with each finding as soon as it is known.
-        on_step: Called after each step, with the number of steps that are done, and of all. A case
-            is one step or two.
+        on_step: Called after each step, with the steps that are done and all; a case is one or two.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Audit:
         only: Settings | None = None,
         first: bool = False,
         led: World | None = None,
+        trace: TraceFolder | None = None,
         started_by: Sequence[str] = (),
         on_finding: Callable[[Finding], None] = lambda _: None,
         on_step: Callable[[int, int], None] = lambda _done, _total: None,
@@ -68,7 +69,7 @@ class Audit:
         self._sizes, self._tokens, self._seed = sorted(set(world_sizes)), tokens, seed
         self._launcher, self._seconds, self._only, self._first = launcher, seconds, only, first
         self._started_by = started_by
-        self._worlds = AuditWorlds(target, backend, launcher, timeout, led)
+        self._worlds = AuditWorlds(target, backend, launcher, timeout, led, trace)
         self._references: dict[Planted, Result | None] = {}
         self._alone = led is None or led.world_size == 1
         self._breaks = broken.Breaks()

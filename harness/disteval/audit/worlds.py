@@ -13,6 +13,7 @@ from disteval.audit.on_ranks import Call, Target, call, prepare
 from disteval.audit.planted import Planted
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.registry import get_backend_class
+from disteval.traces import TraceFolder
 from disteval.worlds import World, control_directory
 from disteval.worlds.channel.messages import packed
 from disteval.worlds.launchers.base import LOOPBACK
@@ -81,6 +82,7 @@ class AuditWorlds:
         launcher: How to start the ranks; None stands for the backend's own.
         timeout: The seconds that one call may take.
         led: Ranks that somebody else has started, to be used instead of starting any.
+        trace: Where the worlds that are started record a trace.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class AuditWorlds:
         launcher: str | None,
         timeout: float,
         led: World | None = None,
+        trace: TraceFolder | None = None,
     ) -> None:
         self._target, self._backend, self._launcher = target, backend, launcher
-        self._timeout, self._led = timeout, led
+        self._timeout, self._led, self._trace = timeout, led, trace
         self.limits = Limits(timeout)
         self._worlds: dict[int, World] = {}
         self._fresh: set[int] = set()
@@ -167,8 +170,9 @@ class AuditWorlds:
             self._prepare(self._led)
             return self._led
         world = World(
-            self._backend, world_size, launcher=self._launcher, timeout=max(self._timeout, 20.0)
-        )
+            self._backend, world_size, launcher=self._launcher, timeout=max(self._timeout, 20.0),
+            trace=self._trace,
+        )  # fmt: skip
         try:
             launched_by_torchrun = get_backend_class(self._backend).library == "torch"
             self._prepare(world, _free_port() if launched_by_torchrun else "")

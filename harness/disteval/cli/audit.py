@@ -25,6 +25,8 @@ from disteval.cli.options import (
     interface_option,
     json_option,
     timeout_option,
+    trace_folder,
+    trace_option,
 )
 from disteval.cli.terminal import is_quiet, print_error, write_reports
 from disteval.errors import HarnessError, UsageError, WorldError
@@ -92,6 +94,7 @@ _STARTED_BY = {
     "--write", "starter", type=click.Choice(STARTERS),
     help="Print a function to start from, and audit nothing.",
 )  # fmt: skip
+@trace_option
 @json_option
 @html_option()
 def audit_command(
@@ -106,6 +109,7 @@ def audit_command(
     timeout: float,
     seconds: float,
     starter: str | None,
+    trace: Path | None,
     json_path: Path | None,
     html_path: Path | None,
 ) -> None:
@@ -141,6 +145,7 @@ def audit_command(
     led: World | None = None
     started_by: tuple[str, ...] = ()
     try:
+        folder = trace_folder(trace)
         only = None if case is None else parse(case)
         if only and world_size and only.world_size not in world_size:
             raise UsageError(
@@ -152,7 +157,7 @@ def audit_command(
         sizes = (only.world_size,) if only else world_size or DEFAULT_WORLD_SIZES
         if outer is not None:
             share_cores(outer)
-            led = World.lead(outer, interface=chosen_interface())
+            led = World.lead(outer, interface=chosen_interface(), trace=folder)
             started_by = (*_STARTED_BY[outer.launcher], str(outer.world_size))
             sizes = _size_of(outer, only.world_size if only else None, world_size)
         else:
@@ -166,7 +171,7 @@ def audit_command(
 
             report = Audit(
                 target, sizes, backend, launcher, tokens, seed, timeout, seconds,
-                only=only, first=first, led=led, started_by=started_by,
+                only=only, first=first, led=led, trace=folder, started_by=started_by,
                 on_finding=_announcer(), on_step=show,
             ).run()  # fmt: skip
     except HarnessError as error:

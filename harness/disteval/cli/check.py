@@ -24,6 +24,8 @@ from disteval.cli.options import (
     interface_option,
     json_option,
     timeout_option,
+    trace_folder,
+    trace_option,
 )
 from disteval.cli.terminal import is_quiet, print_error, write_reports
 from disteval.errors import HarnessError, UsageError, WorldError
@@ -70,6 +72,7 @@ _MESSAGE_LENGTH = 160
 @click.option(
     "--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these rules."
 )
+@trace_option
 @json_option
 @html_option()
 @click.option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
@@ -81,6 +84,7 @@ def check_command(
     seed: int,
     timeout: float,
     rules: str,
+    trace: Path | None,
     json_path: Path | None,
     html_path: Path | None,
     list_rules: bool,
@@ -112,6 +116,7 @@ def check_command(
         outer = detect_outer_world()
         if outer is not None and outer.rank > 0:
             sys.exit(follow(outer))
+        folder = trace_folder(trace)
         judge = partial(
             check_backend,
             target,
@@ -120,6 +125,7 @@ def check_command(
             examples=examples,
             seed=seed,
             timeout=timeout,
+            trace=folder,
             on_result=None if is_quiet() else _print_first_failures(chosen),
         )
         led = None
@@ -128,7 +134,7 @@ def check_command(
             check_room(launcher or get_backend_class(target).launcher, max(sizes))
             report = judge(sizes)
         else:
-            led = JudgedWorld.lead(outer, interface=chosen_interface())
+            led = JudgedWorld.lead(outer, interface=chosen_interface(), trace=folder)
             report = _judge_attached(judge, target, world_size, outer, led)
     except HarnessError as error:
         _fail(error)

@@ -22,6 +22,8 @@ from disteval.cli.options import (
     force_option,
     json_option,
     timeout_option,
+    trace_folder,
+    trace_option,
 )
 from disteval.cli.terminal import is_quiet
 from disteval.data.cifar10 import load_cifar10
@@ -68,6 +70,7 @@ from disteval.worlds import detect_outer_world
 )  # fmt: skip
 @timeout_option(120.0, "Seconds without a finished batch after which the ranks have failed.")
 @device_option("The device that computes the network; with cuda, each rank gets a GPU of its own.")
+@trace_option
 @json_option
 def fit_command(
     launcher: str,
@@ -84,6 +87,7 @@ def fit_command(
     max_failures: int,
     timeout: float,
     device: str,
+    trace: Path | None,
     json_path: Path | None,
 ) -> None:
     r"""Train ResNet-18 on CIFAR-10, and validate after each epoch.
@@ -134,6 +138,7 @@ def fit_command(
         timeout=timeout,
         seed=seed,
         progress=not is_quiet(),
+        trace=trace_folder(trace),
     ) as training:
         if last is not None:
             training.load(last)

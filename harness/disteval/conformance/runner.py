@@ -28,6 +28,7 @@ from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, No
 from disteval.errors import UsageError
 from disteval.registry import get_backend_class
+from disteval.traces import TraceFolder
 from disteval.worlds import World
 from disteval.worlds.environment import refuse_worlds_of_each
 from disteval.worlds.launchers import get_launcher
@@ -63,6 +64,7 @@ def check_backend(
     seed: int = 0,
     timeout: float = DEFAULT_TIMEOUT,
     led: JudgedWorld | None = None,
+    trace: TraceFolder | None = None,
     on_result: Callable[[Result], None] | None = None,
 ) -> Report:
     """Check a backend against every rule, in worlds that this call starts.
@@ -76,6 +78,7 @@ def check_backend(
         seed: The seed of drawing; the same seed draws the same examples.
         timeout: Seconds that one example may take.
         led: Ranks that a launcher has started already; None starts ranks.
+        trace: Where the worlds that are started record a trace; None records none.
         on_result: A function that is called with each result as soon as it is known, in any thread.
             A rule that failed in a way that may not recur is tried again at the end, and then
             reported twice.
@@ -91,7 +94,9 @@ def check_backend(
     report = Report(name, seed, examples, timeout, launcher)
     chosen = select_rules() if rules is None else list(rules)
     sizes = list(world_sizes)
-    worlds = partial(BackendWorlds, backend, led=led, launcher=launcher, timeout=timeout)
+    worlds = partial(
+        BackendWorlds, backend, led=led, launcher=launcher, timeout=timeout, trace=trace
+    )
     found = None if led else get_launcher(launcher or cls.launcher)
     phases = plan(chosen, sizes, found)
     ranks = sum(job.size for jobs in phases for job in jobs)

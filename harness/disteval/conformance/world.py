@@ -10,6 +10,7 @@ from disteval.conformance.forked import ForkServers
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
+from disteval.traces import TraceFolder
 from disteval.worlds import Launcher, World
 from disteval.worlds.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
 from disteval.worlds.postmortem import first_line
@@ -58,6 +59,7 @@ class BackendWorlds:
         led: Ranks that somebody else has started, to be used instead of starting any.
         launcher: How to start the ranks; None stands for the launcher that the class names.
         timeout: As for `World`.
+        trace: As for `World`.
         servers: Processes that fork off the ranks; None starts them as the launcher does.
         started: Called with each world that was started.
 
@@ -80,6 +82,7 @@ class BackendWorlds:
         led: JudgedWorld | None = None,
         launcher: str | None = None,
         timeout: float = 20.0,
+        trace: TraceFolder | None = None,
         servers: ForkServers | None = None,
         started: Callable[[World], None] = lambda _: None,
     ) -> None:
@@ -96,6 +99,7 @@ class BackendWorlds:
         self._backend = backend
         self._led, self._launcher = led, launcher
         self._timeout, self._servers, self._started = timeout, servers, started
+        self._trace = trace
         self._world: JudgedWorld | None = None
 
     def get(self) -> JudgedWorld:
@@ -133,6 +137,7 @@ class BackendWorlds:
             launcher=launcher,
             backend_timeout=backend_timeout,
             timeout=self._timeout,
+            trace=self._trace,
         )
         self._started(world)
         return world

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from disteval import traces
 from disteval.errors import UsageError
 from disteval.estimator import rng
 from disteval.estimator.loaders import sampler_with_epoch
@@ -63,7 +64,8 @@ class Feed:
         assert self._iterator is not None
         while to_the_end or not self.complete:
             try:
-                batch = next(self._iterator)
+                with traces.span("data", "load"):
+                    batch = next(self._iterator)
             except StopIteration:
                 if to_the_end:
                     break

@@ -20,6 +20,7 @@ from disteval.estimator.progress import Display
 from disteval.estimator.records import Record
 from disteval.files import write_atomically
 from disteval.metrics.base import BaseMetric
+from disteval.traces.folder import Trace, as_folder
 from disteval.worlds import START_SECONDS, RayLauncher, World
 
 _log = logging.getLogger("disteval.estimator")
@@ -49,6 +50,7 @@ class Estimator:
         address: ``auto`` or ``host:port`` of a Ray cluster; None starts Ray on this machine, see
             `disteval.worlds.RayLauncher`.
         timeout: Seconds without a finished batch after which the ranks have failed.
+        trace: A new folder for a trace, as for `disteval.worlds.World`.
         seed: Decides the model's first weights and the order of training samples.
         progress: Whether `fit` shows a bar, and prints a line for each record and the log lines of
             rank 0; warnings are always logged.
@@ -73,6 +75,7 @@ class Estimator:
         timeout: float = 120.0,
         seed: int = 0,
         progress: bool = True,
+        trace: Trace = None,
     ) -> None:
         creator = Source("runner_creator", runner_creator)
         check_choice("launcher", launcher, ("local", "ray"))
@@ -88,7 +91,8 @@ class Estimator:
         self._setup = (creator, dict(config or {}), seed, device)
         threads = None if cpus_per_worker is None else max(1, int(cpus_per_worker))
         self._backend = f"torch_{device}"
-        self._options: dict[str, Any] = {"timeout": timeout, "threads": threads}
+        folder = as_folder(trace)  # of all worlds, where lost ranks are replaced
+        self._options: dict[str, Any] = {"timeout": timeout, "threads": threads, "trace": folder}
         if launcher == "ray":
             self._options["launcher"] = RayLauncher(
                 address, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from disteval import traces
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.estimator import rng
@@ -50,7 +51,7 @@ def step(context: Context, data: Any, *, train: bool, **kwargs: Any) -> dict[str
     """
     model = context.model if train else inner(context.model)
     origin, name = "batch_processor", "train_step" if train else "val_step"
-    with _precision(context, train):
+    with traces.span("compute", name), _precision(context, train):
         if context.batch_processor is not None:
             outputs = context.batch_processor(model, data, train_mode=train, **kwargs)
         else:
@@ -118,14 +119,15 @@ def validate(
         if stages:
             context.call_hook("before_val_epoch")
         begin = time.perf_counter()
-        for done, data in enumerate(itertools.islice(loader, limit)):
+        for done, data in enumerate(traces.loading(itertools.islice(loader, limit))):
             if stages:
                 context.data_batch, context.inner_iter = data, done
                 context.call_hook("before_val_iter")
             outputs = step(context, data, train=False, **kwargs)
             samples += report(outputs, buffer)
             if "scores" in outputs and (asked is not None or _are_of_classes(outputs)):
-                group.add(outputs["scores"], outputs["labels"])
+                with traces.span("metric", "add"):
+                    group.add(outputs["scores"], outputs["labels"])
                 scored += len(outputs["labels"])
             else:
                 unscored += 1

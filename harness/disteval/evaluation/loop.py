@@ -117,7 +117,7 @@ def evaluate(
         CoverageError: On every rank, when a sample was missed or counted more than once.
     """
     backend = joining_backend(backend)
-    if traces.current() is not None:
+    if traces.current() is not None and backend.world_size > 1:
         backend = _recorded(backend)
     error: Exception | None = None
     settings: dict[str, Any] = {}

@@ -112,11 +112,8 @@ class Work:
         try:
             group.check_own()
             place = "reading"
-            with closing(iter(feed)) as loaded, group.trusting_ids():
-                batches: Iterator[Batch] = loaded
-                if recorder is not None:
-                    batches = recorder.timing(loaded, "data", "load", lambda batch: len(batch.ids))
-                for batch in batches:
+            with closing(iter(feed)) as batches, group.trusting_ids():
+                for batch in traces.loading(batches, _size_of):
                     place, ids = "predictions", batch.ids
                     outputs = sink.stored(ids) if batch.rows else None
                     if outputs is None and batch.rows:
@@ -142,6 +139,10 @@ class Work:
             log_failure(rank, failure)
             return counted, failure
         return counted, None
+
+
+def _size_of(batch: Batch) -> int:
+    return len(batch.ids)
 
 
 def _failure(place: str, ids: Indices, error: Exception) -> Failure:

@@ -55,6 +55,15 @@ class TraceFolder:
         )  # fmt: skip
 
 
+Trace = str | Path | TraceFolder | None
+"""A folder for a trace; None records none."""
+
+
+def as_folder(trace: Trace) -> TraceFolder | None:
+    """Return the folder of a trace; a path becomes a new one, see `TraceFolder`."""
+    return TraceFolder(trace) if isinstance(trace, (str, Path)) else trace
+
+
 def check_new(option: str, path: Path) -> None:
     """Raise UsageError if an option's folder holds a trace, or can't be written."""
     if path.exists() and not path.is_dir():

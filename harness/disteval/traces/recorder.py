@@ -160,16 +160,14 @@ class Recorder:
 
         return call
 
-    def timing(
-        self, items: Iterable[T], category: str, name: str, size: Callable[[T], int]
-    ) -> Iterator[T]:
-        """Yield the items, and record how long each is waited for, and the samples in it."""
+    def loading(self, batches: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
+        """Yield batches, and record how long each is waited for, and the samples in it."""
         begin = time.monotonic_ns()
-        for item in items:
-            self.add(category, name, begin, time.monotonic_ns(), samples=size(item))
-            yield item
+        for batch in batches:
+            self.add("data", "load", begin, time.monotonic_ns(), samples=size(batch))
+            yield batch
             begin = time.monotonic_ns()
-        self.add(category, name, begin, time.monotonic_ns(), samples=0)  # there are no more
+        self.add("data", "load", begin, time.monotonic_ns(), samples=0)  # there are no more
 
     def flush(self) -> None:
         """Write the events so far to the file; any thread may call it."""
@@ -240,6 +238,17 @@ def span(category: str, name: str, **arguments: Any) -> AbstractContextManager[N
     if recorder is None:
         return nullcontext()
     return recorder.span(category, name, **arguments)
+
+
+def loading(batches: Iterable[T], size: Callable[[T], int] = lambda batch: 0) -> Iterable[T]:
+    """Return batches that are recorded when they are loaded, if this thread records a trace.
+
+    Args:
+        batches: The batches of this rank.
+        size: Returns the number of samples in a batch, where it is known.
+    """
+    recorder = current()
+    return batches if recorder is None else recorder.loading(batches, size)
 
 
 def start(place: Place, rank: int) -> Recorder:

@@ -38,9 +38,9 @@ class Slowest:
         name = f" ({self.name})" if self.name else ""
         if not self.kind:
             return f"rank {self.rank}: {waited}the trace does not show why"
-        what = {"other": "time that nothing was recorded of", "idle": "waiting for orders"}
+        what = {"other": "code of which nothing is recorded", "idle": "waiting for orders"}
         doing = what.get(self.kind, f"{self.kind}{name}")
-        return f"rank {self.rank}: {waited}{doing} took it {self.more:.3g} s more than the others"
+        return f"rank {self.rank}: {waited}it spent {self.more:.3g} s more than they in {doing}"
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
 
 from disteval.arguments import check_count, check_seconds
 from disteval.errors import WorldError
-from disteval.traces import TraceFolder
+from disteval.traces.folder import Trace
 from disteval.worlds.channel.connection import why_unreachable
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, Reply
@@ -94,7 +93,7 @@ class ElasticWorld(WorkerGroup):
         *,
         timeout: float = 20.0,
         threads: int | None = None,
-        trace: str | Path | TraceFolder | None = None,
+        trace: Trace = None,
     ) -> None:
         check_count("world size", world_size)
         check_seconds("timeout", timeout)

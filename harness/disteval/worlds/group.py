@@ -9,11 +9,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from disteval.errors import UsageError, WorldError, exit_code_of
-from disteval.traces import Recorder, TraceFolder
+from disteval.traces import Recorder
+from disteval.traces.folder import Trace, as_folder
 from disteval.traces.place import Place
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, packed
@@ -55,7 +55,7 @@ class WorkerGroup:
         world_size: int,
         threads: int | None,
         timeout: float,
-        trace: str | Path | TraceFolder | None = None,
+        trace: Trace = None,
     ) -> None:
         self.world_size = world_size
         self.timeout = timeout
@@ -66,8 +66,7 @@ class WorkerGroup:
         check_open_files(world_size, launcher.files_per_rank)
         self._place: Place | None = None
         self._recorder: Recorder | None = None
-        if trace is not None:
-            folder = trace if isinstance(trace, TraceFolder) else TraceFolder(trace)
+        if (folder := as_folder(trace)) is not None:
             self._place = folder.new_world(f"of {world_size} ranks", world_size)
             self._recorder = Recorder(self._place, None)
         with interrupted_later():

@@ -6,7 +6,6 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from disteval.arguments import check_count, check_seconds
@@ -14,7 +13,7 @@ from disteval.contract import BaseDistBackend, No, Rendezvous
 from disteval.errors import UsageError
 from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
-from disteval.traces import TraceFolder
+from disteval.traces.folder import Trace
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.environment import OuterWorld, refuse_worlds_of_each
@@ -79,7 +78,7 @@ class World(WorkerGroup):
         timeout: float = 20.0,
         backend_timeout: float = BACKEND_SECONDS,
         threads: int | None = None,
-        trace: str | Path | TraceFolder | None = None,
+        trace: Trace = None,
     ) -> None:
         check_seconds("timeout", timeout)
         check_seconds("backend_timeout", backend_timeout)
@@ -113,7 +112,7 @@ class World(WorkerGroup):
         outer: OuterWorld,
         timeout: float = 20.0,
         interface: str | None = None,
-        trace: str | Path | TraceFolder | None = None,
+        trace: Trace = None,
     ) -> W:
         """Lead the worker group that this process is rank 0 of; the other ranks must `follow`.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from disteval import traces
 from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.estimator.context import Context
@@ -87,7 +88,8 @@ class OptimizerHook(Hook):
         if self._done == 0:
             for optimizer in optimizers:
                 optimizer.zero_grad()
-        (runner.outputs["loss"] / self._size).backward()
+        with traces.span("compute", "backward"):
+            (runner.outputs["loss"] / self._size).backward()
         self._local.close()
         self._done += 1
         if self._done < self._size:
