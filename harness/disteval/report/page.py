@@ -22,8 +22,10 @@ from disteval.report.charts import (
     throughput_chart,
 )
 from disteval.report.files import write_file
+from disteval.report.pictures import Picture
 from disteval.report.svg import draw
 from disteval.text import visible
+from disteval.traces.times import KINDS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,18 +41,25 @@ def check_page_path(option: str, path: Path) -> None:
 
 
 def write_page(
-    path: Path, runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
+    path: Path,
+    runs: Sequence[tuple[str, Run]],
+    benchmarks: Sequence[Benchmark] = (),
+    pictures: Sequence[Picture] = (),
 ) -> None:
-    """Write the page of reports, each with the name of its file, and of benchmarks.
+    """Write the page of reports, each with the name of its file, of benchmarks and of traces.
 
     Raises:
         UsageError: The file can't be written.
         LibraryMissingError: Jinja2 is not installed; or matplotlib, if there are charts.
     """
-    write_file("--html", path, render(runs, benchmarks))
+    write_file("--html", path, render(runs, benchmarks, pictures))
 
 
-def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()) -> str:
+def render(
+    runs: Sequence[tuple[str, Run]],
+    benchmarks: Sequence[Benchmark] = (),
+    pictures: Sequence[Picture] = (),
+) -> str:
     """Return the page's text, see `write_page`."""
     environment = _environment()
     checks, evaluations, trainings, audited = (
@@ -81,6 +90,9 @@ def render(runs: Sequence[tuple[str, Run]], benchmarks: Sequence[Benchmark] = ()
         trainings=trainings,
         losses=losses,
         benchmarks=benchmarks,
+        pictures=pictures,
+        kinds=KINDS,
+        as_is=_as_is,
         signs=model.SIGNS,
         verdicts=model.VERDICTS,
         evidence=model.evidence,
