@@ -13,7 +13,8 @@ from rich.table import Column, Table
 from disteval.arguments import check_output_file, unwritable
 from disteval.cli.options import OutputPath, json_option
 from disteval.errors import UsageError
-from disteval.report.files import SCHEMA_VERSION, write_run
+from disteval.report.files import SCHEMA_VERSION, write_file, write_run
+from disteval.report.pictures import draw_alone
 from disteval.text import visible
 from disteval.traces.folder import MERGED
 from disteval.traces.merging import write_merged
@@ -32,9 +33,12 @@ _PAIRS = 10
     help="The file with all rows, for Perfetto.",
 )  # fmt: skip
 @click.option("--world", type=click.IntRange(min=1), help="Show this world alone.")
+@click.option(
+    "--svg", type=OutputPath(), metavar="FILE", help="Draw the ranks, and write the picture here."
+)
 @json_option
 def trace_command(
-    folder: Path, merged: Path | None, world: int | None, json_path: Path | None
+    folder: Path, merged: Path | None, world: int | None, svg: Path | None, json_path: Path | None
 ) -> None:
     r"""Show where the time went in a trace that --trace has written to DIR.
 
@@ -57,6 +61,9 @@ def trace_command(
         write_merged(path, [(summary.world, summary.waits) for summary in summaries])
     except OSError as error:
         raise unwritable("--merged", path, error) from error
+    if svg is not None:
+        chosen = max(summaries, key=lambda summary: summary.world.end - summary.world.begin)
+        write_file("--svg", svg, draw_alone(folder, chosen))
     report = {
         "schema_version": SCHEMA_VERSION,
         "kind": "trace",

@@ -12,7 +12,7 @@ from xml.sax.saxutils import quoteattr
 
 from disteval.errors import UsageError
 from disteval.text import visible
-from disteval.traces.reading import Row, read_worlds
+from disteval.traces.reading import Row, WorldTrace, read_worlds
 from disteval.traces.summary import RankTimes, Summary, summarise, told_apart
 from disteval.traces.times import KINDS
 
@@ -63,8 +63,8 @@ def make_pictures(folders: Sequence[Path]) -> list[Picture]:
             count += 1
             if longest is None or world.end - world.begin > longest.end - longest.begin:
                 longest = world
-        if longest is None or not any(row.events for row in longest.ranks):
-            raise UsageError(f"{folder} holds a trace without events of a rank; nothing to draw")
+        _check_drawable(folder, longest)
+        assert longest is not None
         chosen.append((folder.name, summarise(longest), count))
     seconds = max((_length(summary) for _, summary, _ in chosen), default=0.0)
     return [
@@ -73,19 +73,41 @@ def make_pictures(folders: Sequence[Path]) -> list[Picture]:
     ]
 
 
+def draw_alone(folder: Path, summary: Summary) -> str:
+    """Return the picture of one world as a file of its own.
+
+    Raises:
+        UsageError: No rank has recorded anything.
+    """
+    _check_drawable(folder, summary.world)
+    return draw(summary, _length(summary), alone=True) + "\n"
+
+
+def _check_drawable(folder: Path, world: WorldTrace | None) -> None:
+    rows = [] if world is None else world.ranks
+    if not any(event.category != "start" for row in rows for event in row.events):
+        raise UsageError(f"{folder} holds a trace without events of a rank; nothing to draw")
+
+
 def _length(summary: Summary) -> float:
     """Return the seconds from the first event of a rank to the last one's end."""
-    end = max(event.end for row in summary.world.ranks for event in row.events)
+    end = max(e.end for row in summary.world.ranks for e in row.events if e.category != "start")
     return max((end - _begin(summary)) / 1e9, 1e-6)
 
 
 def _begin(summary: Summary) -> int:
-    return min(event.start for row in summary.world.ranks for event in row.events)
+    """Return the time at which the start of the ranks is over, which is not drawn."""
+    events = [event for row in summary.world.ranks for event in row.events]
+    running = [event.start for event in events if event.category != "start"]
+    return min(running or [event.start for event in events])
 
 
 def _left_out(summary: Summary, worlds: int) -> str:
     """Return what the picture does not show; empty if that is nothing."""
     parts = []
+    start = max(rank.seconds["start"] for rank in summary.ranks)
+    if start > 0:
+        parts.append(f"without the {start:.2g} s in which the ranks started")
     if worlds > 1:
         parts.append(f"the longest of {worlds} worlds is drawn")
     if (ranks := len(summary.ranks)) > _MOST_ROWS:
@@ -130,7 +152,9 @@ def _bars(row: Row, summary: Summary, seconds: float, y: int, alone: bool) -> li
     step, begin = seconds * 1e9 / _COLUMNS, _begin(summary)
     columns = [Counter[str]() for _ in range(_COLUMNS)]
     for doing in told_apart(row, summary.waits):
-        first, last = (doing.start - begin) / step, (doing.end - begin) / step
+        if doing.end <= begin:
+            continue
+        first, last = max(doing.start - begin, 0) / step, (doing.end - begin) / step
         for column in range(int(first), min(int(last), _COLUMNS - 1) + 1):
             columns[column][doing.kind] += round(1e6 * (min(last, column + 1) - max(first, column)))
     kinds = [max(KINDS, key=lambda kind: found[kind]) if found else "idle" for found in columns]

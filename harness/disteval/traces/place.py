@@ -79,6 +79,14 @@ def own_wall() -> int:
     return time.time_ns() - time.monotonic_ns()
 
 
+def category_of(order: str) -> str:
+    """Return the category of an order: ``order`` for what a user runs, ``start`` for the others.
+
+    Those are to import a backend, and to join its group or leave it.
+    """
+    return "order" if order.startswith("run ") else "start"
+
+
 def cap_for(world_size: int) -> int:
     """Return how many events each rank of a world records at most."""
     return min(CAP, max(1_000, _CAP_OF_ALL // world_size))

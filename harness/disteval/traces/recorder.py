@@ -123,8 +123,8 @@ class Recorder:
         """Record what has taken place between two times of `time.monotonic_ns`.
 
         Args:
-            category: ``data``, ``compute``, ``metric``, ``collective`` or ``waiting``; time in one
-                of another category, such as ``order`` or ``lease``, is counted as other time.
+            category: ``data``, ``compute``, ``metric``, ``collective``, ``waiting`` or ``start``;
+                time in another one, such as ``order`` or ``lease``, is counted as other time.
             name: What has taken place.
             start_ns: When it began.
             end_ns: When it ended.

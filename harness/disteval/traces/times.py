@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from disteval.traces.reading import Event, Row
 
-KINDS = ("data", "compute", "metric", "collective", "waiting", "other", "idle")
+KINDS = ("data", "compute", "metric", "collective", "waiting", "start", "other", "idle")
 """What a rank can be doing.
 
-A collective moves data; until the last rank has entered it, the others are waiting. Other time is
-that of an order in which nothing else was recorded, and between orders a rank is idle.
+A collective moves data; until the last rank has entered it, the others are waiting. At the start a
+rank imports its backend and joins the group. Other time is that of an order in which nothing else
+was recorded, and between orders a rank is idle.
 """
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.traces import Recorder
 from disteval.traces.folder import Trace, as_folder
-from disteval.traces.place import Place
+from disteval.traces.place import Place, category_of
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
@@ -160,7 +160,8 @@ class WorkerGroup:
 
     def _recorded(self, what: str) -> AbstractContextManager[None]:
         """Record an order in the leader's row of the trace, if there is one."""
-        return nullcontext() if self._recorder is None else self._recorder.span("order", what)
+        recorder = self._recorder
+        return nullcontext() if recorder is None else recorder.span(category_of(what), what)
 
     def _pack(self, function: Callable[..., Any], args: Sequence[Any], what: str) -> list[Order]:
         """Pickle all orders before any is sent: an argument that fails leaves the ranks in step."""

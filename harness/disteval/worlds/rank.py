@@ -29,7 +29,7 @@ from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
-from disteval.traces.place import Place
+from disteval.traces.place import Place, category_of, own_clock
 from disteval.traces.recorder import start
 from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
@@ -65,6 +65,10 @@ class Rank:
         sys.path.extend(entry for entry in path if entry not in sys.path)
         if isinstance(backend, str):
             get_backend_class(backend)
+
+    def read_clock(self) -> tuple[str, int]:
+        """Return an identity of this host's clock, and its time in nanoseconds."""
+        return own_clock(), time.monotonic_ns()
 
     def find_free_port(self, host: str) -> int:
         """Return a port of ``host``, this rank's address, that nobody listens on now."""
@@ -154,7 +158,7 @@ class Rank:
     def _carry_out_recorded(self, order: messages.Order, place: Place, what: str) -> messages.Reply:
         """Carry out one order, and record it in the trace of this rank."""
         recorder = traces.current() or start(place, self.rank)
-        with recorder.span("order", what):
+        with recorder.span(category_of(what), what):
             reply = self.carry_out(order)
         if reply.value is None:  # the leader may end this rank soon
             recorder.flush()

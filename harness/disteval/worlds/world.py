@@ -16,6 +16,7 @@ from disteval.registry import get_backend_class
 from disteval.traces.folder import Trace
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.outcome import Outcome
+from disteval.worlds.clocks import compare_clocks
 from disteval.worlds.environment import OuterWorld, refuse_worlds_of_each
 from disteval.worlds.group import WorkerGroup
 from disteval.worlds.launchers import Launcher, OuterLauncher, get_launcher
@@ -100,11 +101,25 @@ class World(WorkerGroup):
         self._rendezvous_count = 0
         super().__init__(launcher, world_size, threads, timeout, trace)
         try:
+            self._compare_clocks()
             if cls is not None:
                 self.join(cls, backend_timeout)
         except BaseException as error:
             self._close_after(error)
             raise
+
+    def _compare_clocks(self) -> None:
+        """Measure the offsets of other hosts' clocks, before any rank records a time."""
+        if self._place is not None:
+            place, self._place = self._place, None
+            self._place = place._replace(offsets=compare_clocks(self._read_clocks))
+
+    def _read_clocks(self) -> tuple[list[tuple[str, int]], dict[int, int]]:
+        orders = self._pack(Rank.read_clock, (), "")
+        outcome = self._channel.carry_out(orders, self.timeout)
+        if not outcome.complete:
+            raise self._failure("compare clocks", outcome, self.timeout)
+        return outcome.values(), outcome.arrived
 
     @classmethod
     def lead(

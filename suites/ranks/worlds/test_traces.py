@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from disteval.traces.reading import WorldTrace, read_worlds
 from disteval.traces.summary import Summary, summarise
 from disteval.traces.times import timeline
 from disteval.worlds import World
+from disteval.worlds.launchers.local import LocalLauncher
 
 from suites.requirements import backend_class
 
@@ -69,7 +72,8 @@ def check_rows(world: WorldTrace) -> None:
     """Hold the rows to what every run has."""
     assert [row.name for row in world.rows] == ["leader", "rank 0", "rank 1"]
     assert all(row.is_whole and not row.dropped for row in world.rows)
-    orders = [{e.name for e in row.events if e.category == "order"} for row in world.rows]
+    kinds = ("start", "order")
+    orders = [{e.name for e in row.events if e.category in kinds} for row in world.rows]
     assert orders[0] == orders[1] == orders[2] >= {"join the group", "run evaluate_slowly"}
     for row in world.ranks:
         doing = [*timeline(row.events)]
@@ -117,6 +121,41 @@ def test_gloo_ranks_of_which_one_is_slow(tmp_path: Path) -> None:
     assert behind["data", "load"] / 1e9 > SECONDS * BATCHES / 2
     assert behind["compute", "predict"] / 1e9 > SECONDS * BATCHES / 2
     assert len({row.header["pid"] for row in read.rows}) == 3
+
+
+class AnotherClock(LocalLauncher):
+    """Starts rank 1 with a clock that is 1,000 seconds ahead, as on another host."""
+
+    name = "another_clock"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        first, second = super().commands(directory, world_size)
+        return [first, [*AHEAD, *second]]
+
+
+AHEAD = ["unshare", "--time", "--monotonic", "1000", "--fork", "--kill-child"]
+
+
+def test_ranks_with_another_clock_are_brought_on_that_of_the_leader(tmp_path: Path) -> None:
+    if shutil.which("unshare") is None or subprocess.run([*AHEAD, "true"], check=False).returncode:
+        pytest.skip("no time namespace can be made here")
+    with World(None, 2, launcher=AnotherClock(), trace=tmp_path / "run") as world:
+        now = world.run(read_the_clock)
+    assert now[1] - now[0] > 900 * 10**9
+    (read,) = read_worlds(tmp_path / "run")
+    leader, *ranks = (
+        next(e for e in row.events if e.name == "run read_the_clock") for row in read.rows
+    )
+    header = read.ranks[1].header
+    assert header["offset_from"] == "round trips"
+    assert abs(header["offset_ns"] + 1_000 * 10**9) <= header["offset_error_ns"] < 10**9
+    for event in ranks:  # each order is carried out while the leader waits for it
+        assert leader.start - header["offset_error_ns"] <= event.start
+        assert event.end <= leader.end + header["offset_error_ns"]
+
+
+def read_the_clock(_: Any) -> int:
+    return time.monotonic_ns()
 
 
 def fail_on_one(backend: Any) -> None:

@@ -156,7 +156,7 @@ class Channel:
                         outcome.unreachable[rank] = why_unreachable(message, self.hellos[rank].host)
                     continue
                 if isinstance(message, Reply):
-                    outcome.replies[rank] = message
+                    outcome.replies[rank], outcome.arrived[rank] = message, time.monotonic_ns()
                     continue
                 self.take(rank, message, on_progress, on_note)
                 if isinstance(message, (Progress, Note)) and not outcome.failed:

@@ -17,12 +17,14 @@ class Outcome:
     """The replies to one order, and the lost ranks in the order in which they were noticed.
 
     ``unreachable`` says of a lost rank how the network to its host failed; nothing if it did not.
+    ``arrived`` has the time of `time.monotonic_ns` at which each reply was received.
     """
 
     world_size: int
     replies: dict[int, Reply] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
     unreachable: dict[int, str] = field(default_factory=dict)
+    arrived: dict[int, int] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
