@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol
@@ -169,8 +170,11 @@ class _BatchFeed:
         lease, borrower = self._lease, self._borrower
         picks = _Slice(self._plan, lease.start, lease.stop)
         with closing(self._loader.load(picks)) as batches:
+            begin = time.perf_counter()
             for self.unit, picked in enumerate(picks, lease.start):
                 batch = next(batches)
+                if self._loader.reads_ahead and self.unit == lease.start:
+                    borrower.waited = time.perf_counter() - begin
                 self.seen += len(picked.indices)
                 yield batch
                 borrower.progress(lease, self.unit + 1 - lease.start)

@@ -1,9 +1,7 @@
 """The state of all leases: which units are lent to which rank, and which are committed.
 
-A unit is the smallest piece of work, such as one batch. Sizes of leases follow guided
-self-scheduling (Polychronopoulos and Kuck, "Guided Self-Scheduling", 1987) in the variant of
-factoring (Flynn Hummel, Schonberg and Flynn, "Factoring", 1992): no lease has more than half of a
-rank's share of the units that are left, so that leases shrink towards the end.
+A unit is the smallest piece of work, such as one batch. See `disteval.leases.pace` for the sizes of
+leases.
 """
 
 from __future__ import annotations
@@ -12,8 +10,9 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
+
+from disteval.leases.pace import Paces
 
 
 class Lease(NamedTuple):
@@ -101,10 +100,9 @@ class Book:
         self._unlent = sum(stop - start for start, stop in self._fresh)
         self._done = units - self._unlent
         self._leased = self._lost = self._repeated = self._copied = 0
-        self._target = target_seconds
         self._timeout = timeout
         self._ranks: set[int] = set()
-        self._rates: dict[int, float] = {}
+        self._paces = Paces(target_seconds)
         # The holders of each lease that is not committed, and of those none has, in order of loss.
         self._holders: dict[int, list[int]] = {}
         self._waiting: dict[int, Lease] = {}
@@ -128,7 +126,7 @@ class Book:
     @property
     def rates(self) -> Mapping[int, float]:
         """The units per second of each rank that has finished a lease and was not lost."""
-        return MappingProxyType(self._rates)
+        return self._paces.rates
 
     def lease(self, number: int) -> Lease:
         """Return the lease with this number; KeyError if there never was one."""
@@ -147,12 +145,11 @@ class Book:
         """
         self._give_up(rank)
         self._ranks.add(rank)
-        size = self._size(rank)
+        size = self._paces.size(rank, self._unlent, len(self._ranks))
         lease = self._lend_fresh(size) or self._lend_lost(size) or self._copy(now)
         if lease is None:
             return None
-        rate = self._rates.get(rank)
-        seconds = self._target if rate is None else lease.units / rate
+        seconds = self._paces.seconds(rank, lease.units)
         self._held[rank] = _Hold(lease, now, now + seconds)
         self._seen[rank] = now
         holders = self._holders[lease.number]
@@ -172,10 +169,16 @@ class Book:
             self._seen[rank] = now
             self._seen.move_to_end(rank)
 
-    def commit(self, rank: int, number: int, now: float) -> bool:
+    def commit(self, rank: int, number: int, now: float, waited: float = 0.0) -> bool:
         """Count a lease that a rank has finished; return False if it must not count.
 
         It does not count if another rank was first, or if it was taken back and divided.
+
+        Args:
+            rank: The rank.
+            number: The number of the lease.
+            now: The time.
+            waited: How long the rank waited for what it reads ahead for each lease anew.
         """
         lease = self._leases[number]
         holders = self._holders.pop(number, None)
@@ -193,14 +196,13 @@ class Book:
         hold = self._held.get(rank)
         if hold is not None and hold.lease is lease:
             del self._held[rank], self._seen[rank]
-            rate = lease.units / max(now - hold.since, 1e-6)
-            self._rates[rank] = (rate + self._rates.get(rank, rate)) / 2
+            self._paces.note(rank, lease.units, now - hold.since, waited)
         return holders is not None
 
     def lose(self, rank: int, now: float) -> Lease | None:
         """Take back the lease of a rank that was lost, and return it if it is not committed."""
         self._ranks.discard(rank)
-        self._rates.pop(rank, None)
+        self._paces.forget(rank)
         return self._give_up(rank)
 
     def expire(self, now: float) -> list[int]:
@@ -213,14 +215,6 @@ class Book:
             self.lose(rank, now)
             lost.append(rank)
         return lost
-
-    def _size(self, rank: int) -> int:
-        """Return how many units a rank should be lent; one if its rate is not known yet."""
-        rate = self._rates.get(rank)
-        if rate is None:
-            return 1
-        share = -(-self._unlent // (2 * len(self._ranks)))
-        return max(1, min(share, int(rate * self._target)))
 
     def _lend_fresh(self, size: int) -> Lease | None:
         if not self._fresh:

@@ -70,6 +70,8 @@ class Borrower:
 
     Attributes:
         rank: The number of this rank.
+        attempt: Which attempt at the lease this one is, from 1 up.
+        waited: The seconds that the caller waited for what it reads ahead for each lease.
     """
 
     def __init__(
@@ -87,9 +89,9 @@ class Borrower:
         self._unwanted: set[int] = set()
         self._commit: Commit | None = None  # the last one, until it is answered
         self._failure: Failed | None = None
-        self._told = 0.0
+        self._told = self.waited = 0.0
         self._end: Finish | Finished | None = None
-        self._attempt = self._joined = self._rejoined = 0
+        self.attempt = self._joined = self._rejoined = 0
         self._sending = threading.Lock()  # a thread sends, too, while this rank computes
         self._connection = self._join(patience)
 
@@ -106,15 +108,10 @@ class Borrower:
             if isinstance(message, (Finish, Finished)):
                 self._end = message
                 return
-            self._attempt = message.attempt
+            self.attempt = message.attempt
             lease = Lease(message.number, message.start, message.stop)
             with traces.span("lease", "lease", **lease._asdict(), attempt=message.attempt):
                 yield lease
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt at the lease this one is, from 1 up."""
-        return self._attempt
 
     def progress(self, lease: Lease, done: int) -> None:
         """Say how many units of the lease are done; often enough, and no more often."""
@@ -150,7 +147,7 @@ class Borrower:
                 f"that follow from sums, or a smaller batch_size"
             )
         counted, mixed = map(int, certificate)
-        self._commit = Commit(lease.number, totals, (counted, mixed), dict(files))
+        self._commit = Commit(lease.number, totals, (counted, mixed), dict(files), self.waited)
         self._send(self._commit)
 
     def fail(self, unit: int | None, what: str) -> None:

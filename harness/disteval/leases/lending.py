@@ -285,7 +285,8 @@ class Lending:
             first = reports[0]
             self._ledger.commit(lease, 1, first.totals, certificate, first.files)
             self._committed += 1
-        self._book.commit(member.rank // self._size, lease.number, now)
+        waited = max(report.waited for report in reports)
+        self._book.commit(member.rank // self._size, lease.number, now, waited)
         for other in self.members if attempt > 1 else ():
             if other.lease is not None and other.lease.number == lease.number:
                 other.send(Unwanted(lease.number))

@@ -6,6 +6,7 @@ travel behind the handshake of `disteval.worlds.channel`.
 
 from __future__ import annotations
 
+import math
 import pickle
 import struct
 from collections.abc import Mapping
@@ -95,12 +96,16 @@ class Unwanted(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The rank has finished its lease; see `disteval.leases.ledger.Committed`."""
+    """The rank has finished its lease; see `disteval.leases.rows.Committed`.
+
+    It has waited so many seconds for its first batch where it reads ahead.
+    """
 
     number: int
     totals: bytes
     certificate: tuple[int, int]
     files: Mapping[str, str]
+    waited: float = 0.0
 
 
 class Failed(NamedTuple):
@@ -168,7 +173,7 @@ _FORMS: dict[type, tuple[type | UnionType, ...]] = {
     Ask: (),
     Ping: (),
     Progress: (int, int),
-    Commit: (int, bytes, tuple, dict),
+    Commit: (int, bytes, tuple, dict, float),
     Failed: (int | None, str),
     More: (),
     Computed: (bytes | None, bytes | None),
@@ -192,6 +197,7 @@ def decode(data: bytes) -> Any:
         elif isinstance(message, Commit):
             told &= [type(part) for part in message.certificate] == [int, int]
             told &= all(isinstance(text, str) for pair in message.files.items() for text in pair)
+            told &= 0 <= message.waited < math.inf
         elif isinstance(message, Computed):
             told &= (message.value is None) != (message.error is None)
     except Exception as error:

@@ -161,6 +161,18 @@ def test_a_lease_is_about_as_long_as_asked_at_the_speed_of_its_rank() -> None:
     assert [book.ask(rank, 1.0).units for rank in (0, 1)] == [20, 80]  # type: ignore[union-attr]
 
 
+def test_leases_are_longer_where_each_begins_with_a_wait() -> None:
+    """Reading ahead begins anew with each lease: it must cost little, also in the last ones."""
+    book, now, lengths = Book(10_000, target_seconds=TARGET), 0.0, []
+    while (lease := book.ask(0, now)) is not None:
+        lengths.append(lease.units)
+        now += 1.3 + 0.1 * lease.units
+        assert book.commit(0, lease.number, now, 1.3)
+    assert now < 1.05 * 0.1 * 10_000  # two seconds for each would cost 80%
+    assert min(lengths[1:-1]) > 5
+    assert book.is_done
+
+
 def test_leases_shrink_towards_the_end() -> None:
     book, sizes = Book(1000, target_seconds=1e6), []
     while not book.is_done:

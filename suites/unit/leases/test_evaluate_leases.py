@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from disteval import (
 from disteval.data.predictions import GatheredPredictions
 from disteval.evaluation import leased
 from disteval.evaluation.leased import run_leases
-from disteval.leases import Lender, rows
+from disteval.leases import Borrower, Lender, rows
 from disteval.metrics import AUROC, Accuracy, Bootstrap, Mean
 from disteval.worlds import control_directory
 from disteval_backends.threads_dist import ThreadsDist
@@ -108,6 +109,32 @@ def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int, sums_alone: bo
 
     with patch.object(rows, "FOLD_BYTES", 0 if sums_alone else rows.FOLD_BYTES):
         assert_as_on_one_rank(world, rank)
+
+
+def test_a_rank_that_reads_ahead_says_how_long_each_lease_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: dict[int, list[float]] = {0: [], 2: []}
+    commit = Borrower.commit
+
+    class Slow(list[int]):
+        def __getitem__(self, number: Any) -> Any:
+            time.sleep(0.002)
+            return super().__getitem__(number)
+
+    for workers, waited in waits.items():
+
+        def noted(self: Borrower, *rest: Any, waited: list[float] = waited) -> None:
+            waited.append(self.waited)
+            commit(self, *rest)
+
+        monkeypatch.setattr(Borrower, "commit", noted)
+        evaluate(
+            np.asarray, Slow(range(40)), {"a": Mean()}, "non_dist", 4, schedule="leases",
+            workers=workers, update=lambda outputs, batch: (outputs,),
+        )  # fmt: skip
+    assert min(waits[2]) >= 0.008  # one batch
+    assert not any(waits[0])
 
 
 def test_the_report_says_what_happened() -> None:
