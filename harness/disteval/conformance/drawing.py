@@ -30,23 +30,24 @@ _leaves = (
 )
 
 
-OBJECTS: st.SearchStrategy[Any] = st.recursive(
-    _leaves,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.tuples(inner, inner)
-        | st.dictionaries(st.text(max_size=5), inner, max_size=4)
-    ),
-    max_leaves=8,
+# st.recursive would take twice the time, for it draws the number of leaves, too.
+OBJECTS: st.SearchStrategy[Any] = st.deferred(
+    lambda: (
+        _leaves
+        | st.lists(OBJECTS, max_size=4)
+        | st.tuples(OBJECTS, OBJECTS)
+        | st.dictionaries(st.text(max_size=5), OBJECTS, max_size=4)
+    )
 )
 """Objects of every kind, and containers of them."""
 
-_MOST = 5  # more ranks send the same again
+MOST_RANKS = 5
+"""Objects are drawn for so many ranks; more ranks send the same again."""
 
-ONE_EACH = st.lists(OBJECTS, min_size=_MOST, max_size=_MOST)
+ONE_EACH = st.lists(OBJECTS, min_size=MOST_RANKS, max_size=MOST_RANKS)
 """Objects of any kind for as many ranks as there are by default."""
 
-RANKS = st.integers(0, _MOST - 1)
+RANKS = st.integers(0, MOST_RANKS - 1)
 """Ranks; take the remainder of the division by the world size."""
 
 _one_at_a_time = threading.Lock()
@@ -69,7 +70,7 @@ def each(
     world = bench.world_size
     if bench.together:
         with _one_at_a_time:  # several world sizes ask for the same
-            drawn = _draw(strategy, bench.examples, bench.random_seed)
+            drawn = draw(strategy, bench.examples, bench.random_seed)
         bench.expect(function, [trial(example, world) for example in drawn])
         return
     failures: list[BrokenRuleError] = []
@@ -95,7 +96,8 @@ def each(
 
 
 @lru_cache(8)
-def _draw(strategy: st.SearchStrategy[T], examples: int, random_seed: int) -> list[T]:
+def draw(strategy: st.SearchStrategy[T], examples: int, random_seed: int) -> list[T]:
+    """Return drawn examples, the same for the same arguments."""
     drawn: list[T] = []
     _call(drawn.append, strategy, examples, random_seed)
     return drawn

@@ -10,6 +10,7 @@ import datetime
 import hashlib
 import reprlib
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,11 @@ def digest(obj: Any) -> str:
     """Return a digest; equal ones mean objects that are the same to the last bit."""
     if type(obj) is Gathered:
         return " ".join(map(digest, obj))
+    parts: list[bytes] = []
+    _collect(parts.append, obj, {})
     into = hashlib.sha256()
-    _feed(into, obj, {})
+    for part in parts:
+        into.update(part)
     return into.hexdigest()[:24]
 
 
@@ -52,59 +56,68 @@ def _is_fortran(array: Any) -> bool:
     return bool(array.flags.f_contiguous and not array.flags.c_contiguous)
 
 
-def _feed(into: Any, obj: Any, known: dict[int, tuple[int, Any]]) -> None:
-    """Feed an object's type, value and inner sharing to a digest."""
-
-    def put(tag: str, data: bytes | memoryview = b"") -> None:
-        into.update(f"{tag}:{len(data)}:".encode())
-        into.update(data)
-
+def _collect(put: Callable[[bytes], None], obj: Any, known: dict[int, tuple[int, Any]]) -> None:
+    """Put the parts of an object's type, value and inner sharing, each with its length."""
     kind = type(obj)
-    if obj is None or kind in (bool, int, str):
-        put(kind.__name__, repr(obj).encode("utf-8", "surrogatepass"))
+    if kind is str:
+        _put(put, "str", obj.encode("utf-8", "surrogatepass"))
+    elif kind is int or kind is bool or obj is None:
+        put(f"{kind.__name__}:{obj}:".encode())
     elif kind is float:
-        put("float", struct.pack("<d", obj))
-    elif kind is complex:
-        put("complex", struct.pack("<dd", obj.real, obj.imag))
+        put(b"float:" + struct.pack("<d", obj))
     elif kind is bytes:
-        put("bytes", obj)
+        _put(put, "bytes", obj)
+    elif kind is tuple:
+        _collect_items(put, obj, known)
+    elif kind is complex:
+        put(b"complex:" + struct.pack("<dd", obj.real, obj.imag))
     elif id(obj) in known:
-        put("again", str(known[id(obj)][0]).encode())
+        put(f"again:{known[id(obj)][0]}:".encode())
     else:
         if not isinstance(obj, _IMMUTABLE):
             # The object is kept too, because no other object can have its id while it exists.
             known[id(obj)] = len(known), obj
-        _feed_compound(into, obj, known, put)
+        _collect_compound(put, obj, known)
 
 
-def _feed_compound(into: Any, obj: Any, known: dict[int, tuple[int, Any]], put: Any) -> None:
+def _put(put: Callable[[bytes], None], tag: str, data: bytes) -> None:
+    put(f"{tag}:{len(data)}:".encode())
+    put(data)
+
+
+def _collect_items(put: Callable[[bytes], None], items: Any, known: dict[int, Any]) -> None:
+    put(f"{type(items).__name__}:{len(items)}:".encode())
+    for item in items:
+        _collect(put, item, known)
+
+
+def _collect_compound(put: Callable[[bytes], None], obj: Any, known: dict[int, Any]) -> None:
     kind = type(obj)
-    if kind is bytearray:
-        put("bytearray", bytes(obj))
-    elif kind in (list, tuple):
-        put(kind.__name__, str(len(obj)).encode())
-        for item in obj:
-            _feed(into, item, known)
+    if kind is list:
+        _collect_items(put, obj, known)
     elif kind is dict:
-        put("dict", str(len(obj)).encode())
+        put(f"dict:{len(obj)}:".encode())
         for key, value in obj.items():
-            _feed(into, key, known)
-            _feed(into, value, known)
+            _collect(put, key, known)
+            _collect(put, value, known)
+    elif kind is bytearray:
+        _put(put, "bytearray", bytes(obj))
     elif kind in (set, frozenset):
-        put(kind.__name__, "".join(sorted(digest(item) for item in obj)).encode())
+        _put(put, kind.__name__, "".join(sorted(digest(item) for item in obj)).encode())
     elif isinstance(obj, np.ndarray):
-        put("array", f"{obj.dtype.str} {obj.dtype.descr} {obj.shape} {_is_fortran(obj)}".encode())
+        layout = f"{obj.dtype.str} {obj.dtype.descr} {obj.shape} {_is_fortran(obj)}"
+        _put(put, "array", layout.encode())
         if obj.dtype.hasobject:
-            _feed(into, obj.tolist(), known)
+            _collect(put, obj.tolist(), known)
         else:
-            put("data", obj.tobytes())
+            _put(put, "data", obj.tobytes())
     elif isinstance(obj, np.generic):
-        put(f"numpy {obj.dtype.str}", obj.tobytes())
+        _put(put, f"numpy {obj.dtype.str}", obj.tobytes())
     elif isinstance(obj, BaseException):
-        put("exception", f"{kind.__module__}.{kind.__qualname__}".encode())
-        _feed(into, obj.args, known)
+        _put(put, "exception", f"{kind.__module__}.{kind.__qualname__}".encode())
+        _collect(put, obj.args, known)
     elif hasattr(obj, "__dict__") and not isinstance(obj, type):
-        put("object", f"{kind.__module__}.{kind.__qualname__}".encode())
-        _feed(into, vars(obj), known)
+        _put(put, "object", f"{kind.__module__}.{kind.__qualname__}".encode())
+        _collect(put, vars(obj), known)
     else:
-        put(f"{kind.__module__}.{kind.__qualname__}", repr(obj).encode())
+        _put(put, f"{kind.__module__}.{kind.__qualname__}", repr(obj).encode())

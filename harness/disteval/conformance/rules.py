@@ -70,12 +70,12 @@ class Trial(NamedTuple):
     Attributes:
         args: The argument of each rank.
         expected: The results that each rank must return, in a list.
-        example: A description of the example for people.
+        example: What describes the example for people, as text.
     """
 
     args: Sequence[Any]
     expected: Sequence[list[Any]]
-    example: str
+    example: object
 
 
 class Bench:
@@ -116,7 +116,7 @@ class Bench:
         self,
         function: Callable[..., T],
         args: Sequence[Any] = (),
-        examples: Sequence[str] = ("",),
+        examples: Sequence[object] = ("",),
         delay: float = 0.0,
     ) -> list[T]:
         """Run a function on every rank, and return its results.
@@ -146,7 +146,7 @@ class Bench:
             number = min(*done.values(), len(examples) - 1)
             self.ran += number + 1
             # A wrong example may have made the ranks hang.
-            example = examples[min([number, *(number for number, _ in wrong)])]
+            example = str(examples[min([number, *(number for number, _ in wrong)])])
             if error.in_step:
                 raise BrokenRuleError(str(error), example) from error
             lost = LostWorld(error, example)
@@ -184,7 +184,7 @@ class Bench:
                     if index in wrong
                 ]
                 if lines:
-                    raise BrokenRuleError("\n".join(lines), trial.example)
+                    raise BrokenRuleError("\n".join(lines), str(trial.example))
 
     def can_try_one_by_one(self, error: BrokenRuleError | LostWorld) -> bool:
         """Whether trying the trials of a failed order one by one may find a smaller example."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from disteval.conformance.fingerprint import Gathered, describe
@@ -24,19 +25,34 @@ class Collective(NamedTuple):
     late: Mapping[int, float] = {}
 
 
+class _Example:
+    """The description of a trial; it is made when somebody reads it, for most pass."""
+
+    def __init__(self, collectives: Sequence[tuple[Gathered, Collective]]) -> None:
+        self._collectives = collectives
+
+    def __str__(self) -> str:
+        return "; ".join(starmap(_describe, self._collectives))
+
+
+def _describe(came: Gathered, collective: Collective) -> str:
+    what = f"gather {describe(came)}"
+    if collective.src is not None:
+        what = f"broadcast {describe(came)} from {collective.src}"
+    late = collective.late.items()
+    return what + "".join(f" (rank {rank} late by {seconds:g} s)" for rank, seconds in late)
+
+
 def trial_of(collectives: Iterable[Collective]) -> Trial:
     """Return a trial of `disteval.conformance.on_ranks.sequence`."""
     expected: list[Any] = []
     described = []
     steps: list[list[Step]] = []
-    for sent, src, late in collectives:
+    for collective in collectives:
+        sent, src, late = collective
         came = Gathered(payload(o.size) if isinstance(o, Payload) else o for o in sent)
         expected.append(came if src is None else came[src])
-        what = f"gather {describe(came)}"
-        if src is not None:
-            what = f"broadcast {describe(came)} from {src}"
-        by = "".join(f" (rank {rank} late by {seconds:g} s)" for rank, seconds in late.items())
-        described.append(what + by)
+        described.append((came, collective))
         steps.append([(obj, src, late.get(rank, 0.0)) for rank, obj in enumerate(sent)])
     args = [list(of_rank) for of_rank in zip(*steps, strict=True)]
-    return Trial(args, [expected] * len(args), "; ".join(described))
+    return Trial(args, [expected] * len(args), _Example(described))
