@@ -32,7 +32,7 @@ pytestmark = pytest.mark.torch
 def test_the_finding_names_the_call(
     name: str, rank_1: str, others: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("disteval.audit.worlds._IMPORT_SECONDS", 0.0)
+    monkeypatch.setattr("disteval.audit.worlds._TIMES_FIRST", 1.0)
     case = parse("N=2,B=1,W=3")
     found = Audit(f"suites.audit.parted:{name}", timeout=3.0, only=case).run().findings[0]
     assert found.kind == "hangs"
