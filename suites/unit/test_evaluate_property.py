@@ -129,8 +129,8 @@ def by_length(draw: st.DrawFn, size: int, kind: str) -> dict[str, Any]:
 
 
 @settings(max_examples=200)
-@given(evaluations(), st.integers(1, 5))
-def test_each_sample_counts_once_in_order(drawn: Any, world: int) -> None:
+@given(evaluations(), st.integers(1, 5), st.none() | st.integers(1, 6))
+def test_each_sample_counts_once_in_order(drawn: Any, world: int, step: int | None) -> None:
     size, samples, arguments = drawn
     calls: list[list[int]] = []
 
@@ -139,6 +139,9 @@ def test_each_sample_counts_once_in_order(drawn: Any, world: int) -> None:
         calls.append(numbers.tolist())
         scores = np.eye(CLASSES)[predicted(numbers)]
         return {"scores": scores, "number": numbers}
+
+    if step is not None:
+        predict.slice_rows = lambda rows: min(step, rows)  # type: ignore[attr-defined]
 
     def update(outputs: Any, batch: Any) -> Any:
         return outputs["scores"], batch["label"] if isinstance(batch, dict) else batch[1]
@@ -169,6 +172,9 @@ def test_each_sample_counts_once_in_order(drawn: Any, world: int) -> None:
     tokens = arguments.get("max_tokens")
     if tokens is not None:
         assert max(len(ids) * max(map(length_of, ids)) for ids in calls) <= tokens
-    elif arguments["fixed_shape"]:
+    elif arguments["fixed_shape"] and step is None:
         assert rows == {arguments["batch_size"]}
+    elif arguments["fixed_shape"]:
+        assert all(many == arguments["batch_size"] or many % step == 0 for many in rows)
+        assert all(len(ids) - len(set(ids)) < step for ids in calls), "more than a slice was added"
     assert max(rows) <= arguments["batch_size"]

@@ -78,7 +78,7 @@ def plan_batches(
     *,
     mode: Mode = "strided",
     pad: bool = True,
-    fixed_shape: bool = True,
+    step: int | None = None,
 ) -> Plan:
     """Return the batches of one rank, for samples that are taken in the order of the data set.
 
@@ -95,11 +95,24 @@ def plan_batches(
         mode: How samples are distributed over ranks.
         pad: Whether every rank has equally many batches. In the mode ``"batches"``, a rank that
             has one batch less repeats a batch whose samples do not count.
-        fixed_shape: Whether the last batch is filled up to ``batch_size``.
+        step: The multiple to which the rows of the last batch are filled up, see `filled_rows`;
+            None stands for ``batch_size``.
     """
+    step = step or batch_size
     if mode == "batches":
-        return WholeBatches(size, world_size, rank, batch_size, pad, fixed_shape)
-    return ShardBatches(ShardPlan(size, world_size, rank, mode, pad), batch_size, fixed_shape)
+        return WholeBatches(size, world_size, rank, batch_size, step, pad)
+    return ShardBatches(ShardPlan(size, world_size, rank, mode, pad), batch_size, step)
+
+
+def filled_rows(count: int, batch_size: int, step: int) -> int:
+    """Return how many rows a batch of some samples has, with those that repeat the last sample.
+
+    Args:
+        count: The number of samples.
+        batch_size: The number of samples in a full batch, which none exceeds.
+        step: The number of rows of which the batch has a multiple; 1 adds no row.
+    """
+    return min(batch_size, -(-count // step) * step)
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,7 @@ class ShardBatches:
 
     shard: ShardPlan
     batch_size: int
-    fixed_shape: bool = True
+    step: int
 
     @property
     def samples(self) -> int:
@@ -126,7 +139,7 @@ class ShardBatches:
         total, counted = len(self.shard), self.shard.num_samples
         for start in range(first * self.batch_size, last * self.batch_size, self.batch_size):
             stop = min(start + self.batch_size, total)
-            rows = self.batch_size if self.fixed_shape else stop - start
+            rows = filled_rows(stop - start, self.batch_size, self.step)
             real = min(max(counted - start, 0), stop - start)
             yield Picked(self.shard.between(start, stop), real, rows)
 
@@ -140,7 +153,7 @@ class GivenBatches:
 
     shard: Shard
     batch_size: int
-    fixed_shape: bool = True
+    step: int
 
     @property
     def samples(self) -> int:
@@ -158,7 +171,7 @@ class GivenBatches:
         for start in range(first * self.batch_size, last * self.batch_size, self.batch_size):
             indices = self.shard.indices[start : start + self.batch_size]
             padding = int(self.shard.is_padding[start : start + self.batch_size].sum())
-            rows = self.batch_size if self.fixed_shape else len(indices)
+            rows = filled_rows(len(indices), self.batch_size, self.step)
             yield Picked(indices, len(indices) - padding, rows)
 
 
@@ -170,8 +183,8 @@ class WholeBatches:
     world_size: int
     rank: int
     batch_size: int
+    step: int
     pad: bool = True
-    fixed_shape: bool = True
 
     @property
     def samples(self) -> int:
@@ -192,7 +205,7 @@ class WholeBatches:
             # Padding repeats the last batch, which is the smallest.
             start = min(number, self._batches - 1) * self.batch_size
             stop = min(start + self.batch_size, self.size)
-            rows = self.batch_size if self.fixed_shape else stop - start
+            rows = filled_rows(stop - start, self.batch_size, self.step)
             counted = stop - start if number < self._batches else 0
             yield Picked(np.arange(start, stop, dtype=np.int64), counted, rows)
 

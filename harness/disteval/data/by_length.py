@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.batching import Indices, Picked
+from disteval.data.batching import Indices, Picked, filled_rows
 from disteval.errors import UsageError
 
 _CHUNK = 1024  # lengths become Python's numbers so many at a time
@@ -23,7 +23,7 @@ def plan_by_length(
     sort: bool = False,
     max_tokens: int | None = None,
     pad: bool = True,
-    fixed_shape: bool = True,
+    step: int | None = None,
     numbers: Indices | None = None,
     loads: list[int] | None = None,
 ) -> LengthBatches:
@@ -43,8 +43,8 @@ def plan_by_length(
         max_tokens: The most that a batch may cost; None sets no limit.
         pad: Whether every rank has equally many batches. A rank that has one batch less repeats
             the cheapest batch, and its samples do not count.
-        fixed_shape: Whether the last batch is filled up to ``batch_size``; with ``max_tokens``, no
-            batch is filled.
+        step: The multiple to which the rows of the last batch are filled up, see `filled_rows`;
+            None stands for ``batch_size``. With ``max_tokens`` no batch is filled up.
         numbers: The samples' numbers, for an error; None stands for 0, 1, 2, …
         loads: What each rank's batches have cost before, which is kept up to date.
 
@@ -64,8 +64,9 @@ def plan_by_length(
     by_cost = np.argsort(-costs, kind="stable")
     mine = by_cost[_deal(costs[by_cost], rank, [0] * world_size if loads is None else loads)]
     padding = by_cost[-1:] if pad and len(mine) < -(-len(starts) // world_size) else by_cost[:0]
-    rows = batch_size if fixed_shape and max_tokens is None else None
-    return LengthBatches(order, bounds, np.concatenate([mine, padding]), len(mine), rows)
+    every = np.concatenate([mine, padding])
+    step = 1 if max_tokens is not None else step or batch_size
+    return LengthBatches(order, bounds, every, len(mine), batch_size, step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +78,16 @@ class LengthBatches:
         bounds: Batch b takes ``order[bounds[b]:bounds[b + 1]]``.
         mine: The batches of this rank; those that do not count come last.
         counted: The number of this rank's batches that count.
-        rows: The number of samples to which a batch is filled; None fills no batch.
+        batch_size: The most samples in a batch.
+        step: The number of rows of which a batch has a multiple, see `filled_rows`.
     """
 
     order: Indices
     bounds: Indices
     mine: Indices
     counted: int
-    rows: int | None
+    batch_size: int
+    step: int
 
     @property
     def samples(self) -> int:
@@ -102,7 +105,8 @@ class LengthBatches:
         for turn, batch in enumerate(self.mine[first:last].tolist(), first):
             indices = self.order[self.bounds[batch] : self.bounds[batch + 1]]
             count = len(indices)
-            yield Picked(indices, count if turn < self.counted else 0, self.rows or count)
+            rows = filled_rows(count, self.batch_size, self.step)
+            yield Picked(indices, count if turn < self.counted else 0, rows)
 
 
 def _check_budget(lengths: npt.NDArray[np.int64], max_tokens: int, numbers: Indices | None) -> None:

@@ -24,6 +24,9 @@ MakeShard = Callable[[int, int, int], Shard]
 """A function of the number of samples, the world size and the rank."""
 
 
+_OWN = ("workers", "predict")  # which may differ from rank to rank
+
+
 @dataclass(frozen=True)
 class Dealing:
     """How samples are distributed over ranks and batches; see `disteval.evaluate`.
@@ -42,6 +45,7 @@ class Dealing:
     sort_by_length: bool = False
     workers: int = 0
     limit: int | None = None
+    predict: Any = None
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
@@ -52,6 +56,7 @@ class Dealing:
             check_count("limit", self.limit, 0)
         if self.max_tokens is not None:
             check_count("max_tokens", self.max_tokens)
+        check_count("what slice_rows of predict returns", self.step)
         if self.mode is not None:
             check_choice("mode", self.mode, MODES)
         if self.shard is not None and not callable(self.shard):
@@ -70,6 +75,14 @@ class Dealing:
     def by_length(self) -> bool:
         """Whether batches are made by the lengths of samples."""
         return self.sort_by_length or self.max_tokens is not None
+
+    @property
+    def step(self) -> int:
+        """The number of rows of which each batch has a multiple; 1 if no batch is filled up."""
+        if not self.fixed_shape or self.max_tokens is not None:
+            return 1
+        slice_rows = getattr(self.predict, "slice_rows", None)
+        return slice_rows(self.batch_size) if callable(slice_rows) else self.batch_size
 
     def natural_order(self, world_size: int, by_shards: bool = False) -> tuple[str, ...]:
         """Return each ``dist_collect_mode`` that puts entries in the order of the data set.
@@ -90,7 +103,7 @@ class Dealing:
 
     def settings(self) -> dict[str, Any]:
         """Return what must be the same on every rank, by name."""
-        found = {name: value for name, value in vars(self).items() if name != "workers"}
+        found = {name: value for name, value in vars(self).items() if name not in _OWN}
         return found | {"shard": self.shard is not None, "length": length_setting(self.length)}
 
     def stream(self, samples: Any, backend: BaseDistBackend, parts: range | None = None) -> Stream:
@@ -126,20 +139,19 @@ class Dealing:
             RankError: On every rank, when a rank could not read a length.
         """
         world, rank = (1, 0) if whole else (backend.world_size, backend.rank)
-        fixed = self.fixed_shape
         if self.by_length:
             lengths = gather_lengths(samples, size, self.length, backend)
             return plan_by_length(
                 lengths, world, rank, self.batch_size, sort=self.sort_by_length,
-                max_tokens=self.max_tokens, pad=self.pad, fixed_shape=fixed,
+                max_tokens=self.max_tokens, pad=self.pad, step=self.step,
             )  # fmt: skip
         if self.shard is not None:
             return GivenBatches(
-                checked_shard(self.shard, size, world, rank), self.batch_size, fixed
+                checked_shard(self.shard, size, world, rank), self.batch_size, self.step
             )
         mode = self.mode or "strided"
         return plan_batches(
-            size, world, rank, self.batch_size, mode=mode, pad=self.pad, fixed_shape=fixed
+            size, world, rank, self.batch_size, mode=mode, pad=self.pad, step=self.step
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, check_once
-from disteval.data.batching import Batch, Indices, Picked, Plan
+from disteval.data.batching import Batch, Indices, Picked, Plan, filled_rows
 from disteval.data.collate import Collate, assemble
 from disteval.data.loading import load_ahead
 from disteval.data.predictions.resume import ListedBatches, parted, resumed
@@ -120,7 +120,7 @@ class SizedFeed:
         world, rank = self._place
         done, left = resumed(
             self._plan, stored, self._size, world, rank, self._dealing.batch_size,
-            fixed_shape=self._dealing.fixed_shape, pad=self._dealing.pad,
+            step=self._dealing.step, pad=self._dealing.pad,
         )  # fmt: skip
         self._plan = ListedBatches(done.batches + left.batches) if needed else left
         if not needed:
@@ -154,10 +154,8 @@ class StreamFeed:
     def __init__(self, stream: Stream, dealing: Dealing, collate: Collate) -> None:
         self._stream = stream
         self._collate = collate
-        fixed = dealing.fixed_shape and dealing.max_tokens is None
-        self._rows = dealing.batch_size if fixed else None
         self._ahead = dealing.workers > 0
-        self._batch_size = dealing.batch_size
+        self._batch_size, self._step = dealing.batch_size, dealing.step
         self._whole = dealing.mode == "batches" or dealing.by_length
         self._stored: Indices | None = None
         self._needed = True
@@ -179,7 +177,8 @@ class StreamFeed:
             if is_stored and not self._needed:
                 yield Batch(ids, None, None, 0)
                 continue
-            picked = Picked(ids, len(ids), self._rows or len(ids))
+            rows = filled_rows(len(ids), self._batch_size, self._step)
+            picked = Picked(ids, len(ids), rows)
             yield assemble(samples, picked, self._collate)
 
     def _parted(self) -> Iterable[tuple[Indices, list[Any], bool]]:

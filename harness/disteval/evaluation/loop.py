@@ -84,7 +84,9 @@ def evaluate(
             ``"contiguous"`` as in `ShardPlan`; or ``"batches"``, where ranks get whole batches of
             consecutive samples in turn, so that a batch holds the same samples at any world size.
         fixed_shape: Whether each call of ``predict`` gets exactly ``batch_size`` samples: the last
-            batch is filled up with repeats of its last sample, which are not counted.
+            batch is filled up with repeats of its last sample, which are not counted. If
+            ``predict`` has a function ``slice_rows``, which takes ``batch_size`` and returns the
+            number of rows that it computes at once, a batch is filled up to a multiple of that.
         pad: Whether every rank runs equally many batches.
         shard: A function that replaces ``mode``: it takes the number of samples, the world size
             and the rank, and returns that rank's `Shard`.
@@ -126,7 +128,7 @@ def evaluate(
         check_choice("schedule", schedule, ("static", "leases"))
         dealing = Dealing(
             batch_size, mode, fixed_shape, pad, shard, max_tokens, length, sort_by_length,
-            workers, limit,
+            workers, limit, predict,
         )  # fmt: skip
         leasing = Leasing(ledger, lease_timeout, ranks_per_lease, schedule)
         work = Work(

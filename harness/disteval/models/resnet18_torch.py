@@ -10,11 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn import functional
 
 from disteval.errors import WeightsError
 from disteval.models.folding import fold_norms, is_folded
 from disteval.models.preprocess import OFFSET, SCALE
 from disteval.models.resnet18 import BLOCKS, NUM_CLASSES
+from disteval.models.torch_products import MOST_POSITIONS, ProductConv2d
+
+_SLICE = 128
+"""The most rows of a slice: larger ones are hardly faster, and a short batch fills one up."""
 
 
 class BasicBlock(nn.Module):  # type: ignore[misc]
@@ -36,7 +41,7 @@ class BasicBlock(nn.Module):  # type: ignore[misc]
         """Map (N, inputs, H, W) to (N, channels, H / stride, W / stride)."""
         shortcut = x if self.downsample is None else self.downsample(x)
         x = torch.relu_(self.bn1(self.conv1(x)))
-        return torch.relu_(self.bn2(self.conv2(x)) + shortcut)
+        return torch.relu_(self.bn2(self.conv2(x)).add_(shortcut))
 
 
 class ResNet18(nn.Module):  # type: ignore[misc]
@@ -63,7 +68,7 @@ class ResNet18(nn.Module):  # type: ignore[misc]
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Map pictures (N, 3, H, W) to the features that the last layer takes, (N, 512)."""
-        x = self.maxpool(torch.relu_(self.bn1(self.conv1(x))))
+        x = torch.relu_(self.maxpool(self.bn1(self.conv1(x))))  # equal, and of fewer values
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         return x.mean(dim=(2, 3))
@@ -117,13 +122,16 @@ def make_predict(
 
     Returns:
         A function of uint8 pictures of shape (N, 3, 32, 32) to scores of shape (N, 10), of
-        ``dtype``, on the device.
+        ``dtype``, on the device. On a CPU it is a `SlicedPredict`, unless it is exact.
     """
     target = torch.device(device)
     kind = getattr(torch, dtype)
-    model = build(weights if exact else fold_norms(weights))
+    weights = weights if exact else fold_norms(weights)
+    model = build(weights)
     model = model.to(target, kind, memory_format=torch.channels_last)
     staging = _Staging(target) if target.type == "cuda" else None
+    if target.type == "cpu" and is_folded(weights):
+        return SlicedPredict(use_products(model), kind)
 
     def predict(images: npt.NDArray[np.uint8]) -> Any:
         with torch.inference_mode():
@@ -132,6 +140,65 @@ def make_predict(
             return model(batch.to(kind, memory_format=torch.channels_last))
 
     return predict
+
+
+class SlicedPredict:
+    """The folded network on a CPU, which computes a batch in slices of one shape.
+
+    Rows are added to the last slice if it has fewer. A picture's scores have the same bits at every
+    place of every batch of one size: each layer computes a slice by the same code whichever
+    pictures are in it, convolutions compute each picture by itself, and `ProductConv2d` says why a
+    row of a product does not depend on its place. A shorter batch has the same bits too if it holds
+    whole slices, since it is cut into equal ones.
+
+    Args:
+        model: The network, see `use_products`.
+        kind: The data type in which it computes.
+    """
+
+    def __init__(self, model: nn.Module, kind: torch.dtype) -> None:
+        self._model, self._kind = model, kind
+
+    def __call__(self, images: npt.NDArray[np.uint8]) -> Any:
+        """Return the scores of pictures of shape (N, 3, 32, 32)."""
+        with torch.inference_mode():
+            slices = list(torch.from_numpy(images).split(self.slice_rows(len(images))))
+            missing = len(slices[0]) - len(slices[-1])
+            if missing:
+                slices[-1] = functional.pad(slices[-1], (0, 0) * 3 + (0, missing))
+            return torch.cat([self._scores(each) for each in slices])[: len(images)]
+
+    @staticmethod
+    def slice_rows(rows: int) -> int:
+        """Return the number of rows of a slice, of which a batch of so many rows is cut into few.
+
+        A batch of some such slices has slices of the same number of rows.
+        """
+        return -(-rows // max(1, -(-rows // _SLICE)))
+
+    def _scores(self, images: torch.Tensor) -> torch.Tensor:
+        batch = preprocess(images).to(self._kind, memory_format=torch.channels_last)
+        return self._model(batch)
+
+
+def use_products(model: ResNet18, size: int = 32) -> ResNet18:
+    """Compute convolutions of at most 2x2 positions as matrix products, and return the network.
+
+    Args:
+        model: The network, folded.
+        size: The height and width of its pictures.
+    """
+    size = -(-size // 4)  # after the first convolution and the pooling
+    for name, _, stride in BLOCKS:
+        block = model.get_submodule(name)
+        if size <= MOST_POSITIONS:
+            block.conv1 = ProductConv2d(block.conv1, size)
+            if block.downsample is not None:
+                block.downsample[0] = ProductConv2d(block.downsample[0], size)
+        size = -(-size // stride)
+        if size <= MOST_POSITIONS:
+            block.conv2 = ProductConv2d(block.conv2, size)
+    return model
 
 
 class _Staging:

@@ -38,7 +38,7 @@ def test_every_sample_counts_once_and_no_batch_exceeds_the_budget(
     def plan(world: int, rank: int) -> Any:
         return plan_by_length(
             lengths, world, rank, batch_size, sort=sort, max_tokens=budget, pad=pad,
-            fixed_shape=fixed,
+            step=batch_size if fixed else 1,
         )  # fmt: skip
 
     plans = [plan(world, rank) for rank in range(world)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.batching import GivenBatches, Indices, Picked, Plan, WholeBatches
+from disteval.data.batching import GivenBatches, Indices, Picked, Plan, WholeBatches, filled_rows
 from disteval.data.by_length import LengthBatches
 
 
@@ -53,7 +53,7 @@ def resumed(
     rank: int,
     batch_size: int,
     *,
-    fixed_shape: bool,
+    step: int,
     pad: bool,
 ) -> tuple[ListedBatches, ListedBatches]:
     """Return the batches of one rank: those of stored samples, and those to be computed.
@@ -69,21 +69,20 @@ def resumed(
         world_size: The number of ranks.
         rank: The rank.
         batch_size: The number of samples in a batch.
-        fixed_shape: Whether a batch is filled up to ``batch_size``.
+        step: The number of rows of which each batch has a multiple, see `filled_rows`.
         pad: Whether every rank computes equally many batches.
     """
     is_stored = np.zeros(size, np.bool_)
     is_stored[stored[stored < size]] = True
-    rows = batch_size if fixed_shape else None
     if isinstance(plan, GivenBatches):
         own = np.asarray(plan.shard.indices)[~np.asarray(plan.shard.is_padding)]
-        done = _cut(own[is_stored[own]], batch_size, rows)
-        return ListedBatches(done), ListedBatches(_cut(own[~is_stored[own]], batch_size, rows))
+        done = _cut(own[is_stored[own]], batch_size, step)
+        return ListedBatches(done), ListedBatches(_cut(own[~is_stored[own]], batch_size, step))
     if isinstance(plan, WholeBatches | LengthBatches):
         done, left = _whole(plan, is_stored)
     else:
-        done = _cut(np.flatnonzero(is_stored), batch_size, rows)
-        left = _cut(np.flatnonzero(~is_stored), batch_size, rows)
+        done = _cut(np.flatnonzero(is_stored), batch_size, step)
+        left = _cut(np.flatnonzero(~is_stored), batch_size, step)
     mine = left[rank::world_size]
     if pad and len(mine) < -(-len(left) // world_size):
         mine.append(left[-1]._replace(counted=0))
@@ -107,9 +106,11 @@ def _whole(
     return done, left
 
 
-def _cut(ids: Indices, batch_size: int, rows: int | None) -> list[Picked]:
+def _cut(ids: Indices, batch_size: int, step: int) -> list[Picked]:
     pieces = [ids[start : start + batch_size] for start in range(0, len(ids), batch_size)]
-    return [Picked(piece, len(piece), rows or len(piece)) for piece in pieces]
+    return [
+        Picked(piece, len(piece), filled_rows(len(piece), batch_size, step)) for piece in pieces
+    ]
 
 
 def parted(
