@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
@@ -73,6 +74,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._file: BinaryIO | None = self._create()
         self._row = {"pid": place.world, "tid": 1 if rank is None else rank + 2}
+        self._columns = f'"ph":"X","pid":{self._row["pid"]},"tid":{self._row["tid"]}'
         self._write_header()
         open_recorders.add(self)
         _flusher.start()
@@ -179,12 +181,12 @@ class Recorder:
 
     def _line(self, event: Event) -> str:
         category, name, start, end, arguments = event
-        shown = {key: _short(arguments[key]) for key in [*arguments][:_MOST_ARGUMENTS]}
         begin, duration = (start - self._zero) / 1000, max(end - start, 0) / 1000
+        some = [*arguments.items()][:_MOST_ARGUMENTS]
+        shown = ",".join([f"{_quoted(key)}:{_json(value)}" for key, value in some])
         return (
-            f',\n{{"name":{json.dumps(name[:_MOST_TEXT])},"cat":{json.dumps(category)},"ph":"X",'
-            f'"pid":{self._row["pid"]},"tid":{self._row["tid"]},"ts":{begin:.3f},'
-            f'"dur":{duration:.3f},"args":{json.dumps(shown)}}}'
+            f',\n{{"name":{_quoted(name)},"cat":{_quoted(category)},{self._columns},'
+            f'"ts":{begin:.3f},"dur":{duration:.3f},"args":{{{shown}}}}}'
         )
 
     def _write(self, text: str) -> None:
@@ -213,11 +215,20 @@ class Recorder:
                 self._file = None
 
 
-def _short(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float)):
-        # JSON has no infinity, and no number that is not one.
-        return value if not isinstance(value, float) or abs(value) < 1e300 else str(value)
-    return str(value)[:_MOST_TEXT]
+@lru_cache(4096)
+def _quoted(text: str) -> str:
+    """Return a text as JSON; most are the same from event to event."""
+    return json.dumps(text[:_MOST_TEXT])
+
+
+def _json(value: Any) -> str:
+    if type(value) is int:
+        return repr(value)
+    if value is None or isinstance(value, (bool, int)):
+        return json.dumps(value)
+    if isinstance(value, float) and abs(value) < 1e300:  # JSON has no infinity
+        return repr(float(value))
+    return _quoted(str(value))
 
 
 class _Here(threading.local):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.traces import Recorder
 from disteval.traces.folder import Trace, as_folder
-from disteval.traces.place import Place, category_of
+from disteval.traces.place import category_of
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
@@ -64,11 +65,11 @@ class WorkerGroup:
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
         self._channel = Channel(world_size)
         check_open_files(world_size, launcher.files_per_rank)
-        self._place: Place | None = None
+        self._place: bytes | None = None  # pickled once, because each order has it
         self._recorder: Recorder | None = None
         if (folder := as_folder(trace)) is not None:
-            self._place = folder.new_world(f"of {world_size} ranks", world_size)
-            self._recorder = Recorder(self._place, None)
+            place = folder.new_world(f"of {world_size} ranks", world_size)
+            self._place, self._recorder = pickle.dumps(place), Recorder(place, None)
         with interrupted_later():
             sweep()
             self._control = launcher.directory()

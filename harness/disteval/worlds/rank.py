@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import pickle
 import platform
 import socket
 import sys
@@ -29,7 +30,7 @@ from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
-from disteval.traces.place import Place, category_of, own_clock
+from disteval.traces.place import category_of, own_clock
 from disteval.traces.recorder import start
 from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
@@ -155,9 +156,9 @@ class Rank:
             return messages.Reply(None, _pickled(error), _traceback(error), _message(error))
         return messages.Reply(value)
 
-    def _carry_out_recorded(self, order: messages.Order, place: Place, what: str) -> messages.Reply:
+    def _carry_out_recorded(self, order: messages.Order, place: bytes, what: str) -> messages.Reply:
         """Carry out one order, and record it in the trace of this rank."""
-        recorder = traces.current() or start(place, self.rank)
+        recorder = traces.current() or start(pickle.loads(place), self.rank)
         with recorder.span(category_of(what), what):
             reply = self.carry_out(order)
         if reply.value is None:  # the leader may end this rank soon

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from disteval.errors import UsageError
 from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
 from disteval.traces.folder import Trace
+from disteval.traces.place import Place
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.clocks import compare_clocks
@@ -111,8 +113,10 @@ class World(WorkerGroup):
     def _compare_clocks(self) -> None:
         """Measure the offsets of other hosts' clocks, before any rank records a time."""
         if self._place is not None:
-            place, self._place = self._place, None
-            self._place = place._replace(offsets=compare_clocks(self._read_clocks))
+            place: Place = pickle.loads(self._place)
+            self._place = None
+            offsets = compare_clocks(self._read_clocks)
+            self._place = pickle.dumps(place._replace(offsets=offsets))
 
     def _read_clocks(self) -> tuple[list[tuple[str, int]], dict[int, int]]:
         orders = self._pack(Rank.read_clock, (), "")

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from disteval.errors import UsageError
-from disteval.traces.place import Place
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest order or reply; 1 GiB."""
@@ -46,12 +45,13 @@ class Hello(NamedTuple):
 class Order(NamedTuple):
     """Call a function with the rank and its arguments; both are pickled with cloudpickle.
 
-    ``trace`` is where a trace of it is recorded, and the order in a few words; None records none.
+    ``trace`` is the pickled `Place` of the trace in which it is recorded, and the order in a few
+    words; None records none.
     """
 
     function: bytes
     arguments: bytes
-    trace: tuple[Place, str] | None = None
+    trace: tuple[bytes, str] | None = None
 
 
 class Progress(NamedTuple):
