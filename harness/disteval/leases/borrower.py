@@ -37,6 +37,7 @@ from disteval.leases.messages import (
     Refused,
     Unwanted,
     Welcome,
+    check_size,
     pickled_error,
 )
 from disteval.worlds.channel.connection import bound_waits, connect
@@ -48,7 +49,6 @@ Compute = Callable[[Iterable[Part]], Any]
 """A function of all committed leases, in the order of their units, to the result."""
 
 _PROGRESS_SECONDS = 0.25
-_ENVELOPE_BYTES = 1 << 16
 _MOST_REJOINED = 5
 
 
@@ -140,12 +140,8 @@ class Borrower:
         Raises:
             UsageError: It is too large for a message.
         """
-        if len(totals) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
-            raise UsageError(
-                f"the metrics' state over units {lease.start} to {lease.stop - 1} takes "
-                f"{len(totals)} bytes, and a commit holds up to {MAX_MESSAGE_BYTES}; use metrics "
-                f"that follow from sums, or a smaller batch_size"
-            )
+        what = f"the bytes of the metrics' state over units {lease.start} to {lease.stop - 1}"
+        check_size(totals, what, "use metrics that follow from sums, or a smaller batch_size")
         counted, mixed = map(int, certificate)
         self._commit = Commit(lease.number, totals, (counted, mixed), dict(files), self.waited)
         self._send(self._commit)
@@ -185,7 +181,9 @@ class Borrower:
 
         try:
             with repeating(self._ping, self._timeout / 4):
-                answer = Computed(cloudpickle.dumps(compute(parts())))
+                value = cloudpickle.dumps(compute(parts()))
+            check_size(value, "the metrics' results", "have a metric write its result to a file")
+            answer = Computed(value)
         except _AnotherBeginsError:
             return
         except Exception as error:

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from disteval.errors import HarnessError, describe_error
+from disteval.errors import HarnessError, UsageError, describe_error
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest message; 1 GiB."""
+_ENVELOPE_BYTES = 1 << 20
 
 
 class Hello(NamedTuple):
@@ -211,6 +212,19 @@ def encode(message: Any) -> bytes:
     """Return a message as `multiprocessing.connection.Connection` sends it, length first."""
     data = pickle.dumps(message, protocol=5)
     return struct.pack("!i", len(data)) + data
+
+
+def check_size(data: bytes, what: str, remedy: str) -> None:
+    """Raise UsageError, which says what it is and what to do, if bytes do not fit into a message.
+
+    Raises:
+        UsageError: They don't.
+    """
+    if len(data) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+        raise UsageError(
+            f"{what} are {len(data)} bytes, and a message of leases holds up to "
+            f"{MAX_MESSAGE_BYTES}; {remedy}"
+        )
 
 
 def pickled_error(error: Exception) -> bytes:

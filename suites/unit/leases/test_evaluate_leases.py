@@ -7,7 +7,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from disteval import (
 from disteval.data.predictions import GatheredPredictions
 from disteval.evaluation import leased
 from disteval.evaluation.leased import run_leases
-from disteval.leases import Borrower, Lender, rows
+from disteval.leases import Borrower, Lender
 from disteval.metrics import AUROC, Accuracy, Bootstrap, Mean
 from disteval.worlds import control_directory
 from disteval_backends.threads_dist import ThreadsDist
@@ -107,8 +106,7 @@ def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int, sums_alone: bo
             return str(error)
         return {"size": found.size, "padded": found.padded, **found.metrics}
 
-    with patch.object(rows, "FOLD_BYTES", 0 if sums_alone else rows.FOLD_BYTES):
-        assert_as_on_one_rank(world, rank)
+    assert_as_on_one_rank(world, rank, folds=sums_alone)
 
 
 def test_a_rank_that_reads_ahead_says_how_long_each_lease_waits_for_it(

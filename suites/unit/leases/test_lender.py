@@ -24,7 +24,7 @@ from disteval import HarnessError, RankError, UsageError, WorldError
 from disteval.cli.elastic_job import ElasticJob, Meeting
 from disteval.cli.job import EvalJob
 from disteval.coverage import Certificate, certify
-from disteval.leases import Borrower, Lender, finishing, lender
+from disteval.leases import Borrower, Lender, finishing, lender, messages
 from disteval.leases.lending import Lending
 from disteval.leases.members import Member
 from disteval.leases.messages import (
@@ -419,6 +419,16 @@ def test_a_lender_whose_leader_raises_the_outcome_has_it_for_ranks_that_come_lat
             assert str(late.result(30)) == "12 units are too few"
     finally:
         directory.remove()
+
+
+def test_a_result_that_no_message_holds_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 2_000_000)
+    with lending() as (_, directory):
+        error = pickle.loads(work(directory, 0, 1_100_000).error or b"")
+    assert isinstance(error, UsageError)
+    assert "the metrics' results are 1100" in str(error)
 
 
 def test_no_rank_left_ends_the_evaluation_with_every_cause() -> None:
