@@ -106,7 +106,7 @@ class Accuracy(SummableMetric):
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
         """Divide the counts by ``size``."""
-        correct = {key: int(hits) for key, hits in zip(self._keys, sums, strict=True)}
+        correct = dict(zip(self._keys, sums.tolist(), strict=True))
         found: dict[str, Any] = {key: hits / size for key, hits in correct.items()}
         if self.counts:
             found |= {f"correct_{key}": hits for key, hits in correct.items()}

@@ -210,7 +210,7 @@ class BaseMetric(ABC):
 
 def check_sizes(sizes: Sequence[int | None]) -> None:
     """Check the sizes that all ranks gave to ``compute``; every rank raises the same error."""
-    if any(size != sizes[0] for size in sizes):
+    if sizes.count(sizes[0]) != len(sizes):
         raise UsageError(f"ranks called compute with different sizes: {sizes}, by rank")
     if sizes[0] is not None:
         check_count("size", sizes[0], 0)

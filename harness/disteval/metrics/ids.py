@@ -118,13 +118,15 @@ def check_all_or_none(lengths: Sequence[int], ids: Sequence[Any]) -> bool:
         ids: What each rank sent about its ids; None if it has none.
     """
     given = [rank for rank, sent in enumerate(ids) if sent is not None]
+    if not given:
+        return False
     plain = [rank for rank, rows in enumerate(lengths) if rows and ids[rank] is None]
-    if given and plain:
+    if plain:
         raise UsageError(
             f"rank {given[0]} added samples with ids and rank {plain[0]} without; "
             f"give ids to each batch on every rank"
         )
-    return bool(given)
+    return True
 
 
 class Once:

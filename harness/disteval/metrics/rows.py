@@ -25,6 +25,9 @@ SumsOf = Callable[[Rows], Sums]
 Bring = Callable[[], Rows]
 """Waits for rows that a device is computing, and returns them."""
 
+_FEW = 16
+"""Sums up to this number travel as integers, which take fewer bytes than an array."""
+
 _PENDING = 4
 """The most batches whose rows may still be on a device, which bounds the memory they take there."""
 
@@ -48,6 +51,8 @@ class Column:
         self._pending: deque[tuple[int, Bring]] = deque()
 
     def __len__(self) -> int:
+        if not self._pending:
+            return self._length
         return self._length + sum(length for length, _ in self._pending)
 
     def append(self, rows: Rows, sums_of: SumsOf) -> None:
@@ -71,16 +76,15 @@ class Column:
             The sums; None if no row is kept.
         """
         self._settle(sums_of)
-        kept: Any = keep if isinstance(keep, np.ndarray) else slice(keep)
-        dropped: Any = ~keep if isinstance(keep, np.ndarray) else slice(keep, None)
         count = int(np.count_nonzero(keep)) if isinstance(keep, np.ndarray) else keep
         if count == 0 or self._sums is None:
             return None
         if count == self._length:
             return self._sums
+        rows, first = self._all(), not isinstance(keep, np.ndarray)
         if count > self._length // 2:
-            return self._sums - sums_of(self._all()[dropped])
-        return sums_of(self._all()[kept])
+            return self._sums - sums_of(rows[keep:] if first else rows[~keep])
+        return sums_of(rows[:keep] if first else rows[keep])
 
     def rows(self) -> Rows:
         """Return all rows, which are kept; none may be pending, as after `sums`."""
@@ -123,8 +127,38 @@ class Column:
                 "samples can't be dropped from a metric that disteval.evaluate computed, which "
                 "keeps their sums alone; reset the metric, and add the samples again"
             )
-        self._chunks = [np.concatenate(self._chunks)] if self._chunks else [np.zeros(0)]
+        if len(self._chunks) != 1:
+            self._chunks = [np.concatenate(self._chunks)] if self._chunks else [np.zeros(0)]
         return self._chunks[0]
+
+
+def sendable(sums: Sums | None) -> Sums | list[Any] | None:
+    """Return sums as they travel; None stands for those of no rows.
+
+    Raises:
+        UsageError: They are no array of integers with one axis or more.
+    """
+    if sums is None:
+        return None
+    if np.ndim(sums) == 0 or sums.dtype.kind not in "iuO":
+        raise UsageError(
+            f"sums_of returned {getattr(sums, 'dtype', type(sums).__name__)} of shape "
+            f"{np.shape(sums)}; it must return an array of integers with one axis or more, because "
+            f"only integers add up to the same sum in any order"
+        )
+    return list(sums.tolist()) if sums.dtype.kind == "O" or sums.size <= _FEW else sums
+
+
+def add_sums(one: Any, other: Any) -> Any:
+    """Add the sums of two parts; None stands for those of no rows."""
+    if one is None or other is None:
+        return other if one is None else one
+    return as_array(one) + as_array(other)
+
+
+def as_array(sums: Any) -> Sums:
+    """Return sums as an array, which `sendable` may have made a list of Python integers."""
+    return np.array(sums, dtype=object) if isinstance(sums, list) else sums
 
 
 def _value_of(rows: Rows) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +13,10 @@ import numpy as np
 from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, prove
-from disteval.errors import RankError, UsageError, describe_error
+from disteval.errors import RankError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
 from disteval.metrics.ids import Once, SampleRows, check_all_or_none
-from disteval.metrics.rows import Bring, Column, Rows, Sums
+from disteval.metrics.rows import Bring, Column, Rows, Sums, add_sums, as_array, sendable
 
 _Keep = int | Once
 """The rows of a rank to sum: so many from the beginning, or those of samples that count once."""
@@ -92,7 +92,7 @@ class SummableMetric(BaseMetric):
     def _state(self) -> Any:
         """Return the sums alone; or the rows, if repeated ids are still to be dropped."""
         length = len(self._results)
-        sums = _sendable(self._results.sums(length, self.sums_of))
+        sums = sendable(self._results.sums(length, self.sums_of))
         rows = self._results.rows() if self._results.keeps_rows else None
         return length, sums, self._ids.sent(), rows
 
@@ -107,30 +107,30 @@ class SummableMetric(BaseMetric):
         return self.compute()
 
 
-_FEW = 16
-"""Sums up to this number travel as integers, which take fewer bytes than an array."""
+_Offer = tuple[int, int, Any, Any, str | None, Certificate | None, Any]
+"""What one rank sends for one metric: an entry of each field of `_Gathered`."""
 
 
-class _Offer(NamedTuple):
-    """The sums that one rank sends for one metric.
+class _Gathered(NamedTuple):
+    """The offers of all ranks for one metric; each field has one entry a rank, by rank.
 
     Attributes:
-        length: The number of the rank's rows, padding included.
+        lengths: The number of the rank's rows, padding included.
         kept: The number of rows that count; in the first collective, if all ranks hold as many.
         sums: The sums of these rows.
-        whole: The sums of all of the rank's rows, if these are more.
-        failure: The error of a rank that could not sum.
-        certificate: The proof of coverage, if the samples have ids.
+        wholes: The sums of all of the rank's rows, if these are more.
+        failures: The error of a rank that could not sum.
+        certificates: The proof of coverage, if the samples have ids.
         values: A value for each sample whose id occurs more than once, if repeats are dropped.
     """
 
-    length: int
-    kept: int = 0
-    sums: Any = None
-    whole: Any = None
-    failure: str | None = None
-    certificate: Any = None
-    values: Any = None
+    lengths: tuple[int, ...]
+    kept: tuple[int, ...]
+    sums: tuple[Any, ...]
+    wholes: tuple[Any, ...]
+    failures: tuple[str | None, ...]
+    certificates: tuple[Any, ...]
+    values: tuple[Any, ...]
 
 
 def compute_together(
@@ -163,28 +163,32 @@ def compute_together(
     known = size if is_count(size, 0) else None
     keep: list[_Keep] = [_assumed(m, len(m._results), rank, world, known) for m in metrics]
     sent = backend.all_gather_object((size, note, _offers(metrics, keep, rank)))
+    sizes, notes, offers = map(list, zip(*sent, strict=True))
     if check is not None:
-        check([sent_note for _, sent_note, _ in sent])
-    check_sizes([given for given, _, _ in sent])
-    gathered = _by_metric(metrics, [offers for _, _, offers in sent])
-    counted = [_counted(*each, size) for each in zip(metrics, gathered, strict=True)]
-    sums = [_chosen(*each) for each in zip(gathered, counted, strict=True)]
+        check(notes)
+    check_sizes(sizes)
+    counted: list[Any] = []
+    sums: list[Any] = []
+    for metric, found in _by_metric(metrics, offers):
+        counts = _counted(metric, found, size)
+        counted.append(counts)
+        sums.append(_chosen(found, counts))
     if None in sums:  # on every rank alike, because all ranks gathered the same
         keep = _decide(backend, metrics, counted, size)
-        gathered = _by_metric(metrics, backend.all_gather_object(_offers(metrics, keep, rank)))
-        for decided, offers in zip(keep, gathered, strict=True):
+        offers = backend.all_gather_object(_offers(metrics, keep, rank))
+        gathered = [found for _, found in _by_metric(metrics, offers)]
+        for decided, found in zip(keep, gathered, strict=True):
             if isinstance(decided, Once):
-                decided.compare([value for offer in offers for value in offer.values])
-        counted = [[offer.kept for offer in offers] for offers in gathered]
-        sums = [[offer.sums for offer in offers] for offers in gathered]
-    results = [_result(*each) for each in zip(metrics, sums, counted, strict=True)]
-    return results, [sent_note for _, sent_note, _ in sent]
+                decided.compare([*chain.from_iterable(found.values)])
+        counted = [found.kept for found in gathered]
+        sums = [found.sums for found in gathered]
+    return [_result(*each) for each in zip(metrics, sums, counted, strict=True)], notes
 
 
 def _decide(
     backend: BaseDistBackend,
     metrics: Sequence[SummableMetric],
-    counted: Sequence[list[int] | None],
+    counted: Sequence[Sequence[int] | None],
     size: int | None,
 ) -> list[_Keep]:
     """Return which rows of this rank count; gathers the ids where repeated ones are dropped."""
@@ -194,10 +198,8 @@ def _decide(
     return [next(once) if counts is None else counts[backend.rank] for counts in counted]
 
 
-def _offers(
-    metrics: Sequence[SummableMetric], keep: Sequence[_Keep], rank: int
-) -> list[tuple[Any, ...]]:
-    return [tuple(_offer(*each, rank)) for each in zip(metrics, keep, strict=True)]
+def _offers(metrics: Sequence[SummableMetric], keep: Sequence[_Keep], rank: int) -> list[_Offer]:
+    return [_offer(metric, kept, rank) for metric, kept in zip(metrics, keep, strict=True)]
 
 
 def _offer(metric: SummableMetric, keep: _Keep, rank: int) -> _Offer:
@@ -206,36 +208,26 @@ def _offer(metric: SummableMetric, keep: _Keep, rank: int) -> _Offer:
     try:
         if isinstance(keep, Once):
             rows = np.repeat(keep.kept(rank), ids.all_rows())
-            sums = _sendable(column.sums(rows, metric.sums_of))
+            sums = sendable(column.sums(rows, metric.sums_of))
             values = column.values(ids.all_rows(), keep.repeated(rank))
-            return _Offer(length, int(np.count_nonzero(rows)), sums, values=values)
-        sums = _sendable(column.sums(keep, metric.sums_of))
-        whole = _sendable(column.sums(length, metric.sums_of)) if keep < length else None
+            return length, int(np.count_nonzero(rows)), sums, None, None, None, values
+        sums = sendable(column.sums(keep, metric.sums_of))
+        whole = sendable(column.sums(length, metric.sums_of)) if keep < length else None
     except Exception as error:  # the other ranks wait in the collective
-        return _Offer(length, failure=describe_error(error))
-    return _Offer(length, keep, sums, whole, certificate=ids.certificate())
+        return length, 0, None, None, describe_error(error), None, None
+    return length, keep, sums, whole, None, ids.certificate(), None
 
 
-def _sendable(sums: Sums | None) -> Sums | list[Any] | None:
-    if sums is None:
-        return None
-    if np.ndim(sums) == 0 or sums.dtype.kind not in "iuO":
-        raise UsageError(
-            f"sums_of returned {getattr(sums, 'dtype', type(sums).__name__)} of shape "
-            f"{np.shape(sums)}; it must return an array of integers with one axis or more, because "
-            f"only integers add up to the same sum in any order"
-        )
-    return list(sums.tolist()) if sums.dtype == object or sums.size <= _FEW else sums
-
-
-def _by_metric(metrics: Sequence[SummableMetric], sent: list[Any]) -> list[list[_Offer]]:
-    """Sort what each rank sent by metric, or raise the error of a rank that could not sum."""
-    gathered = [[_Offer(*offers[i]) for offers in sent] for i in range(len(metrics))]
-    for metric, offers in zip(metrics, gathered, strict=True):
-        for rank, offer in enumerate(offers):
-            if offer.failure is not None:
-                raise RankError(rank, f"could not sum up {type(metric).__name__}: {offer.failure}")
-    return gathered
+def _by_metric(
+    metrics: Sequence[SummableMetric], sent: Sequence[list[_Offer]]
+) -> Iterator[tuple[SummableMetric, _Gathered]]:
+    """Yield each metric with what ranks sent, or raise the error of a rank that could not sum."""
+    for metric, offers in zip(metrics, zip(*sent, strict=True), strict=True):
+        gathered = _Gathered(*zip(*offers, strict=True))
+        for rank, failure in enumerate(gathered.failures):
+            if failure is not None:
+                raise RankError(rank, f"could not sum up {type(metric).__name__}: {failure}")
+        yield metric, gathered
 
 
 def _assumed(
@@ -251,50 +243,43 @@ def _assumed(
     return min(max(counted, 0), length)
 
 
-def _counted(metric: SummableMetric, offers: list[_Offer], size: int | None) -> list[int] | None:
+def _counted(metric: SummableMetric, offers: _Gathered, size: int | None) -> Sequence[int] | None:
     """Return how many rows of each rank count; None if repeated ids have to be dropped."""
-    lengths = [offer.length for offer in offers]
-    proofs = [Certificate(*offer.certificate) for offer in offers if offer.certificate]
-    if check_all_or_none(lengths, [offer.certificate for offer in offers]):
+    lengths = offers.lengths
+    if check_all_or_none(lengths, offers.certificates):
+        proofs = [Certificate(*sent) for sent in offers.certificates if sent]
         return lengths if size is not None and prove(proofs, size) else None
-    check_collected(size, sum(lengths))
-    if size is None or size >= sum(lengths):
+    collected, world = sum(lengths), len(lengths)
+    check_collected(size, collected)
+    if size is None or size >= collected:
         return lengths
+    if lengths.count(lengths[0]) == world:
+        return tuple(_assumed(metric, lengths[0], rank, world, size) for rank in range(world))
     if metric.dist_collect_mode == "cat":
         starts = accumulate(lengths, initial=0)
-        return [min(max(size - start, 0), n) for start, n in zip(starts, lengths, strict=False)]
+        return tuple(min(max(size - at, 0), n) for at, n in zip(starts, lengths, strict=False))
     # Samples come from each rank in turn: so many whole rounds fit, then one each from some ranks.
     rounds = range(max(lengths) + 1)
     fit = bisect_right(rounds, size, key=lambda most: sum(min(n, most) for n in lengths)) - 1
     counts = [min(n, fit) for n in lengths]
     for rank in [rank for rank, n in enumerate(lengths) if n > fit][: size - sum(counts)]:
         counts[rank] += 1
-    return counts
+    return tuple(counts)
 
 
-def _chosen(offers: list[_Offer], counts: list[int] | None) -> list[Any] | None:
+def _chosen(offers: _Gathered, counts: Sequence[int] | None) -> Sequence[Any] | None:
     """Return each rank's sums over the rows that count; None if they were not sent."""
-    if counts == [offer.length for offer in offers]:
-        return [offer.sums if offer.whole is None else offer.whole for offer in offers]
-    return [offer.sums for offer in offers] if counts == [offer.kept for offer in offers] else None
+    if counts == offers.lengths:
+        pairs = zip(offers.sums, offers.wholes, strict=True)
+        return [sums if whole is None else whole for sums, whole in pairs]
+    return offers.sums if counts == offers.kept else None
 
 
-def _result(metric: SummableMetric, sums: list[Any] | None, counts: list[int] | None) -> Any:
-    size = sum(counts or [])
+def _result(metric: SummableMetric, sums: Sequence[Any], counts: Sequence[int]) -> Any:
+    size = sum(counts)
     if size == 0:
         raise no_samples()
     found = None
-    for each in sums or []:
+    for each in sums:
         found = add_sums(found, each)
-    return metric.from_sums(_as_array(found), size)
-
-
-def add_sums(one: Any, other: Any) -> Any:
-    """Add the sums of two parts; None stands for those of no rows."""
-    if one is None or other is None:
-        return other if one is None else one
-    return _as_array(one) + _as_array(other)
-
-
-def _as_array(sums: Any) -> Sums:
-    return np.array(sums, dtype=object) if isinstance(sums, list) else sums
+    return metric.from_sums(as_array(found), size)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from disteval.default_backend import get_dist_backend
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
-from disteval.metrics.summable import SummableMetric, add_sums
+from disteval.metrics.rows import add_sums
+from disteval.metrics.summable import SummableMetric
 
 _SMALL = 4096
 """Sums up to this number are kept as they are."""
