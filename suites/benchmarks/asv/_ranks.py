@@ -21,7 +21,7 @@ import numpy as np
 from disteval import evaluate, frames
 from disteval.contract import BaseDistBackend
 from disteval.data import ArrayDataset, load_cifar10, load_embedded
-from disteval.metrics import Accuracy
+from disteval.metrics import Accuracy, Mean
 from disteval.metrics.arrays import to_numpy
 from disteval.models import default_weights
 from disteval.worlds import report_progress
@@ -153,10 +153,10 @@ def _check_right(found: dict[str, Any], right: int) -> None:
         raise AssertionError(f"{right} samples are right, but {found} was computed")
 
 
-def evaluation_speeds(
+def evaluation_seconds(
     backend: BaseDistBackend, work: tuple[str, str, str | None, int, int]
 ) -> list[float]:
-    """Return the images per second of ResNet-18 in each round.
+    """Return the seconds that ResNet-18 takes for a picture in each round.
 
     ``root`` is a folder with CIFAR-10, or None for the embedded data set, of which the first
     ``size`` pictures are evaluated.
@@ -167,15 +167,34 @@ def evaluation_speeds(
     model = importlib.import_module(f"disteval.models.resnet18_{framework}")
     predict = model.make_predict(default_weights(), device)
     right = _right_by_hand(predict, dataset)
-    speeds = []
+    seconds = []
     for _ in range(rounds + 1):
         metric = Accuracy(counts=True)
         result = evaluate(
             predict, dataset, {"accuracy": metric}, backend, BATCH_SIZE, progress=report_progress
         )
         _check_right(result.metrics["accuracy"], right)
-        speeds.append(result.samples_per_second)
-    return speeds[1:]
+        seconds.append(1 / result.samples_per_second)
+    return seconds[1:]
+
+
+def schedule_seconds(backend: BaseDistBackend, work: tuple[str, int, int]) -> list[float]:
+    """Return the seconds of an evaluation of batches of one sample, in each round."""
+    schedule, batches, rounds = work
+    samples = np.arange(batches, dtype=np.float64)
+    seconds = []
+    for _ in range(rounds + 1):
+        metrics = {"mean": Mean()}
+        backend.all_gather_object(None)
+        begin = time.perf_counter()
+        result = evaluate(
+            lambda batch: batch, samples, metrics, backend, 1,
+            update=lambda outputs, _: (outputs,), schedule=schedule,
+        )  # fmt: skip
+        seconds.append(time.perf_counter() - begin)
+        if result.metrics["mean"]["mean"] != (batches - 1) / 2:
+            raise AssertionError(f"the mean of 0 to {batches - 1} is not {result.metrics['mean']}")
+    return seconds[1:]
 
 
 def _right_by_hand(predict: Callable[[Any], Any], dataset: ArrayDataset) -> int:

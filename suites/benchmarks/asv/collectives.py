@@ -1,4 +1,4 @@
-"""How long do the object collectives take, and how many bytes do they move in a second?"""
+"""How long do the object collectives take, and how long for each GB?"""
 
 from __future__ import annotations
 
@@ -70,27 +70,27 @@ class CollectiveLatency(_Measured):
         return max(self.medians) * 1e6
 
 
-class CollectiveBandwidth(_Measured):
-    """The bandwidth of large messages, in GB/s as nccl-tests defines it.
+class CollectiveTransfer(_Measured):
+    """The time of large messages for each GB, the inverse of the bandwidths of nccl-tests.
 
     With n ranks, an all-gather moves n times ``bytes``, and a broadcast ``bytes``. The time is the
     average over ranks of each one's median.
     """
 
     params = (list(OPERATIONS), BACKENDS, LARGE, WORLD_SIZES)
-    unit = "GB/s"
+    unit = "ms"
 
-    def track_algbw(self, _found: object, *work: Any) -> float:
-        """Return bytes divided by seconds, as a caller sees it."""
+    def track_alg(self, _found: object, *work: Any) -> float:
+        """Return the milliseconds for a GB that a caller sees: 1000 / algbw."""
         operation, _, size, world_size = work
         moved = size * world_size if operation == "all_gather_object" else size
-        return moved / statistics.fmean(self.medians) / 1e9
+        return statistics.fmean(self.medians) / moved * 1e12
 
-    def track_busbw(self, found: object, *work: Any) -> float:
-        """Return the rate on each rank's link, which can be compared with hardware."""
+    def track_bus(self, found: object, *work: Any) -> float:
+        """Return the milliseconds for a GB on each rank's link: 1000 / busbw."""
         operation, _, _, world_size = work
         share = (world_size - 1) / world_size if operation == "all_gather_object" else 1.0
-        return self.track_algbw(found, *work) * share
+        return self.track_alg(found, *work) / share
 
 
 def _measure(backend: str, world_size: int, rows: list[Any]) -> dict[Any, Any]:

@@ -1,21 +1,36 @@
-"""How many pictures does an evaluation evaluate in a second?"""
+"""How long does an evaluation take for a picture, for a sample and for a batch?"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import statistics
+import time
+from typing import Any
+
+import numpy as np
+from disteval import evaluate
+from disteval.metrics import Mean
 
 from . import _ranks, _worlds
 
 PICTURES = 512
 ROUNDS = 3
+SAMPLES = 2_000
+SHORTEST, LONGEST = 16, 160
+BATCHINGS: dict[str, dict[str, Any]] = {
+    "in order": {"batch_size": 32, "mode": "batches", "pad": False, "fixed_shape": False},
+    "sorted by length": {"batch_size": 32, "sort_by_length": True},
+    "token budget": {"batch_size": SAMPLES, "max_tokens": 32 * LONGEST},
+}
+"""How samples of different lengths are put into batches, as arguments of `evaluate`."""
+
 MODULES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorflow", "keras")}
 """The modules that each framework's model imports."""
 
 
-class EvaluationThroughput(_worlds.InWorld):
-    """The speed of `disteval.evaluate` with ResNet-18 on 512 pictures in memory.
+class EvaluationCost(_worlds.InWorld):
+    """The time that `disteval.evaluate` takes for a picture, with ResNet-18 on 512 of them.
 
     The pictures are CIFAR-10's where ``CIFAR10_ROOT`` names its folder, and the embedded ones
     elsewhere.
@@ -37,12 +52,53 @@ class EvaluationThroughput(_worlds.InWorld):
             raise NotImplementedError(f"{framework} finds no CUDA device")
         self.start(backend, world_size)
 
-    def track_images(self, framework: str, _backend: str, device: str, _world_size: int) -> float:
-        """Return the median round of the slowest rank."""
+    def track_picture(self, framework: str, _backend: str, device: str, _world_size: int) -> float:
+        """Return the median round of the slowest rank, divided by the pictures of all ranks."""
         work = (framework, device, os.environ.get("CIFAR10_ROOT"), PICTURES, ROUNDS)
-        return min(statistics.median(rank) for rank in self.run(_ranks.evaluation_speeds, work))
+        found = self.run(_ranks.evaluation_seconds, work)
+        return max(statistics.median(rank) for rank in found) * 1e6
 
-    track_images.unit = "images/s"  # type: ignore[attr-defined]
+    track_picture.unit = "us"  # type: ignore[attr-defined]
+
+
+class RaggedCost:
+    """The time that `evaluate` takes for a sample with a length of its own, in NumPy on one rank.
+
+    The model sums the tokens that are no padding, so the time is that of forming batches, of
+    padding, and of the metric.
+    """
+
+    params = (list(BATCHINGS),)
+    param_names = ("batches",)
+
+    def track_sample(self, batches: str) -> float:
+        """Return the median round."""
+        draw = np.random.default_rng(0)
+        lengths = draw.integers(SHORTEST, LONGEST + 1, SAMPLES)
+        samples = [{"tokens": draw.integers(1, 9, length)} for length in lengths]
+        expected = statistics.fmean(int(each["tokens"].sum()) for each in samples)
+        seconds = []
+        for _ in range(ROUNDS + 1):
+            metrics = {"mean": Mean()}
+            begin = time.perf_counter()
+            result = evaluate(
+                lambda tokens: tokens.sum(axis=1), samples, metrics, "non_dist",
+                collate=_collate, update=lambda sums, _: (sums,), **BATCHINGS[batches],
+            )  # fmt: skip
+            seconds.append(time.perf_counter() - begin)
+            if result.metrics["mean"]["mean"] != expected:
+                raise AssertionError(f"the mean is {expected}, not {result.metrics['mean']}")
+        return statistics.median(seconds[1:]) / SAMPLES * 1e6
+
+    track_sample.unit = "us"  # type: ignore[attr-defined]
+
+
+def _collate(samples: list[dict[str, Any]]) -> tuple[Any, None]:
+    rows = [sample["tokens"] for sample in samples]
+    padded = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    for row, tokens in zip(padded, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return padded, None
 
 
 def _has_gpu(framework: str) -> bool:

@@ -1,4 +1,4 @@
-"""What does a lease cost the leader?"""
+"""What does a lease cost the leader, and an evaluation in leases its ranks?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from collections.abc import Callable
 from disteval.coverage import Certificate
 from disteval.leases import Book, Lease, Ledger
 
+from . import _ranks, _worlds
+
 ROUNDS = 5
+BATCHES = 1_000
 LEASES = 2000
 
 
@@ -67,6 +70,23 @@ class LedgerCost:
             seconds = time.perf_counter() - begin
             ledger.close()
         return seconds / leases
+
+
+class LeasedEvaluation(_worlds.InWorld):
+    """The time that `evaluate` takes for a batch whose model is free, on two ranks."""
+
+    params = (["static", "leases"], ["threads", "torch_cpu"])
+    param_names = ("schedule", "backend")
+
+    def setup(self, _schedule: str, backend: str) -> None:
+        self.start(backend, 2)
+
+    def track_batch(self, schedule: str, _backend: str) -> float:
+        """Return the median round of the slower rank, divided by the batches of both."""
+        found = self.run(_ranks.schedule_seconds, (schedule, BATCHES, ROUNDS))
+        return max(statistics.median(rank) for rank in found) / BATCHES * 1e6
+
+    track_batch.unit = "us"  # type: ignore[attr-defined]
 
 
 def _median(once: Callable[[], float]) -> float:
