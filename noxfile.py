@@ -102,11 +102,17 @@ def _build_horovod(session: nox.Session) -> None:
 
 def _install_chromium(session: nox.Session) -> None:
     """Get Debian's Chromium where it is missing and may be installed; else a test says so."""
-    there = shutil.which("chromium") and shutil.which("chromedriver")
+    _install_debian(session, ("chromium", "chromedriver"), ("chromium", "chromium-driver"))
+
+
+def _install_debian(
+    session: nox.Session, programs: tuple[str, ...], packages: tuple[str, ...]
+) -> None:
+    """Install Debian's packages if a program of theirs is missing and they may be installed."""
+    there = all(map(shutil.which, programs))
     if there or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     session.run("apt-get", "update", external=True)
-    packages = ("chromium", "chromium-driver")
     install = ("apt-get", "install", "--yes", "--no-install-recommends", *packages)
     session.run(*install, env={"DEBIAN_FRONTEND": "noninteractive"}, external=True)
 
@@ -234,6 +240,19 @@ def faults(session: nox.Session) -> None:
         session.run("python", "-m", "suites.faults.leases", *session.posargs[1:])
     else:
         session.run("python", "-m", "suites.faults", *session.posargs)
+
+
+@nox.session(name="hosts-slurm")
+@nox.parametrize("mpi", [nox.param("mpi", id="mpich"), nox.param("openmpi", id="openmpi")])
+def hosts_slurm(session: nox.Session, mpi: str) -> None:
+    """Join what SLURM starts on two hosts, which are namespaces here; needs root.
+
+    Not part of `tests`. Debian's SLURM is installed where it is missing.
+    """
+    session.install(f".[torch,{mpi},conformance]", TORCH)
+    _install_debian(session, ("slurmctld", "slurmd", "srun"), ("slurm-wlm", "libpmix-dev"))
+    required = {"DISTEVAL_REQUIRE": "slurm,mpi4py,torch_cpu"}
+    session.run("pytest", "suites/ranks/worlds/test_hosts_slurm.py", env=required)
 
 
 @nox.session

@@ -151,7 +151,7 @@ class Hosts:
     @contextmanager
     def remote_shell(self) -> Iterator[Path]:
         """Provide a program that runs a command on a host, as ssh does, while the block runs."""
-        path, program = Path(self.shared, "shell.socket"), Path(self._shared, "shell")
+        path, program = Path(self.shared, "shell.socket"), Path(self.shared, "shell")
         program.write_text(_SHELL.format(python=sys.executable, path=str(path)))
         program.chmod(0o700)
         with socket.socket(socket.AF_UNIX) as server:
