@@ -269,10 +269,12 @@ def _counted(metric: SummableMetric, offers: _Gathered, size: int | None) -> Seq
 
 def _chosen(offers: _Gathered, counts: Sequence[int] | None) -> Sequence[Any] | None:
     """Return each rank's sums over the rows that count; None if they were not sent."""
-    if counts == offers.lengths:
-        pairs = zip(offers.sums, offers.wholes, strict=True)
-        return [sums if whole is None else whole for sums, whole in pairs]
-    return offers.sums if counts == offers.kept else None
+    if counts == offers.kept:
+        return offers.sums
+    if counts != offers.lengths:
+        return None
+    pairs = zip(offers.sums, offers.wholes, strict=True)
+    return [sums if whole is None else whole for sums, whole in pairs]
 
 
 def _result(metric: SummableMetric, sums: Sequence[Any], counts: Sequence[int]) -> Any:
