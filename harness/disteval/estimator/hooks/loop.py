@@ -101,8 +101,9 @@ class OptimizerHook(Hook):
             clip = [p for p in runner.model.parameters() if p.grad is not None]
             norm = torch.nn.utils.clip_grad_norm_(clip, **self.grad_clip)
             runner.log_buffer.update({"grad_norm": norm}, int(runner.outputs["num_samples"]))
-        for optimizer in optimizers:
-            optimizer.step()
+        with traces.span("compute", "optimizer"):
+            for optimizer in optimizers:
+                optimizer.step()
 
     def _detect(self, runner: Context) -> None:
         found = [
