@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -161,8 +162,8 @@ def compute_together(
     # third of the time of `compute` on two ranks.
     world, rank = backend.world_size, backend.rank
     known = size if is_count(size, 0) else None
-    keep: list[_Keep] = [_assumed(m, len(m._results), rank, world, known) for m in metrics]
-    sent = backend.all_gather_object((size, note, _offers(metrics, keep, rank)))
+    mine = [_offer(m, _assumed(m, len(m._results), rank, world, known), rank) for m in metrics]
+    sent = backend.all_gather_object((size, note, mine))
     sizes, notes, offers = map(list, zip(*sent, strict=True))
     if check is not None:
         check(notes)
@@ -175,7 +176,8 @@ def compute_together(
         sums.append(_chosen(found, counts))
     if None in sums:  # on every rank alike, because all ranks gathered the same
         keep = _decide(backend, metrics, counted, size)
-        offers = backend.all_gather_object(_offers(metrics, keep, rank))
+        mine = [_offer(m, kept, rank) for m, kept in zip(metrics, keep, strict=True)]
+        offers = backend.all_gather_object(mine)
         gathered = [found for _, found in _by_metric(metrics, offers)]
         for decided, found in zip(keep, gathered, strict=True):
             if isinstance(decided, Once):
@@ -196,10 +198,6 @@ def _decide(
     shards = backend.all_gather_object(by_id) if by_id else []
     once = iter([Once(ids, size) for ids in zip(*shards, strict=True)])
     return [next(once) if counts is None else counts[backend.rank] for counts in counted]
-
-
-def _offers(metrics: Sequence[SummableMetric], keep: Sequence[_Keep], rank: int) -> list[_Offer]:
-    return [_offer(metric, kept, rank) for metric, kept in zip(metrics, keep, strict=True)]
 
 
 def _offer(metric: SummableMetric, keep: _Keep, rank: int) -> _Offer:
@@ -281,7 +279,4 @@ def _result(metric: SummableMetric, sums: Sequence[Any], counts: Sequence[int]) 
     size = sum(counts)
     if size == 0:
         raise no_samples()
-    found = None
-    for each in sums:
-        found = add_sums(found, each)
-    return metric.from_sums(as_array(found), size)
+    return metric.from_sums(as_array(reduce(add_sums, sums)), size)
