@@ -278,7 +278,8 @@ def peers(session: nox.Session) -> None:
     """Hold us against other libraries, and write docs/performance.md and docs/scaling.md."""
     session.install(
         ".[torch,mpi,jax,tensorflow]", TORCH, JAX, TENSORFLOW,
-        "torchmetrics", "torcheval", "accelerate", "mmeval==0.2.1", "matplotlib",
+        "torchmetrics", "torcheval", "accelerate", "mmeval==0.2.1", "matplotlib", "onnx",
+        "onnxruntime",
     )  # fmt: skip
     page = "--write=docs/performance.md"
     session.run("python", "-m", "suites.benchmarks.peers", page, *session.posargs)

@@ -18,9 +18,11 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from disteval import evaluate
 from disteval.contract import BaseDistBackend
@@ -36,7 +38,7 @@ from suites.benchmarks.loops import BATCH_SIZE, Contestant, contestants
 
 LIBRARIES = (
     "torch", "tensorflow-cpu", "jax", "flax", "mpi4py", "horovod", "numpy", "torchmetrics",
-    "torcheval", "accelerate", "mmeval",
+    "torcheval", "accelerate", "mmeval", "onnxruntime",
 )  # fmt: skip
 
 TEXTS = 1_000
@@ -69,6 +71,17 @@ _INTRODUCTION = (
     "same run.",
     "",
 )
+
+
+_FORWARD_PASS = """
+`disteval, torch` computes the convolutions of at most 2x2 positions as matrix products, because a
+3x3 kernel mostly meets padding there; `torch, optimised` is its forward pass alone, and `torch,
+folded` has all convolutions. What is left is bound by arithmetic: on one core, convolutions and
+products take 95% of the time, at 85 to 105 GFLOP/s, so ReLU, additions and pooling could save 5%
+at most if they were fused. `torch.compile` with freezing takes 1.2 times the CPU time of
+`make_predict` for a picture, after 5 seconds of CPU time for its first call, or 4 with a full
+cache; 10,000 pictures take as long as that. `python -m suites.benchmarks.forward` measures the
+forward pass and `evaluate` alone."""
 
 
 def _machine() -> str:
@@ -104,14 +117,20 @@ def evaluation(samples: int, rounds: int) -> Iterator[str]:
         yield f"| {name} | {middle:.0f} | {spread} | {middle / first:.2f} |"
     if missing:
         yield f"\nNot installed: {', '.join(missing)}."
+    yield _FORWARD_PASS
 
 
 def on_rank(backend: BaseDistBackend, dataset: ArrayDataset) -> int:
     """Evaluate with `disteval.evaluate` on one rank of a running world."""
     metrics = {"accuracy": Accuracy(counts=True)}
-    predict = make_predict(default_weights())
-    result = evaluate(predict, dataset, metrics, backend, BATCH_SIZE)
+    result = evaluate(_predict(), dataset, metrics, backend, BATCH_SIZE)
     return int(result.metrics["accuracy"]["correct_top1"])
+
+
+@cache
+def _predict() -> Callable[[Any], Any]:
+    """Return the model, which other loops have before they are timed, too."""
+    return make_predict(default_weights())
 
 
 def race(loops: Mapping[str, Contestant], samples: int, rounds: int) -> dict[str, list[float]]:
