@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from disteval.conformance.forked import ForkServers
 from disteval.data import load_cifar10
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.worlds import detect_outer_world
 
 from suites import marks, requirements
-from suites.forking import local_ranks_forked
 from suites.pictures import write_small_cifar10
 
 try:
@@ -71,23 +68,6 @@ def small_accuracy(small_cifar10: Path) -> dict[str, float]:
     accuracy = Accuracy(topk=(1, 3))
     accuracy.add(make_predict(default_weights())(dataset.images), dataset.labels)
     return accuracy.compute(size=len(dataset))
-
-
-@pytest.fixture(scope="session")
-def fork_servers() -> Iterator[ForkServers]:
-    """Processes that fork off ranks, which have imported what most ranks of this run need."""
-    libraries = ["torch", "torch.distributed"]
-    if "disteval.estimator" in sys.modules:
-        libraries.append("torch._dynamo")  # the first optimizer of a process imports it
-    with ForkServers(libraries) as servers:
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def forked_ranks(fork_servers: ForkServers) -> Iterator[None]:
-    """Fork the local ranks of a module's worlds, see `suites.forking`."""
-    with local_ranks_forked(fork_servers):
-        yield
 
 
 @pytest.hookimpl(wrapper=True)

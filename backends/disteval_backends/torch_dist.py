@@ -39,6 +39,7 @@ class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
     """
 
     library: ClassVar[str] = "torch"
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
     device_type: ClassVar[str]
 
     def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:

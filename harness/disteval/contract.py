@@ -130,11 +130,14 @@ class BaseDistBackend(ABC):
         capabilities: The abilities beyond the contract.
         library: The name under which pip knows the library; empty when there is no library.
         devices: The devices that objects travel on: ``cpu``, ``cuda``, or both.
+        preload: The modules of the library that a process may import before ranks are forked off
+            it. Importing them must start no thread and open no connection.
     """
 
     launcher: ClassVar[str] = "local"
     library: ClassVar[str] = ""
     devices: ClassVar[str] = "cpu"
+    preload: ClassVar[tuple[str, ...]] = ()
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     @property

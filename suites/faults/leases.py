@@ -31,11 +31,10 @@ from disteval.cli.eval_elastic import lend
 from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
 from disteval.cli.named_task import NamedTask
-from disteval.conformance.forked import ForkServers
 from disteval.data.predictions import Predictions, load_predictions
 from disteval.default_backend import get_dist_backend
 from disteval.report.values import plain
-from disteval.worlds import ElasticWorld
+from disteval.worlds import ElasticWorld, LocalLauncher
 
 from suites.faults import lease_task
 from suites.processes import left_over, processes_below, wait_for
@@ -69,14 +68,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Forked(Starter):
-    """Starts ranks that are forked, and remembers their worlds."""
+    """Starts ranks that are forked with all that they import, and remembers their worlds."""
 
-    servers: ForkServers
     worlds: list[ElasticWorld]
 
     def elastic_world(self, size: int) -> ElasticWorld:
         """See `Starter.elastic_world`."""
-        self.worlds.append(ElasticWorld(size, self.servers.launcher(), timeout=self.timeout))
+        launcher = LocalLauncher(preload=["disteval.evaluation.leased", "suites.faults.lease_task"])
+        self.worlds.append(ElasticWorld(size, launcher, timeout=self.timeout))
         return self.worlds[-1]
 
 
@@ -89,14 +88,11 @@ def right() -> dict[str, Any]:
     return found
 
 
-def lose_ranks(
-    seed: int, servers: ForkServers, expected: dict[str, Any], predictions: Path
-) -> Found:
+def lose_ranks(seed: int, expected: dict[str, Any], predictions: Path) -> Found:
     """Evaluate with ranks that are lost at random moments, all but one at most.
 
     Args:
         seed: Decides how many ranks there are, and which are lost when and how.
-        servers: Start the ranks.
         expected: The right results.
         predictions: A new folder for predictions.
     """
@@ -108,7 +104,7 @@ def lose_ranks(
     signals = [(draw.uniform(0, _LONGEST), r, how) for r, how in drawn.items() if r not in inside]
     os.environ[lease_task.FAULTS] = json.dumps(inside)
     os.environ[lease_task.SECONDS] = str(_BATCH_SECONDS)
-    start = Forked(size, None, None, TIMEOUT, 1, False, None, servers, [])
+    start = Forked(size, None, None, TIMEOUT, 1, False, None, [])
     ended = threading.Event()
     killer = threading.Thread(target=_send_signals, args=(start.worlds, sorted(signals), ended))
     job = EvalJob(NamedTask(TASK), "none", None, None, Predictions(predictions))
@@ -232,12 +228,11 @@ def main() -> int:
     expected = right()
     end = time.monotonic() + options.seconds
     found: list[Found] = []
-    with ForkServers(["disteval.evaluation.leased", "suites.faults.lease_task"]) as servers:
-        for seed in range(options.first, options.first + options.runs):
-            if time.monotonic() > end:
-                break
-            with tempfile.TemporaryDirectory(prefix="leases-") as name:
-                found.append(_told(lose_ranks(seed, servers, expected, Path(name))))
+    for seed in range(options.first, options.first + options.runs):
+        if time.monotonic() > end:
+            break
+        with tempfile.TemporaryDirectory(prefix="leases-") as name:
+            found.append(_told(lose_ranks(seed, expected, Path(name))))
     leaders: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="leases-") as name:
         seed = options.first

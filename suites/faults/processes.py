@@ -71,7 +71,7 @@ class Tree:
             # A fork becomes what it executes a moment later.
             words, variables = _read(pid)
             self._known[pid] = words, variables
-        if "disteval.conformance.forked" in " ".join(words[:4]):  # a server, or what it has forked
+        if "disteval.worlds.fork_server" in " ".join(words[:4]):  # a server, or what it has forked
             forked = self._known.get(parent, ((), {}))[0] == words
             return Process(pid, state, words, "rank" if forked else "helper")
         return Process(pid, state, words, *self._role(pid, words, variables))

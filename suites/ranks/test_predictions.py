@@ -38,9 +38,7 @@ def evaluated(backend: Any, folder: Path, killed: int) -> tuple[Any, list[int]]:
     return result.metrics["error"], asked
 
 
-def test_a_killed_rank_loses_only_the_part_that_it_was_filling(
-    forked_ranks: None, tmp_path: Path
-) -> None:
+def test_a_killed_rank_loses_only_the_part_that_it_was_filling(tmp_path: Path) -> None:
     backend_class("torch_cpu")
     with World("torch_cpu", 3) as world:
         (expected, _), *_ = world.run(partial(evaluated, folder=tmp_path / "whole", killed=-1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from disteval.errors import WorldError
 from disteval.metrics import Regression
 from disteval.worlds import World
 
-from suites.forking import local_ranks_forked
 from suites.requirements import backend_class
 
 WORDS = ["one", "two", "three", "four", "five", "six"]
@@ -23,10 +21,7 @@ WORDS = ["one", "two", "three", "four", "five", "six"]
 @pytest.fixture(scope="module", params=["torch_cpu", "mpi4py"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     backend_class(request.param)
-    forks = request.param == "torch_cpu"
-    with local_ranks_forked(request.getfixturevalue("fork_servers")) if forks else nullcontext():
-        world = World(request.param, 3)
-    with world:
+    with World(request.param, 3) as world:
         yield world
 
 

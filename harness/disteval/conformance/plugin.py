@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from disteval.conformance.forked import ForkServers
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import Capabilities, No
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
@@ -35,7 +34,6 @@ from disteval.worlds import (
     share_cores,
     why_not_in,
 )
-from disteval.worlds.launchers.local import LocalLauncher
 
 _DEFAULT_WORLD_SIZES = (1, 2, 3)
 Code = int | pytest.ExitCode | None
@@ -162,13 +160,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def fork_servers() -> Iterator[ForkServers]:
-    """Processes that fork off the ranks of worlds, so that not every rank imports torch anew."""
-    with ForkServers() as servers:
-        yield servers
-
-
-@pytest.fixture(scope="session")
 def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
     """The worlds of one backend at one size: the present one, or a new one if that was lost."""
     name, size = request.param
@@ -186,9 +177,7 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
         if size > 1 and isinstance(multi, No):
             pytest.skip(f"{name} declares that it can't do world size {size}: {multi.reason}")
         timeout = config.getoption("world_timeout")
-        forks = led is None and size > 1 and cls.launcher == LocalLauncher.name
-        servers = request.getfixturevalue("fork_servers") if forks else None
-        served = BackendWorlds(name, size, led=led, timeout=timeout, servers=servers)
+        served = BackendWorlds(name, size, led=led, timeout=timeout)
         served.get()
     except (LibraryMissingError, WorldError) as error:
         # Every rank may say that the backend can't be used on this machine.

@@ -20,7 +20,6 @@ from disteval.conformance import (  # noqa: F401 - they register the rules
 )
 from disteval.conformance.attempts import NO_OTHER_RANKS, judged_by, try_rule
 from disteval.conformance.faults import RETURNED
-from disteval.conformance.forked import ForkServers
 from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
 from disteval.conformance.rules import RULES, Rule
 from disteval.conformance.schedule import Job, lost_beside_others, plan, run_side_by_side
@@ -32,11 +31,8 @@ from disteval.traces import TraceFolder
 from disteval.worlds import World
 from disteval.worlds.environment import refuse_worlds_of_each
 from disteval.worlds.launchers import get_launcher
-from disteval.worlds.launchers.local import LocalLauncher
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
-
-_RANKS_WORTH_A_SERVER = 8  # with fewer, two servers cost more than the imports that they save
 
 
 def select_rules(patterns: Sequence[str] = ()) -> list[Rule]:
@@ -99,13 +95,8 @@ def check_backend(
     )
     found = None if led else get_launcher(launcher or cls.launcher)
     phases = plan(chosen, sizes, found)
-    ranks = sum(job.size for jobs in phases for job in jobs)
-    forks = type(found) is LocalLauncher and ranks >= _RANKS_WORTH_A_SERVER
-    with (
-        found.kept() if found else nullcontext(),
-        ForkServers() if forks else nullcontext() as servers,
-    ):
-        check = _Check(report, partial(worlds, servers=servers), on_result, servers)
+    with found.kept() if found else nullcontext():
+        check = _Check(report, worlds, on_result)
         for jobs in phases:
             run_side_by_side(jobs, check.run, check.stop)
         # Beside others they may only have been too slow.
@@ -132,7 +123,6 @@ class _Check:
     report: Report
     worlds: Callable[..., BackendWorlds]
     on_result: Callable[[Result], None] | None
-    servers: ForkServers | None
     results: dict[tuple[int, str], Result] = field(default_factory=dict)
     losses: dict[tuple[int, str], _Loss] = field(default_factory=dict)
     started: list[World] = field(default_factory=list)
@@ -210,8 +200,6 @@ class _Check:
     def stop(self) -> None:
         """Terminate the ranks of every world that this check has started."""
         self.stopped = True
-        if self.servers is not None:
-            self.servers.close()
         for world in self.started:
             if not world.attached:
                 world.terminate()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from disteval.conformance.forked import ForkServers
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.worlds import Launcher, World
+from disteval.worlds.launchers.local import LocalLauncher
 from disteval.worlds.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
 from disteval.worlds.postmortem import first_line
 from disteval.worlds.world import BACKEND_SECONDS
+
+_LIBRARIES = ("torch", "torch.distributed", "jax", "tensorflow", "paddle")
 
 Identity = tuple[bool, int, int]
 """Whether a backend is in a group, its rank, and its world size."""
@@ -60,7 +63,6 @@ class BackendWorlds:
         launcher: How to start the ranks; None stands for the launcher that the class names.
         timeout: As for `World`.
         trace: As for `World`.
-        servers: Processes that fork off the ranks; None starts them as the launcher does.
         started: Called with each world that was started.
 
     Attributes:
@@ -83,7 +85,6 @@ class BackendWorlds:
         launcher: str | None = None,
         timeout: float = 20.0,
         trace: TraceFolder | None = None,
-        servers: ForkServers | None = None,
         started: Callable[[World], None] = lambda _: None,
     ) -> None:
         if led is not None:
@@ -98,7 +99,7 @@ class BackendWorlds:
         self.lost_at_start = ""
         self._backend = backend
         self._led, self._launcher = led, launcher
-        self._timeout, self._servers, self._started = timeout, servers, started
+        self._timeout, self._started = timeout, started
         self._trace = trace
         self._world: JudgedWorld | None = None
 
@@ -128,9 +129,7 @@ class BackendWorlds:
             return world
 
     def _start(self, backend_timeout: float) -> JudgedWorld:
-        launcher = _launcher(self._launcher, self.world_size)
-        if self._servers is not None:
-            launcher = self._servers.launcher()
+        launcher = _launcher(self._launcher or self.cls.launcher, self.world_size)
         world = JudgedWorld(
             self._backend,
             self.world_size,
@@ -164,8 +163,15 @@ class BackendWorlds:
         self.close()
 
 
-def _launcher(name: str | None, world_size: int) -> str | Launcher | None:
-    """Return the launcher of one world; on Ray, one that leaves room for a second world."""
+def _launcher(name: str, world_size: int) -> str | Launcher:
+    """Return the launcher of one world.
+
+    On Ray it leaves room for a second world; on this host it forks ranks also off libraries that
+    are not known to be safe, as long as they have started no thread: a check starts many.
+    """
+    if name == LocalLauncher.name:
+        preload = [library for library in _LIBRARIES if library.partition(".")[0] in sys.modules]
+        return LocalLauncher(preload=preload)
     if name != RayLauncher.name:
         return name
     with RayLauncher.kept():

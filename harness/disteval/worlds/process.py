@@ -57,12 +57,22 @@ def _redirect_output(path: Path) -> None:
         sys.stdout.reconfigure(line_buffering=True)
 
 
-def become_rank(directory: Path, rank: int, on_lost: Callable[[], None] = lambda: None) -> int:
+def become_rank(
+    directory: Path,
+    rank: int,
+    on_lost: Callable[[], None] = lambda: None,
+    printed: bytes = b"",
+) -> int:
     """Serve as one rank of a world until the leader dismisses it; return the exit status.
 
-    ``on_lost`` is called before the process ends because its leader is gone.
+    Args:
+        directory: The control directory of the world.
+        rank: The number of the rank.
+        on_lost: Called before the process ends because its leader is gone.
+        printed: Output of this process from before it was a rank.
     """
     _redirect_output(rank_file(directory, rank, "out"))
+    os.write(1, printed)
     faulthandler.enable()
     return serve(directory, rank, on_lost=on_lost)
 

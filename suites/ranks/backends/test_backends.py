@@ -6,19 +6,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from disteval import RankError, UsageError, get_dist_backend
-from disteval.conformance.forked import ForkServers
 from disteval.default_backend import set_group_of_world
 from disteval.metrics import Mean, MetricGroup
 from disteval.worlds import World
 
-from suites.forking import local_ranks_forked
 from suites.processes import mpirun, run_plainly, torchrun
 from suites.requirements import backend_class
 
@@ -28,10 +25,7 @@ WORLD_SIZE = 3
 @pytest.fixture(scope="module", params=["torch_cpu", "mpi4py"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     backend_class(request.param)
-    forks = request.param == "torch_cpu"
-    with local_ranks_forked(request.getfixturevalue("fork_servers")) if forks else nullcontext():
-        world = World(request.param, WORLD_SIZE)
-    with world:
+    with World(request.param, WORLD_SIZE) as world:
         yield world
 
 
@@ -214,9 +208,9 @@ def test_alone_and_outside_of_any_launcher_a_backend_is_a_world_of_one(name: str
         backend.broadcast_object(mine, 1)
 
 
-def test_torch_serves_a_process_group_of_the_users_own(fork_servers: ForkServers) -> None:
+def test_torch_serves_a_process_group_of_the_users_own() -> None:
     backend_class("torch_cpu")
-    with local_ranks_forked(fork_servers), World("torch_cpu", 3) as world:
+    with World("torch_cpu", 3) as world:
         found = world.run(_use_own_group)
     assert found[0] == found[2] == (2, [0, 2], 2, [8 << 18, 8 << 19], 7)
     assert found[1] == "this process is not in the process group; only its members may call"

@@ -19,7 +19,6 @@ from disteval.cli.elastic_options import Elastic
 from disteval.cli.eval_elastic import lend
 from disteval.cli.job import EvalJob
 from disteval.cli.named_task import NamedTask
-from disteval.conformance.forked import ForkServers
 from disteval.data.predictions import load_predictions
 from disteval.worlds.launchers.mpirun import MpirunLauncher
 
@@ -45,12 +44,6 @@ Start = Callable[..., "subprocess.Popen[str]"]
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
     return right()
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[ForkServers]:
-    with ForkServers(["disteval.evaluation.leased", "suites.faults.lease_task"]) as started:
-        yield started
 
 
 @pytest.fixture
@@ -82,20 +75,18 @@ def read(path: Path) -> dict[str, Any]:
 
 # Together they have each way to be lost, at the beginning, in the middle and late.
 @pytest.mark.parametrize("seed", [4, 6, 8])
-def test_lost_ranks_change_nothing(
-    servers: ForkServers, expected: dict[str, Any], seed: int, tmp_path: Path
-) -> None:
-    found = lose_ranks(seed, servers, expected, tmp_path)
+def test_lost_ranks_change_nothing(expected: dict[str, Any], seed: int, tmp_path: Path) -> None:
+    found = lose_ranks(seed, expected, tmp_path)
     assert found.wrong == ""
     assert found.lost > 0
 
 
 def test_ranks_that_hold_a_lease_together_find_each_other_and_are_lost_together(
-    servers: ForkServers, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(lease_task.FAULTS, '{"1": ["exit", 3]}')
     monkeypatch.setenv(lease_task.SECONDS, "0.002")
-    start = Forked(4, None, None, 20.0, 1, False, None, servers, [])
+    start = Forked(4, None, None, 20.0, 1, False, None, [])
     job = EvalJob(NamedTask("suites.faults.lease_task:spanning"), "none", None, None, None)
     report = lend(start, job, Elastic(None, join=False, ranks_per_lease=2))
     assert judge(report, expected) == ""
@@ -220,11 +211,11 @@ def test_what_all_ranks_raise_is_told_once_more_and_is_the_exit_status(
 
 @pytest.mark.parametrize("first", ["exception", "exit"])
 def test_an_evaluation_without_ranks_ends_at_once_and_says_why(
-    servers: ForkServers, monkeypatch: pytest.MonkeyPatch, first: str
+    monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     faults = {"0": [first, 1], "1": ["exception", 3]}
     monkeypatch.setenv(lease_task.FAULTS, json.dumps(faults))
-    start = Forked(2, None, None, 1000.0, 1, False, None, servers, [])
+    start = Forked(2, None, None, 1000.0, 1, False, None, [])
     job = EvalJob(NamedTask(TASK), "none", None, None, None)
     with pytest.raises(HarnessError, match="this rank was told to fail"):
         lend(start, job, Elastic(None, join=False, ranks_per_lease=1))

@@ -17,7 +17,6 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance import runner
 from disteval.conformance.results import Result
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import Rendezvous
@@ -218,10 +217,7 @@ def test_a_timeout_convicts_only_where_it_recurs_and_costs_one_more_at_all_sizes
         assert (folder / "hangs").stat().st_size == 3  # at both sizes, and again at the smaller one
 
 
-def test_killed_fork_servers_and_ranks_cost_one_rule_its_verdict(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(runner, "_RANKS_WORTH_A_SERVER", 2)
+def test_killed_fork_servers_and_ranks_cost_one_rule_its_verdict() -> None:
     before, killed = set(processes_below(os.getpid())), []
 
     def kill_all(result: Result) -> None:

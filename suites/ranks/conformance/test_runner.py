@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +11,8 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import RankError, frames
-from disteval.conformance import forked, on_ranks
+from disteval.conformance import on_ranks
 from disteval.conformance.attempts import check_rule
-from disteval.conformance.forked import ForkServers
 from disteval.conformance.results import Result
 from disteval.conformance.rules import Bench, Rule
 from disteval.conformance.runner import check_backend, select_rules
@@ -25,12 +21,9 @@ from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import BackendWorlds
 from disteval.contract import Rendezvous
 from disteval.errors import WorldError
-from disteval.worlds import World
-from disteval.worlds.launchers.local import LocalLauncher
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.sockets import Sockets
-from suites.processes import is_running, left_over, processes_below
 
 
 class SlowToJoin(Sockets):
@@ -165,39 +158,6 @@ def test_no_rule_tried_is_not_a_conformant_backend() -> None:
     assert report.verdict == "incomplete"
 
 
-def string_hash(backend: Any) -> int:
-    return hash("the same string")
-
-
-def end_rank_1(backend: Any) -> None:
-    if backend.rank == 1:
-        os.kill(os.getpid(), signal.SIGTERM)
-    backend.all_gather_object(None)
-
-
-def test_forked_ranks_are_as_different_as_those_that_users_start() -> None:
-    with ForkServers() as servers, World(Sockets, 2, launcher=servers.launcher()) as world:
-        first, second = world.run(string_hash)
-        assert first != second
-        with pytest.raises(WorldError, match=r"rank 1 was lost \(killed by SIGTERM\)"):
-            world.run(end_rank_1)
-
-
-def test_no_forked_rank_outlives_its_leaders_connection() -> None:
-    with ForkServers() as servers:
-        launcher = servers.launcher()
-        world = World(Sockets, 2, launcher=launcher)
-        [folder] = {path.parent for path in world.run(log_path)}
-        pids = world.run(pid)
-        os.kill(pids[1], signal.SIGSTOP)  # it notices nothing by itself
-    assert left_over(pids) == []
-    assert launcher.ended() == dict.fromkeys([0, 1], "killed by SIGKILL")
-    world.terminate()  # only the leader removes the control directory
-    assert not folder.exists()
-    with pytest.raises(WorldError, match="the check has ended"):
-        servers.launcher()
-
-
 def test_no_rule_is_broken_by_the_end_of_a_check() -> None:
     seen = []
 
@@ -208,33 +168,6 @@ def test_no_rule_is_broken_by_the_end_of_a_check() -> None:
     with pytest.raises(KeyboardInterrupt):
         check_backend(Sockets, (2, 3), rules=select_rules(["5.*", "7.*"]), on_result=interrupt)
     assert set(seen) == {"passed"}
-
-
-def pid(backend: Any) -> int:
-    return os.getpid()
-
-
-def log_path(backend: Any) -> Path:
-    return Path("/proc/self/fd/1").readlink()
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_fork_server_is_an_error_in_bounded_time(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = set(processes_below(os.getpid()))
-    with ForkServers() as servers:
-        launcher = servers.launcher()
-        assert type(launcher) is not LocalLauncher
-        monkeypatch.setattr(forked, "_ANSWER_SECONDS", 2.0)
-        monkeypatch.setattr(forked, "_CLOSE_SECONDS", 1.0)
-        found = set(processes_below(os.getpid())) - before
-        for server in found:
-            os.kill(server, number)
-        with pytest.raises(WorldError, match=r"rank 0 was not started: process \d+, which forks"):
-            World(Sockets, 2, launcher=launcher)
-        assert type(servers.launcher()) is LocalLauncher
-    assert not any(map(is_running, found))
 
 
 def test_a_job_that_raises_is_not_taken_for_one_that_is_done() -> None:

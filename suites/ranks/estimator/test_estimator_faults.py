@@ -22,7 +22,6 @@ from disteval.estimator.folder import checkpoints  # noqa: E402
 
 from suites.frameworks.estimator import tiny  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("forked_ranks")
 WORKFLOW = [("train", 1), ("val", 1)]
 CREATORS = [tiny.training, tiny.validation]
 EPOCHS = 4

@@ -96,7 +96,6 @@ def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
     trained: Any,
     small_cifar10: Path,
     tmp_path: Path,
-    forked_ranks: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     work_dir, _, _ = trained

@@ -37,12 +37,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from suites.frameworks.estimator.tiny import Tiny, facts, samples  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("forked_ranks")
 WORKFLOW = [("train", 1), ("val", 1)]
 
 
 @pytest.fixture(scope="module")
-def two(forked_ranks: None) -> Iterator[World]:
+def two() -> Iterator[World]:
     backend_class("torch_cpu")
     with World("torch_cpu", 2, timeout=60.0) as world:
         yield world

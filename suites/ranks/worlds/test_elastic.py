@@ -6,12 +6,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval.conformance.forked import ForkServers
 from disteval.worlds import report_progress
 from disteval.worlds.elastic import ElasticWorld, LostRank
 from disteval.worlds.launchers.local import LocalLauncher
@@ -28,12 +26,6 @@ LOST = {
     "exception": "raised ValueError: not this sample",
     "SIGSTOP": "is stopped (SIGSTOP)",
 }
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[ForkServers]:
-    with ForkServers() as started:
-        yield started
 
 
 def work(_: Any, how: str) -> tuple[str, int]:
@@ -74,10 +66,10 @@ def run(world: ElasticWorld, hows: list[str], wanted: int) -> tuple[Any, list[Lo
 
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("how", LOST)
-def test_the_others_return_when_a_rank_is_lost(servers: ForkServers, how: str, rank: int) -> None:
+def test_the_others_return_when_a_rank_is_lost(how: str, rank: int) -> None:
     hows = ["fine"] * 3
     hows[rank] = how
-    world = ElasticWorld(3, servers.launcher())
+    world = ElasticWorld(3, "local")
     found, told, pids = run(world, hows, wanted=3)
     assert sorted(found.values) == [one for one in range(3) if one != rank]
     assert {value for value, _ in found.values.values()} == {"fine"}
@@ -86,17 +78,15 @@ def test_the_others_return_when_a_rank_is_lost(servers: ForkServers, how: str, r
     assert not any(map(is_running, pids))
 
 
-def test_all_ranks_may_be_lost(servers: ForkServers) -> None:
-    found, told, pids = run(ElasticWorld(3, servers.launcher()), ["SIGKILL"] * 3, wanted=4)
+def test_all_ranks_may_be_lost() -> None:
+    found, told, pids = run(ElasticWorld(3, "local"), ["SIGKILL"] * 3, wanted=4)
     assert found.values == {}
     assert sorted(one.rank for one in told) == [0, 1, 2]
     assert not any(map(is_running, pids))
 
 
-def test_a_rank_that_hangs_ends_in_bounded_time_and_its_stack_is_shown(
-    servers: ForkServers,
-) -> None:
-    found, [lost], pids = run(ElasticWorld(2, servers.launcher()), ["fine", "hang"], wanted=2)
+def test_a_rank_that_hangs_ends_in_bounded_time_and_its_stack_is_shown() -> None:
+    found, [lost], pids = run(ElasticWorld(2, "local"), ["fine", "hang"], wanted=2)
     assert sorted(found.values) == [0]
     assert lost.how == "had not returned 3 s after the end"
     assert "in work" in lost.report

@@ -10,13 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disteval import UsageError, WorldError
-from disteval.conformance.forked import ForkServers
 from disteval.worlds import OuterWorld, World, send_note, watched
 from disteval.worlds.launchers import base
 from disteval.worlds.launchers.local import LocalLauncher
@@ -60,25 +58,22 @@ def never_exit(_: Any) -> None:
 
 def lead_ranks_that_hold_on(how: str) -> None:
     """Lead ranks that can't be reached, from a thread of a world that another thread started."""
-    with ExitStack() as stack:
-        launcher: Any = how
-        if how == "forked":
-            launcher = stack.enter_context(ForkServers()).launcher()
-        worlds: list[World] = []
+    launcher = how if how == "mpirun" else LocalLauncher(forks=how == "forked")
+    worlds: list[World] = []
 
-        def start() -> None:
-            worlds.append(World(None, 2, launcher=launcher))
+    def start() -> None:
+        worlds.append(World(None, 2, launcher=launcher))
 
-        thread = threading.Thread(target=start)
-        thread.start()
-        thread.join()
-        if how == "local":  # the next world gets another watchdog, which knows of this one
-            watchdog = watched._watchdog._process
-            assert watchdog is not None
-            watchdog.kill()
-            watchdog.wait()
-            World("threads", 1).close()
-        worlds[0].run(hold_on, 0, 1, timeout=600, on_note=lambda *_: print("held", flush=True))
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    if how != "mpirun":  # the next world gets another watchdog, which knows of this one
+        watchdog = watched._watchdog._process
+        assert watchdog is not None
+        watchdog.kill()
+        watchdog.wait()
+        World("threads", 1).close()
+    worlds[0].run(hold_on, 0, 1, timeout=600, on_note=lambda *_: print("held", flush=True))
 
 
 def lead_ranks_that_never_exit() -> None:
@@ -239,7 +234,7 @@ def run(job: str, *words: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("how", "processes"), [("local", 8), ("forked", 10), ("mpirun", 9)])
+@pytest.mark.parametrize(("how", "processes"), [("started", 8), ("forked", 10), ("mpirun", 9)])
 def test_ranks_and_their_children_die_with_their_leader(
     how: str, processes: int, tmp_path: Path
 ) -> None:
@@ -274,7 +269,7 @@ def test_a_world_starts_and_ends_where_there_is_no_proc(tmp_path: Path) -> None:
 
 def test_ranks_that_were_dismissed_and_do_not_exit_die_with_their_leader(tmp_path: Path) -> None:
     found = run("kill_a_leader", "lead_ranks_that_never_exit", "1", folder=tmp_path)
-    assert found == {"before": 4, "processes": 0, "names": []}
+    assert found == {"before": 6, "processes": 0, "names": []}
 
 
 def test_the_directory_of_a_job_that_somebody_else_started_goes_with_its_leader(
@@ -317,7 +312,7 @@ def test_no_ctrl_c_as_a_world_ends_leaves_anything(
     moments: tuple[str, str], tmp_path: Path
 ) -> None:
     found = run("press_twice", *moments, folder=tmp_path)
-    expected = {"before": 4, "status": -signal.SIGINT, "processes": 0, "names": []}
+    expected = {"before": 6, "status": -signal.SIGINT, "processes": 0, "names": []}
     assert found == expected
 
 

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from disteval.metrics import Mean
 from disteval.worlds import World, launchers, report_progress, send_note
 from disteval.worlds.channel import messages
 
-from suites.forking import local_ranks_forked
 from suites.processes import left_over, start_as_from_a_terminal
 from suites.requirements import backend_class
 
@@ -32,11 +29,9 @@ BACKENDS = ["torch_cpu", "mpi4py"]
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+def backend(request: pytest.FixtureRequest) -> str:
     backend_class(request.param)
-    forks = request.param == "torch_cpu"
-    with local_ranks_forked(request.getfixturevalue("fork_servers")) if forks else nullcontext():
-        yield request.param
+    return str(request.param)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from disteval.errors import UsageError
 from disteval.worlds.control_directory import ControlDirectory, create
 from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import outside_environment
+from disteval.worlds.fork_client import Forked
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.postmortem import RankStatus, examine, exit_text
 from disteval.worlds.process import IN_CHILD, how_child_ended, import_code, import_path
@@ -27,9 +28,8 @@ from disteval.worlds.watched import Watched
 
 LOOPBACK = "127.0.0.1"
 
-# A file, since the command lines of launchers are shown to users.
-_PATH_LINES = "open(sys.argv[1] + '/sys.path').read()"
-_RANK_CODE = import_code(_PATH_LINES, "disteval.worlds.process import main") + "sys.exit(main())"
+_PATH = "open(sys.argv[1] + '/sys.path').read()"  # users see the command lines of launchers
+_RANK_CODE = import_code(_PATH, "disteval.worlds.process import main") + "sys.exit(main())"
 
 _TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 5.0
@@ -195,7 +195,7 @@ class ProcessLauncher(Launcher):
     """Starts the ranks with commands, as children or grandchildren of the leader."""
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._log: Path | None = None
 
     @abstractmethod

@@ -1,10 +1,17 @@
-"""Ranks that are child processes of the leader."""
+"""Ranks that are processes on the leader's host."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+from disteval.contract import BaseDistBackend
+from disteval.worlds.cores import thread_variables
+from disteval.worlds.environment import outside_environment
+from disteval.worlds.forked import find_servers
+from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers.base import ProcessLauncher, rank_command
 from disteval.worlds.postmortem import exit_text
 
@@ -12,9 +19,44 @@ _STATUS_SECONDS = 1.0
 
 
 class LocalLauncher(ProcessLauncher):
-    """Starts every rank as a child process of the leader."""
+    """Starts every rank as a process on the leader's host.
+
+    On Linux ranks are forked off processes that have imported the backend's library before, which
+    the leader keeps for its next worlds; elsewhere, and where that is not safe, each is started.
+
+    Args:
+        forks: Whether ranks are forked.
+        preload: The modules that are imported before ranks are forked; None stands for those that
+            the backend's class names.
+    """
 
     name = "local"
+
+    def __init__(self, *, forks: bool = True, preload: Sequence[str] | None = None) -> None:
+        super().__init__()
+        own = type(self).commands is LocalLauncher.commands  # else others are to be run
+        self._forks, self._preload = forks and own, preload
+
+    def accept(self, backend: type[BaseDistBackend]) -> None:
+        """See `Launcher.accept`; the backend says what may be imported before a fork."""
+        if self._preload is None:
+            self._preload = backend.preload
+
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
+        """See `ProcessLauncher.start`; the ranks are forked off servers where that is safe."""
+        variables = outside_environment() | thread_variables(world_size, threads)
+        variables |= self.watched.environment()
+        found = find_servers(self._preload or (), variables, world_size) if self._forks else None
+        if found is None:
+            return super().start(directory, world_size, threads)
+        self._log = directory / "launcher.log"
+        self._log.touch()
+        for rank in range(world_size):
+            with interrupted_later():
+                process = found.fork(directory, rank, variables)
+                self._processes.append(process)
+                self.watched.add(process.pid)
+        return []
 
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
         """Return one command for each rank."""

@@ -1,0 +1,220 @@
+"""A rank that was forked is as one that was started, and none is forked where it can't be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import WorldError
+from disteval.worlds import World, fork_client, forked
+from disteval.worlds.launchers import LocalLauncher
+
+from suites.processes import is_running, left_over, wait_for
+
+
+def started_not_forked(world: World) -> bool:
+    launcher: Any = world._launcher
+    return not any(isinstance(one, fork_client.Forked) for one in launcher._processes)
+
+
+def what_a_process_is(_: Any) -> dict[str, Any]:
+    return {
+        "variables": {k: v for k, v in os.environ.items() if k != "DISTEVAL_WORLDS"},
+        "path": sys.path,
+        "folder": str(Path.cwd()),
+        "arguments": [sys.argv[0], *sys.argv[2:]],
+        "leads": os.getpid() == os.getsid(0) == os.getpgid(0),
+        "streams": [Path(f"/proc/self/fd/{n}").readlink().name for n in range(3)],
+        "open": len(list(Path("/proc/self/fd").iterdir())),
+        "caught": [signal.getsignal(n) == signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGHUP)],
+        "modules": set(sys.modules),
+    }
+
+
+def test_a_forked_rank_is_as_one_that_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(None, 1, launcher="local") as world:  # there are servers from now on
+        assert not started_not_forked(world)
+    monkeypatch.setenv("DISTEVAL_SET_LATER", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with (
+        World(None, 1, launcher="local") as world,
+        World(None, 1, launcher=LocalLauncher(forks=False)) as other,
+    ):
+        assert not started_not_forked(world)
+        assert started_not_forked(other)
+        [found], [expected] = world.run(what_a_process_is), other.run(what_a_process_is)
+    assert found == expected
+
+
+def draw(_: Any) -> tuple[int, float, bytes]:
+    return hash("the same string"), float(np.random.random()), os.urandom(4)
+
+
+def test_forked_ranks_are_as_different_as_those_that_users_start() -> None:
+    with World(None, 3, launcher="local") as world:
+        found = world.run(draw)
+        assert found[0][0] != found[1][0]
+        assert len({number for _, number, _ in found}) == 3
+
+
+def test_a_module_is_imported_from_where_a_rank_that_is_started_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "of_a_user.py").write_text(f"place = {folder!r}")
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+        with World(None, 1, launcher=LocalLauncher(preload=["of_a_user"])) as world:
+            assert not started_not_forked(world)
+            assert world.run(lambda _: __import__("of_a_user").place) == [folder]
+
+
+@pytest.mark.parametrize(("name", "value"), [("OMP_NUM_THREADS", "7"), ("PYTHONHASHSEED", "5")])
+def test_a_variable_that_is_read_at_import_is_set_before_it(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    World(None, 1, launcher="local").close()
+    monkeypatch.setenv(name, value)
+    with World(None, 2, launcher="local") as world:
+        environments = world.run(lambda _: Path("/proc/self/environ").read_bytes())
+        hashes = {one for one, *_ in world.run(draw)}
+    assert all(f"{name}={value}".encode() in found for found in environments)
+    assert len(hashes) == (1 if name == "PYTHONHASHSEED" else 2)
+
+
+def test_limits_that_were_set_later_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    World(None, 1, launcher="local").close()
+    before = os.umask(0o027)
+    try:
+        with World(None, 1, launcher="local") as world:
+            assert world.run(lambda _: os.umask(0)) == [0o027]
+    finally:
+        os.umask(before)
+
+
+def test_a_module_that_starts_a_thread_is_not_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import threading, time; threading.Thread(target=time.sleep, args=[99], daemon=True)"
+    (tmp_path / "starts_a_thread.py").write_text(text + ".start()")
+    (tmp_path / "cannot_be_imported.py").write_text("raise ImportError('broken')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("starts_a_thread", "cannot_be_imported"):
+        with World(None, 1, launcher=LocalLauncher(preload=[name])) as world:
+            assert started_not_forked(world)
+            assert world.run(lambda _: list(sys.modules).count("starts_a_thread")) == [0]
+
+
+def test_a_rank_has_what_its_modules_printed_when_they_were_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "warns.py").write_text("print('a warning of the library')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with (
+        World(None, 2, launcher=LocalLauncher(preload=["warns"])) as world,
+        pytest.raises(WorldError) as caught,
+    ):
+        assert not started_not_forked(world)
+        world.run(lambda _: os._exit(1))
+    assert "of all 2 ranks:\n  a warning of the library" in str(caught.value)
+
+
+def leave(_: Any, folder: str, how: str) -> None:
+    """Leave what the interpreter finishes when it ends, and end."""
+    global left
+    left = (Path(folder) / "written").open("w")
+    left.write("text")
+    if how == "KeyboardInterrupt":
+        raise KeyboardInterrupt
+    if how:
+        sys.exit(int(how) if how.isdecimal() else how)
+
+
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [
+        ("3", "its process exited with status 3"),
+        ("some text", "its process exited with status 1"),
+        ("KeyboardInterrupt", "killed by SIGINT"),
+    ],
+)
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_rank_ends_as_a_process_does(how: str, end: str, forks: bool, tmp_path: Path) -> None:
+    with (
+        World(None, 2, launcher=LocalLauncher(forks=forks)) as world,
+        pytest.raises(WorldError, match=rf"rank 1 was lost \({end}\)") as caught,
+    ):
+        world.run(lambda _, how: leave(_, str(tmp_path), how) if how else time.sleep(99), "", how)
+    assert (tmp_path / "written").read_text() == "text"
+    assert how.isdecimal() or how in str(caught.value)
+
+
+def leave_an_orphan(_: Any) -> int:
+    """Leave a process without a parent here, in a session of its own, that ran no program."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if child := os.fork():
+            os.write(writer, str(child).encode())
+            os._exit(0)
+        time.sleep(1000)
+    os.wait()
+    return int(os.read(reader, 20))
+
+
+def test_what_a_rank_has_forked_ends_with_its_world_while_the_servers_stay() -> None:
+    with World(None, 1, launcher="local") as world:
+        [orphan] = world.run(leave_an_orphan)
+        assert is_running(orphan)
+        [server] = forked._kept._groups[-1]._servers[:1]
+    assert left_over([orphan]) == []
+    assert is_running(server.process.pid)
+
+
+def pid(_: Any) -> int:
+    return os.getpid()
+
+
+def log_path(_: Any) -> Path:
+    return Path("/proc/self/fd/1").readlink()
+
+
+def test_no_forked_rank_outlives_its_servers() -> None:
+    with World(None, 2, launcher="local") as world:
+        [folder] = {path.parent for path in world.run(log_path)}
+        pids = world.run(pid)
+        os.kill(pids[1], signal.SIGSTOP)  # it notices nothing by itself
+        for server in forked._kept._groups[-1]._servers:
+            server.process.kill()
+        assert left_over(pids) == []
+        assert world._launcher.ended() == dict.fromkeys([0, 1], "killed by SIGKILL")
+        world.terminate()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_fork_server_is_an_error_in_bounded_time(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    World(None, 2, launcher="local").close()
+    servers = [server.process for server in forked._kept._groups[-1]._servers]
+    monkeypatch.setattr(fork_client, "_ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(fork_client.Server, "is_lost", lambda _: False)  # it is a moment later
+    monkeypatch.setattr(fork_client.Server, "is_safe", lambda _: True)
+    for server in servers:
+        os.kill(server.pid, number)
+    with pytest.raises(WorldError, match=r"rank 0 was not started: process \d+, which forks"):
+        World(None, 2, launcher="local")
+    monkeypatch.undo()
+    with World(None, 2, launcher="local") as world:
+        assert not started_not_forked(world)
+    assert wait_for(lambda: not any(is_running(server.pid) for server in servers[:1]), 20)
