@@ -52,8 +52,13 @@ from disteval.worlds import (
     follow,
     share_cores,
 )
+from disteval.worlds.launchers import get_launcher
+from disteval.worlds.launchers.local import prepare_ranks
 
 DEFAULT_WORLD_SIZE = 3
+
+TORCH = ("torch", "torch.distributed")
+"""The modules that ranks of ``torch_cpu`` are forked off, as in ``preload`` of its class."""
 
 _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "download")
 """The options that only ResNet-18 has."""
@@ -183,6 +188,15 @@ def eval_command(
     if outer is not None:
         share_cores(outer, threads)
         _check_outer(outer, world_size, launcher, download)
+    if world_size is not None:
+        check_count("--world-size", world_size)
+    # Other hosts may have other files, and the ranks of somebody's launcher read them at once.
+    if outer is None and (launcher is None or get_launcher(launcher).on_this_host):
+        if task is None and not download:
+            ResNet18(data=data_folder(data, download), device=device, **resnet18).check()
+        if backend == "torch_cpu" and launcher in (None, "local"):
+            # Its class, which says so, takes as long to import as the ranks take to start.
+            prepare_ranks(TORCH, world_size or DEFAULT_WORLD_SIZE, threads)
     size = _world_size(backend, world_size, launcher, outer, options)
     if task is None:
         source = ResNet18(data=data_folder(data, download), device=device, **resnet18)

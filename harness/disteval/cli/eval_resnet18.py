@@ -16,7 +16,7 @@ from disteval.errors import UsageError
 from disteval.evaluation import Evaluation, Task
 from disteval.extras import needs
 from disteval.metrics.accuracy import Accuracy
-from disteval.models.weights import default_weights, load_weights
+from disteval.models.weights import check_weights, default_weights, load_weights
 
 FRAMEWORKS = {
     "torch": "disteval.models.resnet18_torch",
@@ -47,6 +47,17 @@ class ResNet18:
     topk: tuple[int, ...]
     exact: bool = False
     dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def check(self) -> None:
+        """Refuse data and weights that no rank could read, as far as that shows without torch.
+
+        Raises:
+            HarnessError: See `load_cifar10` and `load_weights`.
+        """
+        if self.data is not None:
+            load_cifar10(self.data, "test")
+        if self.weights is not None:
+            check_weights(self.weights)
 
     def make(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank."""

@@ -21,9 +21,12 @@ from disteval.estimator.records import Record
 from disteval.files import write_atomically
 from disteval.metrics.base import BaseMetric
 from disteval.traces.folder import Trace, as_folder
-from disteval.worlds import START_SECONDS, RayLauncher, World
+from disteval.worlds import START_SECONDS, LocalLauncher, RayLauncher, World
+from disteval.worlds.environment import refuse_worlds_of_each
+from disteval.worlds.world import ONE_PROCESS
 
 _log = logging.getLogger("disteval.estimator")
+_PRELOAD = ("torch.distributed", "torch._dynamo")  # the first optimizer imports the latter
 
 
 class Estimator:
@@ -43,12 +46,10 @@ class Estimator:
         world_size: The number of ranks.
         device: ``cpu``, or ``cuda`` to move each rank's model to a GPU of its own and to average
             gradients over NCCL.
-        cpus_per_worker: CPUs that each rank reserves from Ray, and its computing threads; None
-            shares the host's cores.
+        cpus_per_worker: CPUs that each rank reserves from Ray, and its threads; None shares all.
         gpus_per_worker: GPUs that each rank reserves from Ray; None stands for one with ``cuda``.
         max_failures: How often a `fit` may lose ranks and continue with fresh ones.
-        address: ``auto`` or ``host:port`` of a Ray cluster; None starts Ray on this machine, see
-            `disteval.worlds.RayLauncher`.
+        address: ``auto`` or ``host:port`` of a Ray cluster; None starts Ray here, `RayLauncher`.
         timeout: Seconds without a finished batch after which the ranks have failed.
         trace: A new folder for a trace, as for `disteval.worlds.World`.
         seed: Decides the model's first weights and the order of training samples.
@@ -256,7 +257,11 @@ class Estimator:
         self.shutdown()
 
     def _start(self) -> None:
-        self._world = World(self._backend, self.world_size, **self._options)
+        options = self._options
+        if "launcher" not in options:
+            refuse_worlds_of_each(ONE_PROCESS)
+            options = options | {"launcher": LocalLauncher(preload=_PRELOAD)}
+        self._world = World(self._backend, self.world_size, **options)
         try:
             setups = [self._setup] * self.world_size
             self._run(rank.prepare, *setups, timeout=max(self._timeout, START_SECONDS))

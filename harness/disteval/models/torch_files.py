@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickletools
 import zipfile
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,19 +43,29 @@ def read_torch_file(
     """
     import torch
 
+    with (
+        _refused(name, remedy),
+        Path(file).open("rb") if isinstance(file, (str, Path)) else nullcontext(file) as stream,
+    ):
+        _check(stream, name, max_bytes)
+        stream.seek(0)
+        return torch.load(stream, map_location=map_location, weights_only=True)
+
+
+def check_torch_file(path: Path, name: str, max_bytes: int, remedy: str) -> None:
+    """Refuse a file that `read_torch_file` would, as far as that shows without torch.
+
+    Raises:
+        WeightsError: See `read_torch_file`.
+    """
+    with _refused(name, remedy), path.open("rb") as stream:
+        _check(stream, name, max_bytes)
+
+
+@contextmanager
+def _refused(name: str, remedy: str) -> Iterator[None]:
     try:
-        with (
-            Path(file).open("rb") if isinstance(file, (str, Path)) else nullcontext(file) as stream
-        ):
-            stream.seek(0)
-            # As torch tells them apart: zipfile also finds an archive after other bytes.
-            if stream.read(len(_ZIP)) == _ZIP:
-                _check_archive(stream, name, max_bytes)
-            else:
-                stream.seek(0)
-                _check_pickles(stream, name, max_bytes >> _PICKLE_SHIFT)
-            stream.seek(0)
-            return torch.load(stream, map_location=map_location, weights_only=True)
+        yield
     except WeightsError:
         raise
     except Exception as error:  # a damaged file can make the unpickler raise anything
@@ -86,6 +96,16 @@ def check_size(name: str, size: int, max_bytes: int, hint: str = "") -> None:
     """Raise WeightsError if a file is too large."""
     if size > max_bytes:
         raise WeightsError(f"{name} holds {size} bytes, more than the {max_bytes} allowed{hint}")
+
+
+def _check(stream: BinaryIO, name: str, max_bytes: int) -> None:
+    stream.seek(0)
+    # As torch tells them apart: zipfile also finds an archive after other bytes.
+    if stream.read(len(_ZIP)) == _ZIP:
+        _check_archive(stream, name, max_bytes)
+    else:
+        stream.seek(0)
+        _check_pickles(stream, name, max_bytes >> _PICKLE_SHIFT)
 
 
 def _check_archive(file: BinaryIO, name: str, max_bytes: int) -> None:

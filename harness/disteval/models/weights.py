@@ -17,7 +17,7 @@ from disteval.errors import WeightsError
 from disteval.extras import needs
 from disteval.models.digest import check_digest
 from disteval.models.resnet18 import NUM_CLASSES, buffer_shapes, parameter_shapes
-from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
+from disteval.models.torch_files import check_size, check_torch_file, read_torch_file, state_dict_of
 
 Weights = dict[str, npt.NDArray[np.float32]]
 """Every parameter and running statistic by torchvision's name, as float32."""
@@ -77,6 +77,32 @@ def load_weights(path: str | Path) -> Weights:
         LibraryMissingError: The file needs torch, which is not installed.
     """
     path = Path(path)
+    found = _reader(path)(path)
+    if all(name.startswith(_PREFIX) for name in found):
+        found = {name.removeprefix(_PREFIX): stored for name, stored in found.items()}
+    return _checked(path, found)
+
+
+def check_weights(path: str | Path) -> None:
+    """Refuse a file that `load_weights` would, as far as that shows without torch.
+
+    Raises:
+        WeightsError: See `load_weights`.
+    """
+    path = Path(path)
+    if _reader(path) is _read_safetensors:
+        load_weights(path)
+    else:
+        check_torch_file(path, f"weights file {path}", MAX_FILE_BYTES, _REMEDY)
+
+
+def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """Write weights as a ``.safetensors`` file."""
+    save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, str(path))
+
+
+def _reader(path: Path) -> Callable[[Path], dict[str, _Stored]]:
+    """Return the function that reads a file, which exists and is not too large."""
     if not path.is_file():
         raise WeightsError(
             f"weights file {path} does not exist or is not a file; give a .safetensors or .pt file"
@@ -87,15 +113,7 @@ def load_weights(path: str | Path) -> Weights:
             f"weights file {path} has the suffix {path.suffix!r}; use one of {', '.join(readers)}"
         )
     check_size(f"weights file {path}", path.stat().st_size, MAX_FILE_BYTES, _SIZE_HINT)
-    found = readers[path.suffix](path)
-    if all(name.startswith(_PREFIX) for name in found):
-        found = {name.removeprefix(_PREFIX): stored for name, stored in found.items()}
-    return _checked(path, found)
-
-
-def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-    """Write weights as a ``.safetensors`` file."""
-    save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, str(path))
+    return readers[path.suffix]
 
 
 def _he_uniform(source: np.random.PCG64, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

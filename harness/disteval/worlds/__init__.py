@@ -4,7 +4,7 @@ from disteval.worlds.attach import exit_now, follow, release, share_cores, why_n
 from disteval.worlds.elastic import ElasticWorld, LostRank, Survival
 from disteval.worlds.environment import OuterWorld, detect_outer_world
 from disteval.worlds.group import START_SECONDS
-from disteval.worlds.launchers import Launcher, RayLauncher
+from disteval.worlds.launchers import Launcher, LocalLauncher, RayLauncher
 from disteval.worlds.rank import report_progress, send_note
 from disteval.worlds.world import World, check_world_size
 
@@ -12,6 +12,7 @@ __all__ = [
     "START_SECONDS",
     "ElasticWorld",
     "Launcher",
+    "LocalLauncher",
     "LostRank",
     "OuterWorld",
     "RayLauncher",

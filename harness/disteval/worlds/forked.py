@@ -60,11 +60,18 @@ class ForkServers:
         new = [entry for entry in path if entry not in self._path]
         return not any(server.may_import_from(entry) for server in self._servers for entry in new)
 
-    def are_usable(self, world_size: int) -> bool:
-        """Return whether a world can be forked; wait until the servers have imported."""
+    def start(self, world_size: int) -> None:
+        """Start the servers that a world of so many ranks needs, as far as they have not started.
+
+        Raises:
+            OSError: They can't be started.
+        """
         with self._lock:
             for _ in range(len(self._servers), min(world_size, _SERVERS)):
                 self._servers.append(self._start())
+
+    def are_usable(self) -> bool:
+        """Return whether a world can be forked; wait until the servers have imported."""
         return all(server.is_safe() for server in self._servers)
 
     def are_lost(self) -> bool:
@@ -115,7 +122,7 @@ class _Kept:
 def find_servers(
     libraries: Sequence[str], variables: dict[str, str], world_size: int
 ) -> ForkServers | None:
-    """Return servers that can fork the ranks of a world; None if its ranks must be started.
+    """Return servers for the ranks of a world, which may still import; None where there are none.
 
     Args:
         libraries: The modules that ranks may import before they are forked.
@@ -126,7 +133,8 @@ def find_servers(
         return None
     with contextlib.suppress(OSError):
         servers = _kept.find(libraries, variables)
-        return servers if servers.are_usable(world_size) else None
+        servers.start(world_size)
+        return servers
     return None
 
 

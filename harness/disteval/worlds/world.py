@@ -27,7 +27,7 @@ from disteval.worlds.rank import Rank
 BACKEND_SECONDS = 86_400.0
 """Seconds that a backend may wait for another rank by default: a day."""
 
-_ONE_PROCESS = (
+ONE_PROCESS = (
     "Run this program once, without that launcher, and it starts the ranks itself. Or let the "
     "processes join each other without a World, and call disteval.evaluate in each. If each is "
     "meant to have a World of its own, give the World a launcher, such as launcher='local'."
@@ -89,7 +89,7 @@ class World(WorkerGroup):
             check_count("threads", threads)
         cls = None if backend is None else get_backend_class(backend)
         if launcher is None:
-            refuse_worlds_of_each(_ONE_PROCESS)
+            refuse_worlds_of_each(ONE_PROCESS)
         if cls is not None:
             check_world_size(cls, world_size)
             launcher = launcher or cls.launcher

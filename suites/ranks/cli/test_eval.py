@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from disteval.cli import main
+from disteval.cli.eval import TORCH
 from disteval.data import load_cifar10
 from disteval.models import default_weights, save_weights
 from disteval.worlds.collective_log import read_position
@@ -312,6 +314,34 @@ def test_wrong_files_exit_with_2_and_say_why(tmp_path: Path) -> None:
         (f"--weights={tmp_path / 'w.safetensors'}", "can't be read as a safetensors file"),
     ):
         assert message in refuse("--backend=non_dist", argument)
+
+
+def test_wrong_files_and_options_are_refused_before_anything_costly_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("imported")
+
+    for name in ("get_backend_class", "prepare_ranks"):
+        monkeypatch.setattr(sys.modules["disteval.cli.eval"], name, fail)
+    (tmp_path / "w.safetensors").write_bytes(b"noise")
+    with zipfile.ZipFile(tmp_path / "w.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"content")
+    damaged = (tmp_path / "w.pt").read_bytes().replace(b"content", b"contort")
+    (tmp_path / "w.pt").write_bytes(damaged)
+    for argument, message in (
+        ("--data=/none", "the data folder /none does not exist"),
+        ("--weights=/none.pt", "weights file /none.pt does not exist"),
+        (f"--weights={tmp_path / 'w.safetensors'}", "can't be read as a safetensors file"),
+        (f"--weights={tmp_path / 'w.pt'}", "BadZipFile: Bad CRC-32"),
+        ("--world-size=0", "must be a whole number from 1 up, not 0"),
+        ("--launcher=none", "there is no launcher 'none'"),
+    ):
+        assert message in refuse(argument)
+
+
+def test_ranks_are_prepared_as_their_backend_says() -> None:
+    assert backend_class("torch_cpu").preload == TORCH
 
 
 @pytest.mark.parametrize("backend_name", ["torch_cpu", "non_dist"])

@@ -17,10 +17,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from disteval.worlds import World
+from disteval.worlds import World, forked
 from disteval.worlds.interrupts import interrupted_later
+from disteval.worlds.launchers import LocalLauncher
 
-from suites.mutants.sockets import Sockets
 from suites.processes import is_running
 
 
@@ -85,19 +85,23 @@ def test_threads_have_no_handlers_to_set() -> None:
     assert done == [True]
 
 
-def test_a_rank_that_had_just_been_started_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "name"), [(subprocess, "Popen"), (forked, "Forked")])
+def test_a_rank_that_had_just_been_started_is_ended(
+    module: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = []
-    start = subprocess.Popen
+    start = getattr(module, name)
+    launcher = LocalLauncher(forks=module is forked)
 
     def start_and_press(*command: Any, **options: Any) -> Any:
         started.append(start(*command, **options))
         press()
         return started[-1]
 
-    World("threads", 1).close()  # the watchdog of this process has started then
-    monkeypatch.setattr(subprocess, "Popen", start_and_press)
+    World(None, 2, launcher="local").close()  # there are a watchdog and servers then
+    monkeypatch.setattr(module, name, start_and_press)
     with pytest.raises(KeyboardInterrupt):
-        World(Sockets, 2)
+        World(None, 2, launcher=launcher)
     assert len(started) == 1
     assert not is_running(started[0].pid)
 

@@ -18,6 +18,17 @@ from disteval.worlds.postmortem import exit_text
 _STATUS_SECONDS = 1.0
 
 
+def prepare_ranks(preload: Sequence[str], world_size: int, threads: int | None) -> None:
+    """Start the servers off which the ranks of a world will be forked, and do not wait for them.
+
+    Args:
+        preload: The modules that they import, see `LocalLauncher`.
+        world_size: The number of ranks.
+        threads: As for `World`.
+    """
+    find_servers(preload, outside_environment() | thread_variables(world_size, threads), world_size)
+
+
 class LocalLauncher(ProcessLauncher):
     """Starts every rank as a process on the leader's host.
 
@@ -44,10 +55,10 @@ class LocalLauncher(ProcessLauncher):
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """See `ProcessLauncher.start`; the ranks are forked off servers where that is safe."""
-        variables = outside_environment() | thread_variables(world_size, threads)
-        variables |= self.watched.environment()
+        variables = outside_environment() | self.environment()
+        variables |= thread_variables(world_size, threads) | self.watched.environment()
         found = find_servers(self._preload or (), variables, world_size) if self._forks else None
-        if found is None:
+        if found is None or not found.are_usable():
             return super().start(directory, world_size, threads)
         self._log = directory / "launcher.log"
         self._log.touch()
