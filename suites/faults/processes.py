@@ -60,20 +60,19 @@ class Tree:
             if path.name.isdigit() and (stat := _stat(path)):
                 stats[int(path.name)] = stat
         me, found = os.getpid(), []
-        for pid, (state, parent) in sorted(stats.items()):
+        for pid, (state, _) in sorted(stats.items()):
             if state != "Z" and _is_below(pid, me, stats):
-                found.append(self._process(pid, state, parent))
+                found.append(self._process(pid, state))
         return found
 
-    def _process(self, pid: int, state: str, parent: int) -> Process:
+    def _process(self, pid: int, state: str) -> Process:
         words, variables = self._known.get(pid, ((), {}))
         if not words or "RANK" not in "".join(variables):
             # A fork becomes what it executes a moment later.
             words, variables = _read(pid)
             self._known[pid] = words, variables
-        if "disteval.worlds.fork_server" in " ".join(words[:4]):  # a server, or what it has forked
-            forked = self._known.get(parent, ((), {}))[0] == words
-            return Process(pid, state, words, "rank" if forked else "helper")
+        if "disteval.worlds.fork_server" in " ".join(words[:4]):  # a server
+            return Process(pid, state, words, "helper")
         return Process(pid, state, words, *self._role(pid, words, variables))
 
     def _role(self, pid: int, words: tuple[str, ...], variables: dict[str, str]) -> tuple[str, int]:

@@ -23,10 +23,11 @@ from disteval.worlds.watched import Watched
 CLOSE_SECONDS = 5.0
 _ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come first
 _POLL_SECONDS = 0.01
+_COMMAND_BYTES = 500  # room in which a rank shows its own command line
 
 _SERVER_CODE = (
     import_code("sys.argv[1]", "disteval.worlds.fork_server import serve")
-    + "sys.exit(serve(int(sys.argv[2]), sys.argv[4:], int(sys.argv[3])))"
+    + "sys.exit(serve(int(sys.argv[2]), sys.argv[5:], int(sys.argv[3])))"
 )
 
 
@@ -45,7 +46,7 @@ class Server:
         try:
             with interrupted_later(), theirs:
                 given = [theirs.fileno(), output]
-                words = [import_path(), *map(str, given), *libraries]
+                words = [import_path(), *map(str, given), " " * _COMMAND_BYTES, *libraries]
                 self.process = subprocess.Popen(
                     [sys.executable, "-c", _SERVER_CODE, *words],
                     env=environment,

@@ -30,7 +30,7 @@ MARK_BYTES = 24
 READ_LATE = ("DISTEVAL_", "PYTEST_CURRENT_TEST")
 """The beginnings of variables that nothing reads as it is imported, so that ranks may differ."""
 
-_ENV_START = 47  # the place of env_start in /proc/self/stat, counted from the state
+_ARGUMENTS, _ENVIRONMENT = 45, 47  # their addresses in /proc/self/stat, counted from the state
 _PR_SET_PDEATHSIG = 1
 
 
@@ -40,6 +40,7 @@ class RankToFork(NamedTuple):
     Attributes:
         directory: The control directory of its world.
         rank: Its number.
+        command: The command that would start it, which `ps` shows.
         variables: The variables whose names begin with one of `READ_LATE`, among them the mark by
             which the watchdog finds the processes of the world.
         folder: The working directory.
@@ -48,6 +49,7 @@ class RankToFork(NamedTuple):
 
     directory: Path
     rank: int
+    command: list[str]
     variables: dict[str, str]
     folder: str
     path: list[str]
@@ -151,6 +153,7 @@ def _become(order: RankToFork, printed: bytes) -> None:
         with (order.directory / "launcher.log").open("ab") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
+        _show_command(order.command)
         _set_variables(order.variables)
         os.chdir(order.folder)
         sys.path[:] = order.path
@@ -203,8 +206,19 @@ def _mark_address() -> tuple[int, int]:
     """
     found = Path("/proc/self/environ").read_bytes()
     at = (b"\0" + found).index(f"\0{VARIABLE}=".encode()) + len(VARIABLE) + 1
-    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_ENV_START])
-    return start + at, found.index(b"\0", at) - at
+    return _addresses()[_ENVIRONMENT] + at, found.index(b"\0", at) - at
+
+
+def _addresses() -> list[int]:
+    """Return the numbers of /proc/self/stat, from the state on, which is 0 here."""
+    return [0, *map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[1:])]
+
+
+def _show_command(words: list[str]) -> None:
+    """Have the kernel show another command line of this process, as far as there is room."""
+    start, end = _addresses()[_ARGUMENTS : _ARGUMENTS + 2]
+    shown = b"\0".join(map(os.fsencode, words))[: end - start - 1]
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 
 def _set_variables(variables: dict[str, str]) -> None:

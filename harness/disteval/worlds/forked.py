@@ -78,7 +78,9 @@ class ForkServers:
         """Return whether a server has ended that could fork ranks."""
         return any(server.is_lost() for server in self._servers)
 
-    def fork(self, directory: Path, rank: int, variables: dict[str, str]) -> Forked:
+    def fork(
+        self, directory: Path, rank: int, command: list[str], variables: dict[str, str]
+    ) -> Forked:
         """Fork a rank with these variables, as far as nothing reads them when it is imported.
 
         Raises:
@@ -87,7 +89,7 @@ class ForkServers:
         """
         late = {name: variables[name] for name in variables if name.startswith(READ_LATE)}
         path = import_path().splitlines()[1:]
-        order = RankToFork(directory, rank, late, str(Path.cwd()), path)
+        order = RankToFork(directory, rank, command, late, str(Path.cwd()), path)
         return Forked(self._servers[rank % _SERVERS], order)
 
     def close(self) -> None:

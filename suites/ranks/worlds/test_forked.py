@@ -29,6 +29,8 @@ def what_a_process_is(_: Any) -> dict[str, Any]:
         "path": sys.path,
         "folder": str(Path.cwd()),
         "arguments": [sys.argv[0], *sys.argv[2:]],
+        "command": Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").split(b"\0")[:3],
+        "rank": Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").split(b"\0")[4:],
         "leads": os.getpid() == os.getsid(0) == os.getpgid(0),
         "streams": [Path(f"/proc/self/fd/{n}").readlink().name for n in range(3)],
         "open": len(list(Path("/proc/self/fd").iterdir())),

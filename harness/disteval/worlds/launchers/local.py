@@ -62,9 +62,9 @@ class LocalLauncher(ProcessLauncher):
             return super().start(directory, world_size, threads)
         self._log = directory / "launcher.log"
         self._log.touch()
-        for rank in range(world_size):
+        for rank, command in enumerate(self.commands(directory, world_size)):
             with interrupted_later():
-                process = found.fork(directory, rank, variables)
+                process = found.fork(directory, rank, command, variables)
                 self._processes.append(process)
                 self.watched.add(process.pid)
         return []
