@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -91,6 +92,23 @@ def test_a_variable_that_is_read_at_import_is_set_before_it(
         hashes = {one for one, *_ in world.run(draw)}
     assert all(f"{name}={value}".encode() in found for found in environments)
     assert len(hashes) == (1 if name == "PYTHONHASHSEED" else 2)
+
+
+def test_a_world_keeps_its_servers_while_others_are_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with World(None, 1, launcher="local") as world:
+        own = forked._kept._groups[-1]._servers[0].process
+        for number in range(3):
+            monkeypatch.setenv("READ_AT_IMPORT", str(number))
+            World(None, 1, launcher="local").close()
+        assert len(forked._kept._groups) == 2
+        gc.collect()
+        assert world.run(lambda _: 1) == [1]
+        assert is_running(own.pid)
+    del world
+    gc.collect()
+    assert left_over([own.pid]) == []
 
 
 def test_limits_that_were_set_later_hold(monkeypatch: pytest.MonkeyPatch) -> None:

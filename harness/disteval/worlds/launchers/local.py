@@ -10,7 +10,7 @@ from pathlib import Path
 from disteval.contract import BaseDistBackend
 from disteval.worlds.cores import thread_variables
 from disteval.worlds.environment import outside_environment
-from disteval.worlds.forked import find_servers
+from disteval.worlds.forked import ForkServers, find_servers
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers.base import ProcessLauncher, rank_command
 from disteval.worlds.postmortem import exit_text
@@ -47,6 +47,7 @@ class LocalLauncher(ProcessLauncher):
         super().__init__()
         own = type(self).commands is LocalLauncher.commands  # else others are to be run
         self._forks, self._preload = forks and own, preload
+        self._servers: ForkServers | None = None
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
         """See `Launcher.accept`; the backend says what may be imported before a fork."""
@@ -60,6 +61,7 @@ class LocalLauncher(ProcessLauncher):
         found = find_servers(self._preload or (), variables, world_size) if self._forks else None
         if found is None or not found.are_usable():
             return super().start(directory, world_size, threads)
+        self._servers = found  # which end, with the ranks, when nobody uses them any more
         self._log = directory / "launcher.log"
         self._log.touch()
         for rank, command in enumerate(self.commands(directory, world_size)):
