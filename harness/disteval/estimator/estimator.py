@@ -53,8 +53,7 @@ class Estimator:
         timeout: Seconds without a finished batch after which the ranks have failed.
         trace: A new folder for a trace, as for `disteval.worlds.World`.
         seed: Decides the model's first weights and the order of training samples.
-        progress: Whether `fit` shows a bar, and prints a line for each record and the log lines of
-            rank 0; warnings are always logged.
+        progress: Whether `fit` shows a bar and prints records and rank 0's log, beside warnings.
 
     Raises:
         UsageError: An argument can't work, or ``runner_creator`` raised or returned no runner.
@@ -297,8 +296,5 @@ class Estimator:
         with Display(shown=False) as display:  # which passes warnings on
             kept, name = self._order("restore", token, beginning, display=display)[0]
         del records[kept:]
-        _log.warning(
-            "%s; continuing from %s",
-            str(error).partition("\n")[0],
-            name or "the beginning of this fit, which has no checkpoint to continue from",
-        )
+        place = name or "the beginning of this fit, which has no checkpoint to continue from"
+        _log.warning("%s; continuing from %s", str(error).partition("\n")[0], place)
