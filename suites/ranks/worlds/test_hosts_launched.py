@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from suites.requirements import backend_class, framework
 SECONDS = 60
 BESIDE = Path(sys.executable).parent
 DISTEVAL = [str(BESIDE / "disteval")]
+
+PLUGIN = ["-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider"]
+PLUGIN += ["-p", "disteval.conformance.plugin"]
 
 TASK = """
 import numpy as np
@@ -32,6 +36,19 @@ def predict(numbers):
 def task():
     samples = [(n, n % 3) for n in range(101)]
     return Task(samples=samples, predict=predict, metrics={"accuracy": Accuracy()}, batch_size=8)
+"""
+
+EVALUATION = """
+import disteval
+from disteval.metrics import Accuracy
+
+
+def evaluate(case):
+    metrics = {"accuracy": Accuracy()}
+    found = disteval.evaluate(
+        lambda batch: case.predict(batch["x"]), case.dataset, metrics, batch_size=case.batch_size
+    )
+    return {"accuracy": found.metrics["accuracy"]["top1"], "count": found.evaluated}
 """
 
 TEST = """
@@ -51,6 +68,7 @@ def test_hosts(world):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("launched")
     (made / "my_task.py").write_text(TASK)
+    (made / "my_eval.py").write_text(EVALUATION)
     (made / "test_ours.py").write_text(TEST)
     (made / "hosts").write_text("alpha slots=1\nbeta slots=1\n")
     (made / "hydra_hosts").write_text("alpha:1\nbeta:1\n")
@@ -73,20 +91,34 @@ def check_report(path: Path) -> None:
     assert report["evaluated"] == 101
 
 
-def test_torchrun_on_two_nodes_evaluates_over_a_shared_private_folder(
+def test_torchrun_on_two_nodes_does_everything_over_a_shared_private_folder(
     hosts: Hosts, folder: Path
 ) -> None:
     framework("torch")
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--no-python"]
     command += ["--master-addr", "alpha", "--master-port", "29500", "--nproc-per-node", "1"]
-    work = [*DISTEVAL, "eval", "my_task:task", "--backend", "torch_cpu", "--json", "torch.json"]
+    light = ["--backend", "suites.mutants.sockets:Sockets"]  # starts at once
+    work = [
+        [*DISTEVAL, "eval", "my_task:task", "--backend", "torch_cpu", "--json", "torch.json"],
+        [*DISTEVAL, "check", light[1], "--rules=1.*,3.1", "--examples=3", "--json=check.json"],
+        [*DISTEVAL, "audit", "my_eval:evaluate", *light, "--case", "N=5,B=4,W=2"],
+        [sys.executable, "-m", "pytest", *PLUGIN, *light, "test_ours.py"],
+    ]
+    script = folder / "all.sh"
+    script.write_text("set -e\n" + "\n".join(map(shlex.join, work)))
     told = {"DISTEVAL_CONTROL_DIR": str(folder / "private")}
+    told["PYTHONPATH"] = os.pathsep.join(sys.path)
     nodes = [
-        hosts.on_host(node, [*command, "--node-rank", str(node), *work], told) for node in (0, 1)
+        hosts.on_host(node, [*command, "--node-rank", str(node), "sh", str(script)], told)
+        for node in (0, 1)
     ]
     printed = [ended(node, SECONDS) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], printed
     check_report(folder / "torch.json")
+    assert "1 passed" in printed[0]
+    rules = json.loads((folder / "check.json").read_text())["rules"]
+    assert [(each["world_size"], each["outcome"]) for each in rules] == [(2, "passed")] * 4
+    assert "my_eval:evaluate is sound: 1 case " in printed[0]
     assert list((folder / "private").iterdir()) == []
 
 
@@ -121,6 +153,5 @@ def test_mpirun_with_a_hostfile_needs_nothing_else(hosts: Hosts, folder: Path) -
 
 @pytest.mark.mpi
 def test_tests_with_the_plugin_run_on_the_ranks_of_two_hosts(hosts: Hosts) -> None:
-    plugin = ["-p", "no:cacheprovider", "-p", "disteval.conformance.plugin", "--backend", "mpi4py"]
-    work = ["pytest", "-q", "-c", "/dev/null", "--rootdir", ".", *plugin, "test_ours.py"]
-    assert "1 passed" in mpirun(hosts, sys.executable, "-m", *work)
+    work = ["-m", "pytest", *PLUGIN, "--backend", "mpi4py", "test_ours.py"]
+    assert "1 passed" in mpirun(hosts, sys.executable, *work)
