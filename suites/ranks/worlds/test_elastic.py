@@ -139,6 +139,40 @@ def test_ranks_that_never_report_keep_nobody_waiting() -> None:
     assert wait_for(lambda: 2 in launcher.ended(), SECONDS)
 
 
+class Outer(LocalLauncher):
+    """Starts ranks as somebody else does, the last of them when a file is there."""
+
+    attached = True
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        *found, last = super().commands(directory, world_size)
+        wait = 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"'
+        return [*found, ["sh", "-c", wait, str(self._file), *last]]
+
+
+def test_a_rank_of_somebody_else_that_comes_at_the_end_need_not_look_for_its_leader(
+    tmp_path: Path,
+) -> None:
+    done: list[int] = []
+
+    def going_on() -> bool:
+        if done:
+            (tmp_path / "go").touch()
+        return not done
+
+    world = ElasticWorld(2, Outer(tmp_path / "go"))
+    found = world.run(
+        work, *["fine"] * 2, going_on=going_on, on_progress=lambda *told: done.append(told[0]),
+        grace=SECONDS,
+    )  # fmt: skip
+    assert sorted(found.values) == [0, 1]
+    assert found.lost == []
+
+
 def lose_a_rank_of(launcher: str) -> None:
     found, told, pids = run(ElasticWorld(3, launcher), ["fine", "SIGKILL", "hang"], wanted=3)
     assert sorted(found.values) == [0]
