@@ -23,7 +23,7 @@ from disteval.traces.summary import Summary, summarise
 from disteval.traces.times import KINDS
 
 _SHOWN_WHOLE = 3  # worlds; of more there is a line each
-_PAIRS = 10
+_MOST_SHOWN = 10
 
 
 @click.command("trace")
@@ -107,14 +107,14 @@ def _table(summary: Summary) -> Table:
 
 def _show_waits(console: Console, summary: Summary) -> None:
     pairs = sorted(summary.waits.by_pair().items(), key=lambda pair: -pair[1][0])
-    for (rank, other), (total, count) in pairs[:_PAIRS]:
+    for (rank, other), (total, count) in pairs[:_MOST_SHOWN]:
         console.print(
             f"rank {rank} waited {total / 1e9:.3g} s for rank {other}, in {count} "
             f"collective{'s' * (count > 1)}",
             highlight=False,
         )
-    if len(pairs) > _PAIRS:
-        console.print(f"… and {len(pairs) - _PAIRS} more pairs", highlight=False)
+    if len(pairs) > _MOST_SHOWN:
+        console.print(f"… and {len(pairs) - _MOST_SHOWN} more pairs", highlight=False)
 
 
 def _remarks(summary: Summary) -> Iterator[str]:
@@ -133,4 +133,6 @@ def _remarks(summary: Summary) -> Iterator[str]:
         if row.header.get("offset_from") == "wall clocks":
             yield f"{row.name}: its clock was compared by the wall clocks of the hosts alone"
     if missing := summary.world.missing:
-        yield f"there is no file of rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        more = f" and {len(missing) - _MOST_SHOWN} more" if len(missing) > _MOST_SHOWN else ""
+        ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing[:_MOST_SHOWN]))}{more}"
+        yield f"there is no file of {ranks}"

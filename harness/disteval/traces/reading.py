@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from disteval.arguments import is_count
 from disteval.errors import UsageError
 from disteval.traces.folder import NAME
 from disteval.traces.recorder import END, HEADER, VERSION
 
 _MOST_BYTES = 1 << 28  # of one file; 200,000 events take less than 100 MiB
 _MOST_EVENTS = 4_000_000  # of one world, which is read at once
+_MOST_RANKS = 100_000
 _LARGEST = 1e15  # microseconds; 31 years
 _REMEDY = "give a folder that --trace has written"
 
@@ -139,8 +141,8 @@ def _read_world(number: int, files: list[tuple[int | None, int, Path]]) -> World
     _align(rows)
     headers = [row.header for row in rows if row.header]
     title = str(headers[0].get("title", "")) if headers else ""
-    sizes = [size for each in headers if isinstance(size := each.get("world_size"), int)]
-    return WorldTrace(number, title, min(max(sizes, default=0), 1_000_000), rows)
+    sizes = [size for each in headers if is_count(size := each.get("world_size"), 0, _MOST_RANKS)]
+    return WorldTrace(number, title, max(sizes, default=0), rows)
 
 
 def _read_row(rank: int | None, attempt: int, path: Path) -> Row:

@@ -7,10 +7,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from disteval.arguments import is_count
 from disteval.traces.reading import Row, WorldTrace
 from disteval.traces.times import KINDS, Doing, timeline
 from disteval.traces.waits import Waits, find_waits
 
+_MOST_SAMPLES = 10**12  # in one batch; the files are not trusted
 _SLOWER = 1.1  # times the seconds of a sample of the others; less is not worth a sentence
 
 
@@ -149,7 +151,7 @@ def _times(row: Row, waits: Waits) -> RankTimes:
     for doing in told_apart(row, waits):
         spent[doing.kind] += doing.end - doing.start
     counts = [e.arguments.get("samples") for e in row.events if e.category == "data"]
-    samples = sum(count for count in counts if isinstance(count, int))
+    samples = sum(count for count in counts if is_count(count, 0, _MOST_SAMPLES))
     return RankTimes(row, {kind: spent[kind] / 1e9 for kind in KINDS}, samples)
 
 

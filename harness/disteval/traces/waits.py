@@ -94,8 +94,12 @@ def _awaited(rank: int, events: dict[int, Event]) -> int:
     """Return the rank for which a rank waited last in a collective; itself if it did not wait."""
     own, last = events[rank], max(events, key=lambda r: events[r].start)
     root = own.arguments.get("root")
-    if root in events and any(e.end < events[last].start for e in events.values()):
+    if (
+        isinstance(root, int)
+        and root in events
+        and any(e.end < events[last].start for e in events.values())
+    ):
         # Some rank left before another one entered, so that each needed the root alone.
-        return rank if root == rank else int(root)
+        return rank if root == rank else root
     entered = [r for r in events if events[r].start <= own.end]
     return max(entered, key=lambda r: events[r].start)

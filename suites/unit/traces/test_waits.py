@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -67,6 +68,15 @@ def test_collectives_of_other_groups_numbers_and_within_others_are_not_paired() 
     assert pairs([gather(10, 20), inner], [gather(10, 20), alone]) == {}
     assert pairs([gather(10, 60, 1)], [gather(50, 60, 2)]) == {}
     assert pairs([gather(10, 60)], [gather(50, 60, group=2)]) == {}
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, "1", 10**400, -1, True, None])
+def test_values_that_no_trace_has_do_no_harm(value: Any) -> None:
+    def rank(start: int) -> list[Event]:
+        events = [gather(start, 9, number, root=value) for number in (1, value)]
+        return [Event("data", "load", 0, start, {"samples": value}), *events]
+
+    assert json.dumps(summarise(world(rank(3), rank(5))).to_json())
 
 
 def test_the_first_collective_at_which_ranks_parted_is_named() -> None:
