@@ -10,7 +10,7 @@ from typing import Any
 from disteval.arguments import is_count
 from disteval.traces.reading import Row, WorldTrace
 from disteval.traces.times import KINDS, Doing, timeline
-from disteval.traces.waits import Waits, find_waits
+from disteval.traces.waits import Waits, find_waits, key_of
 
 _MOST_SAMPLES = 10**12  # in one batch; the files are not trusted
 _SLOWER = 1.1  # times the seconds of a sample of the others; less is not worth a sentence
@@ -26,7 +26,7 @@ class Slowest:
             do not wait for each other.
         kind: What it did for longer than the others, one of `KINDS`.
         name: The name of that, such as ``predict``; empty if it has none.
-        more: For how many seconds longer than the median of the other ranks.
+        more: For how many seconds longer than the median of those that waited for it.
     """
 
     rank: int
@@ -134,8 +134,8 @@ def told_apart(row: Row, waits: Waits) -> list[Doing]:
         event = doing.event
         wait = None
         if event is not None and event.category == "collective" and row.rank is not None:
-            key = str(event.arguments.get("group")), event.arguments.get("number", -1)
-            wait = waits.waits.get((key, row.rank))
+            key = key_of(event)
+            wait = None if key is None else waits.waits.get((key, row.rank))
         if event is None or wait is None or wait.until <= doing.start:
             found.append(doing)
             continue

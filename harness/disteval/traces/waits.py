@@ -37,8 +37,8 @@ class Waits:
 
     Attributes:
         waits: Each wait, by the collective and the rank.
-        behind: What ranks that were waited for did for longer than the others, in nanoseconds, by
-            rank and by the kind and the name of what they did.
+        behind: What ranks that were waited for did for longer than the median of those that waited,
+            in nanoseconds, by rank and by the kind and the name of what they did.
         parting: The first collective in which ranks called different ones; None if there is none.
     """
 
@@ -55,13 +55,20 @@ class Waits:
         return found
 
 
+def key_of(event: Event) -> Key | None:
+    """Return the group and the number of an event; None if it has no number."""
+    number = event.arguments.get("number")
+    return (str(event.arguments.get("group")), number) if isinstance(number, int) else None
+
+
 def find_waits(world: WorldTrace) -> Waits:
     """Return who waited for whom in the collectives of a world."""
     together: dict[Key, dict[int, Before]] = {}
     for row in world.ranks:
         assert row.rank is not None
         for before in between_collectives(row):
-            key = str(before.event.arguments.get("group")), before.event.arguments["number"]
+            key = key_of(before.event)
+            assert key is not None
             together.setdefault(key, {})[row.rank] = before
     found = Waits()
     for key, ranks in together.items():
@@ -75,15 +82,14 @@ def _add(found: Waits, key: Key, ranks: dict[int, Before]) -> None:
     names = {rank: event.name for rank, event in events.items()}
     if len({*names.values()}) > 1 and found.parting is None:
         found.parting = Parting(key[1], names)
-    awaited = set()
+    waiting: dict[int, list[Counter[tuple[str, str]]]] = {}
     for rank, event in events.items():
         other = _awaited(rank, events)
         until = min(event.end, events[other].start)
         if until > event.start:
             found.waits[key, rank] = Wait(rank, other, key, until, until - event.start)
-            awaited.add(other)
-    for rank in awaited:
-        others = [before.spent for other, before in ranks.items() if other != rank]
+            waiting.setdefault(other, []).append(ranks[rank].spent)
+    for rank, others in waiting.items():
         behind = found.behind.setdefault(rank, Counter())
         for what, spent in ranks[rank].spent.items():
             usual = statistics.median(each[what] for each in others)
@@ -94,12 +100,9 @@ def _awaited(rank: int, events: dict[int, Event]) -> int:
     """Return the rank for which a rank waited last in a collective; itself if it did not wait."""
     own, last = events[rank], max(events, key=lambda r: events[r].start)
     root = own.arguments.get("root")
-    if (
-        isinstance(root, int)
-        and root in events
-        and any(e.end < events[last].start for e in events.values())
-    ):
-        # Some rank left before another one entered, so that each needed the root alone.
-        return rank if root == rank else root
+    # If some rank left before another one entered, each needed the root alone.
+    left_early = any(event.end < events[last].start for event in events.values())
+    if left_early and isinstance(root, int) and root in events:
+        return root
     entered = [r for r in events if events[r].start <= own.end]
     return max(entered, key=lambda r: events[r].start)
