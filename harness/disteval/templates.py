@@ -16,7 +16,8 @@ from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.errors import UsageError
 from disteval.frames import ALIGNMENT, BLOCK_BYTES, Buffer, Call
-from disteval.traces import recorder as traces
+from disteval.traces.recorder import open_recorders
+from disteval.traces.this_rank import note_bytes
 
 Tensor = TypeVar("Tensor")
 
@@ -77,8 +78,8 @@ class BytesBaseDistBackend(BaseDistBackend):
             return [_copy_of(obj)]
         call = Call(next(self._numbers), 0)
         block, rest = frames.split(obj, call, self.rank)
-        if traces.open_recorders:
-            traces.note_bytes(BLOCK_BYTES + len(rest))
+        if open_recorders:
+            note_bytes(BLOCK_BYTES + len(rest))
         blocks = self._all_gather_bytes(block, [BLOCK_BYTES] * world_size)
         objects = frames.decode_small(blocks, call)
         if objects is not None:
@@ -104,8 +105,8 @@ class BytesBaseDistBackend(BaseDistBackend):
         else:
             blocks = {src: self._broadcast_bytes(mine, sizes, src)}
         headers = {rank: frames.read_header(block, rank, call) for rank, block in blocks.items()}
-        if traces.open_recorders:
-            traces.note_bytes(BLOCK_BYTES + headers[src].rest)
+        if open_recorders:
+            note_bytes(BLOCK_BYTES + headers[src].rest)
         if size := headers[src].rest:
             sizes = [size if rank == src else 0 for rank in range(world_size)]
             rest = self._broadcast_bytes(rest, sizes, src)

@@ -134,5 +134,5 @@ def _remarks(summary: Summary) -> Iterator[str]:
             yield f"{row.name}: its clock was compared by the wall clocks of the hosts alone"
     if missing := summary.world.missing:
         more = f" and {len(missing) - _MOST_SHOWN} more" if len(missing) > _MOST_SHOWN else ""
-        ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing[:_MOST_SHOWN]))}{more}"
-        yield f"there is no file of {ranks}"
+        shown = ", ".join(map(str, missing[:_MOST_SHOWN]))
+        yield f"there is no file of rank{'s' * (len(missing) > 1)} {shown}{more}"

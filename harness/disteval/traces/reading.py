@@ -141,8 +141,9 @@ def _read_world(number: int, files: list[tuple[int | None, int, Path]]) -> World
     _align(rows)
     headers = [row.header for row in rows if row.header]
     title = str(headers[0].get("title", "")) if headers else ""
-    sizes = [size for each in headers if is_count(size := each.get("world_size"), 0, _MOST_RANKS)]
-    return WorldTrace(number, title, max(sizes, default=0), rows)
+    sizes = [each.get("world_size") for each in headers]
+    size = max((int(s) for s in sizes if s and is_count(s, 0, _MOST_RANKS)), default=0)
+    return WorldTrace(number, title, size, rows)
 
 
 def _read_row(rank: int | None, attempt: int, path: Path) -> Row:

@@ -151,7 +151,7 @@ def _times(row: Row, waits: Waits) -> RankTimes:
     for doing in told_apart(row, waits):
         spent[doing.kind] += doing.end - doing.start
     counts = [e.arguments.get("samples") for e in row.events if e.category == "data"]
-    samples = sum(count for count in counts if is_count(count, 0, _MOST_SAMPLES))
+    samples = sum(int(count) for count in counts if count and is_count(count, 0, _MOST_SAMPLES))
     return RankTimes(row, {kind: spent[kind] / 1e9 for kind in KINDS}, samples)
 
 

@@ -31,7 +31,7 @@ from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.traces.place import category_of, own_clock
-from disteval.traces.recorder import start
+from disteval.traces.this_rank import start, stop
 from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
 from disteval.worlds.channel.inbox import Inbox, WatchedInbox
@@ -248,8 +248,7 @@ def serve(
                     inbox.lose(error)
         with contextlib.nullcontext() if inside else _ended_after(follower.leave_seconds):
             follower.leave()
-        if (recorder := traces.current()) is not None:
-            recorder.close()
+        stop()
         return message.exit_code
 
 
