@@ -17,6 +17,9 @@ from disteval.models.folding import EPSILON, fold_norms, is_folded
 from disteval.models.preprocess import preprocess
 from disteval.models.resnet18 import BLOCKS, NUM_CLASSES, to_channels_last
 
+_PLAIN = {
+    "dimension_numbers", "feature_group_count", "lhs_dilation", "precision", "rhs_dilation",
+}  # fmt: skip
 _HIGHEST = jax.lax.Precision.HIGHEST  # float32 is float32, on accelerators too
 
 
@@ -69,7 +72,7 @@ def convolve_on_cpu(
     x: jax.Array,
     kernel: jax.Array,
     strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
+    padding: str | Sequence[tuple[int, int]],
     **options: Any,
 ) -> jax.Array:
     """Convolve as `jax.lax.conv_general_dilated` does, in a form that XLA computes fast on a CPU.
@@ -79,22 +82,18 @@ def convolve_on_cpu(
     fifty times as long as their arithmetic needs. There each output pixel becomes one matrix
     product, of the part of the picture under the kernel with the part of the kernel over it.
 
-    Args:
-        x: Pictures, (N, H, W, inputs).
-        kernel: The weights, (height, width, inputs, outputs).
-        strides: The strides along H and W.
-        padding: The zeros before and after, along H and W.
-        options: The other arguments, which must leave the convolution dense and not dilated.
-
-    Returns:
-        An array of shape (N, H', W', outputs).
+    The arguments and the result are those of `jax.lax.conv_general_dilated`, which also computes
+    what is grouped, dilated, of other than two dimensions, or not in Flax's layout.
     """
-    (count, *size, _), (*window, _, outputs) = x.shape, kernel.shape
-    if window[0] * window[1] <= size[0] * size[1]:
+    if not _is_larger(x, kernel, options):
         return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
+    (count, *size, _), (*window, _, outputs) = x.shape, kernel.shape
+    pads: Any = padding
+    if isinstance(padding, str):
+        pads = jax.lax.padtype_to_pads(size, window, strides, padding)
     starts = [
         range(-low, length + high - side + 1, stride)
-        for length, side, stride, (low, high) in zip(size, window, strides, padding, strict=True)
+        for length, side, stride, (low, high) in zip(size, window, strides, pads, strict=True)
     ]
     pixels = []
     for top, left in product(*starts):
@@ -104,8 +103,25 @@ def convolve_on_cpu(
             rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
         ]
         under = x[:, rows, columns].reshape(count, -1)
-        pixels.append(jnp.dot(under, part.reshape(-1, outputs), precision=options["precision"]))
+        pixels.append(jnp.dot(under, part.reshape(-1, outputs), precision=options.get("precision")))
     return jnp.stack(pixels, axis=1).reshape(count, *map(len, starts), outputs)
+
+
+def _is_larger(x: jax.Array, kernel: jax.Array, options: Mapping[str, Any]) -> bool:
+    """Return whether the kernel of a plain convolution of pictures is larger than they are."""
+    shapes = x.shape, kernel.shape
+    numbers = options.get("dimension_numbers")
+    factors = [options.get("feature_group_count", 1)]
+    for name in ("lhs_dilation", "rhs_dilation"):
+        factors += options.get(name) or ()
+    return bool(
+        x.ndim == 4
+        and options.keys() <= _PLAIN
+        and all(factor == 1 for factor in factors)
+        and jax.lax.conv_dimension_numbers(*shapes, numbers)
+        == jax.lax.conv_dimension_numbers(*shapes, ("NHWC", "HWIO", "NHWC"))
+        and kernel.shape[0] * kernel.shape[1] > x.shape[1] * x.shape[2]
+    )
 
 
 def variables(weights: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, Any]:
