@@ -32,6 +32,7 @@ READ_LATE = ("DISTEVAL_", "PYTEST_CURRENT_TEST")
 
 _ARGUMENTS, _ENVIRONMENT = 45, 47  # their addresses in /proc/self/stat, counted from the state
 _PR_SET_PDEATHSIG = 1
+_WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 class RankToFork(NamedTuple):
@@ -186,7 +187,7 @@ def _end(status: int) -> None:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         for each in gc.get_objects():  # of this rank alone, since the server's are frozen
-            if isinstance(each, io.IOBase) and not each.closed:
+            if issubclass(type(each), _WRITERS):  # isinstance would ask proxies, which may import
                 with contextlib.suppress(OSError, ValueError):
                     each.flush()
         for stream in (sys.stdout, sys.stderr):

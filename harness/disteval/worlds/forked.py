@@ -134,6 +134,7 @@ def find_servers(
     if not sys.platform.startswith("linux") or not Path("/proc/self/environ").exists():
         return None
     with contextlib.suppress(OSError):
+        Path.cwd()  # fails where the folder was removed, which a new process may inherit
         servers = _kept.find(libraries, variables)
         servers.start(world_size)
         return servers

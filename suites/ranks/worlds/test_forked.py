@@ -94,6 +94,16 @@ def test_a_variable_that_is_read_at_import_is_set_before_it(
     assert len(hashes) == (1 if name == "PYTHONHASHSEED" else 2)
 
 
+def test_ranks_are_started_in_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    with World(None, 1, launcher="local") as world:
+        assert started_not_forked(world)
+
+
 def test_a_world_keeps_its_servers_while_others_are_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
