@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,8 @@ from disteval.audit.cases import parse
 from disteval.errors import WorldError
 from disteval.worlds import World
 from disteval.worlds.postmortem import PARTED
+from disteval.worlds.torch_calls import describe_parting
+from disteval.worlds.torch_dumps import read_dumps
 
 from suites.requirements import framework
 
@@ -30,11 +35,12 @@ pytestmark = pytest.mark.torch
     ],
 )
 def test_the_finding_names_the_call(
-    name: str, rank_1: str, others: str, monkeypatch: pytest.MonkeyPatch
+    name: str, rank_1: str, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "rank_"))
     monkeypatch.setattr("disteval.audit.worlds._TIMES_FIRST", 1.0)
     case = parse("N=2,B=1,W=3")
-    found = Audit(f"suites.audit.parted:{name}", timeout=3.0, only=case).run().findings[0]
+    found = Audit(f"suites.audit.parted:{name}", timeout=6.0, only=case).run().findings[0]
     assert found.kind == "hangs"
     _, _, parted = found.sentence.partition(PARTED.strip())
     # Ranks that the others have let go on are not in the call any more.
@@ -43,6 +49,15 @@ def test_the_finding_names_the_call(
         f" rank 1 {rank_1}, ranks 0 and 2 called {others}",
     )
     assert PARTED in found.details
+    # The files say the same, and torch's own analyser takes them.
+    assert describe_parting(read_dumps(tmp_path)).startswith(f"rank 1 {rank_1}, ranks 0 and 2 ")
+    for rank in range(3):
+        record = pickle.loads((tmp_path / f"rank_{rank}").read_bytes())
+        assert record["pg_config"]["0"] == {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}
+    if find_spec("tabulate"):  # which torch's analyser needs
+        from torch.distributed.flight_recorder.fr_trace import main
+
+        main([str(tmp_path), "--prefix", "rank_"])
 
 
 def calls_all_that_is_right_and_fails(_: Any) -> None:
@@ -64,8 +79,8 @@ def calls_all_that_is_right_and_fails(_: Any) -> None:
     raise ValueError(f"rank {rank}")
 
 
-def test_ranks_that_make_the_same_calls_have_not_parted() -> None:
-    with World("torch_cpu", 3) as world:
+def test_ranks_that_make_the_same_calls_have_not_parted(tmp_path: Path) -> None:
+    with World("torch_cpu", 3, trace=tmp_path) as world:
         for _ in range(2):
             with pytest.raises(WorldError) as caught:
                 world.run(calls_all_that_is_right_and_fails)
@@ -74,6 +89,10 @@ def test_ranks_that_make_the_same_calls_have_not_parted() -> None:
             world.join("torch_cpu")
         with pytest.raises(WorldError, match=r"rank 1 made no call after all_reduce #1 \(1 int64"):
             world.run(waits_for_rank_1, timeout=3.0)
+
+    texts = [path.read_text() for path in tmp_path.glob("*rank-*.json")]
+    seen = [text.count('"name":"all_to_all #3 (float32)","cat":"torch"') for text in texts]
+    assert seen == [2, 2, 2]
 
 
 def waits_for_rank_1(_: Any) -> None:

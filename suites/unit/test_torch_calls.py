@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from disteval.cli import main
+from disteval.errors import UsageError
 from disteval.worlds.postmortem import PARTED, RankStatus, report
 from disteval.worlds.torch_calls import Call, describe_parting, read_calls
+from disteval.worlds.torch_dumps import read_dumps
 
 
 def entry(number: int, name: str, *, returned: bool = True, **changed: Any) -> dict[str, Any]:
@@ -99,3 +107,47 @@ def test_only_calls_that_every_rank_remembers_and_of_its_last_group_are_compared
     assert describe_parting({0: calls(before, *latest), 1: calls(*latest[1:])}) == ""
     assert "#6" in describe_parting({0: calls(before, *latest), 1: calls(latest[1])})
     assert read_calls({"entries": latest}, since_ns=6) == calls(latest[2])
+
+
+class Removes:
+    """A pickle of it removes a file when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.remove, (str(self.path),)
+
+
+def test_files_of_the_recorder_are_compared(tmp_path: Path) -> None:
+    alike = {"entries": [SUM, WAITING]}
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(alike))
+    (tmp_path / "rank_1.json").write_text(json.dumps(alike))
+    found = CliRunner().invoke(main, ["calls", str(tmp_path)])
+    assert (found.exit_code, "no parting" in found.output) == (0, True), found.output
+    other = entry(2, "broadcast", process_group=("0", "default_pg"), returned=False)
+    (tmp_path / "rank_12").write_bytes(pickle.dumps({"entries": [SUM, other]}))
+    found = CliRunner().invoke(main, ["calls", str(tmp_path)])
+    assert found.exit_code == 1
+    assert "first parted: rank 12 is in broadcast #2 (2 float64), ranks 0 and 1 are" in found.output
+
+
+@pytest.mark.parametrize("damage", ["code", "text", "no record"])
+def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.touch()
+    data = {
+        "code": pickle.dumps(Removes(kept)),
+        "text": b"nothing",
+        "no record": pickle.dumps({"entries": [{"name": "x"}]}),
+    }
+    (tmp_path / "rank_0").write_bytes(data[damage])
+    found = CliRunner().invoke(main, ["calls", str(tmp_path)])
+    assert found.exit_code == 2, found.output
+    assert "is no record of torch's flight recorder" in found.output
+    assert kept.exists()
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no file whose name ends in the number of a rank"):
+        read_dumps(tmp_path / "none")

@@ -6,6 +6,7 @@ import click
 
 from disteval.cli.audit import audit_command
 from disteval.cli.backends import backends_command
+from disteval.cli.calls import calls_command
 from disteval.cli.check import check_command
 from disteval.cli.completion import completion_command
 from disteval.cli.doctor import doctor_command
@@ -58,5 +59,6 @@ main.add_command(audit_command)
 main.add_command(backends_command)
 main.add_command(report_command)
 main.add_command(trace_command)
+main.add_command(calls_command)
 main.add_command(doctor_command)
 main.add_command(completion_command)

@@ -10,7 +10,7 @@ from disteval.worlds.channel.leader import Channel
 from disteval.worlds.channel.messages import Examine, Hello
 from disteval.worlds.postmortem import RankStatus
 from disteval.worlds.rank_files import this_machine
-from disteval.worlds.torch_calls import recorded_calls
+from disteval.worlds.torch_dumps import tell_calls
 
 _SECONDS = 15.0
 _ANSWER_SECONDS = 5.0  # of one rank; its threads may be kept from running
@@ -44,7 +44,7 @@ def ask_for_calls(channel: Channel, ranks: Sequence[RankStatus]) -> None:
     running = [s for s in ranks if s.hello is not None and not (s.end or s.stopped)]
     inside = [s for s in running if s.hello and _is_this_process(s.hello)]
     if len(inside) == 1:  # the ranks of this process, if they are threads, share one record
-        inside[0].calls = recorded_calls()
+        inside[0].calls = tell_calls(inside[0].rank)
     asked = {s.rank: Examine(()) for s in running if s not in inside}
     for rank, answer in channel.examine(asked, _CALLS_SECONDS).items():
         ranks[rank].calls = answer.calls

@@ -1,7 +1,6 @@
 """A rank: it receives orders, runs them with its backend, and replies with the result.
 
-A process that this library started comes here by `disteval.worlds.process`; a rank of somebody's
-``mpirun`` or ``torchrun`` calls `serve`.
+A process of this library comes here by `disteval.worlds.process`; any other rank calls `serve`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ from disteval.worlds.channel.inbox import Inbox, WatchedInbox
 from disteval.worlds.collective_log import LoggedBackend
 from disteval.worlds.postmortem import examine
 from disteval.worlds.rank_files import STACK_SIGNAL, rank_file, this_machine
-from disteval.worlds.torch_calls import recorded_calls
+from disteval.worlds.torch_calls import trace_calls
+from disteval.worlds.torch_dumps import tell_calls
 
 _LEAVE_SECONDS = 60.0
 
@@ -96,6 +96,8 @@ class Rank:
 
     def leave(self) -> None:
         """Leave the group, if this rank has joined one."""
+        if self.backend is not None:
+            trace_calls(self.joined_ns)
         self.backend = None
         set_group_of_world(None)
         if self._has_key:
@@ -226,8 +228,8 @@ def serve(
 
     def answer(message: messages.Examine) -> messages.Examined:
         examine(directory, message.ranks)
-        since = follower.joined_ns if follower else 0
-        return messages.Examined(message.ranks, recorded_calls(since))
+        since = follower.joined_ns if follower else None
+        return messages.Examined(message.ranks, tell_calls(rank, since))
 
     follower: Rank | None = None
     connection = inside or connect(place or directory, patience)

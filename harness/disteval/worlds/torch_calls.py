@@ -14,7 +14,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-_DEFAULT_GROUP = "default_pg"  # as torch's recorder describes it
+from disteval.traces import current
+from disteval.traces.place import own_wall
+
+DEFAULT_GROUP = "default_pg"
+"""How torch's recorder describes the default group."""
+
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -40,6 +45,7 @@ class Call(NamedTuple):
             where ranks may give different numbers.
         dtype: Their type, as NumPy calls it where it has it; empty if there are none.
         inside: Whether the call has not returned.
+        begin_ns: When it began, as of `time.time_ns`.
     """
 
     number: int
@@ -47,6 +53,7 @@ class Call(NamedTuple):
     elements: int
     dtype: str
     inside: bool
+    begin_ns: int
 
     @property
     def what(self) -> tuple[str, int, str]:
@@ -70,6 +77,17 @@ def recorded_calls(since_ns: int = 0) -> list[Call] | None:
     return None if dump is None else read_calls(json.loads(dump()), since_ns)
 
 
+def trace_calls(since_ns: int) -> None:
+    """Add the calls of this process to its trace, if it records one; they are marks without length.
+
+    torch does not note when a call of gloo returns.
+    """
+    if (recorder := current()) is not None:
+        for call in recorded_calls(since_ns) or []:
+            at = call.begin_ns - own_wall()
+            recorder.add("torch", str(call), at, at, number=call.number)
+
+
 def read_calls(record: Mapping[str, Any], since_ns: int = 0) -> list[Call]:
     """Return the calls of the last default group in a record of torch's flight recorder.
 
@@ -80,7 +98,7 @@ def read_calls(record: Mapping[str, Any], since_ns: int = 0) -> list[Call]:
     entries = [
         entry
         for entry in record.get("entries", [])
-        if entry["process_group"][1] == _DEFAULT_GROUP
+        if entry["process_group"][1] == DEFAULT_GROUP
         and not entry["is_p2p"]
         and entry["time_created_ns"] >= since_ns
     ]
@@ -95,7 +113,7 @@ def _read(entry: Mapping[str, Any]) -> Call:
     elements = -1 if name in _OF_ANY_SIZE else sum(math.prod(size) for size in sizes)
     dtype = ", ".join(dict.fromkeys(_DTYPES.get(each, each.lower()) for each in dtypes))
     inside = not (entry["retired"] or entry["state"] == "completed")
-    return Call(entry["collective_seq_id"], name, elements, dtype, inside)
+    return Call(entry["collective_seq_id"], name, elements, dtype, inside, entry["time_created_ns"])
 
 
 def describe_parting(calls: Mapping[int, Sequence[Call]]) -> str:
