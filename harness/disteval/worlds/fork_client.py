@@ -62,12 +62,12 @@ class Server:
 
     def is_safe(self) -> bool:
         """Return whether the server can be forked and answers; wait until it has imported."""
-        if self._ready is None:
-            with self._lock:
+        with self._lock:  # also to look: another thread may wait for the one message
+            if self._ready is None:
                 found = Ready(False, frozenset())
                 with contextlib.suppress(OSError, EOFError):
                     found = self._answer(0)
-                self._ready = self._ready or found
+                self._ready = found
         return self._ready.safe and not self.is_lost()
 
     def is_lost(self) -> bool:
