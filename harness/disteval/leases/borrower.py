@@ -50,6 +50,7 @@ Compute = Callable[[Iterable[Part]], Any]
 
 _PROGRESS_SECONDS = 0.25
 _MOST_REJOINED = 5
+_PINGS = 4  # that a lender may leave without an answer, in the seconds of silence that are allowed
 
 
 class Borrower:
@@ -91,6 +92,7 @@ class Borrower:
         self._failure: Failed | None = None
         self._told = self.waited = 0.0
         self._end: Finish | Finished | None = None
+        self._gone: WorldError | None = None  # why the lender can't be reached any more
         self.attempt = self._joined = self._rejoined = 0
         self._sending = threading.Lock()  # a thread sends, too, while this rank computes
         self._connection = self._join(patience)
@@ -180,7 +182,7 @@ class Borrower:
                     raise _AnotherBeginsError
 
         try:
-            with repeating(self._ping, self._timeout / 4):
+            with repeating(self._ping, self._timeout / _PINGS):
                 value = cloudpickle.dumps(compute(parts()))
             check_size(value, "the metrics' results", "have a metric write its result to a file")
             answer = Computed(value)
@@ -203,12 +205,11 @@ class Borrower:
 
     def _receive_soon(self, *kinds: type) -> Any:
         """Return the next message of some kinds, or the end; None after a new connection."""
-        joined = self._joined
-        heard = time.monotonic()
+        joined, unanswered = self._joined, 0
         while self._joined == joined and not isinstance(self._end, Finished):
             try:
-                if self._connection.poll(self._timeout / 4):
-                    heard = time.monotonic()
+                if self._connection.poll(self._timeout / _PINGS):
+                    unanswered = 0
                     message = self._receive()
                     if isinstance(message, kinds):
                         return message
@@ -218,11 +219,11 @@ class Borrower:
             except (EOFError, OSError) as error:
                 self._rejoin(error)
                 continue
-            if time.monotonic() - heard > self._timeout:
+            unanswered += 1  # not the time, in which this process may have been stopped
+            if unanswered == _PINGS:
                 raise WorldError(
-                    f"the lender of leases has been silent for {self._timeout:g} s; it must answer "
-                    f"whoever asks. See whether the process of rank 0, or of the leader, is "
-                    f"stopped; what was committed is in the ledger, if there is one"
+                    f"the lender of leases has been silent for {self._timeout:g} s; see whether "
+                    f"rank 0, or the leader, is stopped. The ledger, if any, has what was committed"
                 )
             self._send(Ping())
         return self._end if isinstance(self._end, Finished) else None
@@ -247,6 +248,8 @@ class Borrower:
 
     def _rejoin(self, error: Exception) -> None:
         """Connect again, unless the lender's last message was the end of the evaluation."""
+        if self._gone is not None:
+            raise self._gone
         with suppress(EOFError, OSError):
             while self._connection.poll():
                 if isinstance(message := self._receive(), Finished):
@@ -260,11 +263,12 @@ class Borrower:
                     raise WorldError(f"it has ended {_MOST_REJOINED} connections in a row")
                 self._connection = self._join(0.0)
         except WorldError as gone:
-            raise WorldError(
+            self._gone = WorldError(
                 f"the lender of leases is gone ({describe_error(error)}, and then: {gone}); it "
                 f"runs in rank 0, or in the leader. What was committed is in the ledger, if there "
                 f"is one, and the same command goes on from there"
-            ) from error
+            )
+            raise self._gone from error
         for unanswered in (self._commit, self._failure):
             if unanswered is not None:
                 self._send(unanswered)

@@ -111,7 +111,10 @@ class Lending:
                 # Its host has vanished, so that its connection does not end.
                 silence = f"was silent for {now - member.heard:.0f} s"
                 self.drop(member, f"{silence}, and another process took its place", now)
-            member = known[rank] = Member(rank, hello, mailbox, now)
+            before, member = member, Member(rank, hello, mailbox, now)
+            known[rank] = member
+            if before is not None and self._size > 1:  # the others of its group stay without leases
+                member.failure = before.failure
             self.members.on_event(Event("joined", rank, member.name))
         else:
             member.mailbox, member.heard, member.waits = mailbox, now, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from disteval.leases.messages import Commit, Hello, encode
 
 _log = logging.getLogger("disteval.leases")
 _REMEDY = "give a longer lease_timeout (on the command line, --timeout)"
+_STOPPED_SECONDS = 1.0  # without a look at the ranks, after which the lender itself was stopped
 _RAISED = 3  # so many ranks that raise an exception at one unit end the evaluation
 
 
@@ -95,7 +97,7 @@ class Members:
         self.failed: list[tuple[int, int | None, str]] = []
         self.on_event: OnEvent = on_event or _log_slow
         self._timeout, self._size, self._expected = timeout, size, expected
-        self._alive_at: float | None = None
+        self._alive_at = self._looked_at = -math.inf
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.by_rank.values())
@@ -160,11 +162,14 @@ class Members:
             self._expected is not None and 0 < known <= benched
         ):
             return self._reason(counts)
-        if self._alive_at is None or any(
+        # A job may be stopped as a whole; when it goes on, its ranks have to be heard first.
+        was_stopped = now - self._looked_at > max(_STOPPED_SECONDS, self._timeout / 2)
+        if was_stopped or any(
             each.mailbox is not None and each.failure is None and now - each.heard <= self._timeout
             for each in self
         ):
             self._alive_at = now
+        self._looked_at = now
         return self._reason(counts) if now - self._alive_at > self._timeout else None
 
     def _reason(self, counts: Counts) -> Exception:

@@ -191,7 +191,8 @@ def _dense(sums: Any) -> Any:
 def _add(one: Any, other: Any) -> Any:
     """Add the sums of two parts; the array that a `SparseSums` makes takes those that follow."""
     is_taken = isinstance(other, SparseSums) and isinstance(one, np.ndarray)
-    if is_taken and one.flags.writeable and one.dtype == other.values.dtype:
+    # Of an array in another order than C's, reshape returns a copy, to which adding would be lost.
+    if is_taken and one.flags.carray and one.dtype == other.values.dtype:
         one.reshape(-1)[other.places] += other.values
         return one
     return add_sums(_dense(one), _dense(other))

@@ -9,7 +9,9 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from subprocess import Popen
 from typing import Any
 
@@ -133,8 +135,11 @@ def test_an_elastic_evaluation_goes_on_without_a_host_that_was_cut_off(
 ) -> None:
     ranks = start(hosts, "--elastic", "--json", "cut.json", WAIT="go on", SILENCE=SILENCE)
     cut(hosts, folder)
-    lines = iter(ranks[0].stdout.readline, "")
-    told = next(line for line in lines if "was lost" in line)
+    lines, found = iter(ranks[0].stdout.readline, ""), SimpleQueue[str]()
+    # In a thread, as a leader that says nothing more would be waited for without end.
+    read = partial(next, (line for line in lines if "was lost" in line), "")
+    threading.Thread(target=lambda: found.put(read()), daemon=True).start()
+    told = found.get(timeout=SECONDS)
     (folder / "go on").touch()
     printed = [ended(rank, SECONDS) for rank in ranks]
     assert ranks[0].returncode == 0, told + str(printed)

@@ -15,7 +15,7 @@ import pytest
 from suites.hosts import INTERFACE, Hosts, ended
 from suites.requirements import backend_class, framework
 
-SECONDS = 60
+SECONDS = 300
 BESIDE = Path(sys.executable).parent
 DISTEVAL = [str(BESIDE / "disteval")]
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from disteval import HarnessError, RankError, UsageError, WorldError
 from disteval.cli.elastic_job import ElasticJob, Meeting
 from disteval.cli.job import EvalJob
 from disteval.coverage import Certificate, certify
-from disteval.leases import Borrower, Lender, finishing, lender, messages
+from disteval.leases import Borrower, Lender, borrower, finishing, lender, messages
 from disteval.leases.lending import Lending
 from disteval.leases.members import Member
 from disteval.leases.messages import (
@@ -37,6 +38,7 @@ from disteval.leases.messages import (
     Finished,
     Hello,
     Lend,
+    Ping,
     Progress,
     Refused,
     encode,
@@ -340,6 +342,68 @@ def test_another_process_takes_the_place_of_a_rank_that_is_silent_for_too_long()
     lending.close()
 
 
+def test_a_rank_that_comes_back_without_the_rest_of_its_group_is_no_reason_to_wait() -> None:
+    lending = Lending(None, 1.0, 2, 2, None)
+    one = lending.join(hello(0, b"one"), cast(Any, Letters()), 0.0)
+    assert one is not None
+    lending.join(hello(1, b"vanished"), cast(Any, Letters()), 0.0)
+    lending.take(one, Ask(), 1.5)
+    again = lending.join(hello(1, b"again"), cast(Any, Letters()), 1.5)
+    assert again is not None
+    lending.take(again, Ask(), 1.5)
+    lending.tick(1.5)
+    assert lending.outcome is not None
+    assert "no rank is left" in str(pickle.loads(lending.outcome.error or b""))
+    lending.close()
+
+
+def test_a_job_that_was_stopped_as_a_whole_goes_on() -> None:
+    lending = Lending(None, 4.0, 1, 1, None)
+    rank = lending.join(hello(0), cast(Any, Letters()), 0.0)
+    assert rank is not None
+    for at in (0.0, 1.0, 3600.0, 3601.0):
+        lending.tick(at)
+    lending.take(rank, Ask(), 3602.0)
+    for at in (3603.0, 3605.0):
+        lending.tick(at)
+    assert lending.outcome is None
+    for at in range(3606, 3614):
+        lending.tick(at)
+    assert lending.outcome is not None
+    lending.close()
+
+
+def test_a_rank_that_was_stopped_while_it_waited_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[type] = []
+    send = Borrower._send
+
+    def noted(borrower: Borrower, message: Any) -> None:
+        sent.append(type(message))
+        send(borrower, message)
+
+    monkeypatch.setattr(Borrower, "_send", noted)
+    clock = SimpleNamespace(monotonic=count(0, 3600).__next__)
+    monkeypatch.setattr(borrower, "time", clock)
+    with lending(ranks_per_lease=2, timeout=1.0) as (_, directory), ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(work, directory, 0)
+        assert wait_for(lambda: Ping in sent or waiting.done(), 30)
+        assert units_of(work(directory, 1)) == units_of(waiting.result(30)) == ALL
+
+
+def test_a_connection_that_ends_after_its_rank_has_another_takes_nothing_back() -> None:
+    with lending() as (lender, directory), connect(directory) as old, connect(directory) as new:
+        lease = lent(old, 0)
+        tell(new, hello(0))
+        hear(new)
+        old.close()
+        units = list(range(lease.start, lease.stop))
+        tell(new, Commit(lease.number, pickle.dumps(units), tuple(certificate(*lease[1:3])), {}))
+        tell(new, Ask())
+        assert isinstance(hear(new), Lend)
+        assert not lender.report.lost
+        assert (lender.counts.done, lender.counts.lost) == (lease.stop - lease.start, 0)
+
+
 def test_a_rank_with_other_settings_is_refused_by_the_setting() -> None:
     with lending() as (_, directory), Borrower(directory, 0, SETTINGS, UNITS):
         message = "batch_size is 4 on the first rank and 8 on rank 1"
@@ -489,9 +553,12 @@ def test_a_lender_that_is_gone_is_an_error_that_says_so() -> None:
         with Borrower(directory.path, 0, SETTINGS, UNITS) as borrower:
             lease = next(iter(borrower))
             lender.close(0.0)
-            with pytest.raises(WorldError, match="the lender of leases is gone"):
+            with pytest.raises(WorldError, match="the lender of leases is gone") as first:
                 borrower.commit(lease, b"", certificate(0, 1), {})
                 next(iter(borrower))
+            with pytest.raises(WorldError) as again:  # it tries, and waits, no second time
+                borrower.fail(0, "failed at sample 0")
+            assert again.value is first.value
     finally:
         directory.remove()
 

@@ -160,6 +160,29 @@ def test_the_confusion_matrix_of_a_lease_takes_memory_for_its_samples_alone() ->
     assert compute_totals(metrics, pickle.loads(taken[0]))["m"]["matrix"].sum() == 40
 
 
+class Columns(ConfusionMatrix):
+    """A confusion matrix whose sums lie column by column in memory."""
+
+    def sums_of(self, column: Any) -> Any:
+        return np.asfortranarray(super().sums_of(column))
+
+
+def test_sums_that_lie_column_by_column_are_added_as_others_are() -> None:
+    classes = 100
+    pairs = np.arange(classes**2)
+    found = []
+    for metric in (ConfusionMatrix(classes), Columns(classes)):
+        metrics: dict[str, BaseMetric] = {"m": metric}
+        MetricGroup(metrics, "non_dist").reset_to_sums()
+        taken = []
+        for place, each in enumerate((pairs, pairs[:40])):
+            metric.add(each // classes, each % classes)
+            taken.append(pickle.dumps(take_totals(metrics, place)))
+        totals = reduce(add_totals, map(pickle.loads, taken))
+        found.append(compute_totals(metrics, totals)["m"]["matrix"])
+    assert (found[0] == found[1]).all()
+
+
 def test_no_samples_at_all_are_an_error() -> None:
     metrics = {"accuracy": Accuracy()}
     MetricGroup(metrics, "non_dist").reset_to_sums()
