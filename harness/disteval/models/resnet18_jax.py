@@ -83,7 +83,8 @@ def convolve_on_cpu(
     product, of the part of the picture under the kernel with the part of the kernel over it.
 
     The arguments and the result are those of `jax.lax.conv_general_dilated`, which also computes
-    what is grouped, dilated, of other than two dimensions, or not in Flax's layout.
+    what is grouped, dilated, of other than two dimensions, not in Flax's layout, or padded by as
+    much as the kernel is wide.
     """
     if not _is_larger(x, kernel, options):
         return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
@@ -95,15 +96,19 @@ def convolve_on_cpu(
         range(-low, length + high - side + 1, stride)
         for length, side, stride, (low, high) in zip(size, window, strides, pads, strict=True)
     ]
+    # Each position of the kernel has to meet the picture, and there has to be one.
+    meets = all(max(pad) < side for pad, side in zip(pads, window, strict=True))
+    if not (meets and all(starts)):
+        return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
     pixels = []
     for top, left in product(*starts):
         rows = slice(max(top, 0), min(top + window[0], size[0]))
         columns = slice(max(left, 0), min(left + window[1], size[1]))
         part = kernel[
             rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
-        ]
-        under = x[:, rows, columns].reshape(count, -1)
-        pixels.append(jnp.dot(under, part.reshape(-1, outputs), precision=options.get("precision")))
+        ].reshape(-1, outputs)
+        under = x[:, rows, columns].reshape(count, len(part))
+        pixels.append(jnp.dot(under, part, precision=options.get("precision")))
     return jnp.stack(pixels, axis=1).reshape(count, *map(len, starts), outputs)
 
 

@@ -46,6 +46,8 @@ def test_every_pixel_is_that_of_the_usual_convolution(jax: Any, window: int) -> 
         {"padding": "SAME"},
         {"padding": "SAME", "strides": 2},
         {"padding": "CIRCULAR"},
+        {"padding": 4},
+        {"padding": ((-1, 2), (0, -1))},
         {"kernel_dilation": 2},
         {"padding": 1, "input_dilation": 2},
         {"feature_group_count": 2},
@@ -89,3 +91,4 @@ def test_a_pictures_scores_do_not_depend_on_its_place_in_the_batch(jax: Any) -> 
     order = np.random.default_rng(0).permutation(128)
     whole, moved = (np.asarray(predict(each)) for each in (images, images[order]))
     np.testing.assert_array_equal(whole[order].view(np.uint32), moved.view(np.uint32))
+    assert predict(images[:0]).shape == (0, 10)
