@@ -1,8 +1,10 @@
-"""Text from ranks and files, with every character visible."""
+"""Text for messages, such as that of ranks and files with every character visible."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 _UNUSUAL = re.compile("[^ -~]")
 
@@ -21,3 +23,9 @@ def visible(text: str, keep: str = "\n\t") -> str:
         return character.encode("unicode_escape").decode()
 
     return _UNUSUAL.sub(shown, text)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function without its arguments, which a `functools.partial` holds."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(inner).__name__))

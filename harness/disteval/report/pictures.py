@@ -15,6 +15,7 @@ from disteval.text import visible
 from disteval.traces.reading import Row, WorldTrace, read_worlds
 from disteval.traces.summary import RankTimes, Summary, summarise, told_apart
 from disteval.traces.times import KINDS
+from disteval.traces.waits import Waits
 
 LOOK = {
     "compute": ("var(--series-0)", "#0a57a4", 1.0),
@@ -37,7 +38,7 @@ _UNITS = [(1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min")]
 
 
 class Picture(NamedTuple):
-    """One trace as a page shows it; ``seconds`` is the length of its time axis."""
+    """One trace as a page shows it, and what its picture leaves out."""
 
     name: str
     summary: Summary
@@ -139,19 +140,23 @@ def draw(summary: Summary, seconds: float, *, alone: bool = False) -> str:
     if alone:
         parts.append(f'<rect width="{width}" height="{height}" fill="#ffffff"/>')
     parts += _legend(alone)
+    begin = _begin(summary)
     for at, row in enumerate(rows):
         y = _TOP + at * _ROW
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{row.name}</text>')
-        parts += _bars(row, summary, seconds, y, alone)
+        parts += _bars(row, summary.waits, (begin, seconds), y, alone)
     parts += _axis(seconds, _TOP + len(rows) * _ROW, ink)
     return "".join([*parts, "</svg>"])
 
 
-def _bars(row: Row, summary: Summary, seconds: float, y: int, alone: bool) -> list[str]:
-    """Return the bars of one rank: each column has the kind that takes most of its time."""
-    step, begin = seconds * 1e9 / _COLUMNS, _begin(summary)
+def _bars(row: Row, waits: Waits, axis: tuple[int, float], y: int, alone: bool) -> list[str]:
+    """Return the bars of one rank: each column has the kind that takes most of its time.
+
+    ``axis`` is when the time axis begins, in nanoseconds, and how many seconds it is long.
+    """
+    begin, step = axis[0], axis[1] * 1e9 / _COLUMNS
     columns = [Counter[str]() for _ in range(_COLUMNS)]
-    for doing in told_apart(row, summary.waits):
+    for doing in told_apart(row, waits):
         if doing.end <= begin:
             continue
         first, last = max(doing.start - begin, 0) / step, (doing.end - begin) / step

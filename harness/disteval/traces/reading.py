@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,14 +12,18 @@ from typing import Any, NamedTuple
 
 from disteval.arguments import is_count
 from disteval.errors import UsageError
-from disteval.traces.folder import NAME
+from disteval.traces.folder import NAME, file_name
+from disteval.traces.place import Place
 from disteval.traces.recorder import END, HEADER, VERSION
 
 _MOST_BYTES = 1 << 28  # of one file; 200,000 events take less than 100 MiB
 _MOST_EVENTS = 4_000_000  # of one world, which is read at once
 _MOST_RANKS = 100_000
 _LARGEST = 1e15  # microseconds; 31 years
+_END_BYTES = 300  # at the end of a file, in which its end event is found
 _REMEDY = "give a folder that --trace has written"
+
+_log = logging.getLogger("disteval.traces")
 
 
 class Event(NamedTuple):
@@ -98,7 +103,9 @@ def read_worlds(folder: Path) -> Iterator[WorldTrace]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise UsageError(f"{folder} {what}; {_REMEDY}")
-    found = [(match, path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
+    # Opening a pipe would wait for somebody to write to it.
+    files = [path for path in folder.iterdir() if path.is_file()]
+    found = [(match, path) for path in files if (match := NAME.fullmatch(path.name))]
     if not found:
         raise UsageError(f"{folder} holds no trace, which has files world-*.json; {_REMEDY}")
     worlds: dict[int, list[tuple[int | None, int, Path]]] = {}
@@ -108,6 +115,27 @@ def read_worlds(folder: Path) -> Iterator[WorldTrace]:
         worlds.setdefault(int(world), []).append(row)
     _check_run([path for _, path in sorted(found, key=lambda each: each[1])])
     return (_read_world(number, files) for number, files in sorted(worlds.items()))
+
+
+def warn_of_unended(place: Place) -> None:
+    """Warn if files of ranks, which have all ended, lack their ends."""
+    folder = Path(place.folder)
+    files = {rank: folder / file_name(place.world, rank) for rank in range(place.world_size)}
+    if unended := [rank for rank, path in files.items() if not _has_end(path)]:
+        _log.warning(
+            "the trace in %s lacks the end of rank%s %s: the disk may be full, or the rank was "
+            "killed; results do not depend on it",
+            folder, "s" * (len(unended) > 1), ", ".join(map(str, unended)),
+        )  # fmt: skip
+
+
+def _has_end(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _END_BYTES))
+            return f'"{END}"'.encode() in file.read(_END_BYTES)
+    except OSError:
+        return False
 
 
 def _check_run(paths: list[Path]) -> None:

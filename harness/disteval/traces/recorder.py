@@ -78,7 +78,7 @@ class Recorder:
         open_recorders.add(self)
         _flusher.start()
 
-    def _create(self) -> BinaryIO:
+    def _create(self) -> BinaryIO | None:
         folder = Path(self._place.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,10 @@ class Recorder:
                     path = folder / file_name(self._place.world, self._rank, attempt)
                     return path.open("xb", buffering=0)
         except OSError as error:
-            raise unwritable("the trace's folder", folder, error) from error
+            if self._place.world == 1:
+                raise unwritable("the trace's folder", folder, error) from error
+            _log.warning("%s; this row of the trace is not recorded", error)  # work is under way
+            return None
         raise UsageError(f"{folder} has {_ATTEMPTS} files of one rank; give an empty folder")
 
     def _write_header(self) -> None:
@@ -176,15 +179,22 @@ class Recorder:
             while self._waiting:
                 count = min(len(self._waiting), _MOST_WAITING)
                 events = [self._waiting.popleft() for _ in range(count)]
-                self._write("".join(map(self._line, events)))
+                self._write("".join(self._lines(events)))
+
+    def _lines(self, events: Iterable[Event]) -> Iterator[str]:
+        for event in events:
+            try:
+                yield self._line(event)
+            except Exception:  # a value that can't be text; nothing else should end by it
+                self._dropped += 1
 
     def _line(self, event: Event) -> str:
         category, name, start, end, arguments = event
         begin, duration = (start - self._zero) / 1000, max(end - start, 0) / 1000
         some = [*arguments.items()][:_MOST_ARGUMENTS]
-        shown = ",".join([f"{_quoted(key)}:{_json(value)}" for key, value in some])
+        shown = ",".join([f"{_quoted(key[:_MOST_TEXT])}:{_json(value)}" for key, value in some])
         return (
-            f',\n{{"name":{_quoted(name)},"cat":{_quoted(category)},{self._columns},'
+            f',\n{{"name":{_quoted(name[:_MOST_TEXT])},"cat":{_quoted(category)},{self._columns},'
             f'"ts":{begin:.3f},"dur":{duration:.3f},"args":{{{shown}}}}}'
         )
 
@@ -196,10 +206,14 @@ class Recorder:
             while data:
                 data = data[self._file.write(data) :]
         except OSError as error:  # a full disk should not end an evaluation
-            _log.warning("%s; the trace of this rank ends here", error)
-            with suppress(OSError):
-                self._file.close()
-            self._file = None
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        _log.warning("%s; the trace of this rank ends here", error)
+        file, self._file = self._file, None
+        with suppress(OSError):
+            if file is not None:
+                file.close()
 
     def close(self) -> None:
         """Write the end of the file; closing it twice is fine."""
@@ -207,15 +221,18 @@ class Recorder:
         self.flush()
         with self._lock:
             self._write(",\n" + self._metadata(END, {"dropped": self._dropped}) + "\n]\n")
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            try:
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
+            except OSError as error:  # file systems with quotas, or of other hosts, may say it late
+                self._give_up(error)
 
 
 @lru_cache(4096)
 def _quoted(text: str) -> str:
     """Return a text as JSON; most are the same from event to event."""
-    return json.dumps(text[:_MOST_TEXT])
+    return json.dumps(text)
 
 
 def _json(value: Any) -> str:
@@ -225,7 +242,7 @@ def _json(value: Any) -> str:
         return json.dumps(value)
     if isinstance(value, float) and abs(value) < 1e300:  # JSON has no infinity
         return repr(float(value))
-    return _quoted(str(value))
+    return _quoted(str(value)[:_MOST_TEXT])  # so that the cache holds no long texts
 
 
 class _Flusher:

@@ -13,6 +13,7 @@ from disteval.traces.times import KINDS, Doing, timeline
 from disteval.traces.waits import Waits, find_waits, key_of
 
 _MOST_SAMPLES = 10**12  # in one batch; the files are not trusted
+_MOST_NANOSECONDS = 10**18  # of a clock's offset; 31 years
 _SLOWER = 1.1  # times the seconds of a sample of the others; less is not worth a sentence
 
 
@@ -102,16 +103,16 @@ def _rank_to_json(rank: RankTimes) -> dict[str, Any]:
         "left_out": row.dropped,
         "whole": row.is_whole,
         "clock": {
-            "offset_seconds": _seconds(row.header.get("offset_ns")),
-            "error_seconds": _seconds(row.header.get("offset_error_ns")),
+            "offset_seconds": _seconds(row.header.get("offset_ns"), -_MOST_NANOSECONDS),
+            "error_seconds": _seconds(row.header.get("offset_error_ns"), 0),
             "from": row.header.get("offset_from"),
         },
     }
 
 
-def _seconds(nanoseconds: object) -> float | None:
+def _seconds(nanoseconds: Any, least: int) -> float | None:
     """Return nanoseconds of a file as seconds; None where they are not known."""
-    return nanoseconds / 1e9 if isinstance(nanoseconds, int) and nanoseconds >= 0 else None
+    return nanoseconds / 1e9 if is_count(nanoseconds, least, _MOST_NANOSECONDS) else None
 
 
 def summarise(world: WorldTrace) -> Summary:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,7 +14,7 @@ from typing import Any, TypeVar
 from disteval.errors import UsageError
 from disteval.launched import launched_job
 from disteval.traces.folder import file_name
-from disteval.traces.place import Place, own_clock, own_wall
+from disteval.traces.place import Place, category_of, own_clock, own_wall
 from disteval.traces.recorder import Recorder
 
 T = TypeVar("T")
@@ -58,6 +60,23 @@ def start(place: Place, rank: int) -> Recorder:
     stop()
     _here.recorder = Recorder(place, rank)
     return _here.recorder
+
+
+def start_with(place: bytes, rank: int, order: str) -> None:
+    """Begin to record with the first order of this thread, whose pickled place came with it.
+
+    Raises:
+        UsageError: The file can't be written, and nothing is evaluated yet.
+    """
+    if current() is not None:
+        return
+    try:
+        start(pickle.loads(place), rank)
+    except UsageError as error:
+        if category_of(order) == "start":
+            raise
+        # Such as that of a rank that comes later, when the disk is full.
+        logging.getLogger("disteval.traces").warning("%s; this rank records no trace", error)
 
 
 def stop() -> None:

@@ -13,6 +13,7 @@ import cloudpickle
 
 from disteval.arguments import check_count, check_seconds
 from disteval.errors import WorldError
+from disteval.text import name_of
 from disteval.traces.folder import Trace
 from disteval.worlds.channel.connection import why_unreachable
 from disteval.worlds.channel.leader import OnNote, OnProgress
@@ -145,7 +146,7 @@ class ElasticWorld(WorkerGroup):
         if self._ran:
             raise WorldError("this world has run a function, and runs one; start another world")
         on_rank = partial(Rank.run, function=function, world_size=self.world_size)
-        what = f"run {getattr(function, '__name__', function)!s}"
+        what = f"run {name_of(function)}"
         orders = self._pack(on_rank, args, what)
         self._ran = True
         progress = _Run(self, orders, on_lost)

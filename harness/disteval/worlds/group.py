@@ -16,6 +16,7 @@ from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.traces import Recorder
 from disteval.traces.folder import Trace, as_folder
 from disteval.traces.place import category_of
+from disteval.traces.reading import warn_of_unended
 from disteval.worlds.channel.leader import Channel, OnNote, OnProgress
 from disteval.worlds.channel.messages import Order, packed
 from disteval.worlds.channel.outcome import Outcome
@@ -231,6 +232,8 @@ class WorkerGroup:
             if self.is_open:
                 self._channel.dismiss(exit_code)
                 self._launcher.wait(_LEAVE_SECONDS + _SECONDS_PER_RANK * self.world_size)
+                if self._place is not None and self._hosts.shared and not self.attached:
+                    warn_of_unended(pickle.loads(self._place))
         finally:
             if self.is_open or not self.attached:
                 self.terminate()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import pickle
 import platform
 import socket
 import sys
@@ -30,7 +29,7 @@ from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.traces.place import category_of, own_clock
-from disteval.traces.this_rank import start, stop
+from disteval.traces.this_rank import start_with, stop
 from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
 from disteval.worlds.channel.inbox import Inbox, WatchedInbox
@@ -160,10 +159,10 @@ class Rank:
 
     def _carry_out_recorded(self, order: messages.Order, place: bytes, what: str) -> messages.Reply:
         """Carry out one order, and record it in the trace of this rank."""
-        recorder = traces.current() or start(pickle.loads(place), self.rank)
-        with recorder.span(category_of(what), what):
+        start_with(place, self.rank, what)
+        with traces.span(category_of(what), what):
             reply = self.carry_out(order)
-        if reply.value is None:  # the leader may end this rank soon
+        if reply.value is None and (recorder := traces.current()):  # it may be ended soon
             recorder.flush()
         return reply
 

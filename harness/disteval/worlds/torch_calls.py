@@ -9,6 +9,7 @@ default one, are left out; a release of torch without the record has no calls.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 
 from disteval.traces import current
 from disteval.traces.place import own_wall
+
+_log = logging.getLogger("disteval.traces")
 
 DEFAULT_GROUP = "default_pg"
 """How torch's recorder describes the default group."""
@@ -82,10 +85,16 @@ def trace_calls(since_ns: int) -> None:
 
     torch does not note when a call of gloo returns.
     """
-    if (recorder := current()) is not None:
-        for call in recorded_calls(since_ns) or []:
-            at = call.begin_ns - own_wall()
-            recorder.add("torch", str(call), at, at, number=call.number)
+    if (recorder := current()) is None:
+        return
+    try:
+        calls = recorded_calls(since_ns) or []
+    except Exception as error:  # another release may write another form; leaving must go on
+        _log.warning("torch's record can't be read (%s); its calls are not in the trace", error)
+        return
+    for call in calls:
+        at = call.begin_ns - own_wall()
+        recorder.add("torch", str(call), at, at, number=call.number)
 
 
 def read_calls(record: Mapping[str, Any], since_ns: int = 0) -> list[Call]:

@@ -14,8 +14,8 @@ from disteval.contract import BaseDistBackend, No, Rendezvous
 from disteval.errors import UsageError
 from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
+from disteval.text import name_of
 from disteval.traces.folder import Trace
-from disteval.traces.place import Place
 from disteval.worlds.channel.leader import OnNote, OnProgress
 from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.clocks import compare_clocks
@@ -113,7 +113,7 @@ class World(WorkerGroup):
     def _compare_clocks(self) -> None:
         """Measure the offsets of other hosts' clocks, before any rank records a time."""
         if self._place is not None:
-            place: Place = pickle.loads(self._place)
+            place = pickle.loads(self._place)
             self._place = None
             offsets = compare_clocks(self._read_clocks)
             self._place = pickle.dumps(place._replace(offsets=offsets))
@@ -257,9 +257,8 @@ class World(WorkerGroup):
             raise UsageError(f"expected a function that each rank runs, not {function!r}")
         if timeout is not None:
             check_seconds("timeout", timeout)
-        name = getattr(function, "__name__", repr(function))
         on_rank = partial(Rank.run, function=function, world_size=self.world_size)
-        return self._order(f"run {name}", on_rank, args, timeout, on_progress, on_note)
+        return self._order(f"run {name_of(function)}", on_rank, args, timeout, on_progress, on_note)
 
     def attempt(
         self, function: Callable[..., Any], *args: Any, awaited: Sequence[int], seconds: float
@@ -276,7 +275,7 @@ class World(WorkerGroup):
             The replies within that time.
         """
         on_rank = partial(Rank.run, function=function, world_size=self.world_size)
-        what = f"run {getattr(function, '__name__', function)!s}"
+        what = f"run {name_of(function)}"
         orders = self._pack(on_rank, args, what)
         try:
             with self._recorded(what):

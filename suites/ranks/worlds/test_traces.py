@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import shutil
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from disteval import UsageError, WorldError, evaluate
 from disteval.cli import main
 from disteval.metrics import Accuracy
+from disteval.traces import current
 from disteval.traces.reading import WorldTrace, read_worlds
 from disteval.traces.summary import Summary, summarise
 from disteval.traces.times import timeline
@@ -176,6 +178,35 @@ def test_a_trace_of_ranks_that_failed_says_so(tmp_path: Path) -> None:
     assert "rank 1 raised KeyError" in what
     assert "raised KeyError" in ranks["rank 1"]
     assert [e.name for e in read.ranks[1].events][-1] == "run fail_on_one"
+
+
+def fill_the_disk_of_one(backend: Any, secret: str) -> str:
+    """End the trace of rank 1 as a full disk ends it."""
+    recorder = current()
+    assert recorder is not None and recorder._file is not None
+    if backend.rank == 1:
+        recorder._file.close()
+        recorder._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    return secret
+
+
+def test_a_trace_that_is_cut_short_is_told_and_holds_no_arguments(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    folder = tmp_path / "run"
+    with World("threads", 2, trace=folder) as world:
+        given = functools.partial(fill_the_disk_of_one, secret="a password")
+        assert world.run(given) == ["a password"] * 2
+    assert f"the trace in {folder} lacks the end of rank 1: the disk may be full" in caplog.text
+    assert not any(b"password" in file.read_bytes() for file in folder.iterdir())
+    (read,) = read_worlds(folder)
+    assert "run fill_the_disk_of_one" in [e.name for e in read.rows[0].events]
+    caplog.clear()
+    with World("threads", 2, trace=tmp_path / "whole") as world:
+        world.run(read_the_clock)
+    assert not caplog.records
 
 
 TASK = """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from disteval.traces.merging import lanes, merged_events
 from disteval.traces.place import Place, cap_for, own_clock
 from disteval.traces.reading import Event, WorldTrace, read_worlds
 from disteval.traces.recorder import Recorder
+from disteval.traces.this_rank import start_with
 from disteval.traces.waits import find_waits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -211,3 +214,60 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
     recorder.add("data", "load", 0, time.monotonic_ns())
     recorder.flush()
     recorder.close()
+
+
+class ClosedLate:
+    """A file whose disk is found to be full when it is closed, as one of another host may be."""
+
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+    def close(self) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+def test_a_file_that_fails_when_it_is_closed_ends_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
+    assert recorder._file is not None
+    recorder._file.close()
+    recorder._file = ClosedLate()  # type: ignore[assignment]
+    recorder.close()
+    assert "Disk quota exceeded; the trace of this rank ends here" in caplog.text
+
+
+def test_a_later_rank_goes_on_without_a_trace_where_it_can_write_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run").touch()
+    place = Place(str(tmp_path / "run"), "run", clock=own_clock())
+    with pytest.raises(UsageError, match="can't be written"):
+        start_with(pickle.dumps(place), 1, "load threads")
+    start_with(pickle.dumps(place), 1, "run evaluate")  # one that joins while others evaluate
+    assert traces.current() is None and "this rank records no trace" in caplog.text
+    Recorder(place._replace(world=2), None).close()  # of a world that replaces a lost one
+    assert "this row of the trace is not recorded" in caplog.text
+
+
+def test_values_that_are_no_text_cost_their_event_alone(tmp_path: Path) -> None:
+    class Silent:
+        def __str__(self) -> str:
+            raise RuntimeError("not now")
+
+    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
+    recorder.add("data", "load", 0, 1, what=Silent())
+    recorder.add("data", "load", 2, 3)
+    recorder.close()
+    (world,) = read_worlds(tmp_path)
+    assert (len(world.ranks[0].events), world.ranks[0].dropped) == (1, 1)
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
+    file = two_events(tmp_path)
+    os.mkfifo(tmp_path / "world-1-rank-00001.json")
+    (world,) = read_worlds(tmp_path)
+    assert len(world.ranks) == 1
+    file.unlink()
+    with pytest.raises(UsageError, match="holds no trace"):
+        read_worlds(tmp_path)

@@ -126,3 +126,20 @@ def test_each_moment_of_a_row_is_counted_once(spans: list[tuple[int, int, str]])
     for doing in found:
         inside = [e for e in events if e.start <= doing.start and doing.end <= e.end]
         assert (doing.event in inside) if inside else doing.event is None
+
+
+@pytest.mark.parametrize(
+    ("header", "clock"),
+    [
+        ({"offset_ns": -2 * SECOND, "offset_error_ns": 10**6}, (-2.0, 0.001)),
+        ({"offset_ns": -2 * SECOND, "offset_error_ns": -1}, (-2.0, None)),
+        ({"offset_ns": 10**400, "offset_error_ns": True}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_the_offset_of_a_clock_that_is_ahead_is_told(
+    header: dict[str, Any], clock: tuple[float | None, float | None]
+) -> None:
+    alone = WorldTrace(1, "", 1, [Row(0, 1, header, [gather(0, 9)])])
+    (rank,) = summarise(alone).to_json()["ranks"]
+    assert (rank["clock"]["offset_seconds"], rank["clock"]["error_seconds"]) == clock
