@@ -74,7 +74,7 @@ def test_the_smallest_example_is_found_also_after_an_order_of_many_that_lost_the
     [result] = report.rules
     assert result.outcome == "failed"
     assert "rank 1 raised LookupError: what is a list?" in result.message
-    # Which rank sends None, and which of the special lists is found, depends on Hypothesis's release.
+    # Which rank sends None, and which special list is found, depends on Hypothesis's release.
     smallest = [
         "gather [None, []]",
         "gather [[], None]",
