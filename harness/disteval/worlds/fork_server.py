@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-from disteval.worlds.process import become_rank
+from disteval.worlds.process import become_rank, killed_with_parent
 from disteval.worlds.watchdog import VARIABLE
 
 MARK_BYTES = 24
@@ -31,7 +31,6 @@ READ_LATE = ("DISTEVAL_", "PYTEST_CURRENT_TEST")
 """The beginnings of variables that nothing reads as it is imported, so that ranks may differ."""
 
 _ARGUMENTS, _ENVIRONMENT = 45, 47  # their addresses in /proc/self/stat, counted from the state
-_PR_SET_PDEATHSIG = 1
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -150,7 +149,7 @@ def _become(order: RankToFork, printed: bytes) -> None:
     status = 1
     try:
         os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        killed_with_parent()
         with (order.directory / "launcher.log").open("ab") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)

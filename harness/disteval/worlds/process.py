@@ -24,6 +24,7 @@ IN_CHILD = "in-child"
 _LOOK_SECONDS = 0.25
 _STATUS_SECONDS = 1.0
 _POLL_SECONDS = 0.02
+_PR_SET_PDEATHSIG = 1
 
 
 def import_path() -> str:
@@ -87,6 +88,7 @@ def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lamb
     parent = os.getpid()
     child = os.fork()
     if child == 0:
+        killed_with_parent()
         threading.Thread(target=_end_with, args=[parent], daemon=True).start()
         return
 
@@ -117,6 +119,14 @@ def how_child_ended(directory: Path, rank: int, seconds: float = _STATUS_SECONDS
     while not found.exists() and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     return exit_text(int(found.read_text())) if found.exists() else ""
+
+
+def killed_with_parent() -> None:
+    """Have Linux kill this process with its parent, also where no thread of Python can run."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with(parent: int) -> None:

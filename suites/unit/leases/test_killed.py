@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from disteval.worlds.rank_files import rank_file
 
-from suites.processes import run_plainly
+from suites.processes import left_over, processes_below, run_plainly, start_as_from_a_terminal
 
 
 def tried(what: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
@@ -52,3 +52,24 @@ os._exit(7)
     done = run_plainly([sys.executable, "-c", code, str(tmp_path)], tmp_path, 60)
     assert (done.returncode, done.stderr) == (0, "")
     assert rank_file(tmp_path, 0, "ended").read_text() == "7"
+
+
+def test_a_rank_that_hangs_outside_python_ends_with_the_process_that_its_launcher_kills(
+    tmp_path: Path,
+) -> None:
+    code = """
+import ctypes, sys
+from pathlib import Path
+from disteval.worlds.process import go_on_in_child
+go_on_in_child(Path(sys.argv[1]), 0)
+print(flush=True)
+ctypes.PyDLL(None).pause()  # no other thread of Python runs meanwhile
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with start_as_from_a_terminal(command) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "\n"
+        rank = processes_below(started.pid)
+        started.kill()
+    assert len(rank) == 1
+    assert left_over(rank) == []
