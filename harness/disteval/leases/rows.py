@@ -22,6 +22,8 @@ TABLE = """
 FOLD_BYTES = 64 << 20
 """When totals take more than this, those of leases that lie side by side are added up."""
 
+_MOST_BYTES = 1 << 29  # of totals that are added up, which SQLite and a message have to hold
+
 
 class Committed(NamedTuple):
     """A lease that counts, or several that lie side by side and were folded into one.
@@ -115,7 +117,7 @@ class Rows:
                 runs.append([start, stop, 1])
         for start, stop in (run[:2] for run in runs if run[2] > 1):
             totals = fold_totals(each.totals for each in self.between(start, stop))
-            if totals is None:
+            if totals is None or len(totals) > _MOST_BYTES:
                 return
             rest = [each._replace(totals=b"") for each in self.between(start, stop)]
             self._database.execute(

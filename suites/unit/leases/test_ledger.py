@@ -243,6 +243,15 @@ def test_totals_that_are_not_sums_are_kept_as_they_are() -> None:
         assert [*ledger.committed()] == leases
 
 
+def test_totals_that_would_be_too_large_for_a_row_or_a_message_are_kept_as_they_are() -> None:
+    with patch.object(rows, "FOLD_BYTES", 10), patch.object(rows, "_MOST_BYTES", 1000):
+        ledger = Ledger(None, SETTINGS)
+        leases = [Lease(number, at, at + 3) for number, at in enumerate(IN_ORDER)]
+        for lease in leases:
+            ledger.commit(lease, 1, confusion(lease, 3000), Certificate(3000, 0), {})
+        assert [each.lease for each in ledger.committed()] == leases
+
+
 def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_bytes(b"predictions, " * 999)
