@@ -157,6 +157,7 @@ def _become(order: RankToFork, printed: bytes) -> None:
         _set_variables(order.variables)
         os.chdir(order.folder)
         sys.path[:] = order.path
+        importlib.invalidate_caches()  # what is in those folders now may not have been there
         sys.argv[1:] = [str(order.directory), str(order.rank)]
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
@@ -191,6 +192,7 @@ def _end(status: int) -> None:
                     each.flush()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        ctypes.CDLL(None).fflush(None)  # what libraries print without Python
     finally:
         if status < 0:
             signal.signal(-status, signal.SIG_DFL)
@@ -202,11 +204,14 @@ def _mark_address() -> tuple[int, int]:
     """Return where the kernel reads the value of `VARIABLE` of this process, and its length.
 
     Raises:
-        ValueError: The variable is not there.
+        ValueError: The variable is not there, or gVisor's kernel does not tell the address.
     """
     found = Path("/proc/self/environ").read_bytes()
     at = (b"\0" + found).index(f"\0{VARIABLE}=".encode()) + len(VARIABLE) + 1
-    return _addresses()[_ENVIRONMENT] + at, found.index(b"\0", at) - at
+    start = _addresses()[_ENVIRONMENT]
+    if not start:
+        raise ValueError("the address of the environment is unknown")
+    return start + at, found.index(b"\0", at) - at
 
 
 def _addresses() -> list[int]:

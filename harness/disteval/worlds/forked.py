@@ -29,7 +29,9 @@ from disteval.worlds.watched import Watched
 _SERVERS = 2
 _MOST_KEPT = 2  # groups of servers, since each process with torch holds about 150 MiB
 
-_INHERITED = ("Umask", "Uid", "Gid", "Groups", "SigIgn", "Cap", "NoNew", "Secc", "Cpus_", "Mems_")
+_INHERITED = (
+    "Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "Cap", "NoNew", "Secc", "Cpus_", "Mems_"
+)  # fmt: skip
 
 
 class ForkServers:
@@ -147,7 +149,7 @@ def _read_at_import(variables: dict[str, str]) -> dict[str, str]:
 
 def _circumstances() -> tuple[Any, ...]:
     """Return what a process inherits beside its environment, as far as /proc shows it."""
-    status = Path("/proc/self/status").read_text().splitlines()
+    status = Path("/proc/thread-self/status").read_text().splitlines()
     lines = [line for line in status if line.startswith(_INHERITED)]
     spaces = [path.readlink() for path in sorted(Path("/proc/self/ns").iterdir())]
     limits = Path("/proc/self/limits").read_text()

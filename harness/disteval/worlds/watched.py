@@ -79,10 +79,16 @@ class _Watchdog:
     def __init__(self) -> None:
         self._token = secrets.token_hex(8)
         self._worlds: dict[int, Watched] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._started: list[subprocess.Popen[bytes]] = []
         self._lock = threading.RLock()
         self._count = itertools.count(1)
         self._warned = False
+        # Created with this module, so called after those of worlds, and of servers that fork ranks.
+        weakref.finalize(self, _end, self._started)
+
+    @property
+    def _process(self) -> subprocess.Popen[bytes] | None:
+        return self._started[-1] if self._started else None
 
     def mark(self, name: int) -> str:
         return f":{self._token}.{name}:"
@@ -115,7 +121,7 @@ class _Watchdog:
                 self._warned = True
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid()), self._token],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -123,10 +129,9 @@ class _Watchdog:
             start_new_session=True,
             cwd="/",
         )
-        # Called after those of the worlds, which are created later.
-        weakref.finalize(self, _end, self._process)
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
+        self._started.append(process)
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
         for name, world in self._worlds.items():
             self._write(f"begin {name} {world.directory}")
             for pid, started in world.processes.items():
@@ -138,13 +143,14 @@ class _Watchdog:
         os.write(self._process.stdin.fileno(), os.fsencode(line) + watchdog.END_OF_LINE)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let the watchdog end: it does when this end of the pipe is closed."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        assert process.stdin is not None
-        process.stdin.close()
-        process.send_signal(signal.SIGCONT)  # somebody may have stopped it
-        process.wait(_END_SECONDS)
+def _end(started: list[subprocess.Popen[bytes]]) -> None:
+    """Let each watchdog end: it does when this end of the pipe is closed."""
+    for process in started:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            assert process.stdin is not None
+            process.stdin.close()
+            process.send_signal(signal.SIGCONT)  # somebody may have stopped it
+            process.wait(_END_SECONDS)
 
 
 _watchdog = _Watchdog()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -81,6 +84,19 @@ def test_a_module_is_imported_from_where_a_rank_that_is_started_finds_it(
             assert world.run(lambda _: __import__("of_a_user").place) == [folder]
 
 
+def test_a_folder_of_the_path_may_be_made_after_the_servers_have_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "made_later"
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    World(None, 1, launcher="local").close()
+    folder.mkdir()
+    (folder / "of_a_later_folder.py").write_text("")
+    with World(None, 1, launcher="local") as world:
+        assert not started_not_forked(world)
+        assert world.run(lambda _: __import__("of_a_later_folder").__name__)
+
+
 @pytest.mark.parametrize(("name", "value"), [("OMP_NUM_THREADS", "7"), ("PYTHONHASHSEED", "5")])
 def test_a_variable_that_is_read_at_import_is_set_before_it(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +147,47 @@ def test_limits_that_were_set_later_hold(monkeypatch: pytest.MonkeyPatch) -> Non
         os.umask(before)
 
 
+def test_what_the_starting_thread_alone_has_set_holds() -> None:
+    found = []
+
+    def block() -> None:
+        found.append(forked._circumstances())
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        found.append(forked._circumstances())
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    thread.join()
+    assert len(found) == 2 and found[0] != found[1]
+
+
+def run_code(code: str) -> list[str]:
+    environment = {**os.environ, "DISTEVAL_WORLDS": ":", "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=environment, check=True, capture_output=True, timeout=120)
+    return done.stdout.decode().split()
+
+
+def test_nothing_is_forked_where_the_kernel_does_not_tell_addresses() -> None:
+    code = (
+        "from disteval.worlds import fork_server\n"
+        "print(fork_server._is_safe())\n"
+        "fork_server._addresses = lambda: [0] * 50  # as gVisor's /proc/self/stat says\n"
+        "print(fork_server._is_safe())\n"
+    )
+    assert run_code(code) == ["True", "False"]
+
+
+def test_the_watchdog_ends_after_the_servers_that_it_watches() -> None:
+    code = (
+        "from disteval.worlds import World, watched\n"
+        "start = watched._Watchdog._start\n"
+        "watched._Watchdog._start = lambda self: [print('started', flush=True), start(self)]\n"
+        "World(None, 1, launcher='local').close()\n"
+    )
+    assert run_code(code) == ["started"]
+
+
 def test_a_module_that_starts_a_thread_is_not_forked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +220,10 @@ def leave(_: Any, folder: str, how: str) -> None:
     global left
     left = (Path(folder) / "written").open("w")
     left.write("text")
+    c = ctypes.CDLL(None)
+    c.fopen.restype = ctypes.c_void_p
+    file = c.fopen(os.fsencode(Path(folder) / "written_in_c"), b"w")
+    c.fputs(b"text", ctypes.c_void_p(file))
     if how == "KeyboardInterrupt":
         raise KeyboardInterrupt
     if how:
@@ -186,6 +247,8 @@ def test_a_rank_ends_as_a_process_does(how: str, end: str, forks: bool, tmp_path
         world.run(lambda _, how: leave(_, str(tmp_path), how) if how else time.sleep(99), "", how)
     assert (tmp_path / "written").read_text() == "text"
     assert how.isdecimal() or how in str(caught.value)
+    # SIGINT ends a process before C has written what it keeps for a file.
+    assert how == "KeyboardInterrupt" or (tmp_path / "written_in_c").read_text() == "text"
 
 
 def leave_an_orphan(_: Any) -> int:
