@@ -35,7 +35,7 @@ from suites.processes import (
 )
 from suites.requirements import backend_class
 
-SECONDS = 60.0
+SECONDS = 180.0
 COMMAND = [sys.executable, "-m", "disteval.cli", "eval", TASK, "--elastic", "--force"]
 
 Start = Callable[..., "subprocess.Popen[str]"]

@@ -17,7 +17,7 @@ from disteval.worlds.launchers.local import LocalLauncher
 from suites.processes import is_running, wait_for
 from suites.requirements import backend_class
 
-SECONDS = 60.0
+SECONDS = 180.0
 # In which a rank that works must return on a busy machine; one that hangs costs as long.
 GRACE = 3.0
 LOST = {
