@@ -8,6 +8,7 @@ import platform
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from disteval import traces
 from disteval.contract import BaseDistBackend
 from disteval.data.predictions import Predictions
 from disteval.evaluation import Evaluation, Task
@@ -55,7 +56,8 @@ class EvalJob:
 
     def task(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank."""
-        task = self.source.make(backend)
+        with traces.span("task", "make the task"):  # and import its module
+            task = self.source.make(backend)
         if self.shares_memory:  # a task that was made once has one set of metrics for all ranks
             task = replace(task, metrics=copy.deepcopy(dict(task.metrics)))
         asked: dict[str, Any] = {"batch_size": self.batch_size, "limit": self.limit}

@@ -38,11 +38,10 @@ class Slowest:
 
     def __str__(self) -> str:
         waited = f"the others waited {self.waited:.3g} s for it; " if self.waited else ""
-        name = f" ({self.name})" if self.name else ""
         if not self.kind:
             return f"rank {self.rank}: {waited}the trace does not show why"
         what = {"other": "code of which nothing is recorded", "idle": "waiting for orders"}
-        doing = what.get(self.kind, f"{self.kind}{name}")
+        doing = f"{self.kind} ({self.name})" if self.name else what.get(self.kind, self.kind)
         return f"rank {self.rank}: {waited}it spent {self.more:.3g} s more than they in {doing}"
 
 

@@ -31,6 +31,11 @@ class Doing(NamedTuple):
             return "idle"
         return self.event.category if self.event.category in KINDS else "other"
 
+    @property
+    def what(self) -> str:
+        """The name of the event; empty where a rank did something of which nothing is recorded."""
+        return "" if self.event is None or self.event.category == "order" else self.event.name
+
 
 def timeline(events: Iterable[Event]) -> Iterator[Doing]:
     """Yield what a rank did from its first event to its last, each moment once."""
@@ -84,7 +89,7 @@ def between_collectives(row: Row) -> list[Before]:
         while span is not None and span.start < event.start:
             inside = min(span.end, event.start) - span.start
             if span.kind != "collective":
-                spent[span.kind, span.event.name if span.event else ""] += inside
+                spent[span.kind, span.what] += inside
             span = (
                 next(spans, None) if span.end <= event.start else span._replace(start=event.start)
             )

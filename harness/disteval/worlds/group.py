@@ -69,7 +69,7 @@ class WorkerGroup:
         self._place: bytes | None = None  # pickled once, because each order has it
         self._recorder: Recorder | None = None
         if (folder := as_folder(trace)) is not None:
-            place = folder.new_world(f"of {world_size} ranks", world_size)
+            place = folder.new_world(f"with {world_size} rank{'s' * (world_size > 1)}", world_size)
             self._place, self._recorder = pickle.dumps(place), Recorder(place, None)
         with interrupted_later():
             sweep()

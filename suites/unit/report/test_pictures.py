@@ -21,7 +21,7 @@ MS = 1_000_000
 COLOURS = {colour: kind for kind, (_, colour, _) in LOOK.items()}
 
 
-def write_trace(folder: Path, slow: int, title: str = "of 2 ranks") -> Path:
+def write_trace(folder: Path, slow: int, title: str = "with 2 ranks") -> Path:
     """Write the trace of two ranks, of which the second computes for ``slow`` milliseconds."""
     place = TraceFolder(folder).new_world(title, 2)._replace(begin=0)
     for rank, computing in enumerate((20, slow)):
