@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from disteval.cli import main
 from disteval.errors import UsageError
 from disteval.worlds.postmortem import PARTED, RankStatus, report
 from disteval.worlds.torch_calls import Call, describe_parting, read_calls
-from disteval.worlds.torch_dumps import read_dumps
+from disteval.worlds.torch_dumps import PREFIXES, read_dumps, tell_calls
 
 
 def entry(number: int, name: str, *, returned: bool = True, **changed: Any) -> dict[str, Any]:
@@ -146,6 +148,28 @@ def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_pa
     assert found.exit_code == 2, found.output
     assert "is no record of torch's flight recorder" in found.output
     assert kept.exists()
+
+
+def test_the_files_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("first_0", "first_1", "second_0"):
+        (tmp_path / name).write_bytes(pickle.dumps({"entries": [SUM]}))
+    with pytest.raises(UsageError, match="two files of rank 0, first_0 and second_0"):
+        read_dumps(tmp_path)
+
+
+def test_a_record_of_another_form_ends_no_rank(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = SimpleNamespace(
+        _dump_fr_trace_json=lambda: '{"entries": [{"name": "x"}]}',
+        _dump_fr_trace=lambda **_: b"nothing",
+    )
+    torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=library))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setenv(PREFIXES[0], str(tmp_path / "rank_"))
+    assert tell_calls(0) is None
+    said = capsys.readouterr().err
+    assert "record can't be read: KeyError" in said and "record can't be written" in said
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from disteval.errors import describe_error
 from disteval.traces import current
 from disteval.traces.place import own_wall
 
@@ -69,7 +70,9 @@ class Call(NamedTuple):
 
 
 def recorded_calls(since_ns: int = 0) -> list[Call] | None:
-    """Return the calls of this process that torch remembers; None if torch does not record them.
+    """Return the calls of this process that torch remembers; None if it has no record, or another.
+
+    What cannot be read ends no rank: it is said in the rank's output.
 
     Args:
         since_ns: The time of `time.time_ns` at which the process joined its group.
@@ -77,7 +80,11 @@ def recorded_calls(since_ns: int = 0) -> list[Call] | None:
     torch = sys.modules.get("torch")
     library = getattr(getattr(torch, "_C", None), "_distributed_c10d", None)
     dump = getattr(library, "_dump_fr_trace_json", None)
-    return None if dump is None else read_calls(json.loads(dump()), since_ns)
+    try:
+        return None if dump is None else read_calls(json.loads(dump()), since_ns)
+    except Exception as error:  # another release of torch may record otherwise
+        sys.stderr.write(f"torch's record can't be read: {describe_error(error)}\n")
+        return None
 
 
 def trace_calls(since_ns: int) -> None:

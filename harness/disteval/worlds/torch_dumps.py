@@ -47,8 +47,9 @@ def _write_dump(rank: int) -> None:
         record = pickle.loads(dump(includeStackTraces=False))  # they take seconds to find
         _name_group(record)
         Path(f"{prefix}{rank}").write_bytes(pickle.dumps(record, protocol=2))
-    except OSError as error:
-        sys.stderr.write(f"torch's record can't be written to {prefix}{rank}: {error}\n")
+    except Exception as error:  # the folder is missing, or another release of torch
+        failure = describe_error(error)
+        sys.stderr.write(f"torch's record can't be written to {prefix}{rank}: {failure}\n")
 
 
 def _name_group(record: dict[str, Any]) -> None:
@@ -66,11 +67,20 @@ def read_dumps(folder: Path) -> dict[int, list[Call]]:
         folder: The folder; a file's name ends in the rank's number, or in that and ``.json``.
 
     Raises:
-        UsageError: There is no such file in the folder.
+        UsageError: There is no such file in the folder, or there are two of one rank.
         DataError: A file is no record of torch's flight recorder.
     """
     files = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
-    found = {int(match[1]): path for path in files if (match := _RANK.search(path.name))}
+    found: dict[int, Path] = {}
+    for path in sorted(files):
+        if match := _RANK.search(path.name):
+            rank = int(match[1])
+            if rank in found:
+                raise UsageError(
+                    f"{folder} has two files of rank {rank}, {found[rank].name} and {path.name}; "
+                    f"keep the files of one run alone"
+                )
+            found[rank] = path
     if not found:
         raise UsageError(
             f"{folder} has no file whose name ends in the number of a rank; name the folder in "
