@@ -206,7 +206,7 @@ def test_a_trace_that_is_cut_short_is_told_and_holds_no_arguments(
     caplog.clear()
     with World("threads", 2, trace=tmp_path / "whole") as world:
         world.run(read_the_clock)
-    assert not caplog.records
+    assert "lacks the end" not in caplog.text
 
 
 TASK = """
