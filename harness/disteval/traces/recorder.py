@@ -33,6 +33,7 @@ HEADER, END = "disteval", "disteval_end"
 
 _FLUSH_SECONDS = 0.5
 _MOST_WAITING = 2_000  # events in memory; a rank that records faster writes them itself
+_MOST_BYTES = 1 << 27  # of a file; the events after them are counted, as those past the cap
 _MOST_TEXT = 200  # characters of a name or of the value of an argument
 _MOST_ARGUMENTS = 16
 _ATTEMPTS = 1_000
@@ -68,7 +69,7 @@ class Recorder:
         self._offset = place.offset_of(rank)
         self._zero = place.begin - self._offset.nanoseconds
         self._waiting: deque[Event] = deque()
-        self._left = place.cap
+        self._left, self._room = place.cap, _MOST_BYTES
         self._dropped = 0
         self._lock = threading.Lock()
         self._file: BinaryIO | None = self._create()
@@ -203,6 +204,9 @@ class Recorder:
             return
         try:
             data = memoryview(text.encode())
+            self._room -= len(data)
+            if self._room < 0:
+                self._left = 0
             while data:
                 data = data[self._file.write(data) :]
         except OSError as error:  # a full disk should not end an evaluation

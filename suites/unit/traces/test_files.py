@@ -148,6 +148,19 @@ def test_events_past_the_cap_are_counted_and_not_written(tmp_path: Path) -> None
     assert cap_for(1) == 200_000 and cap_for(1_000) * 1_000 == 1_600_000
 
 
+def test_bytes_past_those_that_are_read_are_not_written(tmp_path: Path) -> None:
+    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
+    recorder._room = 10_000  # it is more by default than a test should write
+    for at in range(200):
+        recorder.add("data", "load", at, at + 1, text="x" * 1_000)
+        recorder.flush()
+    recorder.close()
+    (world,) = read_worlds(tmp_path)
+    events = len(world.ranks[0].events)
+    assert 20 < events < 60 and world.ranks[0].dropped == 200 - events
+    assert world.ranks[0].is_whole
+
+
 def test_texts_and_numbers_that_json_lacks_are_bounded(tmp_path: Path) -> None:
     given = [Event("data", "x" * 1_000, 0, 1, {"a": "y" * 1_000, "b": math.nan, "c": {1: 2}})]
     event = a_world(tmp_path, [given]).ranks[0].events[0]
