@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from disteval import RankError
-from disteval.metrics import BaseMetric, SummableMetric, base
+from disteval import RankError, UsageError
+from disteval.metrics import BaseMetric, Mean, MetricGroup, SummableMetric, base
 from disteval.metrics.rows import Sums
 
 from suites.thread_world import run_ranks
@@ -42,6 +42,21 @@ def test_rows_that_can_not_be_had_from_a_device_are_not_forgotten() -> None:
             metric.compute()
     metric.broken = False
     assert metric.compute() == 3
+
+
+@pytest.mark.parametrize("names", [("ab", "a"), ("a", "ab"), ("", "a")], ids=str)
+def test_ranks_that_compute_different_numbers_of_metrics_all_get_an_error(
+    names: tuple[str, str],
+) -> None:
+    def rank(backend: Any) -> Any:
+        group = MetricGroup({name: Mean() for name in names[backend.rank]}, dist_backend=backend)
+        group.add([1.0])
+        return group.compute()
+
+    numbers = f"{[*map(len, names)]}, by rank; give every rank the same metrics"
+    for error in run_ranks(2, rank):
+        assert isinstance(error, UsageError)
+        assert str(error) == f"ranks compute different numbers of metrics: {numbers}"
 
 
 class Entries(BaseMetric):
