@@ -16,10 +16,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from disteval.worlds.process import become_rank, killed_with_parent
 from disteval.worlds.watchdog import VARIABLE
@@ -31,6 +32,7 @@ READ_LATE = ("DISTEVAL_", "PYTEST_CURRENT_TEST")
 """The beginnings of variables that nothing reads as it is imported, so that ranks may differ."""
 
 _ARGUMENTS, _ENVIRONMENT = 45, 47  # their addresses in /proc/self/stat, counted from the state
+_FLUSH_SECONDS = 5.0  # less than a leader waits for ranks that it has dismissed
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -186,10 +188,7 @@ def _end(status: int) -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        for each in gc.get_objects():  # of this rank alone, since the server's are frozen
-            if issubclass(type(each), _WRITERS):  # isinstance would ask proxies, which may import
-                with contextlib.suppress(OSError, ValueError):
-                    each.flush()
+        _flush_files()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         ctypes.CDLL(None).fflush(None)  # what libraries print without Python
@@ -198,6 +197,24 @@ def _end(status: int) -> None:
             signal.signal(-status, signal.SIG_DFL)
             signal.raise_signal(-status)
         os._exit(status)
+
+
+def _flush_files() -> None:
+    """Flush the files of this rank; one in which a thread waits to write holds up no other."""
+
+    def flush(file: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()
+
+    # Of this rank alone, since the server's are frozen. isinstance would ask proxies, which may
+    # import.
+    files = [each for each in gc.get_objects() if issubclass(type(each), _WRITERS)]
+    threads = [threading.Thread(target=flush, args=[file], daemon=True) for file in files]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + _FLUSH_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _mark_address() -> tuple[int, int]:

@@ -251,6 +251,24 @@ def test_a_rank_ends_as_a_process_does(how: str, end: str, forks: bool, tmp_path
     assert how == "KeyboardInterrupt" or (tmp_path / "written_in_c").read_text() == "text"
 
 
+def leave_a_thread_that_writes(_: Any, folder: str) -> None:
+    """Leave a thread that waits to write, and a file that is not written yet."""
+    global left, pipe
+    pipe = [os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)]
+    threading.Thread(target=pipe[1].write, args=[bytes(1 << 20)], daemon=True).start()
+    left = (Path(folder) / "written").open("w")
+    left.write("text")
+    pipe[0].read(1)  # the thread is writing
+
+
+def test_a_thread_that_waits_to_write_keeps_no_rank_from_ending(tmp_path: Path) -> None:
+    with World(None, 1, launcher="local") as world:
+        world.run(leave_a_thread_that_writes, str(tmp_path))
+    assert (tmp_path / "written").read_text() == "text"
+    launcher: Any = world._launcher
+    assert launcher._processes[0].poll() == 0
+
+
 def leave_an_orphan(_: Any) -> int:
     """Leave a process without a parent here, in a session of its own, that ran no program."""
     reader, writer = os.pipe()
