@@ -34,18 +34,19 @@ def collate(texts: list[bytes]) -> dict[str, torch.Tensor]:
 
 
 def task() -> Task:
-    """Return the task: the paragraphs of this repository's first pages."""
+    """Return the task: the paragraphs and list items of this repository's first pages."""
     torch.set_num_threads(1)  # more threads may add in another order
     model = LanguageModel().eval()
     model.load_state_dict(load_file(Path(__file__).with_name("language_model.safetensors")))
     pages = [page.read_bytes() for page in sorted(Path(__file__).parents[1].glob("*.md"))]
+    texts = [text for page in pages for text in page.replace(b"\n- ", b"\n\n").split(b"\n\n")]
 
     @torch.inference_mode()
     def predict(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return -cross_entropy(model(batch["inputs"]).mT, batch["next"], reduction="none")
 
     return Task(
-        samples=[text for page in pages for text in page.split(b"\n\n") if len(text) > 1],
+        samples=[text for text in texts if len(text) > 1],
         predict=predict,
         metrics={"text": Perplexity()},
         collate=collate,
