@@ -38,15 +38,14 @@ def task() -> Task:
     torch.set_num_threads(1)  # more threads may add in another order
     model = LanguageModel().eval()
     model.load_state_dict(load_file(Path(__file__).with_name("language_model.safetensors")))
-    pages = [page.read_bytes() for page in sorted(Path(__file__).parents[1].glob("*.md"))]
-    texts = [text for page in pages for text in page.replace(b"\n- ", b"\n\n").split(b"\n\n")]
+    pages = b"\n\n".join(map(Path.read_bytes, sorted(Path(__file__).parents[1].glob("*.md"))))
 
     @torch.inference_mode()
     def predict(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return -cross_entropy(model(batch["inputs"]).mT, batch["next"], reduction="none")
 
     return Task(
-        samples=[text for text in texts if len(text) > 1],
+        samples=[t for t in pages.replace(b"\n- ", b"\n\n").split(b"\n\n") if len(t) > 1],
         predict=predict,
         metrics={"text": Perplexity()},
         collate=collate,
