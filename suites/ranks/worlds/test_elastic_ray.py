@@ -75,7 +75,7 @@ class Watched(Starter):
 
 def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Cluster) -> None:
     framework("ray")
-    start = Watched(2, RayLauncher(cpus_per_worker=1), None, 20.0, 1, False, [])
+    start = Watched(2, RayLauncher(cpus_per_worker=1), None, 20.0, 1, False, None, [])
     done: list[str] = []
     pids: set[int] = set()
 
