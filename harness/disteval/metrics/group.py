@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from inspect import signature
 from threading import get_ident
 from typing import Any
@@ -109,9 +110,18 @@ class MetricGroup:
     def compute(self, size: int | None = None) -> dict[str, Any]:
         """Compute every metric and return the results by name; every rank must call it.
 
-        See `BaseMetric.compute` for ``size`` and for the errors.
+        See `BaseMetric.compute` for ``size`` and for the errors. Ranks whose metrics or settings
+        differ raise UsageError.
         """
-        return self.compute_with_note(size)[0]
+        mine = self.settings()
+        # A digest keeps the message within one block of a frame, at any number of metrics.
+        digest = blake2b(repr(sorted(mine.items())).encode(), digest_size=16).digest()
+
+        def check(digests: list[bytes]) -> None:
+            if any(other != digest for other in digests):  # on every rank alike
+                _compare(joining_backend(self._backend).all_gather_object(mine))
+
+        return self.compute_with_note(size, digest, check)[0]
 
     def compute_with_note(
         self,
@@ -160,6 +170,19 @@ def describe_metric(metric: BaseMetric) -> str:
     for layer in reversed([*layers(metric)]):
         found = describe_settings(layer, "disteval.", [found] if found else [])
     return found
+
+
+def _compare(settings: list[dict[str, str]]) -> None:
+    """Raise UsageError that names the first metric in which ranks differ."""
+    first = settings[0]
+    for rank, other in enumerate(settings):
+        for name in first | other:
+            mine, theirs = first.get(name, "missing"), other.get(name, "missing")
+            if mine != theirs:
+                raise UsageError(
+                    f"ranks do not compute the same: {name} is {mine} on rank 0 and {theirs} on "
+                    f"rank {rank}; give every rank the same metrics"
+                )
 
 
 def check_metrics(metrics: object) -> None:

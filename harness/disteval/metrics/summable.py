@@ -14,7 +14,7 @@ import numpy as np
 from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, prove
-from disteval.errors import RankError, UsageError, describe_error
+from disteval.errors import RankError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
 from disteval.metrics.ids import Once, SampleRows, check_all_or_none
 from disteval.metrics.rows import Bring, Column, Rows, Sums, add_sums, as_array, sendable
@@ -154,8 +154,7 @@ def compute_together(
         The results, in the order of ``metrics``; and every rank's note, by rank.
 
     Raises:
-        UsageError: On every rank, when ``size`` is out of range, there are no samples, or ranks
-            compute different numbers of metrics.
+        UsageError: On every rank, when ``size`` is out of range, or there are no samples.
         RankError: On every rank, when a rank could not sum.
     """
     # A rank does not know yet how many samples the others hold. It sends the sums that are right if
@@ -221,12 +220,6 @@ def _by_metric(
     metrics: Sequence[SummableMetric], sent: Sequence[list[_Offer]]
 ) -> Iterator[tuple[SummableMetric, _Gathered]]:
     """Yield each metric with what ranks sent, or raise the error of a rank that could not sum."""
-    numbers = [*map(len, sent)]
-    if numbers.count(len(metrics)) != len(numbers):
-        raise UsageError(
-            f"ranks compute different numbers of metrics: {numbers}, by rank; give every rank the "
-            f"same metrics"
-        )
     for metric, offers in zip(metrics, zip(*sent, strict=True), strict=True):
         gathered = _Gathered(*zip(*offers, strict=True))
         for rank, failure in enumerate(gathered.failures):

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from disteval import RankError, UsageError
-from disteval.metrics import BaseMetric, Mean, MetricGroup, SummableMetric, base
+from disteval.metrics import (
+    AUROC,
+    Accuracy,
+    BaseMetric,
+    Mean,
+    MetricGroup,
+    SummableMetric,
+    base,
+)
 from disteval.metrics.rows import Sums
 
 from suites.thread_world import run_ranks
@@ -44,19 +53,31 @@ def test_rows_that_can_not_be_had_from_a_device_are_not_forgotten() -> None:
     assert metric.compute() == 3
 
 
-@pytest.mark.parametrize("names", [("ab", "a"), ("a", "ab"), ("", "a")], ids=str)
-def test_ranks_that_compute_different_numbers_of_metrics_all_get_an_error(
-    names: tuple[str, str],
+def group_of(**metrics: BaseMetric) -> dict[str, BaseMetric]:
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (lambda r: group_of(a=Mean(), **({} if r else {"b": Mean()})), "'b' is Mean("),
+        (lambda r: group_of(a=Mean(), **({"b": Mean()} if r else {})), "'b' is missing on rank 0"),
+        (lambda r: group_of(**{"ab"[r]: Mean()}), "'a' is Mean("),
+        (lambda r: group_of(a=Accuracy(topk=r + 1)), "'a' is Accuracy("),
+        (lambda r: group_of(a=Mean(dist_collect_mode=("cat", "unzip")[r])), "'a' is Mean("),
+        (lambda r: group_of(a=(Entries, AUROC)[r]()), "'a' is Entries("),
+    ],
+)
+def test_ranks_that_compute_different_metrics_all_get_an_error(
+    made: Callable[[int], dict[str, BaseMetric]], what: str
 ) -> None:
     def rank(backend: Any) -> Any:
-        group = MetricGroup({name: Mean() for name in names[backend.rank]}, dist_backend=backend)
-        group.add([1.0])
-        return group.compute()
+        return MetricGroup(made(backend.rank), dist_backend=backend).compute()
 
-    numbers = f"{[*map(len, names)]}, by rank; give every rank the same metrics"
     for error in run_ranks(2, rank):
         assert isinstance(error, UsageError)
-        assert str(error) == f"ranks compute different numbers of metrics: {numbers}"
+        assert str(error).startswith(f"ranks do not compute the same: the metric {what}")
+        assert str(error).endswith("on rank 1; give every rank the same metrics")
 
 
 class Entries(BaseMetric):
