@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from disteval.contract import BaseDistBackend
-from disteval.errors import RankError, UsageError, describe_error
+from disteval.errors import RankError, describe_error
+from disteval.metrics.same_settings import check_same, digest_of
 
 _log = logging.getLogger("disteval")
 
@@ -44,8 +43,7 @@ def agree(
     """
     failure = None if error is None else Failure(f"could not begin: {describe_error(error)}", error)
     mine = dict(settings)
-    # A digest keeps the message within one block of a frame, at any number of settings.
-    digest = blake2b(pickle.dumps(mine), digest_size=16).digest()
+    digest = digest_of(mine)
     with outlive(backend.rank, failure):
         sent = backend.all_gather_object((digest, failure and failure.what))
     failures = [what for _, what in sent]
@@ -53,19 +51,7 @@ def agree(
         raise error
     raise_failure(failures, failure)
     if any(other != sent[0][0] for other, _ in sent):
-        _compare(backend.all_gather_object(mine))
-
-
-def _compare(settings: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UsageError if the settings of ranks differ; equal ones may have other pickles."""
-    first = settings[0]
-    for rank, other in enumerate(settings):
-        for name in first:
-            if other.get(name) != first[name]:
-                raise UsageError(
-                    f"ranks do not evaluate the same thing: {name} is {first[name]!r} on rank 0 "
-                    f"and {other.get(name)!r} on rank {rank}"
-                )
+        check_same(backend.all_gather_object(mine))
 
 
 @contextmanager

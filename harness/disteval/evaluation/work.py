@@ -87,9 +87,8 @@ class Work:
             "the content of samples, of which every rank needs all in the same order,": (
                 self.content
             ),
-            "metrics": sorted(self.metrics, key=str),
-            "predictions": self.target.settings(None, None),
             **self.group.settings(),
+            "predictions": self.target.settings(None, None),
         }
 
     @property

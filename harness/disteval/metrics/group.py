@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import blake2b
 from inspect import signature
 from threading import get_ident
 from typing import Any
@@ -13,6 +12,7 @@ from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric, describe_settings
+from disteval.metrics.same_settings import check_same, digest_of
 from disteval.metrics.summable import SummableMetric, compute_together
 from disteval.metrics.wrapper import Wrapper, layers
 
@@ -86,9 +86,11 @@ class MetricGroup:
             for metric in wrappers:
                 metric.trusts_ids = False
 
-    def settings(self) -> dict[str, str]:
-        """Return what must be the same on every rank: each metric's classes and settings."""
-        return {f"the metric {name!r}": describe_metric(m) for name, m in self._metrics.items()}
+    def settings(self) -> dict[str, Any]:
+        """Return what must be the same on every rank: names, and each metric's settings."""
+        names = sorted(self._metrics, key=str)
+        described = {f"the metric {name!r}": describe_metric(self._metrics[name]) for name in names}
+        return {"metrics": names, **described}
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch to every metric, with the samples' ids if any, see `BaseMetric.add`.
@@ -114,12 +116,11 @@ class MetricGroup:
         differ raise UsageError.
         """
         mine = self.settings()
-        # A digest keeps the message within one block of a frame, at any number of metrics.
-        digest = blake2b(repr(sorted(mine.items())).encode(), digest_size=16).digest()
+        digest = digest_of(mine)
 
         def check(digests: list[bytes]) -> None:
             if any(other != digest for other in digests):  # on every rank alike
-                _compare(joining_backend(self._backend).all_gather_object(mine))
+                check_same(joining_backend(self._backend).all_gather_object(mine))
 
         return self.compute_with_note(size, digest, check)[0]
 
@@ -170,19 +171,6 @@ def describe_metric(metric: BaseMetric) -> str:
     for layer in reversed([*layers(metric)]):
         found = describe_settings(layer, "disteval.", [found] if found else [])
     return found
-
-
-def _compare(settings: list[dict[str, str]]) -> None:
-    """Raise UsageError that names the first metric in which ranks differ."""
-    first = settings[0]
-    for rank, other in enumerate(settings):
-        for name in first | other:
-            mine, theirs = first.get(name, "missing"), other.get(name, "missing")
-            if mine != theirs:
-                raise UsageError(
-                    f"ranks do not compute the same: {name} is {mine} on rank 0 and {theirs} on "
-                    f"rank {rank}; give every rank the same metrics"
-                )
 
 
 def check_metrics(metrics: object) -> None:

@@ -60,12 +60,21 @@ def group_of(**metrics: BaseMetric) -> dict[str, BaseMetric]:
 @pytest.mark.parametrize(
     ("made", "what"),
     [
-        (lambda r: group_of(a=Mean(), **({} if r else {"b": Mean()})), "'b' is Mean("),
-        (lambda r: group_of(a=Mean(), **({"b": Mean()} if r else {})), "'b' is missing on rank 0"),
-        (lambda r: group_of(**{"ab"[r]: Mean()}), "'a' is Mean("),
-        (lambda r: group_of(a=Accuracy(topk=r + 1)), "'a' is Accuracy("),
-        (lambda r: group_of(a=Mean(dist_collect_mode=("cat", "unzip")[r])), "'a' is Mean("),
-        (lambda r: group_of(a=(Entries, AUROC)[r]()), "'a' is Entries("),
+        (
+            lambda r: group_of(a=Mean(), **({} if r else {"b": Mean()})),
+            "metrics is ['a', 'b'] on rank 0 and ['a']",
+        ),
+        (
+            lambda r: group_of(a=Mean(), **({"b": Mean()} if r else {})),
+            "metrics is ['a'] on rank 0 and ['a', 'b']",
+        ),
+        (lambda r: group_of(**{"ab"[r]: Mean()}), "metrics is ['a'] on rank 0 and ['b']"),
+        (lambda r: group_of(a=Accuracy(topk=r + 1)), "the metric 'a' is \"Accuracy("),
+        (
+            lambda r: group_of(a=Mean(dist_collect_mode=("cat", "unzip")[r])),
+            "the metric 'a' is \"Mean(",
+        ),
+        (lambda r: group_of(a=(Entries, AUROC)[r]()), "the metric 'a' is 'Entries()'"),
     ],
 )
 def test_ranks_that_compute_different_metrics_all_get_an_error(
@@ -76,8 +85,8 @@ def test_ranks_that_compute_different_metrics_all_get_an_error(
 
     for error in run_ranks(2, rank):
         assert isinstance(error, UsageError)
-        assert str(error).startswith(f"ranks do not compute the same: the metric {what}")
-        assert str(error).endswith("on rank 1; give every rank the same metrics")
+        assert str(error).startswith(f"ranks do not evaluate the same thing: {what}")
+        assert str(error).endswith("on rank 1; give every rank the same")
 
 
 class Entries(BaseMetric):
