@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from disteval import evaluate, get_dist_backend
+from disteval.contract import BaseDistBackend
 from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
@@ -285,3 +286,16 @@ def flax_loop(dataset: ArrayDataset) -> Contestant:
         return right
 
     return run
+
+
+def evaluate_on_rank(backend: BaseDistBackend, dataset: ArrayDataset) -> int:
+    """Evaluate with `disteval.evaluate` on one rank of a running world."""
+    metrics = {"accuracy": Accuracy(counts=True)}
+    result = evaluate(_kept_predict(), dataset, metrics, backend, BATCH_SIZE)
+    return int(result.metrics["accuracy"]["correct_top1"])
+
+
+@cache
+def _kept_predict() -> Callable[[Any], Any]:
+    """Return the model, which other loops have before they are timed, too."""
+    return make_predict(default_weights())

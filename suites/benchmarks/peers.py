@@ -18,23 +18,16 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from disteval import evaluate
-from disteval.contract import BaseDistBackend
-from disteval.data import ArrayDataset, load_cifar10, load_embedded
-from disteval.metrics import Accuracy
-from disteval.models import default_weights
-from disteval.models.resnet18_torch import make_predict
+from disteval.data import load_cifar10, load_embedded
 from disteval.report.files import write_file
 from disteval.worlds import World
 
 from suites.benchmarks import counting, objects, texts
-from suites.benchmarks.loops import BATCH_SIZE, Contestant, contestants
+from suites.benchmarks.loops import BATCH_SIZE, Contestant, contestants, evaluate_on_rank
 
 LIBRARIES = (
     "torch", "tensorflow-cpu", "jax", "flax", "mpi4py", "horovod", "numpy", "torchmetrics",
@@ -105,7 +98,8 @@ def evaluation(samples: int, rounds: int) -> Iterator[str]:
     dataset = replace(dataset, images=dataset.images[:samples], labels=dataset.labels[:samples])
     loops, missing = contestants(dataset)
     with World("torch_cpu", 2) as world:
-        loops["disteval, torch, 2 gloo ranks"] = lambda: world.run(on_rank, dataset, dataset)[0]
+        both = [dataset] * 2
+        loops["disteval, torch, 2 gloo ranks"] = lambda: world.run(evaluate_on_rank, *both)[0]
         speeds = race(loops, len(dataset), rounds)
     yield f"ResNet-18 on {len(dataset)} pictures of {dataset.name}, batches of {BATCH_SIZE}:"
     yield ""
@@ -118,19 +112,6 @@ def evaluation(samples: int, rounds: int) -> Iterator[str]:
     if missing:
         yield f"\nNot installed: {', '.join(missing)}."
     yield _FORWARD_PASS
-
-
-def on_rank(backend: BaseDistBackend, dataset: ArrayDataset) -> int:
-    """Evaluate with `disteval.evaluate` on one rank of a running world."""
-    metrics = {"accuracy": Accuracy(counts=True)}
-    result = evaluate(_predict(), dataset, metrics, backend, BATCH_SIZE)
-    return int(result.metrics["accuracy"]["correct_top1"])
-
-
-@cache
-def _predict() -> Callable[[Any], Any]:
-    """Return the model, which other loops have before they are timed, too."""
-    return make_predict(default_weights())
 
 
 def race(loops: Mapping[str, Contestant], samples: int, rounds: int) -> dict[str, list[float]]:
