@@ -44,24 +44,8 @@ TORCH, JAX, TENSORFLOW = (TABLE["versions"][name] for name in ("torch", "jax", "
 TESTS = [*(name for name in SUITES if name != "tests-python"), "typecheck", "docs", "lint"]
 """What `tests` runs, and ci.yml as jobs."""
 
-EVALUATED = {
-    "newest": [
-        "accelerate==1.15.0", "datasets==5.2.0", "lightning==2.6.6", "mmengine-lite==0.10.7",
-        "pytorch-ignite==0.5.5", "pytorch-lightning==2.6.6", "torcheval==0.0.7",
-        "torchmetrics==1.9.0", "transformers==5.23.0",
-    ],
-    "older-1": [
-        "accelerate==0.15.0", "datasets==4.5.0", "pytorch-lightning==2.0.6",
-        "torchmetrics==1.3.2", "setuptools<81",
-    ],
-    "older-2": ["accelerate==0.22.0", "datasets==5.0.1"],
-    "older-3": ["accelerate==0.30.1", "transformers==4.45.2"],
-    "older-4": ["accelerate==1.13.0"],
-}  # fmt: skip
-"""The releases whose evaluation loops `evalbugs` audits, each set in an environment of its own."""
-
-OLD_FOR_TORCH = {"older-1": ["pytorch-ignite==0.4.10"]}
-"""Releases that run with this torch, though they ask for an older one."""
+FINDINGS: dict[str, dict[str, Any]] = nox.project.load_toml("suites/findings/environments.toml")
+"""What `findings` and `evalbugs` install; what a line of a table means stands at its top."""
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 """What the core runs on; those that are not installed are skipped."""
@@ -92,9 +76,9 @@ _offer_pyenv()
 OLDEST_PYTHON = "3.10" if _runs("python3.10") else "3.11"
 
 
-def _build_horovod(session: nox.Session) -> None:
+def _build_horovod(session: nox.Session, *options: str) -> None:
     """Install Horovod; its wheel is built where none is cached."""
-    printed = session.run("python", "tools/build_horovod.py", silent=True, stderr=None)
+    printed = session.run("python", "tools/build_horovod.py", *options, silent=True, stderr=None)
     wheel = str(printed).strip().splitlines()[-1]
     session.install("--no-deps", wheel)
     session.install("cffi", "cloudpickle", "packaging", "psutil", "pyyaml")
@@ -256,21 +240,48 @@ def hosts_slurm(session: nox.Session, mpi: str) -> None:
 
 
 @nox.session
-@nox.parametrize("releases", [nox.param(name, id=name) for name in EVALUATED])
+@nox.parametrize("releases", [nox.param(n, id=n) for n in FINDINGS if "loops" in FINDINGS[n]])
 def evalbugs(session: nox.Session, releases: str) -> None:
     """Audit evaluation loops of other libraries; each verdict must be the known one.
 
     Not part of `tests`. ``-- eval_loss`` audits the loops with that in their names alone.
     """
-    session.install(".[torch,conformance]", TORCH, *EVALUATED[releases])
-    if releases in OLD_FOR_TORCH:
-        session.install("--no-deps", *OLD_FOR_TORCH[releases])
+    _install_releases(session, releases)
     older = [] if releases == "newest" else ["--older"]
     session.run("python", "-m", "suites.evalbugs", *older, *session.posargs)
     if releases == "newest" and not session.posargs:
         # The functions to start from, of which `tests` has only the libraries that load quickly.
         required = {"DISTEVAL_REQUIRE": "lightning,transformers,ignite,mmengine"}
         session.run("pytest", "suites/audit/test_starters.py", env=required)
+
+
+@nox.session
+@nox.parametrize("releases", [nox.param(name, id=name) for name in FINDINGS])
+def findings(session: nox.Session, releases: str) -> None:
+    """Run what docs/findings.md says of other libraries, and the reports, and write the page.
+
+    Not part of `tests`. ``-- accelerate-reduce`` replays one finding.
+    """
+    module = (sys.executable, "-m", "suites.findings", f"--environment={releases}")
+    if not str(
+        session.run(*module, "--list", *session.posargs, external=True, silent=True)
+    ).strip():
+        session.skip("it has no such finding")
+    _install_releases(session, releases)
+    session.run("python", *module[1:], *session.posargs)
+    session.run("python", "-m", "suites.findings.page")
+
+
+def _install_releases(session: nox.Session, releases: str) -> None:
+    """Install an environment of findings, with the torch of all sessions where it needs one."""
+    suite = FINDINGS[releases]
+    installs = [text.format(**TABLE["versions"]) for text in suite["installs"]]
+    torch = [TORCH] if "torch" in suite["extras"].split(",") else []
+    session.install(f".[{suite['extras']}]", *torch, *installs)
+    if "no_deps" in suite:
+        session.install("--no-deps", *suite["no_deps"])
+    if releases == "horovod":
+        _build_horovod(session, "--unrepaired")
 
 
 @nox.session

@@ -18,6 +18,7 @@ include_patterns = [
     "SECURITY.md",
     "docs/*.md",
     "docs/*.rst",
+    "docs/findings/*.md",
     "examples/*/README.md",
 ]
 extensions = [
@@ -54,7 +55,12 @@ def setup(app: Sphinx) -> None:
 
 
 def add_navigation(_app: Sphinx, name: str, source: list[str]) -> None:
-    """Follow each list of links under a heading with a table of contents of the same pages."""
+    """Follow each list of links under a heading with a table of contents of the same pages.
+
+    The reports are below the page of findings.
+    """
+    if name == "docs/findings":
+        source[0] += "\n\n```{toctree}\n:hidden:\n:glob:\n\nfindings/*\n```"
     if name != root_doc:
         return
     trees = []

@@ -6,6 +6,8 @@ that holds what it was built from::
 
     pip install tensorflow-cpu==2.21.0
     pip install "$(python tools/build_horovod.py)" --no-deps
+
+``--unrepaired`` leaves out the change that repairs something, to show what happens without it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from pathlib import Path
 
 HOROVOD = "0.28.1"
 
-CHANGES = (
+Change = tuple[str, str, str]
+"""A file, the text to replace, and the new text."""
+
+CHANGES: tuple[Change, ...] = (
     # It includes a header that TensorFlow no longer ships; XLA is not used here.
     (
         "horovod/tensorflow/CMakeLists.txt",
@@ -43,7 +48,10 @@ CHANGES = (
         'set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -DNDEBUG")',
     ),
 )
-"""Each change is a file, the text to replace, and the new text."""
+"""What is changed before it is built."""
+
+REPAIR = CHANGES[1]
+"""The change that is not there to make it build."""
 
 BUILD_TOOLS = (
     "setuptools<=80", "wheel", "packaging", "cffi", "psutil", "pyyaml", "cloudpickle", "cmake<4",
@@ -61,21 +69,24 @@ OPTIONS = {
 
 def main() -> None:
     """Build the wheel unless it exists already, and print its path."""
-    folder = cache_folder()
+    changes = CHANGES
+    if "--unrepaired" in sys.argv[1:]:
+        changes = tuple(change for change in CHANGES if change != REPAIR)
+    folder = cache_folder(changes)
     wheels = sorted(folder.glob("horovod-*.whl"))
     if not wheels:
         with tempfile.TemporaryDirectory() as scratch:
-            wheels = [build(Path(scratch), folder)]
+            wheels = [build(Path(scratch), folder, changes)]
     print(wheels[0])
 
 
-def cache_folder() -> Path:
+def cache_folder(changes: tuple[Change, ...]) -> Path:
     """Return the folder of the wheel for this TensorFlow, this Python and these changes."""
     found = (_version(name) for name in ("tensorflow-cpu", "tensorflow"))
     tensorflow = next(filter(None, found), "")
     if not tensorflow:
         raise SystemExit("install TensorFlow first: pip install tensorflow-cpu==2.21.0")
-    key = repr((HOROVOD, tensorflow, sys.implementation.cache_tag, CHANGES, OPTIONS))
+    key = repr((HOROVOD, tensorflow, sys.implementation.cache_tag, changes, OPTIONS))
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     return root / "disteval" / f"horovod-{HOROVOD}-{tensorflow}-{digest}"
@@ -88,7 +99,7 @@ def _version(name: str) -> str:
         return ""
 
 
-def build(scratch: Path, folder: Path) -> Path:
+def build(scratch: Path, folder: Path, changes: tuple[Change, ...]) -> Path:
     """Fetch the source archive, change it, build a wheel, and move the wheel to ``folder``."""
     if shutil.which("g++") is None:
         raise SystemExit("building Horovod takes a C++ compiler, g++: apt-get install g++")
@@ -100,7 +111,7 @@ def build(scratch: Path, folder: Path) -> Path:
     with tarfile.open(scratch / f"horovod-{HOROVOD}.tar.gz") as archive:
         archive.extractall(scratch, filter="data")
     source = scratch / f"horovod-{HOROVOD}"
-    for name, old, new in CHANGES:
+    for name, old, new in changes:
         text = (source / name).read_text()
         if text.count(old) != 1:
             raise SystemExit(f"{name} of Horovod {HOROVOD} does not hold {old!r} once")

@@ -21,6 +21,13 @@ PAGES = [
 ]
 """The path of every page in the repository; empty if only the package is installed."""
 
+REPORTS = [
+    path.relative_to(ROOT).as_posix()
+    for path in sorted(ROOT.glob("docs/findings/*.md"))
+    if (ROOT / "noxfile.py").is_file()
+]
+"""The reports on other libraries, whose programs `nox -s findings` runs."""
+
 _FENCE = re.compile(r"^(`{3,})(\w*)")
 _FILE = re.compile(r"#\s*([\w./-]+\.\w+)\n")
 _ENTRY_POINTS = re.compile(r'\[project\.entry-points\."disteval\.backends"\]\n((?:.+ = .+\n)+)')

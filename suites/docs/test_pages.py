@@ -8,14 +8,14 @@ import re
 import disteval
 import pytest
 
-from suites.docs.pages import PAGES, ROOT, prose_of, text_of
+from suites.docs.pages import PAGES, REPORTS, ROOT, prose_of, text_of
 from suites.docs.shell import nox_sessions
 
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]*)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *REPORTS])
 def test_every_link_of_a_page_leads_to_something(page: str) -> None:
     for link in _LINK.findall(prose_of(page)):
         path, _, anchor = link.partition("#")

@@ -2,7 +2,7 @@
 
 They add only `init_process`. The findings of docs/findings.md were made with them::
 
-    disteval check suites.findings:TorchPlain
+    disteval check suites.findings.adapters:TorchPlain
 """
 
 from __future__ import annotations

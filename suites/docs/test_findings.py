@@ -1,0 +1,72 @@
+"""docs/findings.md and its reports are what the rows of findings say, and can be run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from suites.docs.pages import REPORTS, ROOT, text_of
+from suites.docs.shell import check_disteval
+from suites.findings.page import whole
+from suites.findings.replay import lines_missing, read_report
+from suites.findings.table import Finding, entries, environments, findings
+
+FINDINGS = [pytest.param(one, id=one.slug) for one in findings()]
+
+
+def test_the_tables_are_those_of_the_findings() -> None:
+    page = text_of("docs/findings.md")
+    assert page == whole(page), "run python -m suites.findings.page"
+
+
+def test_no_name_is_given_twice() -> None:
+    slugs = [one.slug for one in findings()]
+    assert len(set(slugs)) == len(slugs)
+
+
+@pytest.mark.parametrize("finding", FINDINGS)
+def test_a_finding_can_be_replayed(finding: Finding) -> None:
+    installed = environments()[finding.environment]["installs"]
+    name, _, release = finding.library.rpartition(" ")
+    pinned = "{" in "".join(installed) or f"{name}=={release}" in [
+        *installed, *environments()[finding.environment].get("no_deps", ()), "torch==2.13.0",
+    ]  # fmt: skip
+    assert pinned, f"{finding.environment} does not install {finding.library}"
+    program, *words = finding.command.split()
+    if program != "python":
+        check_disteval([program, *words])
+
+
+def test_each_conviction_of_a_loop_has_a_row() -> None:
+    told = {(loop, one.library) for one in findings() for loop in one.loops}
+    shown = {loop for loop, _ in told}
+    for (loop, release), entry in entries().items():
+        if entry.kind and not release:
+            assert loop in shown, f"no finding is about {loop}"
+        elif entry.kind:
+            assert (loop, f"{entry.library} {release}") in told, f"none is about {loop} {release}"
+
+
+def test_each_report_belongs_to_a_finding() -> None:
+    wanted = {one.report.relative_to(ROOT).as_posix() for one in findings() if one.has_report}
+    assert {*REPORTS} <= wanted
+
+
+@pytest.mark.parametrize("page", REPORTS)
+def test_a_report_is_short_and_does_without_our_package(page: str) -> None:
+    report = read_report(Path(ROOT / page))
+    assert report.program.count("\n") < 20, f"the program of {page} is too long"
+    assert "disteval" not in report.program
+    ast.parse(report.program)
+    assert report.file in report.command
+    assert "timeout" in report.command + report.program, f"the program of {page} may hang"
+
+
+def test_what_a_report_shows_may_be_among_other_lines_and_vary_where_it_says_so() -> None:
+    output = "a warning\nrank 1: 0.25\n  rank 0: killed after 3.1 s\n"
+    assert lines_missing("rank 0: killed after ... s\nrank 1: 0.25\n", output) == []
+    assert lines_missing("rank 0: killed\nrank 1: 0.2\n", output) == [
+        "rank 0: killed", "rank 1: 0.2",
+    ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""The findings, one module for each library, each with a list ``FINDINGS``."""

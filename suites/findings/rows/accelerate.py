@@ -1,0 +1,80 @@
+"""What accelerate does."""
+
+from __future__ import annotations
+
+from suites.findings.table import of_loop
+
+FINDINGS = [
+    of_loop(
+        "accelerate-stream-with-length",
+        "accelerate_loops:sized_stream",
+        subject="a stream with a length, `dispatch_batches=False`, and `gather_for_metrics`",
+        what="the count is 2 instead of 1. The repeated samples at the end are not dropped, "
+        "because the number of those to keep is computed from the length and the batch size of "
+        "one rank's share",
+    ),
+    of_loop(
+        "accelerate-dispatched-stream",
+        "accelerate_loops:stream_dispatched",
+        subject="a stream that rank 0 reads for all",
+        what="rank 2 gets no sample and divides by 0, and the others wait in `all_gather`. The "
+        "first batch is appended once to fill up the last one, which is too little for three "
+        "ranks",
+    ),
+    of_loop(
+        "accelerate-skip-first-batches",
+        "accelerate_loops:skipped_first_batch",
+        subject="one batch, the others from `skip_first_batches`, and `gather_for_metrics`",
+        what="the number of ids is 4 instead of 3. The loader that `skip_first_batches` makes does "
+        "not know its batch size, so the repeated samples at the end are not dropped",
+    ),
+    of_loop(
+        "accelerate-stream-without-length",
+        "accelerate_loops:stream",
+        "accelerate_loops:stream_split_batches",
+        subject="a stream without a length, `dispatch_batches=False`",
+        what="the count is 2 instead of 1",
+        promise="a log message of level INFO",
+    ),
+    of_loop(
+        "accelerate-reduce",
+        "accelerate_loops:reduced_sums",
+        subject="sums over a prepared loader, and `reduce`",
+        what="the count is 2 instead of 1",
+        promise="`prepare` repeats samples, and `gather_for_metrics` is there to drop them; or set "
+        "`even_batches=False`",
+    ),
+    of_loop(
+        "accelerate-whole-last-batch",
+        "accelerate_loops:gathered_ids",
+        release="0.15.0",
+        subject="`gather_for_metrics` of ids",
+        what="where no sample is repeated, the whole last batch is dropped",
+        later="right in 1.15.0",
+    ),
+    of_loop(
+        "accelerate-lists-of-integers",
+        "accelerate_loops:gathered_objects",
+        release="0.22.0",
+        subject="`gather_for_metrics` of lists of integers",
+        what='"Unsupported types"',
+        promise="its documentation takes only tensors",
+        later="right in 1.15.0",
+    ),
+    of_loop(
+        "accelerate-split-between-processes",
+        "accelerate_loops:split_with_enough_samples",
+        release="0.30.1",
+        subject="`split_between_processes` where every rank has a sample",
+        what="the number of ids is 5 instead of 4",
+        later="right in 1.15.0",
+    ),
+    of_loop(
+        "accelerate-split-with-empty-ranks",
+        "accelerate_loops:split_between_processes",
+        release="1.13.0",
+        subject="`split_between_processes` with fewer samples than ranks",
+        what="a rank whose share is empty gets the last sample, without being told to pad",
+        later="right in 1.15.0",
+    ),
+]

@@ -1,0 +1,30 @@
+"""What datasets does."""
+
+from __future__ import annotations
+
+from suites.findings.table import of_loop
+
+FINDINGS = [
+    of_loop(
+        "datasets-split-by-node",
+        "other_loops:datasets_map_style",
+        subject="`split_dataset_by_node` of a data set with a length",
+        what="rank 1 raises `IndexError: Index 1 out of range for dataset of size 1`",
+    ),
+    of_loop(
+        "datasets-interleaved-streams",
+        "other_loops:datasets_streams_interleaved",
+        release="4.5.0",
+        subject="a share of a stream in `interleave_datasets`",
+        what="every rank gets the whole stream",
+        later="right in 5.2.0",
+    ),
+    of_loop(
+        "datasets-skipped-stream",
+        "other_loops:datasets_stream_skipped",
+        release="5.0.1",
+        subject="`skip` of a share of a stream",
+        what="every rank gets the whole stream",
+        later="right in 5.2.0",
+    ),
+]

@@ -1,0 +1,28 @@
+"""What transformers does."""
+
+from __future__ import annotations
+
+from suites.findings.table import of_loop
+
+_FACTOR = "https://github.com/huggingface/transformers/issues/35078"
+
+FINDINGS = [
+    of_loop(
+        "transformers-eval-loss",
+        "transformers_loops:eval_loss",
+        "transformers_loops:eval_loss_by_items",
+        subject="`eval_loss` of `Trainer.evaluate`",
+        what="sample 0 counts 0.667 instead of 0.5. The mean of a padded batch is counted for each "
+        "of its samples; on one rank, a short last batch counts as a full one (N=3, B=2)",
+    ),
+    of_loop(
+        "transformers-eval-loss-any-arguments",
+        "transformers_loops:eval_loss_of_any_arguments",
+        "transformers_loops:eval_loss_of_full_batches_and_any_arguments",
+        subject="`eval_loss` of a model whose `forward` takes and ignores `**kwargs`",
+        what="sample 0 counts 2 instead of 1, for the loss is multiplied by W, also where every "
+        "batch is full; that case is right in 4.45.2, of which "
+        f"[#35078]({_FACTOR}) first reported the factor, which later became the default",
+        promise="such a model must set `accepts_loss_kwargs = False`",
+    ),
+]
