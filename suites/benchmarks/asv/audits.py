@@ -5,12 +5,10 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-import numpy as np
-from disteval import get_dist_backend
-from disteval.audit import Audit, Case
+from disteval.audit import Audit
 from disteval.audit.worlds import AuditWorlds
 
-from . import _worlds
+from . import _ranks, _worlds
 
 ROUNDS = 3
 WORLD_SIZES = (1, 2)
@@ -30,7 +28,7 @@ class AuditCost:
         """Return the median of three audits, each of which must find the loop sound."""
         found = []
         for _ in range(ROUNDS):
-            audit = Audit(counted_once, WORLD_SIZES, backend=backend)
+            audit = Audit(_ranks.count_once, WORLD_SIZES, backend=backend)
             audit._worlds.__class__ = _Counting
             _Counting.calls = 0
             report = audit.run()
@@ -50,9 +48,3 @@ class _Counting(AuditWorlds):
     def call(self, *args: Any) -> Any:
         _Counting.calls += 1
         return super().call(*args)
-
-
-def counted_once(case: Case) -> Any:
-    """Count each sample on one rank, and add up the counts of all ranks."""
-    mine = len(np.arange(case.rank, len(case.dataset), case.world_size))
-    return {"count": sum(get_dist_backend().all_gather_object(mine))}
