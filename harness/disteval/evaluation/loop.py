@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -218,7 +218,7 @@ def _together(
     """Return the metrics' results, the number of samples, and the padding of all ranks."""
     proved: dict[str, Any] = {}
 
-    def check(notes: list[Any]) -> None:
+    def check(notes: Sequence[Any]) -> None:
         """Raise every failure, and prove the coverage, before anything else is computed."""
         raise_failure([what for *_, what in notes], failure)
         certificates = [Certificate(*certificate) for certificate, *_ in notes]

@@ -15,6 +15,7 @@ from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.metrics.columns import pack, unpack
 from disteval.metrics.ids import Ids, SampleRows, check_all_or_none, merge
+from disteval.metrics.same_settings import Check, agreement
 
 T = TypeVar("T")
 _ABSENT: Any = object()
@@ -135,15 +136,14 @@ class BaseMetric(ABC):
             RankError: On every rank, when a rank's entries can't be sent or rank 0 can't compute.
         """
         backend = self.dist_backend
-        mine = (size, len(self._results), self._ids.sent(), *pack(self._results))
-        shards = backend.all_gather_object(mine)
-        check_sizes([given for given, *_ in shards])
-        lengths = [length for _, length, *_ in shards]
-        ids = [sent for _, _, sent, *_ in shards]
+        mine = len(self._results), self._ids.sent(), *pack(self._results)
+        shards = self._gather_alike(backend, size, mine)
+        lengths = [length for length, *_ in shards]
+        ids = [sent for _, sent, *_ in shards]
         if not check_all_or_none(lengths, ids):
             check_collected(size, sum(lengths))
             ids = []
-        return self._compute_on_rank_0(backend, [packed for _, _, _, *packed in shards], ids, size)
+        return self._compute_on_rank_0(backend, [packed for _, _, *packed in shards], ids, size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute over these samples alone; entries that were added before stay as they were.
@@ -157,6 +157,26 @@ class BaseMetric(ABC):
             return self.compute()
         finally:
             self._results, self._ids = kept
+
+    def _describe(self) -> str:
+        """Describe the class and its settings, so that metrics which can't be added up differ.
+
+        Of another package's class only the name is known to be the same on every rank.
+        """
+        return describe_settings(self, "disteval.")
+
+    def _agreement(self, backend: BaseDistBackend) -> tuple[bytes, Check]:
+        """Return a digest to send along, and the function that compares all ranks' metrics."""
+        return agreement(backend, {"the metric": self._describe()})
+
+    def _gather_alike(self, backend: BaseDistBackend, size: int | None, mine: Any) -> Sequence[Any]:
+        """Return what each rank sends, by rank, if all compute the same metric with one size."""
+        digest, check = self._agreement(backend)
+        sent = backend.all_gather_object((size, digest, mine))
+        sizes, digests, shards = zip(*sent, strict=True)
+        check(digests)
+        check_sizes(sizes)
+        return shards
 
     def _extend(self, entries: Iterable[Any], ids: Any = None) -> None:
         """Add one entry for each row, and the ids that `add` was given."""
@@ -211,7 +231,7 @@ class BaseMetric(ABC):
 def check_sizes(sizes: Sequence[int | None]) -> None:
     """Check the sizes that all ranks gave to ``compute``; every rank raises the same error."""
     if sizes.count(sizes[0]) != len(sizes):
-        raise UsageError(f"ranks called compute with different sizes: {sizes}, by rank")
+        raise UsageError(f"ranks called compute with different sizes: {[*sizes]}, by rank")
     if sizes[0] is not None:
         check_count("size", sizes[0], 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from threading import get_ident
@@ -11,8 +11,8 @@ from typing import Any
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
-from disteval.metrics.base import BaseMetric, describe_settings
-from disteval.metrics.same_settings import check_same, digest_of
+from disteval.metrics.base import BaseMetric
+from disteval.metrics.same_settings import Check, agreement
 from disteval.metrics.summable import SummableMetric, compute_together
 from disteval.metrics.wrapper import Wrapper, layers
 
@@ -89,7 +89,7 @@ class MetricGroup:
     def settings(self) -> dict[str, Any]:
         """Return what must be the same on every rank: names, and each metric's settings."""
         names = sorted(self._metrics, key=str)
-        described = {f"the metric {name!r}": describe_metric(self._metrics[name]) for name in names}
+        described = {f"the metric {name!r}": self._metrics[name]._describe() for name in names}
         return {"metrics": names, **described}
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
@@ -115,20 +115,14 @@ class MetricGroup:
         See `BaseMetric.compute` for ``size`` and for the errors. Ranks whose metrics or settings
         differ raise UsageError.
         """
-        mine = self.settings()
-        digest = digest_of(mine)
-
-        def check(digests: list[bytes]) -> None:
-            if any(other != digest for other in digests):  # on every rank alike
-                check_same(joining_backend(self._backend).all_gather_object(mine))
-
+        digest, check = agreement(joining_backend(self._backend), self.settings())
         return self.compute_with_note(size, digest, check)[0]
 
     def compute_with_note(
         self,
         size: int | None = None,
         note: Any = None,
-        check: Callable[[list[Any]], None] | None = None,
+        check: Check | None = None,
     ) -> tuple[dict[str, Any], list[Any]]:
         """Compute every metric, and send a small object along in the same collective.
 
@@ -160,17 +154,6 @@ class MetricGroup:
                 f"{given}; pass the one to use as dist_backend="
             )
         return next(iter(given.values()), None)
-
-
-def describe_metric(metric: BaseMetric) -> str:
-    """Describe a metric; metrics whose sums can't be added have different descriptions.
-
-    Of another package's class only the name is known to be the same on every rank.
-    """
-    found = ""
-    for layer in reversed([*layers(metric)]):
-        found = describe_settings(layer, "disteval.", [found] if found else [])
-    return found
 
 
 def check_metrics(metrics: object) -> None:

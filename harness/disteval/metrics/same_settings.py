@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+
+Check = Callable[[Sequence[Any]], None]
+"""A function that gets what every rank sent, by rank, and raises an error on every rank alike."""
 
 
 def digest_of(settings: Mapping[str, Any]) -> bytes:
@@ -16,6 +20,21 @@ def digest_of(settings: Mapping[str, Any]) -> bytes:
     Equal settings may have other pickles, so `check_same` has the last word.
     """
     return blake2b(pickle.dumps(settings), digest_size=16).digest()
+
+
+def agreement(backend: BaseDistBackend, settings: Mapping[str, Any]) -> tuple[bytes, Check]:
+    """Return a digest to send along in a collective, and the function that compares all ranks'.
+
+    The function gathers the settings themselves where digests differ, so every rank must call it;
+    it raises UsageError as `check_same` does.
+    """
+    digest = digest_of(settings)
+
+    def check(digests: Sequence[Any]) -> None:
+        if digests.count(digest) != len(digests):  # on every rank alike
+            check_same(backend.all_gather_object(settings))
+
+    return digest, check
 
 
 def check_same(settings: Sequence[Mapping[str, Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from disteval.errors import RankError, describe_error
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
 from disteval.metrics.ids import Once, SampleRows, check_all_or_none
 from disteval.metrics.rows import Bring, Column, Rows, Sums, add_sums, as_array, sendable
+from disteval.metrics.same_settings import Check
 
 _Keep = int | Once
 """The rows of a rank to sum: so many from the beginning, or those of samples that count once."""
@@ -58,7 +59,8 @@ class SummableMetric(BaseMetric):
         With ids it takes three, of which one carries 8 bytes for each sample, unless all ranks
         together added each sample of ``size`` once. See `BaseMetric.compute`.
         """
-        return compute_together(self.dist_backend, [self], size)[0][0]
+        backend = self.dist_backend
+        return compute_together(backend, [self], size, *self._agreement(backend))[0][0]
 
     def _append(self, column: Rows, ids: Any = None) -> None:
         """Add one row for each sample, and the ids that `add` was given."""
@@ -139,7 +141,7 @@ def compute_together(
     metrics: Sequence[SummableMetric],
     size: int | None = None,
     note: Any = None,
-    check: Callable[[list[Any]], None] | None = None,
+    check: Check | None = None,
 ) -> tuple[list[Any], list[Any]]:
     """Compute several metrics with one collective; every rank must call it with the same ones.
 
@@ -222,9 +224,9 @@ def _by_metric(
     """Yield each metric with what ranks sent, or raise the error of a rank that could not sum."""
     for metric, offers in zip(metrics, zip(*sent, strict=True), strict=True):
         gathered = _Gathered(*zip(*offers, strict=True))
-        for rank, failure in enumerate(gathered.failures):
-            if failure is not None:
-                raise RankError(rank, f"could not sum up {type(metric).__name__}: {failure}")
+        if any(gathered.failures):
+            rank, failure = next((r, text) for r, text in enumerate(gathered.failures) if text)
+            raise RankError(rank, f"could not sum up {type(metric).__name__}: {failure}")
         yield metric, gathered
 
 

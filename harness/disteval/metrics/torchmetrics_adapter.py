@@ -17,7 +17,6 @@ from disteval.metrics.arrays import kind_of
 from disteval.metrics.base import (
     BaseMetric,
     check_collected,
-    check_sizes,
     describe_settings,
     no_samples,
 )
@@ -84,7 +83,7 @@ class _TorchMetric(BaseMetric):
 
     def __init__(self, metric: Metric, dist_backend: str | BaseDistBackend | None) -> None:
         self._metric = metric
-        # For `describe_metric`, by which ranks with other metrics are found.
+        # For `_describe`, by which ranks with other metrics are found.
         self.kind = " ".join(describe_settings(m, "torchmetrics.") for m in _metrics_in(metric))
         super().__init__(dist_backend=dist_backend)
 
@@ -131,11 +130,10 @@ class _TorchMetric(BaseMetric):
             mine = _pack_states(self._results.metric, self._fresh().metric), None
         except Exception as error:  # the other ranks wait in the collective
             mine = None, describe_error(error)
-        sent = (self._ids.certificate(), size, self._results.samples, *mine)
         backend = self.dist_backend
-        shards = backend.all_gather_object(sent)
-        check_sizes([given for _, given, _, _, _ in shards])
-        lengths = [samples for _, _, samples, _, _ in shards]
+        offer = self._ids.certificate(), self._results.samples, *mine
+        shards = self._gather_alike(backend, size, offer)
+        lengths = [samples for _, samples, _, _ in shards]
         added = sum(lengths)
         for rank, (*_, failure) in enumerate(shards):
             if failure is not None:
@@ -153,7 +151,7 @@ class _TorchMetric(BaseMetric):
             )
         if not added:
             raise no_samples()
-        added_here = [(samples, states) for _, _, samples, states, _ in shards if samples]
+        added_here = [(samples, states) for _, samples, states, _ in shards if samples]
         if len(shards) > 1:
             _check_mergeable(self._results.metric, *zip(*added_here, strict=True))
         return self.compute_metric([states for _, states in added_here])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.metrics.base import BaseMetric
+from disteval.metrics.base import BaseMetric, describe_settings
 from disteval.metrics.ids import Ids, SampleRows
 from disteval.metrics.rows import Bring, Column, Rows, SumsOf
 from disteval.metrics.summable import SummableMetric
@@ -52,6 +52,9 @@ class Wrapper(SummableMetric):
         """Remove every row, and keep no rows, see `SummableMetric.reset_to_sums`."""
         self.reset()
         self._results = Column(keep_rows=False)
+
+    def _describe(self) -> str:
+        return describe_settings(self, "disteval.", [self.metric._describe()])
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Any) -> Taken:
         """Return the rows that the wrapped metric makes of a batch."""

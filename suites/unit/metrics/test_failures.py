@@ -16,6 +16,7 @@ from disteval.metrics import (
     Mean,
     MetricGroup,
     SummableMetric,
+    Weighted,
     base,
 )
 from disteval.metrics.rows import Sums
@@ -89,6 +90,47 @@ def test_ranks_that_compute_different_metrics_all_get_an_error(
         assert str(error).endswith("on rank 1; give every rank the same")
 
 
+@pytest.mark.parametrize(
+    ("made", "first", "second"),
+    [
+        (lambda r: Accuracy(topk=r + 1), "Accuracy(", "Accuracy("),
+        (lambda r: Accuracy(thrs=(0.1, 0.2)[r]), "thrs=(0.1,)", "thrs=(0.2,)"),
+        (lambda r: Mean(dist_collect_mode=("cat", "unzip")[r]), "Mean(", "Mean("),
+        (lambda r: (Accuracy, Mean)[r](), "Accuracy(", "Mean("),
+        (lambda r: Weighted((Accuracy(), Mean())[r]), "Weighted(Accuracy(", "Weighted(Mean("),
+        (lambda r: (Entries, AUROC)[r](), "Entries()", "AUROC("),
+        (lambda r: (Mean, AUROC)[r](), "Mean(", "AUROC("),
+        (lambda r: (Entries, Counted)[r](), "Entries()", "Counted()"),
+    ],
+)
+def test_ranks_that_compute_one_metric_each_which_differ_all_get_an_error(
+    made: Callable[[int], BaseMetric], first: str, second: str
+) -> None:
+    def rank(backend: Any) -> Any:
+        metric = made(backend.rank)
+        metric.dist_backend = backend
+        return metric.compute()
+
+    errors = run_ranks(2, rank)
+    for error in errors:
+        assert isinstance(error, UsageError)
+        assert str(error) == str(errors[0])
+        begin, _, end = str(error).partition(" on rank 0 and ")
+        assert begin.startswith("ranks do not evaluate the same thing: the metric is ")
+        assert first in begin
+        assert second in end
+
+
+def test_a_metric_and_a_group_on_different_ranks_are_an_error_on_both() -> None:
+    def rank(backend: Any) -> Any:
+        metric: Any = Mean(dist_backend=backend)
+        return (MetricGroup({"a": metric}, backend) if backend.rank else metric).compute()
+
+    for error in run_ranks(2, rank):
+        assert isinstance(error, UsageError)
+        assert str(error).startswith("ranks do not evaluate the same thing: ")
+
+
 class Entries(BaseMetric):
     """A metric whose result is the number of entries."""
 
@@ -97,6 +139,10 @@ class Entries(BaseMetric):
 
     def compute_metric(self, results: list[Any]) -> int:
         return len(results)
+
+
+class Counted(Entries):
+    """Another metric of entries."""
 
 
 def test_entries_that_rank_0_has_no_memory_for_are_an_error_on_every_rank(
