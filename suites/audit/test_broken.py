@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from disteval import get_dist_backend
 from disteval.audit import Audit, Case
-from disteval.audit.broken import Breaks, Broken, describe
+from disteval.audit.broken import Breaks, Broken, describe, may_be_slow
 from disteval.audit.cases import parse
 from disteval.audit.worlds import AuditWorlds, Limits
 from disteval.errors import WorldError
 from disteval.worlds import World
+from disteval.worlds.postmortem import PARTED
 
 LIBRARY = "/venv/lib/python3.11/site-packages/torch/distributed"
 STACK = f"""rank 1 raised ValueError: no samples; the order was to run call
@@ -159,6 +160,27 @@ def test_a_first_call_may_take_several_times_the_limit() -> None:
         "allow more with --timeout"
     )
     assert found.replay.endswith(" --case N=3,B=1,W=2 --backend threads --timeout 0.2")
+
+
+@pytest.mark.parametrize(
+    ("rank_1", "state", "expected"),
+    [
+        ("made no call after all_reduce #1 (2 float64)", "never entered barrier #2", True),
+        ("made no call", "outside of collectives, 0 done", True),
+        ("made no call after all_reduce #1 (2 float64)", "returned", False),
+        ("is in all_reduce #2 (2 float64)", "never entered barrier #2", False),
+    ],
+)
+def test_a_rank_that_has_made_no_call_yet_may_be_slow_unless_it_returned(
+    rank_1: str, state: str, expected: bool
+) -> None:
+    text = f"""no progress for 5 s on ranks 0, 1; the order was to run call
+  rank 0: waits in barrier #2
+  rank 1: {state}
+{PARTED}rank 1 {rank_1}, rank 0 is in all_gather #2 (2 float64)
+"""
+    assert may_be_slow(describe(WorldError(text))) is expected
+    assert not may_be_slow(describe(WorldError(text, {1: ValueError("no samples")})))
 
 
 _end = threading.Event()

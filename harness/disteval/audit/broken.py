@@ -20,6 +20,7 @@ _SECTION = re.compile(
 )  # after the name of a host, if there are several
 _RANK = re.compile(r"^  (?:\S+: )?(rank \d+): (.*)$")
 _WAITS = re.compile(r"waits in (\w+) #\d+$")
+_NO_CALL = re.compile(r"rank (\d+) made no call")
 _LATE = re.compile(r"no progress for \S+ s")
 _FRAME = re.compile(r"^ *File \"(.*)\", line (\d+) in (\S+)")
 _EXITED = re.compile(r"exited with status|its thread ended")
@@ -77,6 +78,14 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
     late = _LATE.search(headline)
     hangs = f"{places}: {late[0] if late else 'no progress'}" if places else headline
     return Broken("hangs", hangs + parted, alone)
+
+
+def may_be_slow(found: Broken) -> bool:
+    """Return whether ranks that hang may also be slow: not if they called different collectives."""
+    if PARTED.strip() not in found.sentence:
+        return found.kind == "hangs"
+    late = (f"rank {rank} has returned" for rank in _NO_CALL.findall(found.sentence))
+    return found.kind == "hangs" and any(end not in found.sentence for end in late)
 
 
 def _parted(text: str) -> str:

@@ -22,7 +22,6 @@ from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
 from disteval.traces import TraceFolder
 from disteval.worlds import World
-from disteval.worlds.postmortem import PARTED
 
 DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_SECONDS = 300.0
@@ -255,8 +254,8 @@ class Audit:
         if found.kind == "hangs" and self._worlds.limits.hurry:
             return "skipped"  # a hang costs one time limit, and this call was given less
         self._worlds.limits.hurry |= found.kind == "hangs"
-        may_be_slow = found.kind == "hangs" and was_fresh and PARTED not in str(error)
-        sentence = f"{found.sentence}; {_SLOW}" if may_be_slow else found.sentence
+        is_slow = was_fresh and broken.may_be_slow(found)
+        sentence = f"{found.sentence}; {_SLOW}" if is_slow else found.sentence
         self._add(Problem(found.kind, "", sentence), settings, planted, details=str(error))
         return "wrong"
 
