@@ -34,10 +34,10 @@ def seconds_of(run: Callable[[], object]) -> float:
 def record_events() -> None:
     """Record and write many collectives."""
     with TemporaryDirectory() as folder, traces.recording(folder) as recorder:
+        names = "number", "group", "root", "bytes"
+        record = recorder.series("collective", "all_gather_object", *names)
         for at in range(EVENTS):
-            recorder.add(
-                "collective", "all_gather_object", at, at + 5, number=at, group=1, bytes=512
-            )
+            record(at, at + 5, at, 1, None, 512)
 
 
 def evaluation() -> Callable[[], object]:

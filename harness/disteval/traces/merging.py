@@ -6,14 +6,14 @@ from the rank that entered a collective last to those that waited for it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from disteval.files import write_atomically
+from disteval.traces.lines import in_utf8
 from disteval.traces.reading import Event, Row, WorldTrace
-from disteval.traces.waits import Waits
+from disteval.traces.waits import Key, Wait, Waits, key_of
 
 _ROWS = 1_000_000  # between the numbers of the rows of a rank that overlap
 
@@ -26,7 +26,7 @@ def write_merged(path: Path, worlds: Iterable[tuple[WorldTrace, Waits]]) -> None
         between = b"\n"
         for world, waits in worlds:
             for event in merged_events(world, waits):
-                file.write(between + json.dumps(event).encode())
+                file.write(between + in_utf8(event))
                 between = b",\n"
         file.write(b"\n]}\n")
 
@@ -37,11 +37,9 @@ def merged_events(world: WorldTrace, waits: Waits) -> Iterator[dict[str, Any]]:
     """Yield the events of one world as the format has them."""
     name = f"world {world.number} {world.title}".strip()
     yield _metadata(world, 0, "process_name", name=name)
-    tids: dict[int, int] = {}
+    drawn: dict[tuple[Key | None, int | None], tuple[int, Event]] = {}
     for at, row in enumerate(world.rows):
         tid = _tid(row)
-        if row.rank is not None:
-            tids[row.rank] = tid
         for lane, events in enumerate(lanes(row.events)):
             number = tid + lane * _ROWS
             title = row.name if lane == 0 else f"{row.name}, overlapping {lane}"
@@ -49,7 +47,11 @@ def merged_events(world: WorldTrace, waits: Waits) -> Iterator[dict[str, Any]]:
             yield _metadata(world, number, "thread_sort_index", sort_index=at * 100 + lane)
             for event in events:
                 yield _complete(world, number, event)
-    yield from _arrows(world, waits, tids)
+                drawn[key_of(event), row.rank] = number, event
+    for number, wait in enumerate(waits.waits.values()):
+        yield from _arrow(
+            world, number, wait, drawn[wait.key, wait.awaited], drawn[wait.key, wait.rank]
+        )
 
 
 def lanes(events: Iterable[Event]) -> list[list[Event]]:
@@ -85,11 +87,14 @@ def _metadata(world: WorldTrace, tid: int, kind: str, **about: Any) -> dict[str,
     return {"name": kind, "ph": "M", "pid": world.number, "tid": tid, "args": about}
 
 
-def _arrows(world: WorldTrace, waits: Waits, tids: dict[int, int]) -> Iterator[dict[str, Any]]:
-    for number, wait in enumerate(waits.waits.values()):
+def _arrow(
+    world: WorldTrace, number: int, wait: Wait, awaited: tuple[int, Event], own: tuple[int, Event]
+) -> Iterator[dict[str, Any]]:
+    """Yield both ends of an arrow, where there is an event at each: readers refuse another one."""
+    if all(event.start <= wait.until < event.end for _, event in (awaited, own)):
         arrow = {
             "name": "waited for", "cat": "waiting", "pid": world.number, "ts": wait.until / 1000,
             "id": f"{world.number}.{number}",
         }  # fmt: skip
-        yield arrow | {"ph": "s", "tid": tids[wait.awaited]}
-        yield arrow | {"ph": "f", "bp": "e", "tid": tids[wait.rank]}
+        yield arrow | {"ph": "s", "tid": awaited[0]}
+        yield arrow | {"ph": "f", "bp": "e", "tid": own[0]}

@@ -6,22 +6,21 @@ missing. So it is read also if the rank was killed: it lacks the events of the l
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from disteval.arguments import unwritable
 from disteval.errors import UsageError
 from disteval.traces.folder import file_name
+from disteval.traces.lines import as_json, in_utf8, line_of
 from disteval.traces.place import Place, own_clock, own_wall
 
 P = ParamSpec("P")
@@ -34,14 +33,16 @@ HEADER, END = "disteval", "disteval_end"
 _FLUSH_SECONDS = 0.5
 _MOST_WAITING = 2_000  # events in memory; a rank that records faster writes them itself
 _MOST_BYTES = 1 << 27  # of a file; the events after them are counted, as those past the cap
-_MOST_TEXT = 200  # characters of a name or of the value of an argument
 _MOST_ARGUMENTS = 16
 _ATTEMPTS = 1_000
 
 _log = logging.getLogger("disteval.traces")
 
-Event = tuple[str, str, int, int, dict[str, Any]]
-"""Category, name, start and end in nanoseconds of this process's clock, and arguments."""
+Event = tuple[str, int, int, Sequence[Any]]
+"""A line of `line_of`, start and end in nanoseconds of this process's clock, values."""
+
+Record = Callable[..., None]
+"""Records one event: start and end as for `Recorder.add`, and a value for each argument."""
 
 open_recorders: set[Recorder] = set()
 """The recorders of this process; empty while no trace is on, which is all that hooks look at."""
@@ -74,7 +75,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._file: BinaryIO | None = self._create()
         self._row = {"pid": place.world, "tid": 1 if rank is None else rank + 2}
-        self._columns = f'"ph":"X","pid":{self._row["pid"]},"tid":{self._row["tid"]}'
+        self._row_text = f'"ph":"X","pid":{self._row["pid"]},"tid":{self._row["tid"]}'
         self._write_header()
         open_recorders.add(self)
         _flusher.start()
@@ -122,7 +123,7 @@ class Recorder:
         self._write("[\n" + ",\n".join(lines))
 
     def _metadata(self, name: str, about: dict[str, Any]) -> str:
-        return json.dumps({"name": name, "ph": "M", **self._row, "args": about})
+        return in_utf8({"name": name, "ph": "M", **self._row, "args": about}).decode()
 
     def add(self, category: str, name: str, start_ns: int, end_ns: int, **arguments: Any) -> None:
         """Record what has taken place between two times of `time.monotonic_ns`.
@@ -136,43 +137,62 @@ class Recorder:
             **arguments: Numbers and short texts. A collective has its ``number``, its ``group``,
                 and its ``root``, which is None where it has none.
         """
+        names = [*arguments][:_MOST_ARGUMENTS]
+        line = line_of(self._row_text, category, name, *names)
+        self._add(line, start_ns, end_ns, [arguments[name] for name in names])
+
+    def series(self, category: str, name: str, *names: str) -> Record:
+        """Return a function that records events which differ in their times and values alone.
+
+        A call of it takes a third of the time of `add`.
+
+        Args:
+            category: As for `add`, and so is ``name``.
+            name: What takes place each time.
+            *names: The names of the arguments, whose values the function takes in this order.
+        """
+        line = line_of(self._row_text, category, name, *names)
+
+        def record(start_ns: int, end_ns: int, *values: Any) -> None:
+            self._add(line, start_ns, end_ns, values)
+
+        return record
+
+    def _add(self, line: str, start_ns: int, end_ns: int, values: Sequence[Any]) -> None:
         if self._left <= 0:
             self._dropped += 1
             return
         self._left -= 1
-        self._waiting.append((category, name, start_ns, end_ns, arguments))
+        self._waiting.append((line, start_ns, end_ns, values))
         if len(self._waiting) >= _MOST_WAITING:
             self.flush()
 
-    @contextmanager
-    def span(self, category: str, name: str, **arguments: Any) -> Iterator[None]:
-        """Record the time that a block takes, also if it raises."""
-        begin = time.monotonic_ns()
-        try:
-            yield
-        finally:
-            self.add(category, name, begin, time.monotonic_ns(), **arguments)
+    def span(self, category: str, name: str, **arguments: Any) -> AbstractContextManager[None]:
+        """Return a context that records the time that its block takes, also if it raises."""
+        return _Span(self, (category, name), arguments)
 
     def timed(self, function: Callable[P, T], category: str, name: str) -> Callable[P, T]:
         """Return a function that records each of its calls."""
+        record = self.series(category, name)
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             begin = time.monotonic_ns()
             try:
                 return function(*args, **kwargs)
             finally:
-                self.add(category, name, begin, time.monotonic_ns())
+                record(begin, time.monotonic_ns())
 
         return call
 
     def loading(self, batches: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
         """Yield batches, and record how long each is waited for, and the samples in it."""
+        record = self.series("data", "load", "samples")
         begin = time.monotonic_ns()
         for batch in batches:
-            self.add("data", "load", begin, time.monotonic_ns(), samples=size(batch))
+            record(begin, time.monotonic_ns(), size(batch))
             yield batch
             begin = time.monotonic_ns()
-        self.add("data", "load", begin, time.monotonic_ns(), samples=0)  # there are no more
+        record(begin, time.monotonic_ns(), 0)  # there are no more
 
     def flush(self) -> None:
         """Write the events so far to the file; any thread may call it."""
@@ -183,21 +203,12 @@ class Recorder:
                 self._write("".join(self._lines(events)))
 
     def _lines(self, events: Iterable[Event]) -> Iterator[str]:
-        for event in events:
+        for line, start, end, values in events:
             try:
-                yield self._line(event)
+                shown = [value if type(value) is int else as_json(value) for value in values]
+                yield line % (start - self._zero, max(end - start, 0), *shown)
             except Exception:  # a value that can't be text; nothing else should end by it
                 self._dropped += 1
-
-    def _line(self, event: Event) -> str:
-        category, name, start, end, arguments = event
-        begin, duration = (start - self._zero) / 1000, max(end - start, 0) / 1000
-        some = [*arguments.items()][:_MOST_ARGUMENTS]
-        shown = ",".join([f"{_quoted(key[:_MOST_TEXT])}:{_json(value)}" for key, value in some])
-        return (
-            f',\n{{"name":{_quoted(name[:_MOST_TEXT])},"cat":{_quoted(category)},{self._columns},'
-            f'"ts":{begin:.3f},"dur":{duration:.3f},"args":{{{shown}}}}}'
-        )
 
     def _write(self, text: str) -> None:
         if self._file is None:
@@ -233,20 +244,17 @@ class Recorder:
                 self._give_up(error)
 
 
-@lru_cache(4096)
-def _quoted(text: str) -> str:
-    """Return a text as JSON; most are the same from event to event."""
-    return json.dumps(text)
+class _Span:
+    """Records the time that a block takes."""
 
+    def __init__(self, recorder: Recorder, what: tuple[str, str], arguments: dict[str, Any]):
+        self._recorder, self._what, self._arguments = recorder, what, arguments
 
-def _json(value: Any) -> str:
-    if type(value) is int:
-        return repr(value)
-    if value is None or isinstance(value, (bool, int)):
-        return json.dumps(value)
-    if isinstance(value, float) and abs(value) < 1e300:  # JSON has no infinity
-        return repr(float(value))
-    return _quoted(str(value)[:_MOST_TEXT])  # so that the cache holds no long texts
+    def __enter__(self) -> None:
+        self._begin = time.monotonic_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder.add(*self._what, self._begin, time.monotonic_ns(), **self._arguments)
 
 
 class _Flusher:

@@ -20,6 +20,7 @@ from disteval.contract import BaseDistBackend
 T = TypeVar("T")
 
 _RECORD = struct.Struct("<QQ32s")  # entered, left, name of the last one entered
+_GATHER, _BROADCAST = b"all_gather_object", b"broadcast_object"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,12 @@ class LoggedBackend(BaseDistBackend):
         if self._recorder is not None:
             self._recorder.group += 1
             self._group = self._recorder.group
+            self._series = {
+                name: self._recorder.series(
+                    "collective", name.decode(), "number", "group", "root", "bytes"
+                )
+                for name in (_GATHER, _BROADCAST)
+            }
 
     @property
     def is_initialized(self) -> bool:
@@ -88,11 +95,11 @@ class LoggedBackend(BaseDistBackend):
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """Record and call the inner backend's all-gather."""
-        return self._logged(b"all_gather_object", None, self.inner.all_gather_object, obj)
+        return self._logged(_GATHER, None, self.inner.all_gather_object, obj)
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """Record and call the inner backend's broadcast."""
-        return self._logged(b"broadcast_object", src, self.inner.broadcast_object, obj, src)
+        return self._logged(_BROADCAST, src, self.inner.broadcast_object, obj, src)
 
     def _logged(self, name: bytes, root: int | None, collective: Callable[..., T], *args: Any) -> T:
         self._entered += 1
@@ -105,7 +112,5 @@ class LoggedBackend(BaseDistBackend):
             self._left += 1
             _RECORD.pack_into(self._record, 0, self._entered, self._left, name)
             if self._recorder is not None:
-                self._recorder.add(
-                    "collective", name.decode(), begin, time.monotonic_ns(),
-                    number=self._left, group=self._group, root=root, bytes=self._recorder.bytes,
-                )  # fmt: skip
+                values = self._left, self._group, root, self._recorder.bytes
+                self._series[name](begin, time.monotonic_ns(), *values)

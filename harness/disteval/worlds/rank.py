@@ -146,25 +146,27 @@ class Rank:
 
     def carry_out(self, order: messages.Order) -> messages.Reply:
         """Carry out one order; an exception that it raises goes into the reply."""
+        if order.trace is None:
+            return self._carry_out(order)
+        place, what = order.trace
         try:
-            if order.trace is not None:
-                return self._carry_out_recorded(order._replace(trace=None), *order.trace)
-            function = cloudpickle.loads(order.function)
-            arguments = cloudpickle.loads(order.arguments)
-            _current.set(self)
-            value = messages.packed(function(self, *arguments))
+            start_with(place, self.rank, what)
         except Exception as error:
-            return messages.Reply(None, _pickled(error), _traceback(error), _message(error))
-        return messages.Reply(value)
-
-    def _carry_out_recorded(self, order: messages.Order, place: bytes, what: str) -> messages.Reply:
-        """Carry out one order, and record it in the trace of this rank."""
-        start_with(place, self.rank, what)
+            return _failed(error)
         with traces.span(category_of(what), what):
-            reply = self.carry_out(order)
+            reply = self._carry_out(order)
         if reply.value is None and (recorder := traces.current()):  # it may be ended soon
             recorder.flush()
         return reply
+
+    def _carry_out(self, order: messages.Order) -> messages.Reply:
+        try:
+            function = cloudpickle.loads(order.function)
+            arguments = cloudpickle.loads(order.arguments)
+            _current.set(self)
+            return messages.Reply(messages.packed(function(self, *arguments)))
+        except Exception as error:
+            return _failed(error)
 
 
 _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
@@ -275,6 +277,10 @@ def _ended_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _failed(error: Exception) -> messages.Reply:
+    return messages.Reply(None, _pickled(error), _traceback(error), _message(error))
 
 
 def _pickled(error: Exception) -> bytes | None:
