@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from suites.findings.table import of_loop
 
+_PAGE = "https://huggingface.co/docs/accelerate/package_reference/accelerator"
+_GATHER = (
+    f"[`gather_for_metrics`]({_PAGE}#accelerate.Accelerator.gather_for_metrics) potentially drops "
+    "duplicates in the last batch"
+)
+
 FINDINGS = [
     of_loop(
         "accelerate-stream-with-length",
@@ -12,6 +18,7 @@ FINDINGS = [
         what="the count is 2 instead of 1. The repeated samples at the end are not dropped, "
         "because the number of those to keep is computed from the length and the batch size of "
         "one rank's share",
+        promise=_GATHER,
     ),
     of_loop(
         "accelerate-dispatched-stream",
@@ -20,6 +27,8 @@ FINDINGS = [
         what="rank 2 gets no sample and divides by 0, and the others wait in `all_gather`. The "
         "first batch is appended once to fill up the last one, which is too little for three "
         "ranks",
+        promise="`even_batches`: samples of the beginning are duplicated so that every process "
+        "has as many",
     ),
     of_loop(
         "accelerate-skip-first-batches",
@@ -27,6 +36,7 @@ FINDINGS = [
         subject="one batch, the others from `skip_first_batches`, and `gather_for_metrics`",
         what="the number of ids is 4 instead of 3. The loader that `skip_first_batches` makes does "
         "not know its batch size, so the repeated samples at the end are not dropped",
+        promise=_GATHER,
     ),
     of_loop(
         "accelerate-stream-without-length",

@@ -11,6 +11,8 @@ FINDINGS = [
         subject="`EpochMetric` over shares of unequal length",
         what="a rank loses its connection while predictions are gathered; MONAI, which the thread "
         "is about, pads by itself",
+        promise="[all stored data is collected over all processes](https://docs.pytorch.org/ignite/"
+        "generated/ignite.metrics.EpochMetric.html)",
     ),
     of_loop(
         "ignite-rank-without-samples",

@@ -15,6 +15,7 @@ FINDINGS = [
         what="sample 0 counts 0.5 instead of 0.333. The number of samples is an integer, of which "
         "the mean over the ranks is taken: 3 / 2 becomes 1. Right in 2.0.6, and wrong since "
         f"[#18235]({_MEAN_OF_INTEGERS})",
+        promise="`sync_dist` reduces the value over the devices, by default to the mean",
     ),
     of_loop(
         "lightning-test-repeats-samples",

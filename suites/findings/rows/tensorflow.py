@@ -16,7 +16,9 @@ FINDINGS = [
         what="each gather leaves a thread that sleeps until the timeout has passed: thousands of "
         "threads after a few thousand gathers; in a container that allows fewer threads the "
         "process aborts. Our adapter sets no timeout there, and waits in one thread of its own",
-        promise="",
+        promise="[`timeout_seconds`](https://www.tensorflow.org/api_docs/python/tf/distribute/"
+        "experimental/CommunicationOptions) lets a collective that takes longer raise an error; "
+        "nothing is said of threads",
         kind="defect",
     ),
 ]

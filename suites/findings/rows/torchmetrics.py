@@ -11,6 +11,7 @@ FINDINGS = [
         subject="`BinaryAUROC` where a rank has no sample",
         what="a rank is killed by SIGABRT. A rank without samples sends an empty float32 tensor in "
         "place of labels, which are int64 on the others",
+        promise="a comment in its source says that ranks without data get an empty tensor",
     ),
     of_loop(
         "torchmetrics-cat-of-scalars",
@@ -19,6 +20,8 @@ FINDINGS = [
         what="a rank tries to allocate 285,323,267,407,872 bytes, or is killed. A single number is "
         "sent without a dimension, and ranks with none or several have one, so the ranks call "
         "different collectives",
+        promise="[`CatMetric`](https://lightning.ai/docs/torchmetrics/stable/aggregation/cat.html) "
+        "takes a single float",
     ),
     of_loop(
         "torchmetrics-pearson-one-sample",
@@ -26,12 +29,15 @@ FINDINGS = [
         subject="`PearsonCorrCoef` where each rank has one sample",
         what="NaN on two ranks, -1 on one. The largest deviation from the mean is taken from each "
         "rank's own mean, so it is 0 here, and the variance is taken for too small",
+        promise="[the result is that of all processes' data](https://lightning.ai/docs/"
+        "torchmetrics/stable/pages/overview.html)",
     ),
     of_loop(
         "torchmetrics-retrieval-empty-rank",
         "torchmetrics_loops:retrieval",
         subject="`RetrievalMRR` where a rank has no sample",
         what='rank 1 raises "No samples to concatenate", rank 0 waits in `barrier`',
+        promise="a comment in its source says that ranks without data get an empty tensor",
     ),
     of_loop(
         "torchmetrics-distributed-sampler",

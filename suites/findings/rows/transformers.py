@@ -13,7 +13,9 @@ FINDINGS = [
         "transformers_loops:eval_loss_by_items",
         subject="`eval_loss` of `Trainer.evaluate`",
         what="sample 0 counts 0.667 instead of 0.5. The mean of a padded batch is counted for each "
-        "of its samples; on one rank, a short last batch counts as a full one (N=3, B=2)",
+        "of its samples; on one process it is right",
+        promise="`evaluate` returns the evaluation loss; nothing is said of the number of "
+        "processes",
     ),
     of_loop(
         "transformers-eval-loss-any-arguments",
