@@ -31,6 +31,7 @@ MARKERS = {
     "tensorflow": ("tensorflow", "tf_collective"),
     "horovod": ("tf_horovod", "horovodrun"),
     "paddle": ("paddle",),
+    "mlx": ("mlx",),
     "arrays": ("sklearn", "torchmetrics", "accelerate", "datasets", "pyarrow", "pytorch_lightning"),
     "report": ("jinja2", "matplotlib", "jsonschema"),
     "estimator": ("tensorboard",),

@@ -33,12 +33,15 @@ PAIRS = {
     "jax": "jax",
     "tf_collective": "tensorflow",
     "tf_horovod": "tensorflow",
+    "mlx": "mlx",
 }
+SLOW = ("tf_horovod", "mlx")
+"""Backends that evaluate a few pictures on three ranks, for time; all of them take MLX minutes."""
 RUNS = [
     *((name, backend, 1, SIZES["test"]) for backend, name in PAIRS.items()),
     # Each framework predicts all pictures once.
-    *((name, backend, 3, 10_000) for backend, name in PAIRS.items() if backend != "tf_horovod"),
-    ("tensorflow", "tf_horovod", 3, SIZES["test"]),
+    *((name, backend, 3, 10_000) for backend, name in PAIRS.items() if backend not in SLOW),
+    *((PAIRS[backend], backend, 3, SIZES["test"]) for backend in SLOW),
 ]
 """Each framework, backend, world size and number of pictures."""
 
@@ -63,6 +66,8 @@ def _jitted(model: Any) -> Callable[[Any], Any]:
         return framework("jax").jit(model.preprocess)  # type: ignore[no-any-return]
     if name == "tensorflow":
         return framework("tensorflow").function(model.preprocess)  # type: ignore[no-any-return]
+    if name == "mlx":
+        return lambda images: model.preprocess(framework("mlx.core").array(images))
     torch = framework("torch")
     return lambda images: model.preprocess(torch.from_numpy(images))
 

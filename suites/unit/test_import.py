@@ -20,6 +20,6 @@ def test_importing_the_harness_imports_no_framework() -> None:
         "import sys, disteval, disteval.cli, disteval.worlds\n"
         "print({name.partition('.')[0] for name in sys.modules})"
     )
-    for framework in ("torch", "jax", "tensorflow", "paddle", "mpi4py", "horovod", "ray"):
+    for framework in ("torch", "jax", "tensorflow", "paddle", "mlx", "mpi4py", "horovod", "ray"):
         assert f"'{framework}'" not in loaded
     assert "'disteval_backends'" not in loaded

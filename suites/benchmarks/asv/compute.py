@@ -11,7 +11,7 @@ class ComputeCost(_worlds.InWorld):
     """The cost of `Accuracy.compute(size=...)` on two ranks, with one sample of padding."""
 
     params = (
-        ["threads", "torch_cpu", "mpi4py", "tf_horovod", "tf_collective", "jax", "paddle"],
+        ["threads", "torch_cpu", "mpi4py", "tf_horovod", "tf_collective", "jax", "paddle", "mlx"],
         [1_000, 10_000, 100_000, 1_000_000],
     )
     param_names = ("backend", "samples_a_rank")

@@ -25,8 +25,17 @@ BATCHINGS: dict[str, dict[str, Any]] = {
 }
 """How samples of different lengths are put into batches, as arguments of `evaluate`."""
 
-MODULES = {"torch": ("torch",), "jax": ("jax", "flax"), "tensorflow": ("tensorflow", "keras")}
+MODULES = {
+    "torch": ("torch",),
+    "jax": ("jax", "flax"),
+    "tensorflow": ("tensorflow", "keras"),
+    "mlx": ("mlx",),
+}
 """The modules that each framework's model imports."""
+
+BACKENDS = [
+    "non_dist", "torch_cpu", "torch_cuda", "mpi4py", "tf_horovod", "tf_collective", "jax", "mlx",
+]  # fmt: skip
 
 
 class EvaluationCost(_worlds.InWorld):
@@ -38,7 +47,7 @@ class EvaluationCost(_worlds.InWorld):
 
     params = (
         list(MODULES),
-        ["non_dist", "torch_cpu", "torch_cuda", "mpi4py", "tf_horovod", "tf_collective", "jax"],
+        BACKENDS,
         ["cpu", "cuda"],
         [1, 2],
     )
@@ -107,6 +116,9 @@ def _has_gpu(framework: str) -> bool:
         return bool(module.cuda.is_available())
     if framework == "tensorflow":
         return bool(module.config.list_physical_devices("GPU"))
+    if framework == "mlx":
+        core = importlib.import_module("mlx.core")
+        return bool(core.is_available(core.gpu))
     try:
         return bool(module.devices("cuda"))
     except RuntimeError:  # it has no such backend

@@ -17,7 +17,7 @@ class GatherMemory(_worlds.InWorld):
     whose ranks share a process are not asked.
     """
 
-    params = (["torch_cpu", "mpi4py", "tf_horovod", "tf_collective", "jax", "paddle"],)
+    params = (["torch_cpu", "mpi4py", "tf_horovod", "tf_collective", "jax", "paddle", "mlx"],)
     param_names = ("backend",)
 
     def setup(self, backend: str) -> None:

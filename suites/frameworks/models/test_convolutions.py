@@ -1,4 +1,4 @@
-"""JAX computes convolutions on a CPU in a form that is fast there, and rounds no differently."""
+"""JAX and MLX compute convolutions on a CPU in a form that is fast there."""
 
 from __future__ import annotations
 
@@ -92,3 +92,16 @@ def test_a_pictures_scores_do_not_depend_on_its_place_in_the_batch(jax: Any) -> 
     whole, moved = (np.asarray(predict(each)) for each in (images, images[order]))
     np.testing.assert_array_equal(whole[order].view(np.uint32), moved.view(np.uint32))
     assert predict(images[:0]).shape == (0, 10)
+
+
+@pytest.mark.parametrize("window", [1, 3, 7])
+def test_every_pixel_is_that_of_mlxs_convolution(window: int) -> None:
+    core = framework("mlx.core")
+    from disteval.models.resnet18_mlx import convolve, convolve_on_cpu
+
+    draw = np.random.default_rng(window)
+    kernel = core.array(draw.integers(-8, 9, (window, window, 3, 5)).astype(np.float32))
+    for size, stride in product((*SIZES, (7, 8)), (1, 2)):
+        x = core.array(draw.integers(-8, 9, (4, *size, 3)).astype(np.float32))
+        expected = np.asarray(convolve(x, kernel, stride))
+        np.testing.assert_array_equal(convolve_on_cpu(x, kernel, stride), expected)

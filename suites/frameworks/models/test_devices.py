@@ -11,7 +11,7 @@ from suites.requirements import framework
 
 
 @pytest.mark.parametrize("device", ["gpu", "tpu:0", "cpu:99", "cpu:first"])
-@pytest.mark.parametrize("name", ["jax", "tensorflow"])
+@pytest.mark.parametrize("name", ["jax", "tensorflow", "mlx"])
 def test_a_device_that_is_not_there_is_named(name: str, device: str) -> None:
     framework("flax" if name == "jax" else name)
     make_predict = framework(FRAMEWORKS[name]).make_predict

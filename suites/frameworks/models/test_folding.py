@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from disteval.cli.eval_resnet18 import FRAMEWORKS
 from disteval.data.embedded import load_embedded
+from disteval.metrics.arrays import to_numpy
 from disteval.models import default_weights
 from disteval.models.folding import fold_norms, is_folded
 
@@ -46,7 +47,7 @@ def test_bfloat16_is_close_and_coarser(model: Any) -> None:
     whole = np.asarray(model.make_predict(default_weights())(images))
     scores = model.make_predict(default_weights(), dtype="bfloat16")(images)
     assert "bfloat16" in str(scores.dtype)
-    half = np.asarray(scores.float() if hasattr(scores, "float") else scores, dtype=np.float32)
+    half = to_numpy(scores)
     error = np.abs(half - whole).max() / np.abs(whole).max()
     assert 1e-4 < error < 0.2
 

@@ -1,0 +1,70 @@
+"""MLX's distributed ring, over TCP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from disteval.contract import Rendezvous
+
+from disteval_backends._host_arrays import Bytes, HostArrayDist
+from disteval_backends._mlx_ring import Ring
+
+
+class MLXDist(HostArrayDist):
+    """Object collectives over the ring of `mlx.core.distributed`, in host memory.
+
+    After an error MLX takes what a neighbour sends for its next collective as its part of the last
+    one, and later collectives wait for ever. So an error here closes this rank's connections, which
+    is an error on every rank, and the ring is not used again.
+    """
+
+    library: ClassVar[str] = "mlx"
+    preload: ClassVar[tuple[str, ...]] = ("mlx.core",)
+
+    # MLX would mix the bytes of two threads' collectives.
+    _one_at_a_time: ClassVar[threading.RLock] = threading.RLock()
+    _ring: ClassVar[Ring | None] = None
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        """Join a ring in which each rank listens on its ``rendezvous.own_host``."""
+        super().init_process(rank, world_size, rendezvous)
+        cls._ring = Ring(rank, world_size, rendezvous)
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        """Leave the ring."""
+        if cls._ring is not None:
+            cls._ring.leave()
+            cls._ring = None
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether this process has joined a ring by `init_process`."""
+        return self._ring is not None
+
+    @property
+    def rank(self) -> int:
+        """The rank in the ring; 0 outside of one."""
+        return 0 if self._ring is None else self._ring.rank
+
+    @property
+    def world_size(self) -> int:
+        """The size of the ring; 1 outside of one."""
+        return 1 if self._ring is None else self._ring.world_size
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """See `BaseDistBackend.all_gather_object`."""
+        with self._one_at_a_time:
+            return super().all_gather_object(obj)
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        """See `BaseDistBackend.broadcast_object`."""
+        with self._one_at_a_time:
+            return super().broadcast_object(obj, src)
+
+    def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
+        assert self._ring is not None  # a world of one has no collectives
+        return list(self._ring.all_gather(tensor))

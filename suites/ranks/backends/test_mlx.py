@@ -1,0 +1,78 @@
+"""MLX's ring: large arrays in pieces, waits that sleep, and one error that is an error for all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval.worlds import World
+
+from suites.requirements import backend_class
+
+PIECE = 448 << 10
+SIZES = [PIECE - 64, PIECE, PIECE + 1, 3 * PIECE + 5]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    backend_class("mlx")
+    with World("mlx", 3, backend_timeout=20.0) as world:
+        yield world
+
+
+def _gather_numbered(backend: Any, size: int) -> bool:
+    def of(rank: int) -> Any:
+        return np.random.default_rng(rank).integers(0, 256, size + rank, dtype=np.uint8)
+
+    found = backend.all_gather_object(of(backend.rank))
+    return all(np.array_equal(array, of(rank)) for rank, array in enumerate(found))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_pieces_of_an_array_are_put_together(world: World, size: int) -> None:
+    assert world.run(_gather_numbered, *[size] * 3) == [True] * 3
+
+
+def _seconds_of_cpu_in_a_wait(backend: Any) -> float:
+    backend.all_gather_object(0)
+    if backend.rank == 1:
+        time.sleep(1.0)
+    begin = time.process_time()
+    backend.all_gather_object(0)
+    return time.process_time() - begin
+
+
+def test_a_rank_that_waits_leaves_its_core_to_others(world: World) -> None:
+    assert max(world.run(_seconds_of_cpu_in_a_wait)) < 0.05
+
+
+def test_a_ring_is_left_and_another_one_joined(world: World) -> None:
+    for _ in range(2):
+        world.leave()
+        world.join("mlx", 20.0)
+        assert world.run(_gather_numbered, *[10] * 3) == [True] * 3
+
+
+def _fail_once(backend: Any) -> list[str]:
+    """Return the errors of three collectives, in the first of which rank 2 fails by itself."""
+    ring = type(backend.inner)._ring
+    if backend.rank == 2:
+        ring._group = "no group"
+    told = []
+    for _ in range(3):
+        try:
+            told.append(str(backend.all_gather_object(backend.rank)))
+        except Exception as error:
+            told.append(f"{type(error).__name__}: {error}")
+    return told
+
+
+def test_after_an_error_no_rank_waits_or_gets_another_collectives_bytes(world: World) -> None:
+    for first, *later in world.run(_fail_once):
+        assert "connection to a peer was lost" in first or "TypeError" in first
+        for each in later:
+            assert each.startswith("HarnessError: MLX's ring is closed, because a collective faile")
+            assert each.endswith("start the ranks again")
