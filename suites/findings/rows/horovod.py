@@ -16,8 +16,8 @@ FINDINGS = [
         what="rank 1 waits for ever with any value of `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS`, "
         "because the stall inspector has an empty list of ranks; `tools/build_horovod.py` "
         "repairs it",
-        promise="[`HOROVOD_STALL_SHUTDOWN_TIME_SECONDS`](https://horovod.readthedocs.io/en/stable/"
-        "stall_inspector_include.html) shuts the job down",
+        promise="[#920](https://github.com/horovod/horovod/pull/920): the job ends if a rank "
+        "stalls for longer than that",
         kind="defect",
     ),
 ]
