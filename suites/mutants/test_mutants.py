@@ -14,6 +14,7 @@ from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.broken import MUTANTS
+from suites.mutants.causes import TRUE_CAUSES
 from suites.mutants.correct import CORRECT
 from suites.mutants.sockets import Sockets
 
@@ -33,7 +34,7 @@ def check(cls: type[BaseDistBackend], world_sizes: tuple[int, ...], *rules: str)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_every_mutant_is_killed_by_its_rule(
+def test_every_mutant_is_killed_by_its_rule_which_names_the_true_cause(
     mutant: type[BaseDistBackend], record_property: Callable[[str, object], None]
 ) -> None:
     breaks = mutant.breaks  # type: ignore[attr-defined]
@@ -47,6 +48,7 @@ def test_every_mutant_is_killed_by_its_rule(
     seen = result.counterexample or result.message.splitlines()[0] if killed else "survived"
     record_property("mutant", (mutant.__name__, breaks, size, seen))
     assert killed, f"{mutant.__name__} survived rule {breaks} at world sizes {sizes}"
+    assert result.cause == TRUE_CAUSES.get(mutant.__name__, "")
 
 
 @pytest.mark.parametrize("backend", CORRECT, ids=lambda backend: backend.__name__)

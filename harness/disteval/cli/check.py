@@ -31,7 +31,17 @@ from disteval.cli.terminal import is_quiet, print_error, write_reports
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.extras import needs
 from disteval.registry import add_working_directory, get_backend_class
-from disteval.report.model import SIGNS, make_columns, reasons
+from disteval.report.model import (
+    SIGNS,
+    Cell,
+    Failure,
+    cause_of,
+    failures,
+    make_columns,
+    make_rows,
+    reasons,
+    rules_of,
+)
 from disteval.text import visible
 from disteval.worlds import (
     OuterWorld,
@@ -224,13 +234,11 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
             f"{examples / seconds:.0f}" if examples else "",
         )
     console.print(table)
-    for reason in reasons(make_columns([("", report.to_json())])):
+    columns = make_columns([("", report.to_json())])
+    for reason in reasons(columns):
         text = f"{'; '.join(reason.where)}: {escape(visible(reason.text))}"
         console.print(f"{SIGNS[reason.outcome].glyph} {text}", soft_wrap=True)
-    for number, rule in rules.items():
-        failed = [r for r in report.rules if (r.id, r.outcome) == (number, "failed")]
-        if failed:
-            _show_failure(console, report, rule, failed)
+    _show_failures(console, failures(make_rows(columns)))
     total = sum(result.examples for result in report.rules)
     console.print(
         f"\n{escape(report.target)} is [bold]{report.verdict}[/bold]: "
@@ -246,18 +254,33 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         )
 
 
-def _show_failure(console: Console, report: Report, rule: Rule, results: list[Result]) -> None:
-    """Print the failure at the smallest world size, and the other world sizes that failed."""
-    first, *others = results
-    lines = [f"\n[bold]rule {first.id}, world size {first.world_size}: broken[/bold]"]
-    lines.append(escape(rule.sentence))
-    if first.counterexample:
-        lines.append(f"example: {escape(visible(first.counterexample))}")
-    lines.append(escape(visible(first.message)))
-    if others:
-        sizes = ", ".join(str(result.world_size) for result in others)
-        lines.append(f"also broken at world size{'s' * (len(others) > 1)} {sizes}")
-    lines.append(f"again: {escape(first.replay)}")
+def _show_failures(console: Console, found: list[Failure]) -> None:
+    """Print each likely cause once, and each rule without one at its smallest world size."""
+    told = {failure.cell.row for failure in found if cause_of(failure.cell)}
+    for failure in found:
+        row = failure.cell.row
+        without = [f.cell for f in found if f.cell.row == row and not cause_of(f.cell)]
+        if cause_of(failure.cell) or row not in told:
+            _show_failure(console, failure, [cell for cell in without if cell != failure.cell])
+        told.add(row)
+
+
+def _show_failure(console: Console, failure: Failure, also: list[Cell]) -> None:
+    """Print a failure in full, and in one line each the others of its rule and of its cause."""
+    result = failure.cell.result or {}
+    lines = [f"\n[bold]rule {result['id']}, world size {failure.cell.size}: broken[/bold]"]
+    lines.append(escape(result["sentence"]))
+    if result["counterexample"]:
+        lines.append(f"example: {escape(visible(result['counterexample']))}")
+    lines.append(escape(visible(result["message"])))
+    if cause := cause_of(failure.cell):
+        lines.append(f"[bold]likely cause:[/bold] {escape(visible(cause))}")
+    if also:
+        sizes = ", ".join(str(cell.size) for cell in also)
+        lines.append(f"also broken at world size{'s' * (len(also) > 1)} {sizes}")
+    if failure.alike:
+        lines.append(f"the same cause breaks {rules_of(failure.alike)}")
+    lines.append(f"again: {escape(result['replay'])}")
     console.print("\n".join(lines), soft_wrap=True)  # commands and paths stay in one piece
 
 

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+from disteval.conformance.causes import likely_cause
 from disteval.conformance.results import Result
 from disteval.conformance.rules import (
     DEPENDS,
@@ -72,6 +73,7 @@ def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> tup
     except (BrokenRuleError, LostWorld) as error:
         result.outcome, result.message = "failed", error.what
         result.counterexample = error.counterexample
+        result.cause = likely_cause(rule, bench, error)
         if isinstance(error, LostWorld) and error.may_not_recur:
             loss = first_line(error.what)
     except WorldError as error:  # a world did not start
@@ -108,7 +110,8 @@ def _try(rule: Rule, bench: Bench) -> None:
         raise
     if only_lost:
         raise first
-    raise BrokenRuleError(f"{first.what}\n{DEPENDS}", first.counterexample)
+    first.what += f"\n{DEPENDS}"
+    raise first
 
 
 def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:
@@ -120,7 +123,7 @@ def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Re
         return
     reason = declared.reason if isinstance(declared, No) else "no reason given"
     if result.outcome == "failed":
-        result.outcome, result.message = "unsupported", reason
+        result.outcome, result.message, result.cause = "unsupported", reason, ""
     elif (
         result.outcome == "passed" and result.world_size > 1
     ):  # at world size 1 there is no other rank

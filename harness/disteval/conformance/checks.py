@@ -11,6 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from disteval.conformance import on_ranks
+from disteval.conformance.causes.results import RESULTS
+from disteval.conformance.causes.special import before_joining, identity
 from disteval.conformance.drawing import OBJECTS, ONE_EACH, RANKS, each
 from disteval.conformance.objects import ARRAYS, SIZES, SPECIAL, as_sent, large
 from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
@@ -19,20 +21,23 @@ from disteval.conformance.world import identity_of
 
 # The leader sends each rank its object first, so that a view arrives as a copy.
 _KINDS = [as_sent(obj) for obj in (*SPECIAL, *ARRAYS)]
+_OTHER = "the object of another rank than src"
 _BROADCASTS = st.tuples(OBJECTS, OBJECTS, RANKS)
 _MODES = st.sampled_from(["strided", "contiguous"])
 _DATA_SETS = st.tuples(st.integers(0, 40), _MODES, st.booleans(), st.integers(1, 9))
 
 
-@rule("1.1", "identity")
+@rule("1.1", "identity", causes=[identity])
 def check_identity(bench: Bench) -> None:
     """Ranks are exactly 0 to W-1, each once, all of one world size W, in a group if W is over 1."""
     world = bench.world_size
-    for rank, (joined, own, size) in enumerate(bench.run(identity_of)):
+    found = bench.run(identity_of)
+    for rank, (joined, own, size) in enumerate(found):
         if (own, size) != (rank, world) or (world > 1 and not joined):
             raise BrokenRuleError(
                 f"rank {rank} of {world} says: rank {own}, world size {size}, "
-                f"{'in a group' if joined else 'in no group'}"
+                f"{'in a group' if joined else 'in no group'}",
+                facts=found,
             )
 
 
@@ -45,25 +50,27 @@ def check_stable_identity(bench: Bench) -> None:
     bench.expect(on_ranks.gather_and_identify, [Trial([20] * len(before), everywhere, example)])
 
 
-@rule("1.3", "identity before joining")
+@rule("1.3", "identity before joining", causes=[before_joining])
 def check_identity_before(bench: Bench) -> None:
     """Before init_process a backend is rank 0 of 1, unless it is in its group already."""
     after = bench.run(identity_of)
-    for rank, before in enumerate(bench.worlds.get().before):
+    found = bench.worlds.get().before
+    for rank, before in enumerate(found):
         if before not in ((False, 0, 1), after[rank]):
             raise BrokenRuleError(
                 f"before init_process rank {rank} says (in a group, rank, world size): {before}; "
-                f"afterwards: {after[rank]}"
+                f"afterwards: {after[rank]}",
+                facts=found,
             )
 
 
-@rule("2.1", "all-gather order")
+@rule("2.1", "all-gather order", causes=RESULTS)
 def check_all_gather(bench: Bench) -> None:
     """On every rank, entry r of an all-gather is rank r's object, to the last bit."""
     each(bench, on_ranks.sequence, ONE_EACH, _gathering)
 
 
-@rule("2.2", "all-gather of every kind")
+@rule("2.2", "all-gather of every kind", causes=RESULTS)
 def check_all_gather_kinds(bench: Bench) -> None:
     """Objects of every kind come back to the last bit: type, dtype, order, sharing, NaN."""
     trials = [
@@ -73,7 +80,7 @@ def check_all_gather_kinds(bench: Bench) -> None:
     bench.expect(on_ranks.sequence, trials)
 
 
-@rule("2.3", "all-gather sizes")
+@rule("2.3", "all-gather sizes", causes=RESULTS)
 def check_all_gather_sizes(bench: Bench) -> None:
     """Payloads may have any sizes, and the largest may be on any rank."""
     ranks = range(bench.world_size)
@@ -81,14 +88,14 @@ def check_all_gather_sizes(bench: Bench) -> None:
     bench.expect(on_ranks.sequence, [trial_of([Collective(each)]) for each in sent])
 
 
-@rule("2.4", "all-gather of one large object")
+@rule("2.4", "all-gather of one large object", causes=RESULTS)
 def check_all_gather_large(bench: Bench) -> None:
     """One rank may send 33 to 64 MiB while the others send next to nothing."""
     sent = _payloads(bench, large(bench.world_size), bench.world_size - 1)
     bench.expect(on_ranks.sequence, [trial_of([Collective(sent)])])
 
 
-@rule("3.1", "broadcast")
+@rule("3.1", "broadcast", causes=RESULTS)
 def check_broadcast(bench: Bench) -> None:
     """On every rank, a broadcast gives the object of rank src, of any kind and for every src."""
 
@@ -98,12 +105,12 @@ def check_broadcast(bench: Bench) -> None:
         objects = [sent if rank == src else other for rank in range(world)]
         return trial_of([Collective(objects, src)])
 
-    kinds = [trial((kind, None, src), bench.world_size) for src, kind in enumerate(_KINDS)]
+    kinds = [trial((kind, _OTHER, src), bench.world_size) for src, kind in enumerate(_KINDS)]
     bench.expect(on_ranks.sequence, kinds)
     each(bench, on_ranks.sequence, _BROADCASTS, trial)
 
 
-@rule("3.2", "broadcast sizes")
+@rule("3.2", "broadcast sizes", causes=RESULTS)
 def check_broadcast_sizes(bench: Bench) -> None:
     """A payload of any size can be broadcast from every rank."""
     trials = [
@@ -114,7 +121,7 @@ def check_broadcast_sizes(bench: Bench) -> None:
     bench.expect(on_ranks.sequence, trials)
 
 
-@rule("3.3", "only src's argument counts")
+@rule("3.3", "only src's argument counts", causes=RESULTS)
 def check_broadcast_ignores_others(bench: Bench) -> None:
     """What ranks other than src pass to a broadcast is ignored, also if it can't be sent."""
     world = bench.world_size
@@ -133,7 +140,7 @@ def check_broadcast_src(bench: Bench) -> None:
     bench.expect(on_ranks.broadcast_from_nowhere, trials)
 
 
-@rule("3.5", "broadcast of one large object")
+@rule("3.5", "broadcast of one large object", causes=RESULTS)
 def check_broadcast_large(bench: Bench) -> None:
     """A rank may broadcast 33 to 64 MiB."""
     last = bench.world_size - 1

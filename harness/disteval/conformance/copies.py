@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from typing import Any
 
 import numpy as np
 
+from disteval.conformance.causes.copies import moment, sharing
+from disteval.conformance.objects import CHANGE, change, changeable, changed
 from disteval.conformance.rules import Bench, Trial, rule
+from disteval.conformance.seen import Results
 from disteval.contract import BaseDistBackend
 
 _KINDS = ("dict", "array", "large array")
-_LARGE_ENTRIES = 10_000  # more than 64 KiB
 _LATE_SECONDS = 0.01
-_CHANGE = 7
 
 
-@rule("4.1", "independence")
+@rule("4.1", "independence", causes=[sharing])
 def check_independence(bench: Bench) -> None:
     """A result is a copy: changing it changes neither the input nor another result."""
     ranks, trials = range(bench.world_size), []
@@ -28,7 +30,7 @@ def check_independence(bench: Bench) -> None:
         expected = [
             [
                 changeable(kind, sent[rank]),
-                *(_changed(kind, n, mark_of(rank, i)) for i, n in enumerate(twice)),
+                *(changed(kind, n, mark_of(rank, i)) for i, n in enumerate(twice)),
             ]
             for rank in ranks
         ]
@@ -40,7 +42,7 @@ def check_independence(bench: Bench) -> None:
     bench.expect(change_results, trials)
 
 
-@rule("4.2", "inputs are free again")
+@rule("4.2", "inputs are free again", causes=[moment])
 def check_inputs(bench: Bench) -> None:
     """A rank may change what it has sent, without changing a result, and send it again as it is."""
     world, trials = bench.world_size, []
@@ -48,7 +50,7 @@ def check_inputs(bench: Bench) -> None:
         late = (src + 1) % world
         expected = []
         for changes in range(4):
-            everybody = [_changed(kind, rank, *[_CHANGE] * changes) for rank in range(world)]
+            everybody = [changed(kind, rank, *[CHANGE] * changes) for rank in range(world)]
             expected += everybody if changes % 2 else [everybody[src]]
         example = (
             f"every rank sends its own {kind}, broadcast from {src} and gathered, both twice, and "
@@ -67,11 +69,14 @@ def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> lis
     mine = changeable(kind, 0 if alike else backend.rank)
     results = [*backend.all_gather_object(mine), backend.broadcast_object(mine, src)]
     results += [*backend.all_gather_object(mine), backend.broadcast_object(mine, src)]
+    places = os.getpid(), [_places(obj) for obj in (mine, *results)]
     for index, result in enumerate(results):
-        _change(result, mark_of(backend.rank, index))
+        change(result, mark_of(backend.rank, index))
     # Ranks may be threads: a result that two ranks share has the marks of both after this call.
     backend.all_gather_object(None)
-    return [mine, *results]
+    found = Results([mine, *results])
+    found.facts = places
+    return found
 
 
 def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[Any]:
@@ -89,18 +94,9 @@ def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[
             results += backend.all_gather_object(mine)
         else:
             results.append(backend.broadcast_object(mine, src))
-        _change(mine, _CHANGE)
+        change(mine, CHANGE)
     backend.all_gather_object(None)
     return results
-
-
-def changeable(kind: str, value: int) -> Any:
-    """Return an object of that kind that can be changed, the same on every rank for one value."""
-    array = np.full(_LARGE_ENTRIES if kind == "large array" else 3, value)
-    if kind != "dict":
-        return array
-    large = np.full(_LARGE_ENTRIES, value)
-    return {"list": [value], "array": array, "bytes": bytearray([value] * 9), "large": large}
 
 
 def mark_of(rank: int, index: int) -> int:
@@ -108,20 +104,9 @@ def mark_of(rank: int, index: int) -> int:
     return 1 + 1000 * rank + index
 
 
-def _change(obj: Any, mark: int) -> None:
-    """Change every part of an object of `changeable`, so that the mark can be seen in it."""
-    if not isinstance(obj, dict):
-        obj += mark
-        return
-    obj["list"].append(mark)
-    obj["array"] += mark
-    obj["bytes"] += str(mark).encode()
-    obj["large"] += mark
-    obj["new"] = mark
-
-
-def _changed(kind: str, value: int, *marks: int) -> Any:
-    obj = changeable(kind, value)
-    for mark in marks:
-        _change(obj, mark)
-    return obj
+def _places(obj: Any) -> set[int]:
+    """Return where the parts of an object that can change are in memory."""
+    parts = [obj, *obj.values()] if type(obj) is dict else [obj]
+    parts = [part for part in parts if isinstance(part, (list, bytearray, dict, np.ndarray))]
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    return {*map(id, parts), *(array.__array_interface__["data"][0] for array in arrays)}

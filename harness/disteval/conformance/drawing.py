@@ -92,7 +92,8 @@ def each(
         # An example failed once and passed once: the result depends on the calls before, and every
         # example adds calls.
         first = min(failures, key=lambda failure: len(failure.counterexample))
-        raise BrokenRuleError(f"{first.what}\n{DEPENDS}", first.counterexample) from None
+        first.what += f"\n{DEPENDS}"
+        raise first from None
 
 
 @lru_cache(8)

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from disteval import frames
+from disteval.conformance.causes.special import errors, over_the_cap
 from disteval.conformance.on_ranks import (
     CannotBePickled,
     CannotBeUnpickled,
@@ -21,19 +22,19 @@ _COLLECTIVES = ("gathers", "broadcasts")
 _IMPOSSIBLE = {"pickled": CannotBePickled, "unpickled": CannotBeUnpickled}
 
 
-@rule("6.1", "errors reach every rank", capability="propagates_errors")
+@rule("6.1", "errors reach every rank", capability="propagates_errors", causes=[errors])
 def check_unpicklable(bench: Bench) -> None:
     """An object that one rank can't send is an error on every rank; the next collective works."""
     _check_error(bench, "pickled")
 
 
-@rule("6.2", "objects that can't be rebuilt")
+@rule("6.2", "objects that can't be rebuilt", causes=[errors])
 def check_unloadable(bench: Bench) -> None:
     """An object that can't be rebuilt is an error where it arrives; the next collective works."""
     _check_error(bench, "unpickled")
 
 
-@rule("6.3", "payloads over the cap", process_wide=True)
+@rule("6.3", "payloads over the cap", process_wide=True, causes=[over_the_cap])
 def check_over_the_cap(bench: Bench) -> None:
     """An object over the cap is an error on every rank, or whole on every rank."""
     world = bench.world_size
@@ -60,7 +61,8 @@ def _check_cap(bench: Bench, guilty: int, collective: str) -> None:
     else:
         return
     example = f"rank {guilty} {collective} {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
-    raise BrokenRuleError(what, example)
+    facts = guilty, outcomes, [after for _, after in found]
+    raise BrokenRuleError(what, example, facts=facts)
 
 
 def _check_error(bench: Bench, deed: str) -> None:

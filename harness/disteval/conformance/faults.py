@@ -11,6 +11,7 @@ import traceback
 
 import cloudpickle
 
+from disteval.conformance.causes.special import lost_ranks
 from disteval.conformance.on_ranks import gather_once
 from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
@@ -21,6 +22,7 @@ WORLD_SIZES = (2, 3)
 WAIT_SECONDS = 3.0
 """The seconds that the backend gets as `Rendezvous.timeout`."""
 
+_CAUSES = (lost_ranks,)
 _NEVER_SECONDS = 60.0
 _ERROR_LENGTH = 200
 _EXPECTED = "; it should have raised an error"
@@ -28,25 +30,33 @@ RETURNED = "returned from the collective"
 """The words for a survivor that had a result, which no loss and no busy machine can explain."""
 
 
-@rule("7.1", "a rank exits", capability="detects_lost_ranks", loses_ranks=True)
+@rule("7.1", "a rank exits", capability="detects_lost_ranks", loses_ranks=True, causes=_CAUSES)
 def check_exit(bench: Bench) -> None:
     """When a rank exits, a collective is an error on all others within the bound."""
     _check_fault(bench, "exits")
 
 
-@rule("7.2", "a rank is killed", capability="detects_lost_ranks", loses_ranks=True)
+@rule(
+    "7.2",
+    "a rank is killed",
+    capability="detects_lost_ranks",
+    loses_ranks=True,
+    causes=[lost_ranks],
+)
 def check_kill(bench: Bench) -> None:
     """When a rank is killed, a collective is an error on all others within the bound."""
     _check_fault(bench, "is killed")
 
 
-@rule("7.3", "a rank is frozen", capability="bounded_waits", loses_ranks=True)
+@rule("7.3", "a rank is frozen", capability="bounded_waits", loses_ranks=True, causes=_CAUSES)
 def check_freeze(bench: Bench) -> None:
     """When a rank is stopped, a collective is an error on all others within the bound."""
     _check_fault(bench, "is frozen")
 
 
-@rule("7.4", "a rank never calls", capability="bounded_waits", loses_ranks=True)
+@rule(
+    "7.4", "a rank never calls", capability="bounded_waits", loses_ranks=True, causes=[lost_ranks]
+)
 def check_absence(bench: Bench) -> None:
     """When a rank never calls a collective, it is an error on all others within the bound."""
     _check_fault(bench, "never calls")
@@ -74,30 +84,34 @@ def _check_fault(bench: Bench, deed: str) -> None:
         lost.close()
         example = "an all-gather, before any rank was lost"
         if error.in_step:
-            raise BrokenRuleError(str(error), example) from error
+            raise BrokenRuleError(str(error), example, error=error) from error
         raise LostWorld(error, example) from error
     tasks = [(guilty, deed)] * world
     outcome = lost.attempt(lose_a_rank, *tasks, awaited=others, seconds=bound)
-    wrong = []
+    wrong, deeds = [], []
     for rank in others:
         reply = outcome.replies.get(rank)
         if rank in outcome.lost:
+            deeds.append("ended")
             wrong.append(f"rank {rank} ended as well ({lost.how_lost(rank)}){_EXPECTED}")
         elif reply is None:
+            deeds.append("waits")
             wrong.append(f"rank {rank} still waits after {bound:g} s{_EXPECTED}")
         elif reply.value is None:
+            deeds.append("could not report")
             wrong.append(f"rank {rank} could not report what it saw:\n{reply.trace}")
         elif (seen := cloudpickle.loads(reply.value))[0]:
             bench.observed.append("rank {} raised {} after {:.1f} s".format(rank, *seen))
         else:
+            deeds.append("returned")
             wrong.append(f"rank {rank} {RETURNED}{_EXPECTED}")
     if wrong:
         what = "\n".join(wrong)
         example = f"rank {guilty} of {world} {deed} before the second collective"
         also = [rank for rank in others if rank in outcome.lost]
         if also and RETURNED not in what:
-            raise LostWorld(WorldError(what, lost=also), example)
-        raise BrokenRuleError(what, example)
+            raise LostWorld(WorldError(what, lost=also), example, deeds)
+        raise BrokenRuleError(what, example, facts=deeds)
 
 
 def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, float]:

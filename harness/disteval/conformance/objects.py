@@ -13,6 +13,12 @@ SIZES = (0, 1, 255, 256, 257, 4_096, 65_535, 65_536, 65_537, 1 << 20)
 """Payload sizes in bytes at which length fields and buffers often fail."""
 
 
+CHANGE = 7
+"""The mark of a change to what a rank has sent."""
+
+_LARGE_ENTRIES = 10_000  # more than 64 KiB
+
+
 def large(world_size: int) -> int:
     """Return the size of one large payload: over 32 MiB everywhere, and 64 MiB on 2 and 3 ranks.
 
@@ -59,4 +65,33 @@ def as_sent(obj: Any) -> Any:
     """Return the object that a rank gets from the leader, in which a view has become a copy."""
     if isinstance(obj, np.ndarray) and not (obj.flags.c_contiguous or obj.flags.f_contiguous):
         return np.ascontiguousarray(obj)
+    return obj
+
+
+def changeable(kind: str, value: int) -> Any:
+    """Return an object of that kind that can be changed, the same on every rank for one value."""
+    array = np.full(_LARGE_ENTRIES if kind == "large array" else 3, value)
+    if kind != "dict":
+        return array
+    large = np.full(_LARGE_ENTRIES, value)
+    return {"list": [value], "array": array, "bytes": bytearray([value] * 9), "large": large}
+
+
+def change(obj: Any, mark: int) -> None:
+    """Change every part of an object of `changeable`, so that the mark can be seen in it."""
+    if not isinstance(obj, dict):
+        obj += mark
+        return
+    obj["list"].append(mark)
+    obj["array"] += mark
+    obj["bytes"] += str(mark).encode()
+    obj["large"] += mark
+    obj["new"] = mark
+
+
+def changed(kind: str, value: int, *marks: int) -> Any:
+    """Return an object of `changeable` after changes with these marks."""
+    obj = changeable(kind, value)
+    for mark in marks:
+        change(obj, mark)
     return obj

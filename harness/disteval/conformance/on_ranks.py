@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from disteval.conformance.fingerprint import Gathered, describe, digest
+from disteval.conformance.fingerprint import Gathered, digest
+from disteval.conformance.seen import MOST_BYTES, Wrong, wrong_of
 from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
@@ -64,20 +65,21 @@ def compare(
     function: Callable[[BaseDistBackend, Any], list[Any]],
     backend: BaseDistBackend,
     tasks: list[tuple[Any, list[str]]],
-) -> dict[int, str]:
+) -> dict[int, Wrong]:
     """Run a function with the argument of each task, and compare its results with the digests.
 
     Returns:
-        A description of results that differ, and of changed arguments, by the number of the task.
+        The results that differ, and changed arguments, by the number of the task.
     """
-    wrong = {}
+    wrong: dict[int, Wrong] = {}
+    left = MOST_BYTES
     for number, (argument, digests) in enumerate(tasks):
         before = digest(argument)
         results = function(backend, argument)
         changed = digest(argument) != before  # of all functions here, none does that itself
         if changed or [digest(result) for result in results] != digests:
-            wrong[number] = ", ".join(map(describe, results))
-            wrong[number] += f", and its input became {describe(argument)}" if changed else ""
+            wrong[number] = wrong_of(results, argument, changed, left)
+            left -= len(wrong[number].results)
             send_note(number)  # the ranks may hang in the next one
         report_progress(number + 1, len(tasks))
     return wrong

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -35,9 +35,13 @@ from disteval.worlds import (
     why_not_in,
 )
 
+if TYPE_CHECKING:
+    from disteval.conformance.results import Result
+
 _DEFAULT_WORLD_SIZES = (1, 2, 3)
 Code = int | pytest.ExitCode | None
 _LED = pytest.StashKey[JudgedWorld]()
+_TOLD = pytest.StashKey[dict[tuple[str, str], str]]()
 _OUTER = pytest.StashKey[OuterWorld]()
 
 
@@ -215,6 +219,29 @@ def not_run(config: pytest.Config, name: str, reason: str) -> NoReturn:
 def required() -> list[str]:
     """Return the names in ``DISTEVAL_REQUIRE``."""
     return os.environ.get("DISTEVAL_REQUIRE", "").split(",")
+
+
+def failure_text(config: pytest.Config, backend: str, result: Result) -> str:
+    """Return the failure of a rule as text.
+
+    A likely cause that has been told of this backend before is only named.
+    """
+    where = f"rule {result.id} at world size {result.world_size}"
+    if result.cause:
+        first = config.stash.setdefault(_TOLD, {}).setdefault((backend, result.cause), where)
+        if first != where:
+            return f"{result.sentence}\nlikely cause, the same as of {first}: {result.cause}"
+    lines = [result.sentence, result.message, result.counterexample]
+    lines += [f"likely cause: {result.cause}"] if result.cause else []
+    return "\n".join(filter(None, lines))
+
+
+def replay(config: pytest.Config, backend: str, result: Result) -> str:
+    """Return the command that repeats a rule as a test of this run has tried it."""
+    from disteval.conformance.results import Report
+
+    examples, timeout = config.getoption("examples"), config.getoption("world_timeout")
+    return Report(backend, 0, examples, timeout).replay(result)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:

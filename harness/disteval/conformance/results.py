@@ -31,6 +31,7 @@ class Result:
         seconds: The time that the rule took.
         message: The failure, or the reason why the rule was not judged.
         counterexample: The smallest failing example found.
+        cause: The likely cause of the failure and what to do about it, if it could be seen.
         observed: What the ranks did, for rules that report more than that they passed, and for
             losses that did not recur.
         replay: The command that repeats this rule at this world size, if it failed or lost ranks.
@@ -48,6 +49,7 @@ class Result:
     counterexample: str = ""
     observed: str = ""
     replay: str = ""
+    cause: str = ""
 
     @classmethod
     def of(cls, rule: Rule, world_size: int, outcome: str = "passed", message: str = "") -> Result:
@@ -63,6 +65,7 @@ class Result:
             outcome="error",
             message=f"{loss}; {why}",
             counterexample="",
+            cause="",
             observed=self.message,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
@@ -9,12 +10,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from disteval.conformance.fingerprint import describe, digest
 from disteval.conformance.on_ranks import compare
+from disteval.conformance.seen import Cause, Difference, Wrong
 from disteval.conformance.world import BackendWorlds
 from disteval.errors import HarnessError, WorldError
 from disteval.worlds.postmortem import first_line
 
 T = TypeVar("T")
 
+
+_REMEMBERED = 40
+_MOST_WRONG = 400
 
 DEPENDS = "this example fails only after some other calls"
 
@@ -25,12 +30,23 @@ class BrokenRuleError(HarnessError):
     Args:
         what: The results of the ranks and the expected ones.
         counterexample: The smallest example found.
+        differences: The wrong results of that example.
+        facts: What the check found, for the causes of its rule.
+        error: The error of a world whose ranks have raised.
     """
 
-    def __init__(self, what: str, counterexample: str = "") -> None:
+    def __init__(
+        self,
+        what: str,
+        counterexample: str = "",
+        differences: Sequence[Difference] = (),
+        facts: Any = None,
+        error: WorldError | None = None,
+    ) -> None:
         super().__init__(what, counterexample)
         self.what = what
         self.counterexample = counterexample
+        self.differences, self.facts, self.error = differences, facts, error
 
     def __str__(self) -> str:
         return f"{self.what}\nexample: {self.counterexample}" if self.counterexample else self.what
@@ -42,15 +58,18 @@ class LostWorld(BaseException):
     Args:
         error: The loss.
         counterexample: The example that was tried.
+        facts: What the check found, for the causes of its rule.
 
     Attributes:
         may_not_recur: Whether something outside may be the cause: ranks ended, or were late and
             none raised an exception, and no failure came before.
     """
 
-    def __init__(self, error: WorldError, counterexample: str) -> None:
+    def __init__(self, error: WorldError, counterexample: str, facts: Any = None) -> None:
         self.error, self.what = error, str(error)
         self.counterexample = counterexample
+        self.differences: Sequence[Difference] = ()
+        self.facts = facts
         self.may_not_recur = bool(error.lost) or not error.errors
 
     def came_after(self, failure: str) -> None:
@@ -71,11 +90,13 @@ class Trial(NamedTuple):
         args: The argument of each rank.
         expected: The results that each rank must return, in a list.
         example: What describes the example for people, as text.
+        collectives: The collectives that the ranks call, where the trial is made of them.
     """
 
     args: Sequence[Any]
     expected: Sequence[list[Any]]
     example: object
+    collectives: Sequence[Any] = ()
 
 
 class Bench:
@@ -93,6 +114,7 @@ class Bench:
         world_size: The number of ranks.
         ran: The number of examples tried so far.
         observed: Lines in which a check describes what the ranks did, also if it passes.
+        wrong: The wrong results of all examples so far.
     """
 
     def __init__(
@@ -108,9 +130,11 @@ class Bench:
         self.examples = examples
         self.ran = 0
         self.observed: list[str] = []
+        self.wrong: list[Difference] = []
         self.random_seed = random_seed
         self.together = together
         self._several = False
+        self._called: deque[Any] = deque(maxlen=_REMEMBERED)
 
     def run(
         self,
@@ -148,7 +172,7 @@ class Bench:
             # A wrong example may have made the ranks hang.
             example = str(examples[min([number, *(number for number, _ in wrong)])])
             if error.in_step:
-                raise BrokenRuleError(str(error), example) from error
+                raise BrokenRuleError(str(error), example, error=error) from error
             lost = LostWorld(error, example)
             if wrong:
                 lost.came_after(f"rank {min(wrong)[1]} had a wrong result")
@@ -176,15 +200,29 @@ class Bench:
             tasks = zip(*map(_tasks, some), strict=True)
             examples = [trial.example for trial in some]
             found = self.run(on_rank, [list(task) for task in tasks], examples, delay)
-            for index, trial in enumerate(some):
+            wrong = [self._differences(trial, index, found) for index, trial in enumerate(some)]
+            for trial, differences in zip(some, wrong, strict=True):
                 lines = [
-                    f"rank {rank} got {wrong[index]}\n"
-                    f"  instead of {', '.join(map(describe, trial.expected[rank]))}"
-                    for rank, wrong in enumerate(found)
-                    if index in wrong
+                    f"rank {each.rank} got {each.wrong.text}\n"
+                    f"  instead of {', '.join(map(describe, each.expected))}"
+                    for each in differences
                 ]
                 if lines:
-                    raise BrokenRuleError("\n".join(lines), str(trial.example))
+                    raise BrokenRuleError("\n".join(lines), str(trial.example), differences)
+
+    def _differences(
+        self, trial: Trial, index: int, found: Sequence[dict[int, Wrong]]
+    ) -> list[Difference]:
+        """Return the wrong results of one trial, and remember them and its collectives."""
+        before = list(self._called) if any(index in wrong for wrong in found) else []
+        differences = [
+            Difference(rank, trial, before, wrong[index])
+            for rank, wrong in enumerate(found)
+            if index in wrong
+        ]
+        self.wrong += differences[: max(0, _MOST_WRONG - len(self.wrong))]
+        self._called += trial.collectives
+        return differences
 
     def can_try_one_by_one(self, error: BrokenRuleError | LostWorld) -> bool:
         """Whether trying the trials of a failed order one by one may find a smaller example."""
@@ -216,6 +254,7 @@ class Rule:
         process_wide: Whether the check measures or sets something that all threads of a process
             share.
         loses_ranks: Whether the check ends the world in which it is tried.
+        causes: The usual causes of a failure, the most special ones first.
     """
 
     number: str
@@ -226,6 +265,7 @@ class Rule:
     tries: int = 1
     process_wide: bool = False
     loses_ranks: bool = False
+    causes: Sequence[Cause] = ()
 
     @property
     def level(self) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from disteval.conformance import on_ranks
+from disteval.conformance.causes.results import RESULTS
+from disteval.conformance.causes.special import leaks, objects
 from disteval.conformance.drawing import MOST_RANKS, OBJECTS, each
 from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
 from disteval.conformance.trials import Collective, trial_of
@@ -29,7 +31,7 @@ _STEPS = st.lists(
 )
 
 
-@rule("5.1", "sequences")
+@rule("5.1", "sequences", causes=RESULTS)
 def check_sequences(bench: Bench) -> None:
     """Any interleaving of collectives, objects and sources keeps its pairing and its results."""
 
@@ -46,7 +48,7 @@ def check_sequences(bench: Bench) -> None:
     each(bench, on_ranks.sequence, _STEPS, trial)
 
 
-@rule("5.2", "late ranks")
+@rule("5.2", "late ranks", causes=RESULTS)
 def check_late_ranks(bench: Bench) -> None:
     """Ranks that arrive 10 ms, 100 ms or 1 s late at a collective change no result."""
     world = bench.world_size
@@ -63,7 +65,7 @@ def check_late_ranks(bench: Bench) -> None:
     bench.expect(on_ranks.sequence, trials, LATE_SECONDS[-1])
 
 
-@rule("5.3", "no leaks", tries=3, process_wide=True)
+@rule("5.3", "no leaks", tries=3, process_wide=True, causes=[leaks])
 def check_leaks(bench: Bench) -> None:
     """A hundred calls leave no file descriptor, no thread and no memory behind."""
     before = bench.run(on_ranks.resources, [_WARM_UP_CALLS] * bench.world_size)
@@ -73,11 +75,12 @@ def check_leaks(bench: Bench) -> None:
         if now[0] > was[0] + 5 or now[1] > was[1] + 5 or now[2] > was[2] + _SPARE_BYTES:
             raise BrokenRuleError(
                 f"rank {rank} went from {was} to {now} (file descriptors, threads, bytes) "
-                f"over {2 * _CALLS} collectives"
+                f"over {2 * _CALLS} collectives",
+                facts=([new - old for old, new in zip(was, now, strict=True)], _CALLS),
             )
 
 
-@rule("5.4", "several objects")
+@rule("5.4", "several objects", causes=[objects])
 def check_several_objects(bench: Bench) -> None:
     """Collectives of several objects of one backend class keep their pairing and their results."""
     world = bench.world_size

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from disteval.conformance.causes.special import tensor_collectives, tensors
 from disteval.conformance.rules import Bench, NotApplicableError, Trial, rule
 from disteval.templates import TensorBaseDistBackend
 from disteval.worlds.collective_log import LoggedBackend
@@ -13,19 +14,19 @@ from disteval.worlds.collective_log import LoggedBackend
 _SIZES = (0, 1, 257, 512, 1 << 16)
 
 
-@rule("9.1", "template: bytes to a tensor and back")
+@rule("9.1", "template: bytes to a tensor and back", causes=[tensors])
 def check_tensors(bench: Bench) -> None:
     """A tensor template turns bytes into a flat tensor of their length, and back into bytes."""
     _check_conversions(bench, [0])
 
 
-@rule("9.2", "template: padding")
+@rule("9.2", "template: padding", causes=[tensors])
 def check_padding(bench: Bench) -> None:
     """A tensor template pads after the bytes, up to the length that was asked for."""
     _check_conversions(bench, [1, 4096])
 
 
-@rule("9.3", "template: collectives of tensors")
+@rule("9.3", "template: collectives of tensors", causes=[tensor_collectives])
 def check_tensor_collectives(bench: Bench) -> None:
     """A tensor template gathers tensors of equal length by rank, and broadcasts them from src."""
     _need_template(bench)

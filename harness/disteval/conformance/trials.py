@@ -47,12 +47,14 @@ def trial_of(collectives: Iterable[Collective]) -> Trial:
     """Return a trial of `disteval.conformance.on_ranks.sequence`."""
     expected: list[Any] = []
     described = []
+    called: list[Collective] = []
     steps: list[list[Step]] = []
     for collective in collectives:
         sent, src, late = collective
         came = Gathered(payload(o.size) if isinstance(o, Payload) else o for o in sent)
         expected.append(came if src is None else came[src])
         described.append((came, collective))
+        called.append(Collective(came, src, late))
         steps.append([(obj, src, late.get(rank, 0.0)) for rank, obj in enumerate(sent)])
     args = [list(of_rank) for of_rank in zip(*steps, strict=True)]
-    return Trial(args, [expected] * len(args), _Example(described))
+    return Trial(args, [expected] * len(args), _Example(described), called)

@@ -67,6 +67,7 @@ class BackendWorlds:
 
     Attributes:
         cls: The backend's class.
+        name: The name of the backend, as it was given.
         world_size: See above.
         can_be_lost: Whether other worlds can be started beside the present one.
         lost_at_start: How ranks were lost in a world that started only at the second try, in one
@@ -96,6 +97,7 @@ class BackendWorlds:
                 )
         self.cls = get_backend_class(backend) if isinstance(backend, str) else backend
         self.can_be_lost, self.world_size = led is None, world_size
+        self.name = backend if isinstance(backend, str) else backend.__name__
         self.lost_at_start = ""
         self._backend = backend
         self._led, self._launcher = led, launcher

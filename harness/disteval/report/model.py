@@ -83,6 +83,18 @@ class Cell(NamedTuple):
         return f"failure-{self.column.index}-{self.row}-{self.size}"
 
 
+class Failure(NamedTuple):
+    """A failure that is told in full, and those that have the same likely cause."""
+
+    cell: Cell
+    alike: list[Cell]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The failure and those that have the same likely cause."""
+        return [self.cell, *self.alike]
+
+
 class Row(NamedTuple):
     """One rule in all checks, a row of the matrix."""
 
@@ -152,9 +164,31 @@ def _order(number: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() else 0, part) for part in number.split(".")]
 
 
-def failures(rows: Iterable[Row]) -> list[Cell]:
-    """Return every failure, by check, rule and world size."""
-    return _cells(rows, lambda row, result: result["outcome"] == "failed")
+def failures(rows: Iterable[Row]) -> list[Failure]:
+    """Return every failure, by check, rule and world size; those of one likely cause are one."""
+    found: dict[tuple[int, str], Failure] = {}
+    for cell in _cells(rows, lambda row, result: result["outcome"] == "failed"):
+        key = cell.column.index, cause_of(cell) or cell.anchor
+        if key in found:
+            found[key].alike.append(cell)
+        else:
+            found[key] = Failure(cell, [])
+    return list(found.values())
+
+
+def cause_of(cell: Cell) -> str:
+    """Return the likely cause of a failure; older files name none."""
+    return str(cell.result.get("cause", "")) if cell.result else ""
+
+
+def rules_of(cells: Iterable[Cell]) -> str:
+    """Return the rules and world sizes of results in a few words."""
+    sizes: dict[str, list[int]] = {}
+    for cell in cells:
+        if cell.result is not None:
+            sizes.setdefault(cell.result["id"], []).append(cell.size)
+    told = (f"{number} (W={', '.join(map(str, found))})" for number, found in sizes.items())
+    return ", ".join(told)
 
 
 def faults(rows: Iterable[Row]) -> list[Cell]:

@@ -71,8 +71,10 @@
   const openTarget = () => {
     const target = failures.find((failure) => `#${failure.id}` === location.hash);
     if (!target) return;
-    target.hidden = false;
-    target.open = true;
+    for (let part = target; part; part = part.parentElement.closest(".failure")) {
+      part.hidden = false;
+      part.open = true;
+    }
     target.scrollIntoView();
     target.querySelector("summary").focus({ preventScroll: true });
   };

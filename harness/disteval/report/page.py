@@ -77,6 +77,8 @@ def render(
         columns=columns,
         rows=rows,
         failures=model.failures(rows),
+        cause_of=model.cause_of,
+        rules_of=model.rules_of,
         faults=model.faults(rows),
         reasons=model.reasons(columns),
         runs=runs,

@@ -109,7 +109,7 @@ def test_a_conformant_backend(check: Any, tmp_path: Path) -> None:
         assert applies or result["message"]
         assert set(result) == {
             "id", "name", "sentence", "level", "world_size", "outcome", "examples", "seconds",
-            "message", "counterexample", "observed", "replay",
+            "message", "counterexample", "observed", "replay", "cause",
         }  # fmt: skip
 
 

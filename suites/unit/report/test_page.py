@@ -65,7 +65,7 @@ EVIL = "</pre></script></title>'\"><script>ran = 1</script><b onload=x>{{ 7 * 7 
 def test_every_text_of_a_run_is_text(run: dict[str, Any]) -> None:
     evil = json.loads(json.dumps(run))
     evil["target"] = evil["version"] = evil["created"] = evil["launcher"] = EVIL
-    texts = ("id", "name", "sentence", "message", "counterexample", "observed", "replay")
+    texts = ("id", "name", "sentence", "message", "counterexample", "observed", "replay", "cause")
     for result in evil["rules"]:
         result.update(dict.fromkeys(texts, EVIL))
     evaluation = EVALUATION | dict.fromkeys(("dataset", "backend", "device", "coverage"), EVIL)

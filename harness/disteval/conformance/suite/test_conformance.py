@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.conformance.attempts import check_rule
+from disteval.conformance.plugin import failure_text, replay
 from disteval.conformance.rules import Rule
 from disteval.conformance.runner import select_rules
 from disteval.conformance.world import BackendWorlds
@@ -17,12 +18,15 @@ from disteval.text import visible
 def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest) -> None:
     """Check the backend under test against one rule of the contract."""
     result = check_rule(rule, worlds, request.config.getoption("examples"))
+    again = f"again: {replay(request.config, worlds.name, result)}"
     if result.outcome == "unsupported":
         pytest.skip(visible(result.message))
     if result.outcome == "error":
         pytest.fail(
-            visible(f"not judged, so neither kept nor broken: {result.message}"), pytrace=False
+            visible(f"not judged, so neither kept nor broken: {result.message}\n{again}"),
+            pytrace=False,
         )
-    failure = visible(f"{rule.sentence}\n{result.message}\n{result.counterexample}")
-    assert result.outcome == "passed", failure
+    if result.outcome == "failed":
+        text = failure_text(request.config, worlds.name, result)
+        pytest.fail(visible(f"{text}\n{again}"), pytrace=False)
     assert result.examples > 0

@@ -1,0 +1,90 @@
+"""Causes of bytes that arrive with another length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from disteval.conformance.causes.lists import Pair, pairs
+from disteval.conformance.fingerprint import Gathered
+from disteval.conformance.seen import Difference, Long, Seen, explains, same
+
+STRIPPED = (
+    "padding is taken off by stripping zero bytes, which may belong to the object; send the length "
+    "of each payload, and cut there"
+)
+PADDED = (
+    "payloads are padded to the longest and the padding is not taken off; send the length of each "
+    "payload, and cut there"
+)
+SIXTEEN_BITS = "the length of a payload is counted in 16 bits; send it in 64 bits"
+SIZE_OF_RANK_0 = (
+    "every payload is received in a buffer as long as that of rank 0; gather the lengths first, "
+    "and receive each payload in its own"
+)
+OWN_SIZE = (
+    "every payload is received in a buffer as long as the rank's own; gather the lengths first, "
+    "and receive each payload in its own"
+)
+CUT_AT = "payloads are cut at {} bytes, which is the size of some buffer; send the length first"
+SHORT = (
+    "less than the whole payload is received; repeat the library's receive, which returns what is "
+    "there, until all bytes are"
+)
+
+
+def wrong_length(seen: Seen) -> str:
+    """Recognise bytes that were cut, stripped or padded."""
+    tests = {
+        STRIPPED: lambda d, p: same(p.got, p.expected.rstrip(b"\0")),
+        PADDED: lambda d, p: _length(p.got) > len(p.expected) and _is_padded(p),
+        SIXTEEN_BITS: lambda d, p: _is_cut(p) and _length(p.got) == len(p.expected) % (1 << 16),
+        SIZE_OF_RANK_0: lambda d, p: _is_cut(p) and _length(p.got) == _length_of(d, p, 0),
+        OWN_SIZE: lambda d, p: _is_cut(p) and _length(p.got) == _length_of(d, p, d.rank),
+        CUT_AT: lambda d, p: _is_cut(p) and len(_lengths(seen)) == 1 < len(_expected(seen)),
+        SHORT: lambda d, p: _is_cut(p),
+    }
+    for cause, test in tests.items():
+
+        def explained(difference: Difference, test: Any = test) -> bool:
+            found = pairs(difference)
+            return bool(found) and all(
+                type(p.expected) in (bytes, bytearray) and test(difference, p) for p in found or ()
+            )
+
+        if explains(seen, explained):
+            return cause.format(*_lengths(seen)) if cause == CUT_AT else cause
+    return ""
+
+
+def _length(got: Any) -> int:
+    return got.length if type(got) is Long else len(got)
+
+
+def _is_cut(pair: Pair) -> bool:
+    length = _length(pair.got)
+    return length < len(pair.expected) and same(pair.got, pair.expected[:length])
+
+
+def _is_padded(pair: Pair) -> bool:
+    return same(pair.got, pair.expected.ljust(_length(pair.got), b"\0"))
+
+
+def _length_of(difference: Difference, pair: Pair, rank: int) -> int:
+    """Return the length of what a rank sent in an all-gather; -1 in a broadcast."""
+    expected = difference.expected[pair.index]
+    return len(expected[rank]) if type(expected) is Gathered else -1
+
+
+def _lengths(seen: Seen) -> set[int]:
+    """Return the lengths of all bytes that were cut."""
+    found = (pair for difference in seen.every for pair in pairs(difference) or ())
+    return {_length(pair.got) for pair in found if _is_cut(pair)}
+
+
+def _expected(seen: Seen) -> set[int]:
+    found = (pair for difference in seen.every for pair in pairs(difference) or ())
+    return {len(pair.expected) for pair in found if _is_cut(pair)}
+
+
+LENGTHS = (wrong_length,)
+"""The causes of payloads of another length."""

@@ -1,0 +1,127 @@
+"""Causes that exceptions, stacks and the ends of processes tell, whatever the rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from disteval.conformance.seen import Seen
+from disteval.report.model import evidence
+
+ADDRESS_IN_USE = (
+    "the backend listens on a fixed port, which another process has; let rank 0 listen on "
+    "rendezvous.port, or on port 0 and publish the port that it got"
+)
+_BY_WORDS = {
+    r"address already in use|EADDRINUSE": ADDRESS_IN_USE,
+    r"connection refused|ECONNREFUSED": (
+        "ranks connect where nobody listens, for example before rank 0 does; publish the address "
+        "once rank 0 listens, and look it up before you connect"
+    ),
+    r"name or service not known|name resolution|gaierror|nodename nor servname": (
+        "the name of the host has no address here; use rendezvous.host and rendezvous.own_host, "
+        "which are addresses"
+    ),
+    r"no route to host|network is unreachable": (
+        "the address can't be reached from this rank, because of a firewall or of a name that "
+        "stands for another network; use rendezvous.host, which the ranks can reach"
+    ),
+    r"too many open files|EMFILE": (
+        "files or sockets are opened and not closed; close them after each call, or keep one open "
+        "for all calls"
+    ),
+    r"no space left on device|ENOSPC": (
+        "a file system is full, often /dev/shm; free space there, and remove the backend's files "
+        "as ranks leave"
+    ),
+    r"MemoryError|cannot allocate memory|bad_alloc|out of memory": (
+        "the memory of this machine does not suffice; check fewer ranks, and copy large payloads "
+        "fewer times"
+    ),
+    r"struct\.error|OverflowError|int too (large|big) to convert": (
+        "a length does not fit into its field; send lengths in 64 bits"
+    ),
+    r"is not JSON serializable|can ?not serialize .* object|can't serialize": (
+        "objects travel in a format that knows fewer types than Python, as JSON and MessagePack "
+        "do; pickle them, by protocol 5"
+    ),
+    r"Can't get attribute '[^']*' on <module '__main__'": (
+        "ranks can't import a class that was defined in the main program; define it in a module, "
+        "or pickle with cloudpickle"
+    ),
+    r"ModuleNotFoundError: No module named": (
+        "the ranks can't import a module; install it where they run, or start the command in the "
+        "directory that has it"
+    ),
+}
+_KILLED = (
+    "{} was killed by SIGKILL, as the kernel does when memory runs out; read the kernel's log, and "
+    "check fewer ranks or examples"
+)
+_CRASHED = (
+    "{} crashed in native code ({}); a buffer that is too short, or a call from two threads, does "
+    "that to many libraries"
+)
+_SENDS = (
+    "all ranks send and none receives, which goes well only while the system can buffer what they "
+    "send; send in a thread of its own, or let every second rank receive first"
+)
+_AT = "the backend raises {} in {} ({}, line {}); its traceback says how it came there"
+_WAITS = (
+    "all ranks wait in {} ({}, line {}) for each other; let each rank send before it waits, and "
+    "give every wait a timeout"
+)
+_FRAME = re.compile(r'File "(.+)", line (\d+),? in (\S+)')
+_RAISED = re.compile(r"^(?:.*(?:raised|ranks?): )?[A-Za-z_][\w.]*: .*$", re.MULTILINE)
+_SENDING = re.compile(r"^(send|sendall|send_bytes|_send|_send_bytes|write|put)$", re.IGNORECASE)
+
+
+def by_words(seen: Seen) -> str:
+    """Recognise errors of the operating system and of libraries, and signals."""
+    ended = re.search(r"^(rank \d+) was lost \(killed by (SIG\w+)", seen.report)
+    said = [f"{type(error).__name__}: {error}" for error in seen.errors.values()]
+    summary, parts = evidence(seen.report)
+    said += _RAISED.findall(summary)
+    for title, text in parts:
+        if title.startswith("traceback") or ended:
+            said += text.splitlines() if "output" in title else _RAISED.findall(text)
+    for pattern, cause in _BY_WORDS.items():
+        if any(re.search(pattern, line, re.IGNORECASE) for line in said):
+            return cause
+    if ended is None:
+        return ""
+    rank, signal = ended.groups()
+    return _KILLED.format(rank) if signal == "SIGKILL" else _CRASHED.format(rank, signal)
+
+
+def at_one_place(seen: Seen) -> str:
+    """Recognise an exception, or a wait of all ranks, at one line of the backend."""
+    _, parts = evidence(seen.report)
+    texts = [text for title, text in parts if title.startswith("traceback")]
+    places = {_place(_frames(text), seen.files) for text in texts}
+    kinds = {type(error).__name__ for error in seen.errors.values()}
+    if len(places) == len(kinds) == 1 and all(places):
+        return _AT.format(*kinds, *places.pop())
+    stacks = [_frames(text)[::-1] for title, text in parts if title.startswith("stack")]
+    places = {_place(frames, seen.files) for frames in stacks}
+    if texts or len(places) != 1 or not all(places):
+        return ""
+    if all(any(_SENDING.match(name) for *_, name in frames[-3:]) for frames in stacks):
+        return _SENDS
+    return _WAITS.format(*places.pop())
+
+
+def _frames(text: str) -> list[tuple[str, str, str]]:
+    """Return the file, line and function of each call in a traceback or in the main thread."""
+    thread = text.partition("\n\n")[0]
+    return [found.groups() for found in _FRAME.finditer(thread)]  # type: ignore[misc]
+
+
+def _place(frames: Sequence[tuple[str, str, str]], files: Sequence[str]) -> tuple[str, ...]:
+    """Return the function, file and line of the innermost call in the backend's files."""
+    own = [frame for frame in frames if frame[0] in files]
+    if not own:
+        return ()
+    file, line, function = own[-1]
+    return function, Path(file).name, line
