@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from disteval.conformance.causes import likely_cause
+from disteval.conformance.causes.naming import likely_cause
 from disteval.conformance.results import Result
 from disteval.conformance.rules import (
     DEPENDS,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from disteval.conformance.causes.raised import by_words
+from disteval.conformance.seen import Seen
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
@@ -111,7 +113,8 @@ class BackendWorlds:
             if self._led is None:
                 self._world = self.fresh(BACKEND_SECONDS)
             else:
-                self._led.join(self._backend)
+                with _naming_the_cause(self.world_size):
+                    self._led.join(self._backend)
                 self._world = self._led
         return self._world
 
@@ -132,14 +135,15 @@ class BackendWorlds:
 
     def _start(self, backend_timeout: float) -> JudgedWorld:
         launcher = _launcher(self._launcher or self.cls.launcher, self.world_size)
-        world = JudgedWorld(
-            self._backend,
-            self.world_size,
-            launcher=launcher,
-            backend_timeout=backend_timeout,
-            timeout=self._timeout,
-            trace=self._trace,
-        )
+        with _naming_the_cause(self.world_size):
+            world = JudgedWorld(
+                self._backend,
+                self.world_size,
+                launcher=launcher,
+                backend_timeout=backend_timeout,
+                timeout=self._timeout,
+                trace=self._trace,
+            )
         self._started(world)
         return world
 
@@ -163,6 +167,17 @@ class BackendWorlds:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def _naming_the_cause(world_size: int) -> Iterator[None]:
+    """Add the likely cause to the error of a world that does not start."""
+    try:
+        yield
+    except WorldError as error:
+        if cause := by_words(Seen((), world_size, str(error), errors=error.errors)):
+            error.args = (f"{error}\nlikely cause: {cause}",)
+        raise
 
 
 def _launcher(name: str, world_size: int) -> str | Launcher:

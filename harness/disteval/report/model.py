@@ -38,7 +38,8 @@ VERDICTS = {"conformant": "passed", "broken": "failed", "incomplete": "error"}
 _MAX_CELLS = 100_000
 
 _EVIDENCE = re.compile(
-    r"^((?:traceback|stack|end of the output) of ranks? [\d, ]+|end of the launcher's output):\n"
+    r"^((?:traceback|stack|end of the output) of (?:all \d+ ranks|ranks? [\d, ]+)"
+    r"|end of the launcher's output):\n"
     r"((?:  .*\n?)+)",
     re.MULTILINE,
 )

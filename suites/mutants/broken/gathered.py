@@ -101,7 +101,8 @@ class LosesTheLastOfLongLists(Gathered):
     breaks = "8.1"
 
     def change(self, gathered: list[Any]) -> Any:
-        size, entries = gathered[-1] if type(gathered[-1]) is tuple else (None, None)
+        pair = type(gathered[-1]) is tuple and len(gathered[-1]) == 2
+        size, entries = gathered[-1] if pair else (None, None)
         if type(entries) is list and len(entries) > 3:
             gathered[-1] = (size, entries[:-1])
         return gathered

@@ -92,7 +92,7 @@ def not_awaited(seen: Seen) -> str:
     def is_late(difference: Difference) -> bool:
         found = pairs(difference)
         return bool(found) and all(
-            pair.got is None and pair.rank in difference.trial.collectives[pair.index].late
+            pair.got is None and pair.rank in difference.trial.collectives[pair.call].late
             for pair in found or ()
         )
 

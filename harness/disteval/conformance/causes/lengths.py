@@ -34,14 +34,17 @@ SHORT = (
 
 def wrong_length(seen: Seen) -> str:
     """Recognise bytes that were cut, stripped or padded."""
+    cut = [p for difference in seen.every for p in pairs(difference) or () if _is_cut(p)]
+    cut_at = {_length(pair.got) for pair in cut}
+    several = len({len(pair.expected) for pair in cut}) > 1
     tests = {
         STRIPPED: lambda d, p: same(p.got, p.expected.rstrip(b"\0")),
         PADDED: lambda d, p: _length(p.got) > len(p.expected) and _is_padded(p),
-        SIXTEEN_BITS: lambda d, p: _is_cut(p) and _length(p.got) == len(p.expected) % (1 << 16),
-        SIZE_OF_RANK_0: lambda d, p: _is_cut(p) and _length(p.got) == _length_of(d, p, 0),
-        OWN_SIZE: lambda d, p: _is_cut(p) and _length(p.got) == _length_of(d, p, d.rank),
-        CUT_AT: lambda d, p: _is_cut(p) and len(_lengths(seen)) == 1 < len(_expected(seen)),
-        SHORT: lambda d, p: _is_cut(p),
+        SIXTEEN_BITS: lambda d, p: _is_cut(p, len(p.expected) % (1 << 16)),
+        SIZE_OF_RANK_0: lambda d, p: several and _is_cut(p, _length_of(d, p, 0)),
+        OWN_SIZE: lambda d, p: several and _is_cut(p, _length_of(d, p, d.rank)),
+        CUT_AT: lambda d, p: several and _is_cut(p) and len(cut_at) == 1 and 0 not in cut_at,
+        SHORT: lambda d, p: _is_cut(p) and _length(p.got) > 0,
     }
     for cause, test in tests.items():
 
@@ -52,7 +55,7 @@ def wrong_length(seen: Seen) -> str:
             )
 
         if explains(seen, explained):
-            return cause.format(*_lengths(seen)) if cause == CUT_AT else cause
+            return cause.format(*cut_at) if cause == CUT_AT else cause
     return ""
 
 
@@ -60,9 +63,16 @@ def _length(got: Any) -> int:
     return got.length if type(got) is Long else len(got)
 
 
-def _is_cut(pair: Pair) -> bool:
+def _is_cut(pair: Pair, at: int | None = None) -> bool:
+    """Return whether bytes have come without their end, and with that length if one is given."""
+    if type(pair.expected) not in (bytes, bytearray):
+        return False
     length = _length(pair.got)
-    return length < len(pair.expected) and same(pair.got, pair.expected[:length])
+    return (
+        at in (None, length)
+        and length < len(pair.expected)
+        and same(pair.got, pair.expected[:length])
+    )
 
 
 def _is_padded(pair: Pair) -> bool:
@@ -71,19 +81,8 @@ def _is_padded(pair: Pair) -> bool:
 
 def _length_of(difference: Difference, pair: Pair, rank: int) -> int:
     """Return the length of what a rank sent in an all-gather; -1 in a broadcast."""
-    expected = difference.expected[pair.index]
+    expected = difference.expected[pair.call]
     return len(expected[rank]) if type(expected) is Gathered else -1
-
-
-def _lengths(seen: Seen) -> set[int]:
-    """Return the lengths of all bytes that were cut."""
-    found = (pair for difference in seen.every for pair in pairs(difference) or ())
-    return {_length(pair.got) for pair in found if _is_cut(pair)}
-
-
-def _expected(seen: Seen) -> set[int]:
-    found = (pair for difference in seen.every for pair in pairs(difference) or ())
-    return {len(pair.expected) for pair in found if _is_cut(pair)}
 
 
 LENGTHS = (wrong_length,)

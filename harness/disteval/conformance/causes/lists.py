@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from disteval.conformance.fingerprint import Gathered, digest
@@ -49,11 +49,11 @@ NOTHING_BROADCAST = "ranks other than src return None; return what was received,
 class Pair(NamedTuple):
     """One result, or one entry of an all-gather, that differs.
 
-    ``index`` is the number of the collective, and ``rank`` the rank whose object was expected; it
+    ``call`` is the number of the collective, and ``rank`` the rank whose object was expected; it
     is None where that is not known.
     """
 
-    index: int
+    call: int
     rank: int | None
     got: Any
     expected: Any
@@ -80,18 +80,12 @@ def pairs(difference: Difference) -> list[Pair] | None:
     return found
 
 
-def _lists(difference: Difference) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Return the all-gathers whose results differ.
-
-    Raises:
-        ValueError: Another result differs, too.
-    """
-    assert difference.got is not None
-    for one, other in zip(difference.got, difference.expected, strict=True):
-        if not same(one, other):
-            if type(one) is not Gathered or type(other) is not Gathered:
-                raise ValueError("the result of something else differs, too")
-            yield one, other
+def _all_lists(difference: Difference, test: Callable[[list[Any], list[Any]], bool]) -> bool:
+    """Return whether only results of all-gathers differ, and a test holds for each of these."""
+    found = zip(difference.got or (), difference.expected, strict=True)
+    wrong = [(one, other) for one, other in found if not same(one, other)]
+    gathered = all(type(each) is Gathered for pair in wrong for each in pair)
+    return bool(wrong) and gathered and all(test(one, other) for one, other in wrong)
 
 
 def not_a_list(seen: Seen) -> str:
@@ -108,12 +102,10 @@ def wrong_order(seen: Seen) -> str:
     if any("came in the place of rank" in str(error) for error in seen.errors.values()):
         return ORDER
 
-    def permuted(difference: Difference) -> bool:
-        return all(
-            sorted(map(_key, one)) == sorted(map(_key, other)) for one, other in _lists(difference)
-        )
+    def permuted(one: list[Any], other: list[Any]) -> bool:
+        return sorted(map(_key, one)) == sorted(map(_key, other))
 
-    return ORDER if explains(seen, permuted) else ""
+    return ORDER if explains(seen, lambda d: _all_lists(d, permuted)) else ""
 
 
 def _key(entry: Any) -> str:
@@ -123,17 +115,10 @@ def _key(entry: Any) -> str:
 def nested(seen: Seen) -> str:
     """Recognise lists whose entries are lists of one."""
 
-    def is_nested(difference: Difference) -> bool:
-        return all(
-            len(one) == len(other)
-            and all(
-                type(e) is list and len(e) == 1 and same(e[0], o)
-                for e, o in zip(one, other, strict=True)
-            )
-            for one, other in _lists(difference)
-        )
+    def is_nested(one: list[Any], other: list[Any]) -> bool:
+        return same(Gathered(map(_only, one)), other)
 
-    return NESTED if explains(seen, is_nested) else ""
+    return NESTED if explains(seen, lambda d: _all_lists(d, is_nested)) else ""
 
 
 def _only(entry: Any) -> Any:
@@ -150,16 +135,16 @@ def own_object(seen: Seen) -> str:
     def has_own(difference: Difference) -> bool:
         found = pairs(difference)
         return bool(found) and all(
-            type(difference.expected[pair.index]) is Gathered
-            and same(pair.got, difference.expected[pair.index][difference.rank])
+            type(difference.expected[pair.call]) is Gathered
+            and same(pair.got, difference.expected[pair.call][difference.rank])
             for pair in found or ()
         )
 
     def lacks_own(difference: Difference) -> bool:
-        return all(
-            same(one, Gathered(e for r, e in enumerate(other) if r != difference.rank))
-            for one, other in _lists(difference)
-        )
+        def others(one: list[Any], other: list[Any]) -> bool:
+            return same(one, Gathered(e for r, e in enumerate(other) if r != difference.rank))
+
+        return _all_lists(difference, others)
 
     if explains(seen, has_own):
         return OWN
@@ -171,11 +156,11 @@ def one_rank(seen: Seen) -> str:
     """Recognise lists of None, or empty ones, on all ranks but one."""
     ranks = {difference.rank for difference in seen.shown}
 
-    def is_nothing(difference: Difference) -> bool:
-        return all(not any(entry is not None for entry in one) for one, _ in _lists(difference))
+    def is_nothing(one: list[Any], _: list[Any]) -> bool:
+        return all(entry is None for entry in one)
 
     alone = seen.world_size > 1 and len(ranks) == seen.world_size - 1
-    return ONE_RANK if alone and explains(seen, is_nothing) else ""
+    return ONE_RANK if alone and explains(seen, lambda d: _all_lists(d, is_nothing)) else ""
 
 
 def wrong_src(seen: Seen) -> str:
@@ -204,9 +189,9 @@ def _broadcasts(difference: Difference) -> list[tuple[Any, list[Any], int]]:
     found = []
     for pair in pairs(difference) or ():
         collectives = difference.trial.collectives
-        if not collectives or collectives[pair.index].src is None:
+        if not collectives or collectives[pair.call].src is None:
             return []
-        sent, src, _ = collectives[pair.index]
+        sent, src, _ = collectives[pair.call]
         found.append((pair.got, sent, src))
     return found
 

@@ -105,11 +105,19 @@ def at_one_place(seen: Seen) -> str:
         return _AT.format(*kinds, *places.pop())
     stacks = [_frames(text)[::-1] for title, text in parts if title.startswith("stack")]
     places = {_place(frames, seen.files) for frames in stacks}
-    if texts or len(places) != 1 or not all(places):
+    everybody = sum(_how_many(title) for title, _ in parts if title.startswith("stack"))
+    alone = seen.world_size == 1 or everybody < seen.world_size
+    if alone or texts or len(places) != 1 or not all(places):
         return ""
     if all(any(_SENDING.match(name) for *_, name in frames[-3:]) for frames in stacks):
         return _SENDS
     return _WAITS.format(*places.pop())
+
+
+def _how_many(title: str) -> int:
+    """Return of how many ranks a section of a report is."""
+    found = re.findall(r"\d+", title)
+    return int(found[0]) if " all " in title else len(found)
 
 
 def _frames(text: str) -> list[tuple[str, str, str]]:
