@@ -59,6 +59,16 @@ def _jinja2() -> None:
     framework("jinja2")
 
 
+def test_failures_of_one_cause_are_folded_and_can_all_be_linked(run: dict[str, Any]) -> None:
+    text = render([("a.json", run)])
+    assert text.count("<h3>Likely cause</h3>") == 2  # one of them in the folded failure
+    assert text.count("The same cause breaks 2.1 (W=3)") == 1
+    links = re.findall(r'href="#(failure-[^"]*)"', text)
+    assert [text.count(f'id="{link}"') for link in links] == [1, 1]
+    older = {**run, "rules": [{k: v for k, v in r.items() if k != "cause"} for r in run["rules"]]}
+    assert "Likely cause" not in render([("a.json", older)])
+
+
 EVIL = "</pre></script></title>'\"><script>ran = 1</script><b onload=x>{{ 7 * 7 }}&amp;"
 
 
