@@ -69,8 +69,8 @@ _SENDS = (
 )
 _AT = "the backend raises {} in {} ({}, line {}); its traceback says how it came there"
 _WAITS = (
-    "all ranks wait in {} ({}, line {}), so that none sends what the others wait for; let each rank "
-    "send before it waits, and give every wait a timeout"
+    "all ranks wait in {} ({}, line {}), so that none sends what the others wait for; let each "
+    "rank send before it waits, and give every wait a timeout"
 )
 _FRAME = re.compile(r'File "(.+)", line (\d+),? in (\S+)')
 _RAISED = re.compile(r"^(?:.*(?:raised|ranks?): )?[A-Za-z_][\w.]*: .*$", re.MULTILINE)
