@@ -48,6 +48,7 @@ TRUE_CAUSES = {
     "SrcIgnored": lists.SRC_IGNORED,
     "SrcOffByOne": lists.OTHER_SRC,
     "BroadcastReturnsOwn": lists.OWN_BROADCAST,
+    "OthersMustBeAbleToSend": lists.OTHERS_SEND,
     "OwnEntryIsTheInput": copies.OWN_ENTRY,
     "BroadcastReturnsTheInput": copies.OWN_BROADCAST,
     "EqualResultsAreOne": copies.REUSED,

@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from disteval.conformance import on_ranks
+from disteval.conformance.causes.lists import others_send
 from disteval.conformance.causes.results import RESULTS
 from disteval.conformance.causes.special import before_joining, identity
 from disteval.conformance.drawing import OBJECTS, ONE_EACH, RANKS, each
@@ -121,7 +122,7 @@ def check_broadcast_sizes(bench: Bench) -> None:
     bench.expect(on_ranks.sequence, trials)
 
 
-@rule("3.3", "only src's argument counts", causes=RESULTS)
+@rule("3.3", "only src's argument counts", causes=[others_send, *RESULTS])
 def check_broadcast_ignores_others(bench: Bench) -> None:
     """What ranks other than src pass to a broadcast is ignored, also if it can't be sent."""
     world = bench.world_size

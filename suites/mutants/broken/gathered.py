@@ -98,11 +98,12 @@ class SizesOfRank0(Gathered):
 
 
 class LosesTheLastOfLongLists(Gathered):
+    """Loses an entry of what a metric with entries sends: they come last, after their number."""
+
     breaks = "8.1"
 
     def change(self, gathered: list[Any]) -> Any:
-        pair = type(gathered[-1]) is tuple and len(gathered[-1]) == 2
-        size, entries = gathered[-1] if pair else (None, None)
-        if type(entries) is list and len(entries) > 3:
-            gathered[-1] = (size, entries[:-1])
+        if type(gathered[-1]) is tuple and len(gathered[-1]) == 5:
+            *others, entries = gathered[-1]
+            gathered[-1] = (*others, entries[:-1] if len(entries) > 3 else entries)
         return gathered

@@ -44,6 +44,9 @@ OWN_BROADCAST = (
     "ranks other than src return the object that they passed; return what was received from src"
 )
 NOTHING_BROADCAST = "ranks other than src return None; return what was received, on every rank"
+OTHERS_SEND = (
+    "ranks other than src serialise what they pass to a broadcast; serialise only on src itself"
+)
 
 
 class Pair(NamedTuple):
@@ -161,6 +164,12 @@ def one_rank(seen: Seen) -> str:
 
     alone = seen.world_size > 1 and len(ranks) == seen.world_size - 1
     return ONE_RANK if alone and explains(seen, lambda d: _all_lists(d, is_nothing)) else ""
+
+
+def others_send(seen: Seen) -> str:
+    """Recognise the error of the object that rule 3.3 lets other ranks pass."""
+    found = any("can't be pickled" in str(error) for error in seen.errors.values())
+    return OTHERS_SEND if found else ""
 
 
 def wrong_src(seen: Seen) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from disteval.conformance.seen import Seen
+from disteval.errors import HarnessError
 from disteval.report.model import evidence
 
 ADDRESS_IN_USE = (
@@ -101,7 +102,9 @@ def at_one_place(seen: Seen) -> str:
     texts = [text for title, text in parts if title.startswith("traceback")]
     places = {_place(_frames(text), seen.files) for text in texts}
     kinds = {type(error).__name__ for error in seen.errors.values()}
-    if len(places) == len(kinds) == 1 and all(places):
+    # An error of disteval says itself what to do, and may come of what another rank does.
+    own = any(isinstance(error, HarnessError) for error in seen.errors.values())
+    if len(places) == len(kinds) == 1 and all(places) and not own:
         return _AT.format(*kinds, *places.pop())
     stacks = [_frames(text)[::-1] for title, text in parts if title.startswith("stack")]
     places = {_place(frames, seen.files) for frames in stacks}
