@@ -37,8 +37,11 @@ def as_json(value: Any) -> str:
 
 
 def in_utf8(value: Any) -> bytes:
-    """Return JSON in UTF-8, since Perfetto refuses characters that are escaped as two surrogates.
+    """Return JSON of which Perfetto reads all: it can't read everything that JSON allows.
 
-    A surrogate alone, which is no character, becomes a question mark.
+    It refuses a file with a character that is escaped as two surrogates, so those are in UTF-8, and
+    takes the quote after two backslashes for an escaped one. A surrogate that stands alone, which
+    is no character, becomes a question mark.
     """
-    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    text = json.dumps(value, ensure_ascii=False).replace("\\\\", "\\u005c")
+    return text.encode(errors="replace")

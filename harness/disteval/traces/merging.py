@@ -16,6 +16,7 @@ from disteval.traces.reading import Event, Row, WorldTrace
 from disteval.traces.waits import Key, Wait, Waits, key_of
 
 _ROWS = 1_000_000  # between the numbers of the rows of a rank that overlap
+_ARROWS = 1 << 24  # more than a world has; Perfetto shows no arrow whose identity is not a number
 
 
 def write_merged(path: Path, worlds: Iterable[tuple[WorldTrace, Waits]]) -> None:
@@ -94,7 +95,7 @@ def _arrow(
     if all(event.start <= wait.until < event.end for _, event in (awaited, own)):
         arrow = {
             "name": "waited for", "cat": "waiting", "pid": world.number, "ts": wait.until / 1000,
-            "id": f"{world.number}.{number}",
+            "id": world.number * _ARROWS + number,
         }  # fmt: skip
         yield arrow | {"ph": "s", "tid": awaited[0]}
         yield arrow | {"ph": "f", "bp": "e", "tid": own[0]}

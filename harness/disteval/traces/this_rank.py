@@ -62,21 +62,25 @@ def start(place: Place, rank: int) -> Recorder:
     return _here.recorder
 
 
-def start_with(place: bytes, rank: int, order: str) -> None:
+def start_with(place: bytes, rank: int, order: str) -> Recorder | None:
     """Begin to record with the first order of this thread, whose pickled place came with it.
+
+    Returns:
+        The recorder of this thread, which later orders have too; None if its file can't be written.
 
     Raises:
         UsageError: The file can't be written, and nothing is evaluated yet.
     """
-    if current() is not None:
-        return
+    if _here.recorder is not None:
+        return _here.recorder
     try:
-        start(pickle.loads(place), rank)
+        return start(pickle.loads(place), rank)
     except UsageError as error:
         if category_of(order) == "start":
             raise
         # Such as that of a rank that comes later, when the disk is full.
         logging.getLogger("disteval.traces").warning("%s; this rank records no trace", error)
+        return None
 
 
 def stop() -> None:

@@ -22,7 +22,7 @@ from disteval.worlds.torch_calls import Call, describe_parting
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 # Below these frames of a stack lies this library, not the function that it was asked to run.
-_OWN_FRAME = re.compile(r"worlds.rank\.py\", line \d+ in (_?carry_out|run)$")
+_OWN_FRAME = re.compile(r"worlds.rank\.py\", line \d+ in (carry_out|run)$")
 # Threads that wait in every rank alike: for orders, for the end of Ray's node, for Ray's garbage.
 _IDLE_THREAD = re.compile(
     r"(inbox\.py\", line \d+ in _watch|ray.node\.py\", .* in watch|gc_collect_manager\.py\", .*"

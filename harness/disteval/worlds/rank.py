@@ -23,7 +23,7 @@ from typing import Any
 
 import cloudpickle
 
-from disteval import frames, traces
+from disteval import frames
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
@@ -146,27 +146,23 @@ class Rank:
 
     def carry_out(self, order: messages.Order) -> messages.Reply:
         """Carry out one order; an exception that it raises goes into the reply."""
-        if order.trace is None:
-            return self._carry_out(order)
-        place, what = order.trace
+        place, what = order.trace or (None, "")
+        recorder, begin = None, time.monotonic_ns()
         try:
-            start_with(place, self.rank, what)
-        except Exception as error:
-            return _failed(error)
-        with traces.span(category_of(what), what):
-            reply = self._carry_out(order)
-        if reply.value is None and (recorder := traces.current()):  # it may be ended soon
-            recorder.flush()
-        return reply
-
-    def _carry_out(self, order: messages.Order) -> messages.Reply:
-        try:
+            if place is not None:
+                recorder = start_with(place, self.rank, what)
             function = cloudpickle.loads(order.function)
             arguments = cloudpickle.loads(order.arguments)
             _current.set(self)
-            return messages.Reply(messages.packed(function(self, *arguments)))
+            reply = messages.Reply(messages.packed(function(self, *arguments)))
         except Exception as error:
-            return _failed(error)
+            reply = messages.Reply(None, _pickled(error), _traceback(error), _message(error))
+        finally:
+            if recorder is not None:
+                recorder.add(category_of(what), what, begin, time.monotonic_ns())
+        if recorder is not None and reply.value is None:  # this rank may be ended soon
+            recorder.flush()
+        return reply
 
 
 _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
@@ -277,10 +273,6 @@ def _ended_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _failed(error: Exception) -> messages.Reply:
-    return messages.Reply(None, _pickled(error), _traceback(error), _message(error))
 
 
 def _pickled(error: Exception) -> bytes | None:

@@ -31,11 +31,13 @@ FIELDS = {
         "name": str, "cat": str, "ph": str, "pid": int, "tid": int, "ts": float, "dur": float,
         "args": dict,
     },
-    "s": {"name": str, "cat": str, "ph": str, "pid": int, "tid": int, "ts": float, "id": str},
+    "s": {"name": str, "cat": str, "ph": str, "pid": int, "tid": int, "ts": float, "id": int},
 }  # fmt: skip
 FIELDS["f"] = FIELDS["s"] | {"bp": str}
 
-TEXTS = st.text(max_size=8) | st.sampled_from(["", 'a "quote" 😀', "line\nbreak", "\x1b[0m", "5%s"])
+TEXTS = st.text(max_size=8) | st.sampled_from(
+    ["", 'a "quote" 😀', "line\nbreak", "\x1b[0m", "5%s", "C:\\"]
+)
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
 
 
@@ -50,14 +52,16 @@ def parsed(data: bytes) -> Any:
         return dict(pairs)
 
     text = data.decode("utf-8")
-    # Perfetto's reader ends at a character that is escaped as two surrogates.
+    # Perfetto 52 opens no file that has a character escaped as two surrogates, or a backslash
+    # before the quote at the end of a text.
     assert not re.search(r"\\u[dD][89a-fA-F]", text)
+    assert "\\\\" not in text
     return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
 
 
 def check_events(events: list[dict[str, Any]], known: tuple[str, ...] = ()) -> None:
     """Hold all events to the format: fields, types, nesting, and arrows from event to event."""
-    flows: dict[str, list[dict[str, Any]]] = {}
+    flows: dict[int, list[dict[str, Any]]] = {}
     rows: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for event in events:
         fields = FIELDS[event["ph"]]
@@ -153,18 +157,24 @@ def _rank_of(file: Path) -> int:
 
 
 def test_a_rank_that_waited_has_an_arrow_from_the_last_one_to_enter(tmp_path: Path) -> None:
-    place = TraceFolder(tmp_path).new_world("", 2)._replace(begin=0)
-    for rank, start in enumerate((1_000, 5_000)):
-        recorder = Recorder(place, rank)
-        # An event that overlaps has a row of its own, and so the collective has it.
-        recorder.add("data", "load", 0, start + 500)
-        recorder.add("collective", "gather", start, 9_000, number=1, group=1)
-        recorder.close()
-    (world,) = read_worlds(tmp_path)
-    write_merged(tmp_path / MERGED, [(world, find_waits(world))])
+    folder = TraceFolder(tmp_path)
+    for _ in range(2):
+        place = folder.new_world("", 2)._replace(begin=0)
+        for rank, start in enumerate((1_000, 5_000)):
+            recorder = Recorder(place, rank)
+            # An event that overlaps has a row of its own, and so the collective has it.
+            recorder.add("data", "load", 0, start + 500)
+            recorder.add("collective", "gather", start, 9_000, number=1, group=1)
+            recorder.close()
+    write_merged(tmp_path / MERGED, [(world, find_waits(world)) for world in read_worlds(tmp_path)])
     events = parsed((tmp_path / MERGED).read_bytes())["traceEvents"]
     check_events(events)
-    begin, end = (event for event in events if event["ph"] in "sf")
-    gathers = {event["ts"]: event["tid"] for event in events if event["name"] == "gather"}
-    assert (begin["tid"], end["tid"]) == (gathers[5.0], gathers[1.0])
-    assert begin["ts"] == end["ts"] == 5.0
+    arrows = [event for event in events if event["ph"] in "sf"]
+    for begin, end in (arrows[:2], arrows[2:]):
+        gathers = {
+            event["ts"]: event["tid"]
+            for event in events
+            if (event["name"], event["pid"]) == ("gather", begin["pid"])
+        }
+        assert (begin["tid"], end["tid"]) == (gathers[5.0], gathers[1.0])
+        assert begin["ts"] == end["ts"] == 5.0
