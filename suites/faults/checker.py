@@ -12,6 +12,7 @@ from suites.faults.world_program import total_of
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ ].*\n)*(.*)$", re.MULTILINE)
 _OURS = re.compile(r'File ".*(disteval|harness)')
 _IMPORT = "in <module>"  # the line of a traceback that says that a module is being imported
+_NOT_JUDGED = "; not judged: | could not be judged by "
 _NAMED = r"^(\[rank \d+\] )?disteval {}: (?!unexpected )\S"
 
 
@@ -129,7 +130,7 @@ def _is_named(kind: Kind, ending: dict[str, Any]) -> bool:
     err = ending["err"]
     if kind.what == "World":
         return "disteval.errors." in err or "KeyboardInterrupt" in err.rstrip().rpartition("\n")[2]
-    if kind.what == "check" and "is incomplete" in ending["out"]:  # the reason is in the table
+    if kind.what == "check" and re.search(_NOT_JUDGED, ending["out"]):  # the reason is in the table
         return True
     return bool(re.search(_NAMED.format(kind.what), err, re.MULTILINE))
 

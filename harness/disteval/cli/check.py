@@ -103,9 +103,10 @@ def check_command(
 
     TARGET is a registered name, or a module:Class that can be imported from the working directory.
     The command starts the ranks, or joins them under mpirun or torchrun. It prints the first
-    failure of each rule at once, and a table of all rules at the end. A backend is conformant only
-    if it keeps every required rule, so a check with --rules does not prove that. The exit status is
-    0 if every rule that was asked for holds or does not apply, 1 if one is broken, and 2 if one
+    failure of each rule at once, and at the end a table of all rules and a sentence that says what
+    the check covers. A backend is conformant only if it keeps every required rule at two or more
+    world sizes, so a check with --rules, or at one world size, does not prove that. The exit status
+    is 0 if every rule that was asked for holds or does not apply, 1 if one is broken, and 2 if one
     could not be judged or nothing was tried.
 
     \b
@@ -240,16 +241,16 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         console.print(f"{SIGNS[reason.outcome].glyph} {text}", soft_wrap=True)
     _show_failures(console, failures(make_rows(columns)))
     total = sum(result.examples for result in report.rules)
+    verdict = report.judged
     console.print(
-        f"\n{escape(report.target)} is [bold]{report.verdict}[/bold]: "
-        f"{total} examples in {report.seconds:.0f} s"
+        f"\n[bold]{escape(report.target)} {verdict.covers}[/bold]\n"
+        f"{total} examples in {report.seconds:.0f} s",
+        soft_wrap=True,
     )
-    if all(result.outcome == "unsupported" for result in report.rules):
-        console.print("Nothing was tried: no rule that was asked for applies here.")
-    if report.verdict == "incomplete" and report.not_asked_for:
-        left_out = ", ".join(report.not_asked_for)
+    if verdict.left_out:
         console.print(
-            f"A conformant backend keeps every required rule. Left out of this check: {left_out}",
+            "A conformant backend keeps every required rule at two or more world sizes. Left out "
+            f"of this check: {verdict.left_out}",
             soft_wrap=True,
         )
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from disteval.conformance.summary import Summary
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import Capabilities, No
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
@@ -69,15 +70,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = tuple(int(part) for part in text.split(","))
-    if min(sizes) < 1:
+def _number(text: str) -> int:
+    if (number := int(text)) < 1:
         raise ValueError(text)
-    return sizes
+    return number
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_number(part) for part in text.split(","))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and let ranks import from the working directory."""
+    """Register the markers and the summary, and let ranks import from the working directory."""
     config.addinivalue_line(
         "markers", "world_sizes(*sizes): run at these world sizes instead of --world-size's"
     )
@@ -85,6 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "needs(capability): skip on backends that declare that they don't have it"
     )
     add_working_directory()
+    config.pluginmanager.register(Summary([*config.getoption("backend"), *required()]))
 
 
 @pytest.hookimpl(tryfirst=True)

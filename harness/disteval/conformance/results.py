@@ -8,8 +8,11 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
 
+from disteval.conformance.provider import provider_of
 from disteval.conformance.rules import RULES, Rule
+from disteval.contract import BaseDistBackend, No
 from disteval.report.files import SCHEMA_VERSION
+from disteval.report.verdict import Verdict, judge, order
 
 DEFAULT_TIMEOUT = 20.0
 
@@ -76,6 +79,7 @@ class Report:
 
     Attributes:
         target: The backend, as it was named.
+        cls: Its class.
         seed: The seed of drawing.
         examples: The number of drawn examples for each rule and world size.
         timeout: The seconds that one example may take.
@@ -87,6 +91,7 @@ class Report:
     """
 
     target: str
+    cls: type[BaseDistBackend]
     seed: int
     examples: int
     timeout: float = DEFAULT_TIMEOUT
@@ -96,14 +101,23 @@ class Report:
     created: str = field(default_factory=lambda: f"{datetime.now(timezone.utc):%FT%TZ}")
 
     @property
+    def judged(self) -> Verdict:
+        """The verdict, as of the results so far."""
+        return judge(map(vars, self.rules), contract(), self.single_rank)
+
+    @property
     def verdict(self) -> str:
         """``broken`` if a rule failed; ``conformant`` if every required rule holds.
 
-        ``incomplete`` if no rule failed, and a required one was not asked for or not judged.
+        ``incomplete`` if no rule failed, and a required one was not asked for or not judged at two
+        world sizes. See `disteval.report.verdict.judge`.
         """
-        if self.exit_code == 1:
-            return "broken"
-        return "incomplete" if self.exit_code or self.not_asked_for else "conformant"
+        return self.judged.word
+
+    @property
+    def covers(self) -> str:
+        """The verdict for people, which says what it covers: a sentence without its subject."""
+        return self.judged.covers
 
     @property
     def exit_code(self) -> int:
@@ -111,17 +125,12 @@ class Report:
 
         It is 2 also if no rule could be tried.
         """
-        outcomes = {result.outcome for result in self.rules}
-        if "failed" in outcomes:
-            return 1
-        return 0 if "passed" in outcomes and "error" not in outcomes else 2
+        return self.judged.exit_code
 
     @property
-    def not_asked_for(self) -> list[str]:
-        """The numbers of the required rules that were left out of the check."""
-        asked = {result.id for result in self.rules}
-        required = (rule.number for rule in RULES if rule.capability is None)
-        return sorted(number for number in required if number not in asked)
+    def single_rank(self) -> str:
+        """Why the class declares that it can't do more than one rank; empty if it can."""
+        return single_rank(self.cls)
 
     @property
     def required_run(self) -> int:
@@ -143,12 +152,29 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values, as ``report.schema.json`` describes them."""
         values = asdict(self)
-        del values["seconds"]
+        del values["seconds"], values["cls"]
+        distribution, version = provider_of(self.cls)
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "check",
             "version": metadata.version("disteval-harness"),
+            "target_distribution": distribution,
+            "target_version": version,
             "verdict": self.verdict,
+            "covers": self.covers,
+            "contract": contract(),
+            "single_rank": self.single_rank,
             "required_run": self.required_run,
             **values,
         }
+
+
+def contract() -> dict[str, str]:
+    """Return the level of each rule of the contract, by the rule's number, in their order."""
+    return {rule.number: rule.level for rule in sorted(RULES, key=lambda rule: order(rule.number))}
+
+
+def single_rank(cls: type[BaseDistBackend]) -> str:
+    """Return why a class declares that it can't do more than one rank; empty if it can."""
+    multi = cls.capabilities.multi_rank
+    return multi.reason or "no reason given" if isinstance(multi, No) else ""

@@ -87,7 +87,7 @@ def check_backend(
     begin = time.monotonic()
     cls = get_backend_class(backend) if isinstance(backend, str) else backend
     name = backend if isinstance(backend, str) else cls.__name__
-    report = Report(name, seed, examples, timeout, launcher)
+    report = Report(name, cls, seed, examples, timeout, launcher)
     chosen = select_rules() if rules is None else list(rules)
     sizes = list(world_sizes)
     worlds = partial(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from disteval.errors import UsageError
+from disteval.report.verdict import Verdict, judge, order
 
 Run = dict[str, Any]
 """A file of ``disteval check --json``, as `disteval.report.files.read_run` returns it."""
@@ -49,8 +50,9 @@ _EVIDENCE = re.compile(
 class Column:
     """One check, a column of the matrix.
 
-    The label is the backend's name, with the file's name if two checks are of one backend; the
-    counts are the numbers of results with each outcome.
+    The label is the backend's name, with its version or the file's name if two checks are of one
+    backend; the counts are the numbers of results with each outcome. The verdict is that of the
+    results in the file, whatever else it says.
     """
 
     index: int
@@ -58,6 +60,12 @@ class Column:
     run: Run
     sizes: list[int]
     counts: Counter[str]
+    verdict: Verdict
+
+    @property
+    def version(self) -> str:
+        """The version of the distribution that provides the backend; empty if there is none."""
+        return str(self.run.get("target_version", ""))
 
     @property
     def examples(self) -> int:
@@ -116,18 +124,36 @@ class Reason(NamedTuple):
 
 
 def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
-    """Make a column for each check, from the name and the report of each file."""
-    targets = Counter(run["target"] for _, run in runs)
+    """Make a column for each check, from the name and the report of each file.
+
+    The checks of one backend stand side by side, the newest first.
+    """
+    targets: dict[str, list[tuple[str, Run]]] = {}
+    for name, run in runs:
+        targets.setdefault(run["target"], []).append((name, run))
+    labelled = [one for same in targets.values() for one in _newest_first(same)]
     return [
         Column(
             i,
-            f"{run['target']} ({name})" if targets[run["target"]] > 1 else run["target"],
+            label,
             run,
             sorted({result["world_size"] for result in run["rules"]}),
             Counter(result["outcome"] for result in run["rules"]),
+            judge(run["rules"], run.get("contract", {}), run.get("single_rank", "")),
         )
-        for i, (name, run) in enumerate(runs)
+        for i, (label, run) in enumerate(labelled)
     ]
+
+
+def _newest_first(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
+    """Sort the checks of one backend by date, and label them by version, or else by file."""
+    versions = {run.get("target_version", "") for _, run in runs}
+    by_version = "" not in versions and len(versions) == len(runs)
+    found = []
+    for name, run in sorted(runs, key=lambda one: one[1]["created"], reverse=True):
+        told = f" {run['target_version']}" if by_version else f" ({name})"
+        found.append((run["target"] + (told if len(runs) > 1 else ""), run))
+    return found
 
 
 def make_rows(columns: Sequence[Column]) -> list[Row]:
@@ -149,7 +175,7 @@ def make_rows(columns: Sequence[Column]) -> list[Row]:
             f"{_MAX_CELLS} results of checks; give fewer reports"
         )
     rows = []
-    for i, id_ in enumerate(sorted(rules, key=_order)):
+    for i, id_ in enumerate(sorted(rules, key=order)):
         cells = [
             Cell(column, i, size, found.get((column.index, id_, size)))
             for column in columns
@@ -158,11 +184,6 @@ def make_rows(columns: Sequence[Column]) -> list[Row]:
         rule = rules[id_]
         rows.append(Row(id_, rule["name"], rule["sentence"], rule["level"], cells))
     return rows
-
-
-def _order(number: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts rule 10.1 after rule 9.1, and accepts any other text."""
-    return [(int(part) if part.isdecimal() else 0, part) for part in number.split(".")]
 
 
 def failures(rows: Iterable[Row]) -> list[Failure]:

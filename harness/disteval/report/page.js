@@ -32,7 +32,7 @@
       const shown = names.every((word) => labelled(head, word));
       for (const cell of all(`.matrix [data-column="${head.dataset.column}"]`)) cell.hidden = !shown;
     }
-    for (const row of all(".matrix tbody tr")) {
+    for (const row of all(".matrix tr[data-filter]")) {
       const failed = row.querySelector("td:not([hidden]) .failed") !== null;
       row.hidden = !rest.every((word) => has(row, word)) || (onlyFailures && !failed);
     }
@@ -48,7 +48,7 @@
       const shown = found.filter((element) => !element.hidden).length;
       return found.length ? `${shown} of ${found.length} ${noun}` : "";
     };
-    const told = [tell(".matrix tbody tr", "rules"), tell(".failure", "failures")];
+    const told = [tell(".matrix:not(.versions) tr[data-filter]", "rules"), tell(".failure", "failures")];
     one("#count").textContent = told.filter(Boolean).join(", ");
     const nothing = one(".nothing");
     if (nothing) nothing.hidden = all(".failure:not([hidden])").length > 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata, resources
 from pathlib import Path
@@ -24,6 +25,7 @@ from disteval.report.charts import (
 from disteval.report.files import write_file
 from disteval.report.pictures import Picture
 from disteval.report.svg import draw
+from disteval.report.versions import make_histories
 from disteval.text import visible
 from disteval.traces.times import KINDS
 
@@ -76,6 +78,8 @@ def render(
     return environment.get_template("template.html").render(
         columns=columns,
         rows=rows,
+        histories=make_histories(columns, rows),
+        words=Counter(column.verdict.word for column in columns),
         failures=model.failures(rows),
         cause_of=model.cause_of,
         rules_of=model.rules_of,

@@ -92,8 +92,15 @@ def test_a_conformant_backend(check: Any, tmp_path: Path) -> None:
     report = tmp_path / "r.json"
     done = check("mine:Good", "--world-size=1,2", "--examples=10", f"--json={report}")
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "mine:Good is conformant" in done.stdout
     found = json.loads(report.read_text())
+    assert f"mine:Good {found['covers']}\n" in done.stdout
+    required = sum(rule.level != "optional" for rule in RULES)
+    template = [rule for rule in RULES if rule.number.startswith("9.")]
+    assert found["covers"].startswith(
+        f"is conformant: all {required - len(template)} required rules that apply hold at world "
+        "sizes 1 and 2; not held against it: rules "
+    )
+    assert (found["target_distribution"], found["target_version"]) == ("", "")
     assert found["target"] == "mine:Good"
     assert found["verdict"] == "conformant"
     judged = [r for r in found["rules"] if r["outcome"] == "passed" and r["level"] != "optional"]
@@ -187,12 +194,18 @@ def test_what_cannot_be_judged_exits_with_2(arguments: tuple[str, ...], message:
 def test_what_was_not_tried_makes_no_backend_conformant(check: Any) -> None:
     nothing = check("mine:Good", "--rules=9.*", "--world-size=2")
     assert nothing.returncode == 2
-    assert "mine:Good is incomplete: 0 examples" in nothing.stdout
-    assert "Nothing was tried: no rule that was asked for applies here." in nothing.stdout
+    sentence = "mine:Good was not tried: no rule that was asked for applies\n0 examples in "
+    assert sentence in nothing.stdout
+    alone = check("non_dist", "--world-size=2,3")  # it declares that it can do only one
+    assert alone.returncode == 2
+    assert "non_dist was not tried: no rule that was asked for applies" in alone.stdout
     some = check("mine:Good", "--rules=1.*,2.*,3.*,4.*,6.2,6.3", "--world-size=2", "--examples=5")
     assert some.returncode == 0  # all that was asked for holds
-    assert "mine:Good is incomplete" in some.stdout
-    assert "Left out of this check: 5.1, 5.2, 5.3, 5.4, 8.1, 9.1, 9.2, 9.3" in some.stdout
+    assert "mine:Good passes rules 1.1-1.3, 2.1-2.4, 3.1-3.5, 4.1, 4.2" in some.stdout
+    assert f", 6.2, 6.3 (of {len(RULES)}) at world size 2\n" in some.stdout
+    assert re.search(
+        r"Left out of this check: rules .*5\.1.* and another world size\n", some.stdout
+    )
 
 
 def test_the_rules_are_listed() -> None:
@@ -248,7 +261,8 @@ def test_an_outer_world_is_joined_and_reports_once(check: Any, name: str) -> Non
     backend_class(name)
     done = check(name, "--examples=5", "--rules=1.*,2.1,7.1", under=mpirun(3))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"{name} is incomplete") == 1
+    sentence = f"{name} passes rules 1.1-1.3, 2.1 (of {len(RULES)}) at world size 3\n"
+    assert done.stdout.count(sentence) == 1  # one world size makes no backend conformant
     assert "losing ranks would end this job" in done.stdout
     refused = check(name, "--world-size=2", under=mpirun(3))
     assert refused.returncode == 2
@@ -259,7 +273,8 @@ def test_an_outer_world_that_is_lost_is_reported_as_not_judged(check: Any) -> No
     backend_class("mpi4py")
     done = check("mine:StuckAnywhere", "--timeout=1", "--rules=1.1,2.1,2.2", under=mpirun(2))
     assert done.returncode != 0
-    assert "mine:StuckAnywhere is incomplete" in done.stdout, done.stdout + done.stderr
+    assert "mine:StuckAnywhere passes rule 1.1 (of " in done.stdout, done.stdout + done.stderr
+    assert ") at world size 2; not judged: rules 2.1, 2.2 at world size 2\n" in done.stdout
     assert "this job can't start other ranks to try the rule again" in done.stdout
     assert "no progress for 1 s on all 2 ranks" in done.stdout
     assert "? 2.2 at W=2: not run: one rule ended in a lost world" in done.stdout

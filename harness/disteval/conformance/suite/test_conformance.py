@@ -10,6 +10,7 @@ from disteval.conformance.attempts import check_rule
 from disteval.conformance.plugin import failure_text, replay
 from disteval.conformance.rules import Rule
 from disteval.conformance.runner import select_rules
+from disteval.conformance.summary import RESULT
 from disteval.conformance.world import BackendWorlds
 from disteval.text import visible
 
@@ -18,6 +19,7 @@ from disteval.text import visible
 def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest) -> None:
     """Check the backend under test against one rule of the contract."""
     result = check_rule(rule, worlds, request.config.getoption("examples"))
+    request.node.stash[RESULT] = result
     again = f"again: {replay(request.config, worlds.name, result)}"
     if result.outcome == "unsupported":
         pytest.skip(visible(result.message))

@@ -1,0 +1,62 @@
+"""The distribution that provides a backend's class, which tells the reports of versions apart."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+
+@cache
+def provider_of(cls: type) -> tuple[str, str]:
+    """Return the name and the version of the distribution that provides a class.
+
+    Both are empty if no installed distribution does, as for a class in the working directory that
+    happens to have the name of an installed one: the file counts, not the name.
+    """
+    path = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if path is None:
+        return "", ""
+    file = Path(path).absolute()
+    for found in distributions():
+        with suppress(OSError, ValueError):  # its files are damaged, so it provides nothing
+            if _has(found, file) or _is_editable(found, file, cls.__module__):
+                return found.metadata["Name"] or "", found.version or ""
+    return "", ""
+
+
+def _has(found: Distribution, file: Path) -> bool:
+    """Return whether a distribution has installed a file."""
+    base = _base(found)
+    if not file.is_relative_to(base):
+        return False
+    return f"\n{file.relative_to(base).as_posix()}," in f"\n{found.read_text('RECORD') or ''}"
+
+
+def _is_editable(found: Distribution, file: Path, module: str) -> bool:
+    """Return whether a distribution is installed as a link to the folder with a module's file."""
+    where = json.loads(found.read_text("direct_url.json") or "{}")
+    if not where.get("dir_info", {}).get("editable"):
+        return False
+    source = Path(where["url"].removeprefix("file://"))
+    top = module.partition(".")[0]
+    if top in (found.read_text("top_level.txt") or "").split():
+        return file.is_relative_to(source)
+    names = [Path(root, *module.split(".")) for root in _roots(found)]
+    return file.with_suffix("") in names or file.parent in names
+
+
+def _roots(found: Distribution) -> Iterator[str]:
+    """Yield the folders that the ``.pth`` files of a distribution add to ``sys.path``."""
+    for line in (found.read_text("RECORD") or "").splitlines():
+        name = line.partition(",")[0]
+        if name.endswith(".pth"):
+            yield from (_base(found) / name).read_text(encoding="utf-8").splitlines()
+
+
+def _base(found: Distribution) -> Path:
+    return Path(str(found.locate_file(""))).absolute()

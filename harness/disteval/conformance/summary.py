@@ -1,0 +1,124 @@
+"""What pytest says at its end: the verdict of each backend, with what it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from typing import Any
+
+import pytest
+
+from disteval.conformance.results import Result, contract, single_rank
+from disteval.conformance.rules import Rule
+from disteval.report.verdict import Verdict, judge
+from disteval.text import visible
+
+RESULT = pytest.StashKey[Result]()
+"""Where a test leaves the result of its rule."""
+
+NOTHING_TRIED = 2
+"""The exit status of a run in which nothing was tried, which is that of ``disteval check``."""
+
+_RECORD = "disteval_record"
+_OUTCOMES = {"skipped": "unsupported", "failed": "error"}
+"""The outcome of a rule whose test ended before it was judged."""
+
+
+class Summary:
+    """A pytest plugin that prints verdicts, and fails a run on ranks in which nothing was tried.
+
+    The reports of tests carry the results, so those of the workers of pytest-xdist come together.
+
+    Args:
+        named: The backends that have to be tried if a test asks for them.
+
+    Attributes:
+        records: The result of each rule and world size, by backend.
+        single_rank: As in the report of a check, by backend.
+        skipped: The number of tests on ranks that were skipped.
+        ran: The number of tests that ran, on ranks or not.
+    """
+
+    def __init__(self, named: Collection[str]) -> None:
+        self.named = named
+        self.records: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+        self.single_rank: dict[str, str] = {}
+        self.skipped, self.ran = 0, 0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add to the report of a test on ranks what it found, as plain values."""
+        report = yield
+        if "worlds" in getattr(item, "fixturenames", ()):
+            setattr(report, _RECORD, _record(item, report))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the result of a test, which may have run in another process."""
+        record = getattr(report, _RECORD, None)
+        self.ran += report.when == "call" and not report.skipped
+        self.skipped += record is not None and report.skipped
+        if record:
+            target, alone, result = record
+            self.records.setdefault(target, {})[result["id"], result["world_size"]] = result
+            self.single_rank[target] = self.single_rank.get(target) or alone
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Change the exit status 0 of a run in which nothing was tried."""
+        is_worker = hasattr(session.config, "workerinput")
+        if exitstatus == pytest.ExitCode.OK and not is_worker and self._reason():
+            session.exitstatus = NOTHING_TRIED
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
+    ) -> None:
+        """Print the verdict of each backend."""
+        lines = [f"{target} {verdict.covers}" for target, verdict in self._verdicts().items()]
+        if exitstatus == pytest.ExitCode.OK and (reason := self._reason()):
+            lines.append(f"{reason}, so the exit status is {NOTHING_TRIED}")
+        if lines:
+            terminalreporter.section("disteval")
+        for line in lines:
+            terminalreporter.write_line(visible(line))
+
+    def _verdicts(self) -> dict[str, Verdict]:
+        if not self.records:
+            return {}
+        # Where xdist's workers have run the tests, nobody has registered the rules here.
+        from disteval.conformance import runner  # noqa: F401
+
+        return {
+            target: judge(results.values(), contract(), self.single_rank[target])
+            for target, results in self.records.items()
+        }
+
+    def _reason(self) -> str:
+        """Return why a run without failures proves nothing; empty if it does."""
+        verdicts = self._verdicts()
+        untried = [target for target, verdict in verdicts.items() if verdict.exit_code]
+        if untried and len(untried) == len(verdicts):
+            return "no rule was tried"
+        if missing := [target for target in untried if target in self.named]:
+            return f"no rule was tried on {', '.join(missing)}, which has to be tried"
+        if self.skipped and not self.ran:
+            return "every test was skipped"
+        return ""
+
+
+def _record(
+    item: pytest.Item, report: pytest.TestReport
+) -> tuple[str, str, dict[str, Any]] | tuple[()]:
+    """Return a backend, why it is one rank if so, and a result, once a test of a rule has one."""
+    params = item.callspec.params  # type: ignore[attr-defined]
+    rule = params.get("rule")
+    if not isinstance(rule, Rule) or (report.when != "call" and report.passed):
+        return ()
+    target, size = params["worlds"]
+    result = item.stash.get(RESULT, None)
+    if result is None:
+        result = Result.of(rule, size, _OUTCOMES.get(report.outcome, "error"))
+    worlds = item.funcargs.get("worlds")  # type: ignore[attr-defined]
+    alone = single_rank(worlds.cls) if worlds is not None else ""
+    names = ("id", "level", "world_size", "outcome", "examples")
+    return target, alone, {name: getattr(result, name) for name in names}

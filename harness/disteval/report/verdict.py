@@ -1,0 +1,173 @@
+"""The verdict of a check, as one sentence that says which rules and world sizes it covers.
+
+The terminal, the JSON, pages, badges and pytest take it from `judge`, so they all say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+_MOST_DIGITS = 9
+_Found = dict[str, dict[str, set[int]]]
+"""For each outcome, the world sizes at which a rule had it, by the rule's number."""
+
+
+class Verdict(NamedTuple):
+    """The verdict of a check.
+
+    Attributes:
+        word: ``conformant``, ``broken`` or ``incomplete``, for programs.
+        covers: The sentence without its subject, the backend: "passes rules 1.1-1.3 (of 29) at
+            world size 2".
+        short: The same in a few words, for a badge.
+        exit_code: 0 if all rules that were tried hold, 1 if one failed, 2 if one was not judged or
+            none was tried.
+        left_out: What a conformant backend has to show and this check did not ask for; empty if
+            that is not why the verdict is ``incomplete``.
+    """
+
+    word: str
+    covers: str
+    short: str
+    exit_code: int
+    left_out: str = ""
+
+
+def judge(
+    results: Iterable[Mapping[str, Any]], contract: Mapping[str, str], single_rank: str = ""
+) -> Verdict:
+    """Return the verdict of the results of a check.
+
+    A backend is conformant only if every required rule was judged at two or more world sizes and
+    holds at each of them. If its class declares that it can't do more than one rank, world size 1
+    is enough. A result without examples proves nothing, so it is left out.
+
+    Args:
+        results: The results, as in the JSON of a check.
+        contract: The level of each rule of the contract, by the rule's number. Nothing is
+            conformant to an empty one, which stands for a contract that is not known.
+        single_rank: Why the class declares that it can't do more than one rank, if it does.
+    """
+    found: _Found = {"passed": {}, "failed": {}, "error": {}, "unsupported": {}}
+    for result in results:
+        if result["outcome"] != "passed" or result["examples"]:
+            rules = found[result["outcome"]]
+            rules.setdefault(result["id"], set()).add(result["world_size"])
+    known = len({*contract}.union(*found.values()))
+    of = f" (of {known})" if contract else ""
+    if failed := found["failed"]:
+        covers = f"is broken: it breaks {_where(failed, of)}"
+        return Verdict("broken", covers, _counted("breaks", failed, known, contract), 1)
+    sizes = _whole_sizes(found, contract)
+    enough = len(sizes) > 1 or (single_rank and sizes == [1])
+    if enough and not found["error"]:
+        alone = "" if len(sizes) > 1 else ", the only one that it declares to have"
+        covers = f"is conformant: {_all_required(found, contract, sizes)}{alone}"
+        if excused := found["unsupported"].keys() - found["passed"].keys():
+            covers += f"; not held against it: {name_rules(excused)}"
+        return Verdict("conformant", covers, f"conformant{alone and ' at world size 1'}", 0)
+    return _incomplete(found, of, known, contract, single_rank)
+
+
+def _incomplete(
+    found: _Found, of: str, known: int, contract: Mapping[str, str], single_rank: str
+) -> Verdict:
+    """Return the verdict of a check in which no rule failed and some are missing."""
+    passed, error = found["passed"], found["error"]
+    if not passed and not error:
+        covers = "was not tried: no rule that was asked for applies"
+        return Verdict("incomplete", covers, "not tried", 2)
+    if not passed:
+        return Verdict("incomplete", f"could not be judged by {_where(error, of)}", "not judged", 2)
+    covers = f"passes {_where(passed, of)}"
+    if error:
+        covers += f"; not judged: {_where(error)}"
+    asked = {*passed, *error, *found["unsupported"]}
+    left_out = [name_rules(rest)] if (rest := {*_required(contract)} - asked) else []
+    if len(_sizes_of(passed) | _sizes_of(error)) < 2 and not single_rank:
+        left_out.append("another world size")
+    short = _counted("passes", passed, known, contract)
+    return Verdict("incomplete", covers, short, 2 if error else 0, " and ".join(left_out))
+
+
+def _whole_sizes(found: _Found, contract: Mapping[str, str]) -> list[int]:
+    """Return the world sizes at which every required rule holds or does not apply."""
+    passed, unsupported = found["passed"], found["unsupported"]
+    required = _required(contract)
+    held = {size for number in required for size in passed.get(number, ())}
+    return sorted(
+        size
+        for size in held
+        if all(size in {*passed.get(n, ()), *unsupported.get(n, ())} for n in required)
+    )
+
+
+def _required(contract: Mapping[str, str]) -> list[str]:
+    return [number for number, level in contract.items() if level != "optional"]
+
+
+def _all_required(found: _Found, contract: Mapping[str, str], sizes: list[int]) -> str:
+    required = _required(contract)
+    hold = [number for number in required if found["passed"].get(number, set()) & {*sizes}]
+    apply = " that apply" if len(hold) < len(required) else ""
+    return f"all {len(hold)} required rules{apply} hold at {name_sizes(sizes)}"
+
+
+def _where(rules: Mapping[str, set[int]], of: str = "") -> str:
+    """Describe rules with their world sizes: "rules 1.1, 2.1 at world size 2"."""
+    by_sizes: dict[tuple[int, ...], list[str]] = {}
+    for number in sorted(rules, key=order):
+        by_sizes.setdefault(tuple(sorted(rules[number])), []).append(number)
+    parts = []
+    for sizes, numbers in by_sizes.items():
+        parts.append(f"{name_rules(numbers)}{of} at {name_sizes(sizes)}")
+        of = ""
+    return ", and ".join(parts)
+
+
+def _counted(
+    verb: str, rules: Mapping[str, set[int]], known: int, contract: Mapping[str, str]
+) -> str:
+    """Count rules in a few words; one world size is named, because it says little."""
+    count = f"{len(rules)} of {known} rules" if contract else f"{len(rules)} rules"
+    sizes = _sizes_of(rules)
+    return f"{verb} {count}" + (f" at {name_sizes(sizes)}" if len(sizes) == 1 else "")
+
+
+def _sizes_of(rules: Mapping[str, set[int]]) -> set[int]:
+    return {size for sizes in rules.values() for size in sizes}
+
+
+def name_rules(numbers: Iterable[str]) -> str:
+    """Name rules in a compact way: "rules 1.1-1.3, 2.1"; a range leaves no number out."""
+    wanted = sorted(set(numbers), key=order)
+    parts: list[str] = []
+    # In a range, the last part of a number grows as its place in the list does.
+    for _, group in groupby(enumerate(wanted), lambda one: _section_and_offset(*one)):
+        run = [number for _, number in group]
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else run
+    return f"rule{'s' * (len(wanted) > 1)} {', '.join(parts)}"
+
+
+def _section_and_offset(place: int, number: str) -> tuple[str, int | str]:
+    section, _, last = number.rpartition(".")
+    value = _value(last)
+    return section, value - place if last == str(value) else number
+
+
+def name_sizes(sizes: Iterable[int]) -> str:
+    """Name world sizes: "world sizes 1, 2 and 3"."""
+    *most, last = map(str, sizes)
+    return f"world sizes {', '.join(most)} and {last}" if most else f"world size {last}"
+
+
+def order(number: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts rule 10.1 after rule 9.1, and accepts any other text."""
+    return [(_value(part), part) for part in number.split(".")]
+
+
+def _value(text: str) -> int:
+    # Python refuses to convert thousands of digits.
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
