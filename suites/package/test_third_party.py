@@ -67,6 +67,25 @@ def test_its_workflow_gives_a_verdict_and_a_report(
     report = json.loads((miniature.folder / "report.json").read_text())
     assert {rule["world_size"] for rule in report["rules"]} == {1, 2, 3, 5}
     assert "my_backend" in (miniature.folder / "report.html").read_text()
+    assert (report["target_distribution"], report["target_version"]) == ("my-pkg", "0.1.0")
+    _keep_a_page(miniature, theirs["jobs"]["page"])
+
+
+def _keep_a_page(miniature: Environment, job: dict[str, Any]) -> None:
+    """Run the job that keeps reports in a branch, with a repository of this machine."""
+    kept = miniature.folder / "kept"
+    branch = job["steps"][0]["with"]["ref"]
+    git = f"git init -q -b {branch} --bare origin && git clone -q origin kept && cd kept"
+    commit = "git -c user.name=a -c user.email=a@localhost commit -q --allow-empty -m Reports"
+    setup = f"{git} && git switch -q --orphan {branch} && {commit} && git push -q origin {branch}"
+    *_, keep = (step["run"] for step in job["steps"] if "run" in step)
+    for command in (setup, f"cd kept && mkdir new && cp ../report.json new && {keep}"):
+        done = miniature.run("bash", "-e", "-c", command, seconds=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "conformant" in (kept / "badge.svg").read_text()
+    assert "0.1.0" in (kept / "index.html").read_text()
+    shown = miniature.run("git", "-C", "origin", "ls-tree", "--name-only", branch)
+    assert shown.stdout.split() == ["0.1.0.json", "badge.svg", "index.html"]
 
 
 def _filled(text: str, inputs: dict[str, Any]) -> str:

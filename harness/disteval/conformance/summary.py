@@ -19,8 +19,6 @@ NOTHING_TRIED = 2
 """The exit status of a run in which nothing was tried, which is that of ``disteval check``."""
 
 _RECORD = "disteval_record"
-_OUTCOMES = {"skipped": "unsupported", "failed": "error"}
-"""The outcome of a rule whose test ended before it was judged."""
 
 
 class Summary:
@@ -61,7 +59,9 @@ class Summary:
         self.skipped += record is not None and report.skipped
         if record:
             target, alone, result = record
-            self.records.setdefault(target, {})[result["id"], result["world_size"]] = result
+            records = self.records.setdefault(target, {})
+            if result is not None:
+                records[result["id"], result["world_size"]] = result
             self.single_rank[target] = self.single_rank.get(target) or alone
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -74,7 +74,8 @@ class Summary:
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
     ) -> None:
         """Print the verdict of each backend."""
-        lines = [f"{target} {verdict.covers}" for target, verdict in self._verdicts().items()]
+        verdicts = self._verdicts().items()
+        lines = [f"{target} {verdict.covers}" for target, verdict in verdicts]
         if exitstatus == pytest.ExitCode.OK and (reason := self._reason()):
             lines.append(f"{reason}, so the exit status is {NOTHING_TRIED}")
         if lines:
@@ -108,17 +109,22 @@ class Summary:
 
 def _record(
     item: pytest.Item, report: pytest.TestReport
-) -> tuple[str, str, dict[str, Any]] | tuple[()]:
-    """Return a backend, why it is one rank if so, and a result, once a test of a rule has one."""
+) -> tuple[str, str, dict[str, Any] | None] | tuple[()]:
+    """Return a backend, why it is one rank if so, and the result of a test of a rule.
+
+    There is no result if the test was skipped before it tried the rule, and nothing at all before
+    a test of a rule has ended, or if it is no such test.
+    """
     params = item.callspec.params  # type: ignore[attr-defined]
     rule = params.get("rule")
     if not isinstance(rule, Rule) or (report.when != "call" and report.passed):
         return ()
     target, size = params["worlds"]
-    result = item.stash.get(RESULT, None)
-    if result is None:
-        result = Result.of(rule, size, _OUTCOMES.get(report.outcome, "error"))
     worlds = item.funcargs.get("worlds")  # type: ignore[attr-defined]
     alone = single_rank(worlds.cls) if worlds is not None else ""
+    result = item.stash.get(RESULT, None)
+    if result is None and report.skipped:
+        return target, alone, None
+    result = result or Result.of(rule, size, "error")
     names = ("id", "level", "world_size", "outcome", "examples")
     return target, alone, {name: getattr(result, name) for name in names}

@@ -77,15 +77,15 @@ def _incomplete(
     """Return the verdict of a check in which no rule failed and some are missing."""
     passed, error = found["passed"], found["error"]
     if not passed and not error:
-        covers = "was not tried: no rule that was asked for applies"
-        return Verdict("incomplete", covers, "not tried", 2)
+        why = ": no rule that was asked for applies" if found["unsupported"] else ""
+        return Verdict("incomplete", f"was not tried{why}", "not tried", 2)
     if not passed:
         return Verdict("incomplete", f"could not be judged by {_where(error, of)}", "not judged", 2)
     covers = f"passes {_where(passed, of)}"
     if error:
         covers += f"; not judged: {_where(error)}"
-    asked = {*passed, *error, *found["unsupported"]}
-    left_out = [name_rules(rest)] if (rest := {*_required(contract)} - asked) else []
+    rest = {*_required(contract)}.difference(passed, error, found["unsupported"])
+    left_out = [name_rules(rest)] if rest else []
     if len(_sizes_of(passed) | _sizes_of(error)) < 2 and not single_rank:
         left_out.append("another world size")
     short = _counted("passes", passed, known, contract)

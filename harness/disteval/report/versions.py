@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ def make_histories(columns: Sequence[Column], rows: Sequence[Row]) -> list[Histo
         mine = list(group)
         if len(mine) < 2:
             continue
-        states = [(row, [_state(row.cells, column) for column in mine]) for row in rows]
+        states = [(row, _states(row.cells, mine)) for row in rows]
         tried = [(row, line) for row, line in states if any(state.outcome for state in line)]
         changes = [
             (newer, _changes(newer, older, [(row.id, line[i], line[i + 1]) for row, line in tried]))
@@ -61,12 +61,17 @@ def make_histories(columns: Sequence[Column], rows: Sequence[Row]) -> list[Histo
     return found
 
 
-def _state(cells: Iterable[Cell], column: Column) -> State:
-    """Return the worst outcome of a rule in a check, over its world sizes."""
-    sizes: dict[str, list[int]] = {}
+def _states(cells: Iterable[Cell], columns: Iterable[Column]) -> list[State]:
+    """Return the worst outcome of a rule in each check, over its world sizes."""
+    found: dict[int, dict[str, list[int]]] = {column.index: {} for column in columns}
     for cell in cells:
-        if cell.column is column and cell.result is not None:
+        if cell.result is not None and cell.column.index in found:
+            sizes = found[cell.column.index]
             sizes.setdefault(cell.result["outcome"], []).append(cell.size)
+    return [_worst(sizes) for sizes in found.values()]
+
+
+def _worst(sizes: Mapping[str, Sequence[int]]) -> State:
     worst = next((outcome for outcome in _WORST_FIRST if outcome in sizes), "")
     bad = worst in ("failed", "error")
     return State(worst, f"W={', '.join(map(str, sizes[worst]))}" if bad else "")

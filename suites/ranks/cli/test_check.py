@@ -269,6 +269,13 @@ def test_an_outer_world_is_joined_and_reports_once(check: Any, name: str) -> Non
     assert refused.stderr.count("--world-size 2, but mpirun started 3 ranks; leave the") == 1
 
 
+def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(check: Any) -> None:
+    backend_class("mpi4py")
+    done = check("mpi4py", "--rules=7.*", under=mpirun(2))
+    assert done.returncode == 2, done.stderr
+    assert "mpi4py was not tried: no rule that was asked for applies\n0 examples" in done.stdout
+
+
 def test_an_outer_world_that_is_lost_is_reported_as_not_judged(check: Any) -> None:
     backend_class("mpi4py")
     done = check("mine:StuckAnywhere", "--timeout=1", "--rules=1.1,2.1,2.2", under=mpirun(2))

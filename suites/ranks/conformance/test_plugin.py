@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from disteval.conformance.runner import select_rules
+
 from suites.processes import horovodrun, mpirun, run_plainly, torchrun
 from suites.requirements import backend_class
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+RULES = len(select_rules())
 
 # Real processes that need no library.
 SOCKETS = "--backend=suites.mutants.sockets:Sockets"
@@ -125,6 +132,57 @@ def test_a_backend_that_is_named_must_be_there(run: Run) -> None:
     assert "--backend names nowhere:Class, but backend 'nowhere:Class' can't be used" in done.stdout
 
 
+SUITE = ("--pyargs", "disteval.conformance.suite")
+
+
+def verdicts(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the lines of the plugin's own summary."""
+    return re.findall(r"=+ disteval =+\n((?:[^=\n].*\n)*)", done.stdout)[0].splitlines()
+
+
+def test_the_summary_says_what_was_tried_also_by_several_workers(run: Run) -> None:
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    # One declares that it can't do these world sizes, so it is skipped.
+    options = ("--backend=threads", "--backend=non_dist", "--world-size=2,3", "-n2")
+    done = run("", *SUITE, *options, "--examples=5", "-k", "1.1 or W3-2.1")
+    assert verdicts(done) == [
+        f"threads passes rule 1.1 (of {RULES}) at world sizes 2 and 3, and rule 2.1 at world size "
+        "3",
+        "non_dist was not tried",
+        "no rule was tried on non_dist, which has to be tried, so the exit status is 2",
+    ]
+    assert done.returncode == 2, done.stdout + done.stderr
+
+
+def test_a_summary_tells_what_is_broken_and_what_one_world_size_does_not_prove(run: Run) -> None:
+    broken = "suites.mutants.broken.gathered:ReversedOrder"
+    options = (f"--backend={broken}", "--backend=threads", "--world-size=2", "--examples=5")
+    done = run("", *SUITE, *options, "-k", "1.1 or 2.1")
+    assert verdicts(done) == [
+        f"{broken} is broken: it breaks rule 2.1 (of {RULES}) at world size 2",
+        f"threads passes rules 1.1, 2.1 (of {RULES}) at world size 2",
+    ]
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("tests", "options", "reason"),
+    [
+        ("", (*SUITE, "--backend=threads", "-k", "9.1"), "no rule was tried"),
+        ("", (*SUITE, "--backend=non_dist", "--world-size=2", "-k", "1.1"), "no rule was tried"),
+        (MARKED, ("--backend=modest:Modest", "-k", "needs"), "every test was skipped"),
+    ],
+)
+def test_a_run_in_which_nothing_was_tried_does_not_pass(
+    run: Run, tmp_path: Path, tests: str, options: tuple[str, ...], reason: str
+) -> None:
+    (tmp_path / "modest.py").write_text(MODEST)
+    done = run(tests, *options)
+    assert f"{reason}, so the exit status is 2" in verdicts(done)
+    assert done.returncode == 2
+    assert "skipped" in done.stdout
+
+
 def launcher(name: str) -> tuple[str, ...]:
     """Return the words that start three ranks, or skip the test if the launcher is missing."""
     backend_class(SERVED[name])
@@ -146,6 +204,16 @@ def test_an_outer_world_is_joined_and_reports_once(run: Run, name: str, backend:
     # Two backends, one after the other, on the same three processes.
     assert "2 failed, 7 passed" in done.stdout
     assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
+
+
+def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(run: Run) -> None:
+    backend_class("mpi4py")
+    done = run("", *SUITE, "--backend=mpi4py", "-k", "7.1", under=mpirun(2))
+    assert verdicts(done) == [
+        "mpi4py was not tried: no rule that was asked for applies",
+        "no rule was tried, so the exit status is 2",
+    ]
+    assert done.returncode == 2, done.stdout + done.stderr
 
 
 @LAUNCHERS
