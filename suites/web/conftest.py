@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,25 @@ def several(reports: dict[str, Path]) -> Path:
     framework("jinja2")
     page = reports["threads"].with_name("several.html")
     _disteval(page.parent, "report", *map(str, reports.values()), f"--html={page}")
+    return page
+
+
+@pytest.fixture(scope="session")
+def versions(reports: dict[str, Path]) -> Path:
+    """Write the page of two versions of one backend, of which the older breaks a rule."""
+    framework("jinja2")
+    found = json.loads(reports["threads"].read_text())
+    page = reports["threads"].with_name("versions.html")
+    files = [page.with_name(f"{version}.json") for version in ("0.2.0", "0.1.0")]
+    for file in files:
+        told = found | {
+            "target_version": file.stem,
+            "created": f"2026-11-0{file.stem[2]}T00:00:00Z",
+        }
+        file.write_text(json.dumps(told))
+        [result] = (r for r in found["rules"] if (r["id"], r["world_size"]) == ("2.1", 2))
+        result["outcome"] = "failed"
+    _disteval(page.parent, "report", *map(str, files), f"--html={page}")
     return page
 
 

@@ -64,7 +64,8 @@ def test_every_failure_of_a_broken_backend_is_in_the_matrix_and_in_the_list(
     count = len(failed(failing))
     assert count >= 40
     browser.open(failing)
-    assert browser.one("h1").text == "suites.web.hostile:Hostile is broken"
+    told = browser.one("h1").text
+    assert told.startswith("suites.web.hostile:Hostile is broken: it breaks rules ")
     assert len(browser.shown(".matrix a")) == len(browser.shown(".failure")) == count
     for link in browser.shown(".matrix a")[:3]:
         assert link.text.split() == ["✗", "FAIL"]
@@ -275,6 +276,21 @@ def test_a_lost_world_shows_the_stack_of_each_rank(browser: Browser, several: Pa
     assert titles == ["stack of rank 0", "stack of rank 1"]
     browser.shown(".failure[open] .evidence summary")[1].click()
     assert "hostile.py" in browser.one(".failure[open] .evidence[open] pre").text
+
+
+def test_versions_of_a_backend_are_rules_by_version(browser: Browser, versions: Path) -> None:
+    browser.open(versions, size=PHONE)
+    assert browser.one("h1").text == "Conformance of threads, versions over time"
+    assert browser.run("return document.documentElement.scrollWidth") == PHONE[0]
+    browser.open(versions)
+    assert [head.text for head in browser.shown(".versions thead th")] == ["rule", "0.2.0", "0.1.0"]
+    assert min(browser.run(CONTRAST).values()) >= 4.5
+    [change] = browser.shown("[aria-label^=Changes] tbody tr")
+    assert change.text.endswith("rule 2.1: FAIL at W=2, now pass")
+    browser.one("#words").send_keys("0.1.0 2.1")
+    [row] = browser.shown(".versions tbody tr")
+    assert row.text.split() == ["2.1", "all-gather", "order", "✗", "FAIL", "W=2"]
+    assert browser.one("#count").text.startswith(f"1 of {RULES} rules, ")
 
 
 def wait_for(browser: Browser, script: str, expected: object) -> None:

@@ -79,7 +79,7 @@ class Summary:
         if exitstatus == pytest.ExitCode.OK and (reason := self._reason()):
             lines.append(f"{reason}, so the exit status is {NOTHING_TRIED}")
         if lines:
-            terminalreporter.section("disteval")
+            terminalreporter.write_sep("=", "disteval")
         for line in lines:
             terminalreporter.write_line(visible(line))
 

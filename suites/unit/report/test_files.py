@@ -123,7 +123,7 @@ def test_a_value_that_is_removed_or_of_another_type_is_refused_by_its_place(
 
 
 def as_path(way: list[Any]) -> str:
-    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in way).removeprefix(".")
+    return "".join(f".{k}" if str(k).isidentifier() else f"[{k!r}]" for k in way).removeprefix(".")
 
 
 def test_a_failure_has_what_it_takes_to_see_it_again(broken: dict[str, Any]) -> None:
