@@ -246,7 +246,8 @@ def replay(config: pytest.Config, backend: str, result: Result) -> str:
     from disteval.conformance.results import Report
 
     examples, timeout = config.getoption("examples"), config.getoption("world_timeout")
-    return Report(backend, 0, examples, timeout).replay(result)
+    cls = get_backend_class(backend)
+    return Report(backend, cls, 0, examples, timeout).replay(result)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
