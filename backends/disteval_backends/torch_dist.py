@@ -13,15 +13,20 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-import torch.distributed as dist
 from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import BackendUnavailableError, UsageError
+from disteval.extras import when_used
 from disteval.frames import Buffer
 from disteval.templates import TensorBaseDistBackend
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+else:  # a leader reads these classes, and its ranks use them
+    torch, dist = when_used("torch"), when_used("torch.distributed")
 
 _numbers: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
 """The numbers of the collectives of each process group."""
@@ -31,7 +36,7 @@ _SEND_TAG = 29_500  # no message that the user sends in this group may be taken 
 _SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 
 
-class _TorchDist(TensorBaseDistBackend[torch.Tensor]):
+class _TorchDist(TensorBaseDistBackend["torch.Tensor"]):
     """The common base of gloo and NCCL; a subclass says on which device its tensors live.
 
     Args:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import metadata
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
 
 from disteval.errors import LibraryMissingError
 
@@ -48,3 +53,27 @@ def needs(what: str, extra: str) -> Iterator[None]:
             f"{what} can't be used: the package {package!r} {reason}. "
             f"Install it: {how_to_install(extra)}"
         ) from error
+
+
+def when_used(module: str) -> Any:
+    """Return what stands for a module, and imports it when one of its attributes is asked for.
+
+    Raises:
+        ModuleNotFoundError: The package that the module belongs to is not installed.
+    """
+    package = module.partition(".")[0]
+    if find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    return _WhenUsed(module)
+
+
+class _WhenUsed:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def _module(self) -> ModuleType:
+        return importlib.import_module(self._name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)

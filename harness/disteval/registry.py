@@ -7,6 +7,7 @@ library is missing, does not affect the others.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
@@ -66,6 +67,7 @@ def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend
         UsageError: ``name`` is neither a name nor the class of a backend.
         UnknownBackendError: No backend is registered under ``name``.
         BackendUnavailableError: The backend's library is missing, or its module can't be imported.
+            Some libraries are imported only when the class is used, see `load_backend_class`.
     """
     if isinstance(name, type) and issubclass(name, BaseDistBackend):
         return name
@@ -89,6 +91,27 @@ def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend
     origin = entry.name if ":" in entry.name else f"the entry point {entry.name} = {entry.value}"
     _check_class(backend, origin)
     return backend  # type: ignore[no-any-return]
+
+
+def load_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend]:
+    """Import a backend's class and the modules of its library, as far as it names them.
+
+    Args:
+        name: As for `get_backend_class`.
+
+    Raises:
+        UsageError: See `get_backend_class`.
+        UnknownBackendError: See `get_backend_class`.
+        BackendUnavailableError: See `get_backend_class`; or the library can't be imported.
+    """
+    cls = get_backend_class(name)
+    try:
+        for module in cls.preload:
+            importlib.import_module(module)
+    except Exception as error:  # a broken library may raise any exception
+        entry = EntryPoint(name if isinstance(name, str) else cls.__name__, module, "")
+        raise BackendUnavailableError(_unavailable(entry, error)) from error
+    return cls
 
 
 def is_reference(name: str) -> bool:

@@ -13,7 +13,7 @@ from rich.table import Table
 from disteval.contract import Capabilities, No
 from disteval.errors import LibraryMissingError, describe_error
 from disteval.extras import installed_version
-from disteval.registry import get_backend_class, list_all_backends
+from disteval.registry import list_all_backends, load_backend_class
 from disteval.text import visible
 
 
@@ -38,7 +38,7 @@ class Support:
 def support_of(name: str) -> Support:
     """Import one backend and its library, and describe it."""
     try:
-        cls = get_backend_class(name)
+        cls = load_backend_class(name)
         cls()  # some need more than their library, such as a GPU
     except LibraryMissingError as error:
         return Support(name, available=False, why_not=str(error))

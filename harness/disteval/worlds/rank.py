@@ -27,7 +27,7 @@ from disteval import frames
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
-from disteval.registry import get_backend_class
+from disteval.registry import load_backend_class
 from disteval.traces.place import category_of, own_clock
 from disteval.traces.this_rank import start_with, stop
 from disteval.worlds.channel import messages
@@ -63,8 +63,7 @@ class Rank:
     def load(self, *, backend: str | type[BaseDistBackend], path: list[str]) -> None:
         """Import a backend from where the leader does."""
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        if isinstance(backend, str):
-            get_backend_class(backend)
+        load_backend_class(backend)
 
     def read_clock(self) -> tuple[str, int]:
         """Return an identity of this host's clock, and its time in nanoseconds."""
