@@ -50,11 +50,11 @@ class Ring:
         self.rank = rank
         self.world_size = world_size
         self._seconds = rendezvous.timeout
-        self._group: mx.distributed.Group | None = None
+        self.group: mx.distributed.Group | None = None
         self._connections: list[socket.socket] = []
         self._why_closed = ""
         if world_size > 1:
-            self._group, self._connections = _join(rank, world_size, rendezvous)
+            self.group, self._connections = _join(rank, world_size, rendezvous)
         self._deadline = Deadline(rendezvous.timeout, self._expire)
 
     def all_gather(self, mine: Bytes) -> Bytes:
@@ -80,14 +80,14 @@ class Ring:
         """Close the connections, and let MLX forget the ring, so that it can join another."""
         self._deadline.close()
         self._close("this rank has left it")
-        self._group = None
+        self.group = None
         if self.world_size > 1:
             # Only MLX's C++ interface has a function for this.
             getattr(_library(), _CLEAR)()
 
     def _all_gather(self, mine: Bytes) -> Bytes:
         rows = mx.array(mine.reshape(-1, ALIGNMENT))
-        gathered = mx.distributed.all_gather(rows, group=self._group)
+        gathered = mx.distributed.all_gather(rows, group=self.group)
         mx.eval(gathered)
         return np.asarray(gathered).reshape(self.world_size, -1)
 

@@ -71,15 +71,7 @@ def replay(finding: Finding, folder: Path) -> list[str]:
         finding: The finding, whose releases are installed.
         folder: An empty folder for the program.
     """
-    differences = []
-    name, *words = shlex.split(finding.command)
-    module = [] if name == "python" else ["-m", "disteval.cli", name]
-    status, output = _run([sys.executable, *module, *words], ROOT, COMMAND_SECONDS)
-    # Results are wrapped at the width of the terminal.
-    if finding.says not in " ".join(output.split()):
-        differences.append(f"{finding.command} does not say {finding.says!r}:\n{output}")
-    elif name != "python" and status != 1:
-        differences.append(f"{finding.command} ended with {status} instead of 1")
+    differences = _replay_command(finding) if finding.command else []
     if finding.has_report:
         report = read_report(finding.report)
         (folder / report.file).write_text(report.program)
@@ -88,6 +80,18 @@ def replay(finding: Finding, folder: Path) -> list[str]:
             lines = "\n".join(missing)
             differences.append(f"{finding.report.name} prints no line like\n{lines}\nbut\n{output}")
     return differences
+
+
+def _replay_command(finding: Finding) -> list[str]:
+    name, *words = shlex.split(finding.command)
+    module = [] if name == "python" else ["-m", "disteval.cli", name]
+    status, output = _run([sys.executable, *module, *words], ROOT, COMMAND_SECONDS)
+    # Results are wrapped at the width of the terminal.
+    if finding.says not in " ".join(output.split()):
+        return [f"{finding.command} does not say {finding.says!r}:\n{output}"]
+    if name != "python" and status != 1:
+        return [f"{finding.command} ended with {status} instead of 1"]
+    return []
 
 
 def lines_missing(printed: str, output: str) -> list[str]:

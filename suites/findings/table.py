@@ -42,7 +42,8 @@ class Finding:
         slug: Its name, by which it is replayed; docs/findings/<slug>.md reports a defect.
         library: The library with its release: "accelerate 1.15.0".
         environment: A table of environments.toml: what pip installs, pinned.
-        command: The command that shows it: arguments of ``disteval``, or ``python`` and its own.
+        command: The command that shows it: arguments of ``disteval``, or ``python`` and its own;
+            empty where the program of its report shows it.
         says: Words that the output of the command must contain.
         case: The smallest example.
         what: What happens.

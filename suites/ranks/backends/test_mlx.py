@@ -60,7 +60,7 @@ def _fail_once(backend: Any) -> list[str]:
     """Return the errors of three collectives, in the first of which rank 2 fails by itself."""
     ring = type(backend.inner)._ring
     if backend.rank == 2:
-        ring._group = "no group"
+        ring.group = "no group"
     told = []
     for _ in range(3):
         try:
