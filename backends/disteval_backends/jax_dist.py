@@ -26,6 +26,7 @@ class JaxDist(HostArrayDist):
     devices: ClassVar[str] = "cpu, cuda"
     capabilities: ClassVar[Capabilities] = Capabilities(
         bounded_waits=No("JAX's collectives have no timeout of their own"),
+        joins_again=No("JAX joins its runtime only before the process has used a device"),
     )
 
     @classmethod

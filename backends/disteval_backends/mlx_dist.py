@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from disteval.contract import Rendezvous
 
@@ -23,8 +22,6 @@ class MLXDist(HostArrayDist):
     library: ClassVar[str] = "mlx"
     preload: ClassVar[tuple[str, ...]] = ("mlx.core",)
 
-    # MLX would mix the bytes of two threads' collectives.
-    _one_at_a_time: ClassVar[threading.RLock] = threading.RLock()
     _ring: ClassVar[Ring | None] = None
 
     @classmethod
@@ -54,16 +51,6 @@ class MLXDist(HostArrayDist):
     def world_size(self) -> int:
         """The size of the ring; 1 outside of one."""
         return 1 if self._ring is None else self._ring.world_size
-
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        """See `BaseDistBackend.all_gather_object`."""
-        with self._one_at_a_time:
-            return super().all_gather_object(obj)
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """See `BaseDistBackend.broadcast_object`."""
-        with self._one_at_a_time:
-            return super().broadcast_object(obj, src)
 
     def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
         assert self._ring is not None  # a world of one has no collectives

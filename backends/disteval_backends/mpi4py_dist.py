@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from types import TracebackType
 from typing import ClassVar
@@ -14,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from disteval.contract import Capabilities, No
 from disteval.frames import ALIGNMENT, Buffer
-from disteval.templates import BytesBaseDistBackend
+from disteval.templates import BytesBaseDistBackend, Collectives
 from mpi4py import MPI
 
 # MPI counts are 32-bit in many installed libraries, so no call moves more bytes than this in all.
@@ -47,7 +46,7 @@ class MPI4PyDist(BytesBaseDistBackend):
 
     def __init__(self, comm: MPI.Intracomm | None = None) -> None:
         self._comm = MPI.COMM_WORLD if comm is None else comm
-        self._calls = _numbers_of(self._comm) if self.is_initialized else itertools.count(1)
+        self._of_comm = _collectives_of(self._comm) if self.is_initialized else Collectives()
         if self.world_size > 1:
             _abort_on_uncaught(self._comm)
 
@@ -65,6 +64,10 @@ class MPI4PyDist(BytesBaseDistBackend):
     def world_size(self) -> int:
         """The communicator's size; 1 when MPI is not running."""
         return int(self._comm.Get_size()) if self.is_initialized else 1
+
+    @property
+    def _collectives(self) -> Collectives:
+        return self._of_comm
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         size, count = sizes[0], len(sizes)
@@ -108,14 +111,14 @@ class MPI4PyDist(BytesBaseDistBackend):
         return bytearray(memory) if is_sender else memory
 
 
-def _numbers_of(comm: MPI.Intracomm) -> Iterator[int]:
-    """Return the numbers of a communicator, which all Python objects of it share."""
+def _collectives_of(comm: MPI.Intracomm) -> Collectives:
+    """Return the collectives of a communicator, which all Python objects of it share."""
     global _keyval
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval()
     found = comm.Get_attr(_keyval)
-    if not isinstance(found, itertools.count):
-        found = itertools.count(1)
+    if not isinstance(found, Collectives):
+        found = Collectives()
         comm.Set_attr(_keyval, found)
     return found
 

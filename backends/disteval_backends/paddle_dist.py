@@ -10,6 +10,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 from disteval.contract import Capabilities, No, Rendezvous
+from disteval.errors import UsageError
 
 from disteval_backends._host_arrays import Bytes, HostArrayDist
 
@@ -19,7 +20,8 @@ class PaddleDist(HostArrayDist):
 
     library: ClassVar[str] = "paddlepaddle"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        bounded_waits=No("Paddle sets no timeout for gloo's collectives")
+        bounded_waits=No("Paddle sets no timeout for gloo's collectives"),
+        joins_again=No("Paddle can't make a second process group in one process"),
     )
 
     @classmethod
@@ -38,6 +40,11 @@ class PaddleDist(HostArrayDist):
         }
         if world_size > 1:  # alone, Paddle makes no group
             dist.init_parallel_env()
+            if not dist.is_initialized():  # Paddle has returned the group that was destroyed
+                raise UsageError(
+                    "this process has left a group of Paddle's, which can't make a second one in "
+                    "a process; start new processes"
+                )
 
     @classmethod
     def finalize_process(cls) -> None:

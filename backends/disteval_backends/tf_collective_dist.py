@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
-from disteval.contract import Rendezvous
+from disteval.contract import Capabilities, No, Rendezvous
+from disteval.errors import UsageError
 
 from disteval_backends._deadline import Deadline
 from disteval_backends._host_arrays import Bytes, HostArrayDist
@@ -20,16 +21,26 @@ class TFCollectiveDist(HostArrayDist):
     """Object collectives over `tf.distribute.MultiWorkerMirroredStrategy`, one worker a rank."""
 
     library: ClassVar[str] = "tensorflow-cpu"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        joins_again=No("TensorFlow's server keeps the workers of the first group")
+    )
 
     _strategy: ClassVar[Any] = None
     _rank: ClassVar[int] = 0
     _gather: ClassVar[Any] = None
     _deadline: ClassVar[Any] = None
+    _was_in_a_group: ClassVar[bool] = False
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Start this rank's worker, and wait for the others'."""
         super().init_process(rank, world_size, rendezvous)
+        if cls._was_in_a_group:
+            raise UsageError(
+                "this process has left a group of TensorFlow's, whose server keeps its workers; "
+                "start new processes"
+            )
+        cls._was_in_a_group = world_size > 1
         with socket.create_server((rendezvous.own_host, 0)) as probe:
             port = probe.getsockname()[1]
         rendezvous.publish(f"worker {rank}", f"{rendezvous.own_host}:{port}")

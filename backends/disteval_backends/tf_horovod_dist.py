@@ -24,10 +24,8 @@ class TFHorovodDist(BytesBaseDistBackend):
 
     library: ClassVar[str] = "horovod"
 
-    # In eager mode Horovod pairs calls by their order alone, so two threads must not interleave,
-    # nor the two calls for a large object with those of another thread.
-    _one_at_a_time: ClassVar[threading.RLock] = threading.RLock()
     _server: ClassVar[RendezvousHTTPServer | None] = None
+    _variables: ClassVar[dict[str, str]] = {}  # those of this group that no launcher has set
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
@@ -37,9 +35,9 @@ class TFHorovodDist(BytesBaseDistBackend):
             if rank == 0:
                 cls._server = _serve(rendezvous.host, world_size)
                 rendezvous.publish("horovod", str(cls._server.server_address[1]))
-            os.environ.update(
-                _environment(rank, world_size, rendezvous.host, str(rendezvous.lookup("horovod")))
-            )
+            port = str(rendezvous.lookup("horovod"))
+            cls._variables = _environment(rank, world_size, rendezvous.host, port)
+            os.environ |= cls._variables
         seconds = str(max(1, int(rendezvous.timeout)))
         os.environ |= {
             "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(rendezvous.timeout) // 2)),
@@ -53,6 +51,9 @@ class TFHorovodDist(BytesBaseDistBackend):
         """Leave the group."""
         if hvd.is_initialized():
             hvd.shutdown()
+        for name in cls._variables:  # the next group meets elsewhere
+            os.environ.pop(name, None)
+        cls._variables = {}
         if cls._server is not None:
             cls._server.shutdown()
             cls._server.server_close()
@@ -72,16 +73,6 @@ class TFHorovodDist(BytesBaseDistBackend):
     def world_size(self) -> int:
         """Horovod's size; 1 outside of a group."""
         return int(hvd.size()) if self.is_initialized else 1
-
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        """See `BaseDistBackend.all_gather_object`."""
-        with self._one_at_a_time:
-            return super().all_gather_object(obj)
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """See `BaseDistBackend.broadcast_object`."""
-        with self._one_at_a_time:
-            return super().broadcast_object(obj, src)
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         # Parts begin at multiples of the alignment, and no rank gives an empty tensor.

@@ -6,15 +6,14 @@ no machine at hand could start as processes.
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from disteval.contract import Rendezvous
 from disteval.frames import Buffer
-from disteval.templates import BytesBaseDistBackend
+from disteval.templates import BytesBaseDistBackend, Collectives
 
 
 class ThreadGroup:
@@ -38,7 +37,8 @@ class Member:
     def __init__(self, group: ThreadGroup, rank: int) -> None:
         self.group = group
         self.rank = rank
-        self.numbers = itertools.count(1)
+        self.left = False
+        self.collectives = Collectives()
 
 
 class ThreadsDist(BytesBaseDistBackend):
@@ -57,6 +57,8 @@ class ThreadsDist(BytesBaseDistBackend):
 
     def __init__(self, group: ThreadGroup | None = None, rank: int = 0) -> None:
         self._own = None if group is None else group.members[rank]
+        # Other threads of the rank may use this object.
+        self._of_maker: Member | None = getattr(self._joined, "member", None)
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
@@ -72,6 +74,7 @@ class ThreadsDist(BytesBaseDistBackend):
         """Leave the group; the last thread that leaves ends it."""
         member: Member | None = cls._joined.__dict__.pop("member", None)
         if member is not None:
+            member.left = True
             with cls._lock:
                 member.group.joined -= 1
                 if member.group.joined == 0:
@@ -96,12 +99,15 @@ class ThreadsDist(BytesBaseDistBackend):
 
     @property
     def _member(self) -> Member | None:
-        return self._own or getattr(self._joined, "member", None)
+        if member := self._own or getattr(self._joined, "member", None):
+            return member
+        made_by = self._of_maker
+        return None if made_by is None or made_by.left else made_by
 
     @property
-    def _numbers(self) -> Iterator[int]:
+    def _collectives(self) -> Collectives:
         member = self._member
-        return member.numbers if member else super()._numbers
+        return member.collectives if member else super()._collectives
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         # Each thread needs memory of its own, because arrays become views of it.

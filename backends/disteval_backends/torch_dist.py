@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
-import itertools
 import os
 import socket
 import struct
 import sys
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +19,7 @@ from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import BackendUnavailableError, UsageError
 from disteval.extras import when_used
 from disteval.frames import Buffer
-from disteval.templates import TensorBaseDistBackend
+from disteval.templates import Collectives, TensorBaseDistBackend
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 else:  # a leader reads these classes, and its ranks use them
     torch, dist = when_used("torch"), when_used("torch.distributed")
 
-_numbers: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
-"""The numbers of the collectives of each process group."""
+_collectives: weakref.WeakKeyDictionary[Any, Collectives] = weakref.WeakKeyDictionary()
+"""The collectives of each process group."""
 
 _SEND_BYTES = 1 << 20  # gloo's all-gather copies what it has received, and pads to the longest
 _SEND_TAG = 29_500  # no message that the user sends in this group may be taken for one of ours
@@ -76,10 +75,10 @@ class _TorchDist(TensorBaseDistBackend["torch.Tensor"]):
         """The device of the tensors that travel."""
 
     @property
-    def _numbers(self) -> Iterator[int]:
+    def _collectives(self) -> Collectives:
         self._check_group()
         group = dist.group.WORLD if self._process_group is None else self._process_group
-        return _numbers.setdefault(group, itertools.count(1))
+        return _collectives.get(group) or _collectives.setdefault(group, Collectives())
 
     def _to_tensor(self, data: Buffer, size: int) -> torch.Tensor:
         tensor = torch.empty(size, dtype=torch.uint8)

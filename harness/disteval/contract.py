@@ -37,6 +37,9 @@ class Capabilities:
             the bound.
         bounded_waits: When a rank never calls a collective, because it is frozen or busy, the
             collective is an error on all others within the bound.
+        joins_again: Ranks that have left a group can join another one in the same processes.
+        detects_mismatches: Ranks that call different collectives all get an error, and the next
+            collective works.
         grace: The seconds that the bound adds to `Rendezvous.timeout`.
     """
 
@@ -44,6 +47,8 @@ class Capabilities:
     propagates_errors: bool | No = True
     detects_lost_ranks: bool | No = True
     bounded_waits: bool | No = True
+    joins_again: bool | No = True
+    detects_mismatches: bool | No = True
     grace: float = 3.0
 
 

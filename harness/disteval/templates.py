@@ -6,10 +6,11 @@ and decides whether an object is small or large. An adapter says who it is and m
 
 from __future__ import annotations
 
-import itertools
+import os
+import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 from disteval import frames
 from disteval.arguments import is_count
@@ -22,13 +23,50 @@ from disteval.traces.this_rank import note_bytes
 Tensor = TypeVar("Tensor")
 
 
+class Collectives:
+    """The collectives of one group on this rank: numbered from 1, and called one at a time.
+
+    They belong to the process that has created this object. Use it as a context manager around each
+    collective; entering it returns the collective's number.
+
+    Raises:
+        UsageError: This process is a forked child of the rank, or another thread of the rank is in
+            a collective of this group. Nothing was sent, and no number was taken.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._free = threading.Lock()
+        self._number = 0
+
+    def __enter__(self) -> int:
+        # First: a lock that another thread held at the fork stays locked in the child.
+        if os.getpid() != self._process:
+            raise UsageError(
+                f"process {os.getpid()} is a forked child of process {self._process}, which joined "
+                f"this group; call collectives in that process only, or join a group in the child"
+            )
+        if not self._free.acquire(blocking=False):
+            raise UsageError(
+                "another thread of this rank is in a collective of this group, and ranks pair "
+                "their collectives by order alone; call collectives from one thread at a time, in "
+                "the same order on all ranks, or give each thread a group of its own"
+            )
+        self._number += 1
+        return self._number
+
+    def __exit__(self, *_: object) -> None:
+        self._free.release()
+
+
 class BytesBaseDistBackend(BaseDistBackend):
     """A template for libraries that move bytes.
 
     A subclass gives `is_initialized`, `rank`, `world_size` and `_all_gather_bytes`, and inherits
     both object collectives. A small object takes one collective of `BLOCK_BYTES` from each rank, a
     larger one a second collective of the lengths that the first one announced. Collectives carry
-    their number, so ranks that call different ones get an error instead of each other's objects.
+    their number, so ranks that call different ones get an error instead of each other's objects. A
+    call in a forked child, or while another thread of the rank is in a collective, is an error.
     """
 
     @abstractmethod
@@ -50,33 +88,35 @@ class BytesBaseDistBackend(BaseDistBackend):
         """
         return self._all_gather_bytes(mine, sizes)[src]
 
-    @property
-    def _broadcast_gathers(self) -> bool:
-        return type(self)._broadcast_bytes is BytesBaseDistBackend._broadcast_bytes
-
-    _calls: Iterator[int] = itertools.count(1)
+    _own_collectives: ClassVar[Collectives | None] = None
 
     @property
-    def _numbers(self) -> Iterator[int]:
-        """The numbers of the group's next collectives.
+    def _collectives(self) -> Collectives:
+        """The collectives of the group on this rank.
 
         The default is for libraries that have one group a process, which begins when `init_process`
-        is called. Where a process can be in several groups, override it with an
-        ``itertools.count(1)`` for each group that lives as long as the membership in it.
+        is called. Where a process can be in several groups, override it with a `Collectives` for
+        each group that lives as long as the membership in it.
         """
-        return self._calls
+        cls = type(self)
+        if cls._own_collectives is None:
+            cls._own_collectives = Collectives()
+        return cls._own_collectives
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Begin to number the collectives of the class at 1. A subclass that joins calls this."""
-        cls._calls = itertools.count(1)
+        cls._own_collectives = Collectives()
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """See `BaseDistBackend.all_gather_object`."""
         world_size = self.world_size
         if world_size == 1:
             return [_copy_of(obj)]
-        call = Call(next(self._numbers), 0)
+        with self._collectives as number:
+            return self._gather_in(obj, Call(number, 0), world_size)
+
+    def _gather_in(self, obj: Any, call: Call, world_size: int) -> list[Any]:
         block, rest = frames.split(obj, call, self.rank)
         if open_recorders:
             note_bytes(BLOCK_BYTES + len(rest))
@@ -96,15 +136,16 @@ class BytesBaseDistBackend(BaseDistBackend):
         self._check_src(src)
         if world_size == 1:
             return _copy_of(obj)
-        call = Call(next(self._numbers), src + 1)
+        with self._collectives as number:
+            return self._broadcast_in(obj, src, Call(number, src + 1), world_size)
+
+    def _broadcast_in(self, obj: Any, src: int, call: Call, world_size: int) -> Any:
         own_rank = self.rank
         mine, rest = frames.split(obj if own_rank == src else None, call, own_rank)
-        sizes = [BLOCK_BYTES] * world_size
-        if self._broadcast_gathers:  # so that rank src, too, is told of mispaired collectives
-            blocks = dict(enumerate(self._all_gather_bytes(mine, sizes)))
-        else:
-            blocks = {src: self._broadcast_bytes(mine, sizes, src)}
-        headers = {rank: frames.read_header(block, rank, call) for rank, block in blocks.items()}
+        # Gathered: so every rank, src too, learns of a rank that is in another collective. In a
+        # library's own broadcast src would return, and the others would wait for ever.
+        blocks = self._all_gather_bytes(mine, [BLOCK_BYTES] * world_size)
+        headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
         if open_recorders:
             note_bytes(BLOCK_BYTES + headers[src].rest)
         if size := headers[src].rest:
@@ -150,10 +191,6 @@ class TensorBaseDistBackend(BytesBaseDistBackend, Generic[Tensor]):
         Every rank passes a tensor of the same length.
         """
         return self._all_gather_tensor(tensor)[src]
-
-    @property
-    def _broadcast_gathers(self) -> bool:
-        return type(self)._broadcast_tensor is TensorBaseDistBackend._broadcast_tensor
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         gathered = self._all_gather_tensor(self._padded(mine, sizes))

@@ -6,7 +6,7 @@ or like that of several.
 
 from __future__ import annotations
 
-from disteval.conformance.causes import calls, copies, lengths, lists, special, values
+from disteval.conformance.causes import calls, copies, lengths, lists, special, state, values
 
 TRUE_CAUSES = {
     "NeverInitialized": special.NOT_IN_A_GROUP,
@@ -74,6 +74,19 @@ TRUE_CAUSES = {
     "OnlyTheGuiltyIsTold": special.ONE_IS_TOLD,
     "HangsWhenOneCannotSend": special.ONE_IS_TOLD,
     "OnlySrcIsTold": special.ONE_IS_TOLD,
+    "RepeatsItselfAfterAnError": special.STATE_AFTER_ERROR,
+    "UselessAfterAMismatch": special.STATE_AFTER_ERROR,
+    "PairsWhateverComes": state.UNNUMBERED,
+    "TakesLateObjects": state.UNNUMBERED,
+    "SrcIsNotTold": state.NOT_AWAITED,
+    "MeetsAtOnePlace": state.SHARED,
+    "EndsAllWorlds": state.ENDS_OTHERS,
+    "CannotJoinAgain": state.LEFT_BEHIND,
+    "AnswersFromTheGroupBefore": state.LEFT_BEHIND,
+    "StaysAborted": state.LEFT_BEHIND,
+    "OtherThreadsAreAlone": state.ALONE_IN_A_THREAD,
+    "ChildReadsTheOldBuffer": state.CHILD,
+    "ChildTakesANumber": state.CHILD,
     "UselessAfterAnError": special.STATE_AFTER_ERROR,
     "UselessAfterTooMuch": special.STATE_AFTER_ERROR,
     "UnloadableBecomesNone": special.SWALLOWED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from typing import Any, ClassVar
@@ -61,15 +62,27 @@ class BroadcastsByGathering(ThreadsDist):
 
 @correct
 class GathersByBroadcasting(ThreadsDist):
-    """Gathers by one broadcast from each rank, and raises an error after all of them."""
+    """Gathers by one broadcast from each rank, and raises an error after all of them.
+
+    Another thread of the rank waits meanwhile.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        detects_mismatches=No("one of the broadcasts of an all-gather may match")
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         gathered, errors = [], []
-        for src in range(self.world_size):
-            try:
-                gathered.append(super().broadcast_object(obj, src))
-            except Exception as error:
-                errors.append(error)
+        with self.lock:
+            for src in range(self.world_size):
+                try:
+                    gathered.append(super().broadcast_object(obj, src))
+                except Exception as error:
+                    errors.append(error)
         if errors:
             raise errors[0]
         return gathered

@@ -45,6 +45,7 @@ class Sockets(BytesBaseDistBackend):
     def finalize_process(cls) -> None:
         for peer in cls._peers:
             peer.close()
+        cls._rank, cls._world_size, cls._joined, cls._peers = 0, 1, False, []
 
     is_initialized = property(lambda self: self._joined)
     rank = property(lambda self: self._rank)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from disteval import FrameError, Rendezvous, UsageError, templates
+from disteval import FrameError, Rendezvous, UsageError
 from disteval.frames import BLOCK_BYTES, Buffer
 from disteval_backends.non_dist import NonDist
 from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
@@ -16,6 +17,11 @@ from suites.mutants.correct import TensorTemplate
 from suites.thread_world import run_ranks, values
 
 OBJECTS: list[Any] = [1, "x" * 1000, [b"y" * 100_000], None]
+
+
+def next_number(backend: Any) -> int:
+    with backend._collectives as number:
+        return number
 
 
 def test_several_objects_of_one_group_share_its_numbers() -> None:
@@ -30,8 +36,8 @@ def test_several_objects_of_one_group_share_its_numbers() -> None:
 def test_groups_of_one_thread_are_numbered_apart() -> None:
     groups = [ThreadGroup(1, 1.0) for _ in range(2)]
     first, second = (ThreadsDist(group) for group in groups)
-    assert [next(first._numbers) for _ in range(3)] == [1, 2, 3]
-    assert next(second._numbers) == 1
+    assert [next_number(first) for _ in range(3)] == [1, 2, 3]
+    assert next_number(second) == 1
 
 
 def test_a_group_that_is_left_and_joined_again_begins_at_one() -> None:
@@ -42,19 +48,19 @@ def test_a_group_that_is_left_and_joined_again_begins_at_one() -> None:
     rendezvous = Rendezvous(None)
     for _ in range(2):
         Own.init_process(0, 1, rendezvous)
-        assert [next(backend._numbers) for _ in range(2)] == [1, 2]
+        assert [next_number(backend) for _ in range(2)] == [1, 2]
 
 
 def test_what_one_rank_does_alone_before_it_joins_takes_no_number() -> None:
     class Own(NonDist):
-        _calls = itertools.count(1)
+        _own_collectives = None
 
     backend = Own()
     assert (backend.all_gather_object("alone"), backend.broadcast_object("alone")) == (
         ["alone"],
         "alone",
     )
-    assert next(backend._numbers) == 1
+    assert next_number(backend) == 1
 
 
 @pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])
@@ -70,8 +76,6 @@ def test_objects_of_any_size_are_gathered_and_broadcast(template: type[ThreadsDi
 
 class Moves(ThreadsDist):
     """Notes the sizes of each move of bytes; a broadcast is the template's own."""
-
-    _broadcast_bytes = templates.BytesBaseDistBackend._broadcast_bytes
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         self.__dict__.setdefault("moves", []).append(list(sizes))
@@ -113,3 +117,61 @@ def test_what_comes_in_another_length_than_announced_is_refused() -> None:
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, FrameError)
         assert "sent 511 bytes, less than a block" in str(outcome)
+
+
+def test_a_second_thread_of_a_rank_is_refused_and_disturbs_nobody() -> None:
+    entered, refused = threading.Event(), threading.Event()
+
+    class Waiting(ThreadsDist):
+        def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+            entered.set()
+            assert refused.wait(60)
+            return super()._all_gather_bytes(mine, sizes)
+
+    def rank(backend: ThreadsDist) -> Any:
+        own = Waiting(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        errors: list[Exception] = []
+
+        def call() -> None:
+            assert entered.wait(60)
+            for collective in (own.all_gather_object, own.broadcast_object):
+                try:
+                    collective("from another thread")
+                except UsageError as error:
+                    errors.append(error)
+            refused.set()
+
+        other = threading.Thread(target=call)
+        if own.rank == 0:
+            other.start()
+        found = own.all_gather_object(own.rank), own.broadcast_object(own.rank, 1)
+        if own.rank == 0:
+            other.join()
+        return found, [str(error).partition(";")[0] for error in errors]
+
+    [(first, errors), (second, none)] = values(run_ranks(2, rank))
+    assert first == second == ([0, 1], 1)
+    assert (len(errors), none) == (2, [])
+    assert set(errors) == {
+        "another thread of this rank is in a collective of this group, and ranks pair their "
+        "collectives by order alone"
+    }
+
+
+def test_a_forked_child_is_refused() -> None:
+    [backend] = [ThreadsDist(ThreadGroup(2, 1.0))]
+    readable, writable = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            backend.all_gather_object("from a child")
+        except BaseException as error:
+            os.write(writable, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writable)
+    assert os.waitpid(child, 0)[1] == 0
+    with os.fdopen(readable) as file:
+        said = file.read()
+    assert said.startswith(
+        f"UsageError: process {child} is a forked child of process {os.getpid()}"
+    )

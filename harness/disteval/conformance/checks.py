@@ -135,9 +135,11 @@ def check_broadcast_ignores_others(bench: Bench) -> None:
 def check_broadcast_src(bench: Bench) -> None:
     """A src that is not a rank is an error on every rank, and the next collective works."""
     world = bench.world_size
-    expected = [[True, list(range(world))]] * world
     example = f"src {{}} at world size {world}: whether it raised, and the next result"
-    trials = [Trial([src] * world, expected, example.format(src)) for src in (-1, world, world + 7)]
+    trials = []
+    for src in (-1, world, world + 7):
+        expected = [True, [(src, rank) for rank in range(world)]]
+        trials.append(Trial([src] * world, [expected] * world, example.format(src)))
     bench.expect(on_ranks.broadcast_from_nowhere, trials)
 
 

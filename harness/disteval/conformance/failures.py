@@ -10,7 +10,6 @@ from disteval.conformance.causes.special import errors, over_the_cap
 from disteval.conformance.on_ranks import (
     CannotBePickled,
     CannotBeUnpickled,
-    gather_once,
     payload,
     raises,
 )
@@ -52,11 +51,12 @@ def check_over_the_cap(bench: Bench) -> None:
 
 def _check_cap(bench: Bench, guilty: int, collective: str) -> None:
     world = bench.world_size
-    found = bench.run(send_over_the_cap, [(guilty, collective, 2 * _SMALL_CAP)] * world)
+    task = guilty, collective, 2 * _SMALL_CAP
+    found = bench.run(send_over_the_cap, [task] * world)
     outcomes = [outcome for outcome, _ in found]
     if outcomes not in (["error"] * world, ["whole"] * world):
         what = f"the ranks received: {', '.join(outcomes)}"
-    elif any(after != list(range(world)) for _, after in found):
+    elif any(after != [(*task, rank) for rank in range(world)] for _, after in found):
         what = f"the next collective returns {', '.join(str(after) for _, after in found)}"
     else:
         return
@@ -73,8 +73,9 @@ def _check_error(bench: Bench, deed: str) -> None:
             f"rank {guilty} {collective} an object that can't be {deed}: whether each rank "
             f"raised, and the result of the next collective"
         )
-        expected = [[True, list(range(world))]] * world
-        trials.append(Trial([(guilty, collective, deed)] * world, expected, example))
+        task = guilty, collective, deed
+        expected = [True, [(*task, rank) for rank in range(world)]]
+        trials.append(Trial([task] * world, [expected] * world, example))
     bench.expect(send_impossible, trials)
 
 
@@ -82,7 +83,8 @@ def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> lis
     """Return whether an object that one rank can't send raised an error, and the next result."""
     guilty, collective, deed = task
     obj = _IMPOSSIBLE[deed]() if backend.rank == guilty else backend.rank
-    return [raises(_call, backend, collective, obj, guilty), gather_once(backend)]
+    raised = raises(_call, backend, collective, obj, guilty)
+    return [raised, backend.all_gather_object((*task, backend.rank))]
 
 
 def limit(backend: BaseDistBackend, cap: int) -> None:
@@ -99,7 +101,7 @@ def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> t
         outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
     except Exception:
         outcome = "error"
-    return outcome, gather_once(backend)
+    return outcome, backend.all_gather_object((*task, backend.rank))
 
 
 def _call(backend: BaseDistBackend, collective: str, obj: Any, src: int) -> Any:

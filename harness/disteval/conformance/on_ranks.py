@@ -104,7 +104,10 @@ def broadcast_beside_junk(backend: BaseDistBackend, src: int) -> list[Any]:
 
 def broadcast_from_nowhere(backend: BaseDistBackend, src: int) -> list[Any]:
     """Return whether a broadcast from no rank raised an error, and the next result."""
-    return [raises(backend.broadcast_object, 0, src), gather_once(backend)]
+    return [
+        raises(backend.broadcast_object, 0, src),
+        backend.all_gather_object((src, backend.rank)),
+    ]
 
 
 def raises(call: Callable[..., Any], *args: Any) -> bool:

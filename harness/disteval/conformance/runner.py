@@ -11,10 +11,13 @@ from functools import partial
 from typing import NamedTuple
 
 from disteval.conformance import (  # noqa: F401 - they register the rules
+    callers,
     checks,
     copies,
     failures,
     faults,
+    groups,
+    mismatches,
     sequences,
     template,
 )
@@ -25,7 +28,7 @@ from disteval.conformance.rules import RULES, Rule
 from disteval.conformance.schedule import Job, lost_beside_others, plan, run_side_by_side
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, No
-from disteval.errors import UsageError
+from disteval.errors import UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.worlds import World
@@ -98,7 +101,10 @@ def check_backend(
     with found.kept() if found else nullcontext():
         check = _Check(report, worlds, on_result)
         for jobs in phases:
-            run_side_by_side(jobs, check.run, check.stop)
+            run_side_by_side(jobs, check.run if len(jobs) == 1 else check.run_beside, check.stop)
+        # Beside others they may not have started for what rule 1.4 forbids, such as a fixed port.
+        for job in check.not_started:
+            check.run(job)
         # Beside others they may only have been too slow.
         again = [job for job in lost_beside_others(phases) if check.may_hold_alone(job)]
         run_side_by_side(again, check.run, check.stop)
@@ -125,9 +131,19 @@ class _Check:
     on_result: Callable[[Result], None] | None
     results: dict[tuple[int, str], Result] = field(default_factory=dict)
     losses: dict[tuple[int, str], _Loss] = field(default_factory=dict)
+    not_started: list[Job] = field(default_factory=list)
     started: list[World] = field(default_factory=list)
     given_up: str = ""
     stopped: bool = False
+
+    def run_beside(self, job: Job) -> None:
+        """Run a job beside others, or note it in `not_started` if no world of it starts."""
+        try:
+            self.run(job)
+        except WorldError:
+            if self.stopped or (job.size, job.rules[0].number) in self.results:
+                raise
+            self.not_started.append(job)
 
     def run(self, job: Job) -> None:
         """Check the backend against the rules of one job, at its world size."""

@@ -64,6 +64,7 @@ class BackendWorlds:
         led: Ranks that somebody else has started, to be used instead of starting any.
         launcher: How to start the ranks; None stands for the launcher that the class names.
         timeout: As for `World`.
+        backend_timeout: As for `World`.
         trace: As for `World`.
         started: Called with each world that was started.
 
@@ -87,6 +88,7 @@ class BackendWorlds:
         led: JudgedWorld | None = None,
         launcher: str | None = None,
         timeout: float = 20.0,
+        backend_timeout: float = BACKEND_SECONDS,
         trace: TraceFolder | None = None,
         started: Callable[[World], None] = lambda _: None,
     ) -> None:
@@ -104,6 +106,7 @@ class BackendWorlds:
         self._backend = backend
         self._led, self._launcher = led, launcher
         self._timeout, self._started = timeout, started
+        self._backend_timeout = backend_timeout
         self._trace = trace
         self._world: JudgedWorld | None = None
 
@@ -111,12 +114,38 @@ class BackendWorlds:
         """Return the present world, or another one if that was lost; its ranks are in step."""
         if self._world is None or not self._world.is_open:
             if self._led is None:
-                self._world = self.fresh(BACKEND_SECONDS)
+                self._world = self.fresh(self._backend_timeout)
             else:
                 with _naming_the_cause(self.world_size):
                     self._led.join(self._backend)
                 self._world = self._led
         return self._world
+
+    def another(
+        self, backend_timeout: float = BACKEND_SECONDS, timeout: float | None = None
+    ) -> BackendWorlds:
+        """Return other worlds of the same backend and size; they are closed by themselves.
+
+        Args:
+            backend_timeout: As for `World`.
+            timeout: As for `World`; None stands for that of these worlds.
+        """
+        return BackendWorlds(
+            self._backend,
+            self.world_size,
+            launcher=self._launcher,
+            timeout=timeout or self._timeout,
+            backend_timeout=backend_timeout,
+            trace=self._trace,
+            started=self._started,
+        )
+
+    def join_again(self) -> None:
+        """Have the ranks of the present world leave their group, and join another one."""
+        world = self.get()
+        self._world = None  # without a group it serves no rule
+        world.join(self._backend, self._backend_timeout)
+        self._world = world
 
     def fresh(self, backend_timeout: float) -> JudgedWorld:
         """Start another world whose ranks may be lost, and whose backend waits that long.

@@ -2,10 +2,13 @@
 
 from suites.mutants.broken import (
     broadcasts,
+    callers,
     copies,
     failures,
     gathered,
+    groups,
     identity,
+    mismatches,
     objects,
     sequences,
     template,
@@ -15,10 +18,13 @@ from suites.mutants.broken.base import MUTANTS
 __all__ = [
     "MUTANTS",
     "broadcasts",
+    "callers",
     "copies",
     "failures",
     "gathered",
+    "groups",
     "identity",
+    "mismatches",
     "objects",
     "sequences",
     "template",

@@ -57,6 +57,24 @@ class UselessAfterAnError(Mutant):
         return [] if self.failed else gathered
 
 
+class RepeatsItselfAfterAnError(Mutant):
+    """Returns the result before the error from the collective after it."""
+
+    breaks = "6.1"
+    previous: Any = None
+    failed = False
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            gathered = super().all_gather_object(obj)
+        except RankError:
+            self.failed = True
+            raise
+        stale, self.previous = (self.previous if self.failed else None), gathered
+        self.failed = False
+        return gathered if stale is None else stale
+
+
 class OnlySrcIsTold(Mutant):
     """Raises the error only on src, and returns None on the other ranks."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import socket
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -157,6 +159,41 @@ class CannotJoinThree(Sockets):
 def test_a_world_that_cannot_start_leaves_no_verdict() -> None:
     with pytest.raises(WorldError, match="three are too many"):
         check_backend(CannotJoinThree, (1, 2, 3), rules=select_rules(["1.1", "5.1"]), examples=2)
+
+
+PORT = "DISTEVAL_TEST_PORT"
+
+
+class FixedPort(Sockets):
+    """A backend whose rank 0 listens on the same port in every group, as long as it is in one."""
+
+    launcher = "local"
+    _server: ClassVar[socket.socket | None] = None
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        if rank == 0:
+            cls._server = socket.create_server(("127.0.0.1", int(os.environ[PORT])))
+        super().init_process(rank, world_size, rendezvous)
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        super().finalize_process()
+        if cls._server is not None:
+            cls._server.close()
+
+
+def test_a_fixed_port_is_a_broken_rule_also_where_worlds_of_several_sizes_do_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        monkeypatch.setenv(PORT, str(probe.getsockname()[1]))
+    report = check_backend(FixedPort, (1, 2), rules=select_rules(["1.1", "1.4"]))
+    found = {(result.id, result.world_size): result for result in report.rules}
+    assert [found["1.1", size].outcome for size in (1, 2)] == ["passed"] * 2
+    assert [found["1.4", size].outcome for size in (1, 2)] == ["failed"] * 2
+    assert "when a second world started beside the first" in found["1.4", 2].message
+    assert "Address already in use" in found["1.4", 2].message
 
 
 def test_no_rule_tried_is_not_a_conformant_backend() -> None:

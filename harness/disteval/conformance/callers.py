@@ -1,0 +1,212 @@
+"""The checks of rules 5.5 and 5.6: collectives of other threads and of forked children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from disteval.conformance.causes.state import ALONE_IN_A_THREAD, CHILD, THREADS, of_step
+from disteval.conformance.faults import WAIT_SECONDS
+from disteval.conformance.fingerprint import describe
+from disteval.conformance.on_ranks import payload
+from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
+from disteval.contract import BaseDistBackend
+from disteval.worlds.collective_log import LoggedBackend
+
+_SIZES = (0, 100_000)  # a small object, and one that takes several messages
+_LATE_SECONDS = 0.05
+_MESSAGE_BYTES = 4000
+_POLL_SECONDS = 0.002
+_filters = threading.Lock()  # of warnings, which ranks share that are threads
+
+
+class Sent(NamedTuple):
+    """An object that names the call it was given to."""
+
+    rank: int
+    thread: int
+    data: bytes
+
+
+class Came(NamedTuple):
+    """The outcome of a call: the thread of each rank that took part, or what else happened."""
+
+    threads: Sequence[int] = ()
+    refused: bool = False
+    wrong: str = ""
+    alone: bool = False
+
+
+@rule("5.5", "threads of a rank", causes=[of_step])
+def check_threads(bench: Bench) -> None:
+    """Collectives of two threads of a rank at once are errors or right, and the next one works."""
+    ranks = range(bench.world_size)
+    for size in _SIZES:
+        example = f"two threads of each rank gather objects of {size} bytes at once"
+        found = bench.run(gather_in_two_threads, [size for _ in ranks], [example])
+        lines = [
+            f"thread {thread} of rank {rank} got {came.wrong}"
+            for rank, (calls, _) in enumerate(found)
+            for thread, came in enumerate(calls)
+            if came.wrong
+        ]
+        lines += _disagreements([calls for calls, _ in found])
+        lines += [
+            f"the next collective of rank {rank} returned {after}"
+            for rank, (_, after) in enumerate(found)
+            if after != [("next", size, other) for other in ranks]
+        ]
+        if lines:
+            alone = all(found[rank][0][1].alone for rank in ranks)
+            cause = ALONE_IN_A_THREAD if alone else THREADS
+            raise BrokenRuleError("\n".join(lines), example, facts=cause)
+
+
+def _disagreements(found: Sequence[Sequence[Came]]) -> list[str]:
+    """Return the calls whose results say otherwise which calls met in one collective."""
+    lines = []
+    for rank, calls in enumerate(found):
+        for thread, came in enumerate(calls):
+            for other, with_thread in enumerate(came.threads):
+                theirs = found[other][with_thread]
+                if theirs.threads and theirs.threads != came.threads:
+                    lines.append(
+                        f"thread {thread} of rank {rank} got objects of threads "
+                        f"{[*came.threads]}, and thread {with_thread} of rank {other}, one of "
+                        f"them, those of threads {[*theirs.threads]}"
+                    )
+    return lines
+
+
+def gather_in_two_threads(backend: BaseDistBackend, size: int) -> tuple[list[Came], Any]:
+    """Return the outcomes of two threads that gather at once, and the next result."""
+    world_size = backend.world_size
+    if world_size > 1 and backend.rank == world_size - 1:
+        time.sleep(_LATE_SECONDS)  # both threads of the other ranks are in their calls by then
+    ended = [threading.Event(), threading.Event()]
+    came = [Came(wrong="no result: its thread ended")] * 2
+
+    def call(thread: int) -> None:
+        try:
+            came[thread] = _gather_as(backend, thread, size, world_size)
+            if came[thread].refused:
+                # A refused call may be repeated when the call is over for which it was refused.
+                ended[thread].set()
+                ended[1 - thread].wait()
+                came[thread] = _gather_as(backend, thread, size, world_size)
+        finally:
+            ended[thread].set()
+
+    other = threading.Thread(target=call, args=(1,), daemon=True)
+    other.start()
+    call(0)
+    other.join()
+    return came, backend.all_gather_object(("next", size, backend.rank))
+
+
+def _gather_as(backend: BaseDistBackend, thread: int, size: int, world_size: int) -> Came:
+    mine = Sent(backend.rank, thread, payload(size))
+    try:
+        gathered = backend.all_gather_object(mine)
+    except Exception:  # the contract asks for an error of any class
+        return Came(refused=True)
+    threads = [sent.thread if isinstance(sent, Sent) else -1 for sent in gathered]
+    if gathered != [Sent(rank, n, payload(size)) for rank, n in enumerate(threads)]:
+        return Came(wrong=describe(gathered))
+    if len(threads) != world_size or threads[mine.rank] != thread:
+        alone = threads == [thread]
+        return Came(wrong=f"objects of threads {threads} of {len(threads)} ranks", alone=alone)
+    return Came(threads)
+
+
+@rule("5.6", "forked children", causes=[of_step])
+def check_forked_children(bench: Bench) -> None:
+    """A collective in a forked child of a rank is an error or right, and disturbs no rank."""
+    if not hasattr(os, "fork"):
+        raise NotApplicableError("this platform has no fork")
+    world = bench.world_size
+    bound = WAIT_SECONDS + bench.cls.capabilities.grace
+    for parent in sorted({0, world - 1}):
+        example = f"rank {parent} forks a child that gathers, and then all ranks do"
+        bench.run(gather_parents, [parent] * world)
+        try:
+            found = bench.run(gather_in_a_child, [(parent, bound)] * world, [example])
+        except (BrokenRuleError, LostWorld) as error:
+            error.facts = CHILD
+            raise
+        lines = [f"the child of rank {parent} {wrong}" for wrong, _ in found if wrong]
+        lines += [
+            f"the next collectives of rank {rank} returned {after}"
+            for rank, (_, after) in enumerate(found)
+            if after != _after(parent, world)
+        ]
+        if lines:
+            raise BrokenRuleError("\n".join(lines), example, facts=CHILD)
+
+
+def _after(parent: int, world: int) -> list[Any]:
+    return [[("rank", parent, rank) for rank in range(world)], ("rank", parent, parent)]
+
+
+def gather_parents(backend: BaseDistBackend, parent: int) -> list[Any]:
+    """Gather before the fork, so that connections and numbers exist."""
+    return backend.all_gather_object(("before", parent, backend.rank))
+
+
+def gather_in_a_child(backend: BaseDistBackend, task: tuple[int, float]) -> tuple[str, list[Any]]:
+    """Return what a child of one rank did wrong, and the results of the ranks' next collectives."""
+    parent, seconds = task
+    wrong = _fork_a_child(backend, seconds) if backend.rank == parent else ""
+    mine = ("rank", parent, backend.rank)
+    return wrong, [backend.all_gather_object(mine), backend.broadcast_object(mine, parent)]
+
+
+def _fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
+    """Gather in a child that ends by itself or is killed; return what it did wrong."""
+    readable, writable = os.pipe()
+    os.set_blocking(readable, False)
+    with _filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a library, or of Python, that there are threads
+        child = os.fork()
+    if child == 0:
+        wrong = "ended in a way that it did not expect"
+        try:
+            # The collective log is a file that the child shares with the rank.
+            inner = backend.inner if isinstance(backend, LoggedBackend) else backend
+            wrong = _wrong_in_child(inner)
+        finally:
+            os.write(writable, wrong.encode(errors="replace")[:_MESSAGE_BYTES])
+            os._exit(0)
+    os.close(writable)
+    try:
+        return _awaited(child, seconds) or os.read(readable, _MESSAGE_BYTES).decode()
+    finally:
+        os.close(readable)
+
+
+def _wrong_in_child(backend: BaseDistBackend) -> str:
+    try:
+        gathered = backend.all_gather_object("child")
+        # A child is in no group, unless the backend has put it in one.
+        right = ["child"] * backend.world_size
+    except Exception:  # the contract asks for an error of any class
+        return ""
+    return "" if gathered == right else f"got {describe(gathered)}"
+
+
+def _awaited(child: int, seconds: float) -> str:
+    """Wait for a child, kill it when the time is over, and return how it ended if not by itself."""
+    deadline, status = time.monotonic() + seconds, 0
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return f"still waited after {seconds:g} s; its collective should have raised an error"
+        time.sleep(_POLL_SECONDS)
+    status = os.waitstatus_to_exitcode(ended[1])
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else ""

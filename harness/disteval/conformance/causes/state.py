@@ -1,0 +1,56 @@
+"""Causes of state that outlives a mistake; most are seen by the check, as the step that failed."""
+
+from __future__ import annotations
+
+from disteval.conformance.causes.special import STATE_AFTER_ERROR
+from disteval.conformance.seen import Seen
+
+SHARED = (
+    "the worlds share a port, a path or a name; take it from the rendezvous, which each group has "
+    "for itself"
+)
+ENDS_OTHERS = (
+    "leaving a group ends what other groups use; undo in finalize_process only what init_process "
+    "of this group has done"
+)
+LEFT_BEHIND = (
+    "the group that was left is still there in part; undo in finalize_process all that "
+    "init_process has done, or, where the library can't, declare joins_again a No with the reason"
+)
+THREADS = (
+    "calls of two threads share connections, buffers or numbers; refuse the second call, as "
+    "BytesBaseDistBackend does, or hold a lock during the whole collective"
+)
+ALONE_IN_A_THREAD = (
+    "the group is known to the thread that joined it only, and another thread takes itself for a "
+    "world of one; keep the group in the class or in the backend object"
+)
+CHILD = (
+    "a forked child uses what belongs to its parent's group; compare os.getpid() with that of "
+    "init_process before anything else, and raise an error"
+)
+UNNUMBERED = (
+    "messages do not say to which collective they belong; send its number and name along, and "
+    "raise an error on every rank where those of others differ"
+)
+NOT_AWAITED = (
+    "a rank's collective ends before a message of every other rank has come, so that it does not "
+    "learn of their errors; let each collective wait for all ranks"
+)
+_ERROR = "an error"
+
+
+def of_step(seen: Seen) -> str:
+    """Return the cause that belongs to the step at which a check has failed, if it named one."""
+    return seen.facts if isinstance(seen.facts, str) else ""
+
+
+def unmatched(seen: Seen) -> str:
+    """Recognise which ranks of rule 6.4 had no error, and a wrong result after errors."""
+    shown = [difference for difference in seen.shown if difference.got]
+    if not shown or len(shown) < len(seen.shown):
+        return ""
+    went_on = sum(difference.got[0] != _ERROR for difference in shown if difference.got)
+    if not went_on:
+        return STATE_AFTER_ERROR
+    return UNNUMBERED if went_on == seen.world_size else NOT_AWAITED

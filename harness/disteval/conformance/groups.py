@@ -1,0 +1,116 @@
+"""The checks of rules 1.4 and 1.5: groups beside each other, and one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+
+from disteval.conformance import on_ranks
+from disteval.conformance.causes.state import ENDS_OTHERS, LEFT_BEHIND, SHARED, of_step
+from disteval.conformance.checks import check_identity, check_identity_before
+from disteval.conformance.faults import WAIT_SECONDS, WORLD_SIZES
+from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
+from disteval.conformance.trials import Collective, trial_of
+from disteval.contract import BaseDistBackend
+from disteval.errors import WorldError
+
+_COLLECTIVES = 8
+_LATE_SECONDS = 0.01
+
+
+@rule("1.4", "worlds side by side", causes=[of_step])
+def check_side_by_side(bench: Bench) -> None:
+    """Two worlds at once on one machine do not meet, and one goes on when the other has ended."""
+    _refuse_large(bench)
+    if not bench.worlds.can_be_lost:
+        raise NotApplicableError("this job can't start a second world")
+    _call(bench, "the first world")
+    with bench.worlds.another() as beside:
+        other = Bench(beside)
+        with _while("a second world started beside the first", SHARED), _no_start_is_a_failure():
+            beside.get()
+        at_once = _while("two worlds called collectives at once", SHARED)
+        with at_once, ThreadPoolExecutor(1) as thread:
+            calls = thread.submit(_call, other, "the second world", 1)
+            try:
+                _call(bench, "the first world")
+            finally:
+                calls.result()
+        bench.worlds.lost_at_start = bench.worlds.lost_at_start or beside.lost_at_start
+    with _while("the second world had ended", ENDS_OTHERS):
+        _call(bench, "the first world")
+
+
+@rule("1.5", "joined again", capability="joins_again", loses_ranks=True, causes=[of_step])
+def check_joining_again(bench: Bench) -> None:
+    """Ranks that left a group, also after a failed collective, can join another and start clean."""
+    _refuse_large(bench)
+    worlds, abilities = bench.worlds, bench.cls.capabilities
+    alone = worlds.world_size == 1
+    if not abilities.joins_again and (alone or not worlds.can_be_lost):
+        raise NotApplicableError("the class declares that it can't, and nobody has to start anew")
+    own = worlds.another(backend_timeout=WAIT_SECONDS) if worlds.can_be_lost else worlds
+    with own if worlds.can_be_lost else nullcontext():
+        ranks = Bench(own)
+        _call(ranks, "the first group")
+        ranks.run(on_ranks.broadcast_from_nowhere, [-1] * worlds.world_size)
+        with _while("the ranks had left and joined again", LEFT_BEHIND):
+            _join_again(ranks)
+            _call(ranks, "the second group")
+        if worlds.can_be_lost and abilities.bounded_waits and not alone:
+            ranks.run(gather_without_the_last)
+        with _while("the ranks had joined again after a failed collective", LEFT_BEHIND):
+            _join_again(ranks)
+            _call(ranks, "the third group")
+        bench.ran += ranks.ran
+
+
+def _refuse_large(bench: Bench) -> None:
+    if bench.world_size > max(WORLD_SIZES):
+        raise NotApplicableError(f"it is tried at world sizes up to {max(WORLD_SIZES)}")
+
+
+def _call(bench: Bench, whose: str, turn: int = 0) -> None:
+    """Gather and broadcast objects that name the group; every rank is late at times."""
+    world, steps = bench.world_size, []
+    for number in range(_COLLECTIVES + 1):  # an odd number of them, should a buffer alternate
+        sent = [(whose, number, rank) for rank in range(world)]
+        late = dict.fromkeys(range((number + turn) % 2, world, 2), _LATE_SECONDS)
+        src = None if number % 3 else number % world
+        steps.append(Collective(sent, src, late if world > 1 else {}))
+    bench.expect(on_ranks.sequence, [trial_of(steps)])
+
+
+def _join_again(bench: Bench) -> None:
+    try:
+        bench.worlds.join_again()
+    except WorldError as error:
+        raise LostWorld(error, "") from error
+    check_identity(bench)
+    check_identity_before(bench)
+
+
+def gather_without_the_last(backend: BaseDistBackend) -> bool:
+    """Return whether an all-gather raised an error that the last rank does not call."""
+    if backend.rank == backend.world_size - 1:
+        return True
+    return on_ranks.raises(backend.all_gather_object, "a collective that fails")
+
+
+@contextmanager
+def _no_start_is_a_failure() -> Iterator[None]:
+    try:
+        yield
+    except WorldError as error:
+        raise LostWorld(error, "") from error
+
+
+@contextmanager
+def _while(when: str, cause: str) -> Iterator[None]:
+    """Say of a failure when it happened, and what causes failures that happen then only."""
+    try:
+        yield
+    except (BrokenRuleError, LostWorld) as error:
+        error.what, error.facts = f"when {when}: {error.what}", cause
+        raise
