@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from suites.findings.table import of_loop
+from suites.findings.table import Finding, of_loop
+
+_DOCS = "https://huggingface.co/docs/accelerate/package_reference/utilities"
+_SOURCE = (
+    "https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/operations.py"
+)
 
 _PAGE = "https://huggingface.co/docs/accelerate/package_reference/accelerator"
 _GATHER = (
@@ -86,5 +91,50 @@ FINDINGS = [
         subject="`split_between_processes` with fewer samples than ranks",
         what="a rank whose share is empty gets the last sample, without being told to pad",
         later="right in 1.15.0",
+    ),
+    Finding(
+        slug="accelerate-gather-object-dict",
+        library="accelerate 1.15.0",
+        environment="newest",
+        command="check suites.findings.adapters_over_torch:AccelerateDict --rules 2.1 "
+        "--world-size 2",
+        says="rule 2.1, world size 2: broken",
+        subject="`gather_object` of a dictionary",
+        case='gather `{"loss": 0.5}`',
+        what='every rank gets `["loss", "loss"]`: the values are lost, without an error. A text '
+        "becomes a list of letters",
+        promise='[it takes a "nested list/tuple/dictionary", and returns "the same data '
+        f'structure"]({_DOCS})',
+        kind="defect",
+        thread="https://github.com/huggingface/accelerate/issues/2188",
+    ),
+    Finding(
+        slug="accelerate-pad-bool",
+        library="accelerate 1.15.0",
+        environment="newest",
+        command="check suites.findings.adapters_over_torch:AccelerateBits --rules 2.3 "
+        "--world-size 2",
+        says="rule 2.3, world size 2: broken",
+        subject="`gather` after `pad_across_processes` of booleans",
+        case="booleans of two lengths",
+        what="the padded ones become int64 and the longest stay booleans, and `gather` kills a "
+        "rank by SIGABRT",
+        promise=f'[tensors are padded "so they can safely be gathered"]({_DOCS})',
+        kind="defect",
+        thread="https://github.com/huggingface/accelerate/issues/3218",
+    ),
+    Finding(
+        slug="accelerate-copy-tensor",
+        library="accelerate 1.15.0",
+        environment="newest",
+        command="check suites.findings.adapters_over_torch:AccelerateCopies --rules 3.1 "
+        "--world-size 2",
+        says="rule 3.1, world size 2: broken",
+        subject="`copy_tensor_to_devices`",
+        case="a tensor of shape (2, 3) that rank 0 has",
+        what="the ranks without it raise `TypeError`, and rank 0 waits in `reduce`: only tensors "
+        "with one dimension arrive",
+        promise=f'[each worker "doesn\'t need to know its shape"]({_SOURCE})',
+        kind="defect",
     ),
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from suites.findings.table import of_loop
+from suites.findings.table import Finding, of_loop
+
+_DOCS = "https://docs.pytorch.org/ignite/distributed.html#ignite.distributed.utils."
 
 FINDINGS = [
     of_loop(
@@ -35,5 +37,47 @@ FINDINGS = [
         what="sample 2 counts 0.167 instead of 0.25. What the first `compute` has summed over the "
         "ranks is summed again",
         later="right in 0.5.5",
+    ),
+    Finding(
+        slug="ignite-text",
+        library="pytorch-ignite 0.5.5",
+        environment="newest",
+        command="check suites.findings.adapters_over_torch:IgniteTexts --rules 2.1 --world-size 2",
+        says="rule 2.1, world size 2: broken",
+        subject="`idist.all_gather` and `idist.broadcast` of a text",
+        case='gather "éa"',
+        what='every rank gets "é\\x03", without an error; "é" raises `UnicodeDecodeError`, and '
+        '"日本" raises on the rank that holds it. The tensor has room for the characters of the '
+        "text instead of its UTF-8 bytes",
+        promise=f"[it takes a str]({_DOCS}all_gather)",
+        kind="defect",
+    ),
+    Finding(
+        slug="ignite-numbers",
+        library="pytorch-ignite 0.5.5",
+        environment="newest",
+        command="check suites.findings.adapters_over_torch:IgniteNumbers --rules 3.1 --world-size "
+        "2",
+        says="rule 3.1, world size 2: broken",
+        subject="`idist.broadcast` of a number",
+        case="broadcast 16777217",
+        what="every rank, the source too, gets 16777216.0; 0.1 becomes 0.10000000149011612 and 3 "
+        "becomes 3.0. Numbers travel as float32; `all_gather` keeps them",
+        promise=f"[its example]({_DOCS}broadcast) shows 12.3456 as it was",
+        kind="defect",
+        thread="https://github.com/pytorch/ignite/pull/2959",
+    ),
+    Finding(
+        slug="ignite-group-leak",
+        library="pytorch-ignite 0.5.5",
+        environment="newest",
+        command="check suites.findings.adapters_over_torch:IgniteRanks --rules 5.3 --world-size 2",
+        says="rule 5.3, world size 2: broken",
+        subject="`idist.all_gather` with `group=[0, 1]`",
+        case="100 gathers",
+        what="each call makes a process group that stays: 500 file descriptors and 300 threads "
+        "more after 100 calls",
+        promise=f"[the group may be a list of ranks]({_DOCS}all_gather)",
+        kind="defect",
     ),
 ]

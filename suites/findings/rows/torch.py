@@ -56,4 +56,19 @@ FINDINGS = [
         promise=f"the [documentation]({_SHARDS}.IterableDataset) warns of it",
         newest=False,
     ),
+    Finding(
+        slug="torch-gloo-broadcast-strided",
+        library="torch 2.13.0",
+        environment="mmeval",
+        command="check suites.findings.adapters_over_torch:TorchStrided --rules 3.1 --world-size 2",
+        says="rule 3.1, world size 2: broken",
+        subject="`broadcast` over gloo of a tensor that is not contiguous",
+        case="broadcast the first column of `[[1, 2], [3, 4]]`",
+        what="the other ranks get `[1, 2]` instead of `[1, 3]`, without an error; `scatter` and "
+        "`reduce` do the same",
+        promise="",
+        kind="defect",
+        thread="https://github.com/pytorch/pytorch/issues/192920",
+        newest=False,
+    ),
 ]
