@@ -15,7 +15,7 @@ from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.metrics.columns import pack, unpack
 from disteval.metrics.ids import Ids, SampleRows, check_all_or_none, merge
-from disteval.metrics.same_settings import Check, agreement
+from disteval.metrics.same_settings import Check, checking, digest_of
 
 T = TypeVar("T")
 _ABSENT: Any = object()
@@ -51,6 +51,7 @@ class BaseMetric(ABC):
 
     uses_ids: bool = True
     _reset_by: int | None = None
+    _digest: bytes | None = None
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class BaseMetric(ABC):
         """Remove every entry."""
         self._results = self._fresh()
         self._ids = Ids()
+        self._digest = None
 
     def compute(self, size: int | None = None) -> Any:
         """Compute over every rank's entries; every rank must call it.
@@ -165,9 +167,20 @@ class BaseMetric(ABC):
         """
         return describe_settings(self, "disteval.")
 
+    def _settings(self) -> dict[str, str]:
+        return {"the metric": self._describe()}
+
+    def _settle(self) -> bytes:
+        """Return a digest of the settings with which the first sample was added."""
+        # Not in each `compute`, of which it would take a tenth over MPI.
+        if self._digest is None:
+            self._digest = digest_of(self._settings())
+        return self._digest
+
     def _agreement(self, backend: BaseDistBackend) -> tuple[bytes, Check]:
         """Return a digest to send along, and the function that compares all ranks' metrics."""
-        return agreement(backend, {"the metric": self._describe()})
+        digest = self._settle()
+        return digest, checking(backend, digest, self._settings)
 
     def _gather_alike(self, backend: BaseDistBackend, size: int | None, mine: Any) -> Sequence[Any]:
         """Return what each rank sends, by rank, if all compute the same metric with one size."""
@@ -185,6 +198,7 @@ class BaseMetric(ABC):
         checked = self._ids.check(ids, len(entries), len(self._results))
         self._results.extend(entries)
         self._ids.add(checked)
+        self._settle()
 
     def _fresh(self) -> Any:
         """Return an empty container of entries."""

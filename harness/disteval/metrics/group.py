@@ -12,7 +12,7 @@ from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
-from disteval.metrics.same_settings import Check, agreement
+from disteval.metrics.same_settings import Check, checking, digest_of
 from disteval.metrics.summable import SummableMetric, compute_together
 from disteval.metrics.wrapper import Wrapper, layers
 
@@ -115,7 +115,8 @@ class MetricGroup:
         See `BaseMetric.compute` for ``size`` and for the errors. Ranks whose metrics or settings
         differ raise UsageError.
         """
-        digest, check = agreement(joining_backend(self._backend), self.settings())
+        digest = digest_of(self.settings())
+        check = checking(joining_backend(self._backend), digest, self.settings)
         return self.compute_with_note(size, digest, check)[0]
 
     def compute_with_note(

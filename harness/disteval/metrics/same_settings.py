@@ -22,19 +22,20 @@ def digest_of(settings: Mapping[str, Any]) -> bytes:
     return blake2b(pickle.dumps(settings), digest_size=16).digest()
 
 
-def agreement(backend: BaseDistBackend, settings: Mapping[str, Any]) -> tuple[bytes, Check]:
-    """Return a digest to send along in a collective, and the function that compares all ranks'.
+def checking(
+    backend: BaseDistBackend, digest: bytes, settings: Callable[[], Mapping[str, Any]]
+) -> Check:
+    """Return the function that compares the digests that all ranks have sent.
 
-    The function gathers the settings themselves where digests differ, so every rank must call it;
-    it raises UsageError as `check_same` does.
+    It gathers the settings themselves where digests differ, so every rank must call it; then it
+    raises UsageError as `check_same` does.
     """
-    digest = digest_of(settings)
 
     def check(digests: Sequence[Any]) -> None:
         if digests.count(digest) != len(digests):  # on every rank alike
-            check_same(backend.all_gather_object(settings))
+            check_same(backend.all_gather_object(settings()))
 
-    return digest, check
+    return check
 
 
 def check_same(settings: Sequence[Mapping[str, Any]]) -> None:

@@ -121,6 +121,24 @@ def test_ranks_that_compute_one_metric_each_which_differ_all_get_an_error(
         assert second in end
 
 
+def test_settings_are_compared_anew_after_a_reset() -> None:
+    def rank(backend: Any) -> Any:
+        metric = Accuracy(dist_backend=backend)
+        metric.add(np.eye(2), [0, 1])
+        same = metric.compute()
+        if backend.rank:
+            metric = Accuracy(thrs=0.5, dist_backend=backend)  # and this rank has no samples
+        with pytest.raises(UsageError, match=r"thrs=\(None,\).* on rank 0 and .*thrs=\(0.5,\)"):
+            metric.compute()
+        metric.thrs = (0.5,)
+        metric.reset()
+        metric.add(np.eye(2), [0, 1])
+        return same, metric.compute()
+
+    for outcome in run_ranks(2, rank):
+        assert outcome == ({"top1": 1.0}, {"top1": 1.0})
+
+
 def test_a_metric_and_a_group_on_different_ranks_are_an_error_on_both() -> None:
     def rank(backend: Any) -> Any:
         metric: Any = Mean(dist_backend=backend)
