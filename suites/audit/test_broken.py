@@ -64,6 +64,13 @@ def test_ranks_wait_in_a_function_that_people_call() -> None:
     )
 
 
+def test_ranks_wait_in_a_collective_of_objects_and_not_in_its_parts() -> None:
+    whole = STACK.replace("20 in new_group", "20 in all_gather_object")
+    inner = whole.replace("10 in _new_process_group_helper", "10 in all_gather")
+    found = describe(WorldError(inner, {1: ValueError("no samples")}))
+    assert found.sentence.endswith("rank 0 waits in all_gather_object (my_eval.py, line 12)")
+
+
 @pytest.mark.parametrize("host", ["", "node-1: "])
 def test_a_hang_says_where_each_rank_is(host: str) -> None:
     report = HANG.replace("  rank ", f"  {host}rank ").replace("stack of", f"{host}stack of")

@@ -79,6 +79,71 @@ def test_the_first_call_that_differs_is_named(second: list[Any], sentence: str) 
     assert text.endswith(f"{PARTED}{sentence}") if sentence else PARTED not in text
 
 
+SIZES = {"input_sizes": [[1]], "input_dtypes": ["Long"]}
+BYTES = {"input_sizes": [[16]], "input_dtypes": ["Byte"]}
+OTHER = {"process_group": ["1", "undefined"], "pg_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        (
+            [entry(1, "all_gather", **SIZES, returned=False)],
+            [entry(1, "all_reduce", **SIZES, returned=False)],
+            "rank 0 is in all_gather #1 (1 int64, as all_gather_object and gather_object begin), "
+            "rank 1 is in all_reduce #1 (1 int64)",
+        ),
+        (
+            [entry(1, "all_gather", **SIZES), entry(2, "gather", **BYTES, returned=False)],
+            [entry(1, "all_reduce", **SIZES), entry(2, "all_reduce", returned=False)],
+            "rank 0 called all_gather #1 (1 int64, like the sizes of gather_object), rank 1 called "
+            "all_reduce #1 (1 int64)",
+        ),
+        (
+            [entry(1, "broadcast", **SIZES), entry(2, "broadcast", **BYTES, returned=False)],
+            [entry(1, "broadcast", **SIZES), entry(2, "all_reduce", **BYTES, returned=False)],
+            "rank 0 is in broadcast #2 (16 uint8, like the bytes of broadcast_object_list), rank 1 "
+            "is in all_reduce #2 (16 uint8)",
+        ),
+        (
+            [SUM, entry(2, "broadcast", **SIZES), entry(3, "broadcast", returned=False)],
+            [SUM, entry(2, "all_reduce", **SIZES, returned=False)],
+            "rank 0 called broadcast #2 (1 int64), rank 1 is in all_reduce #2 (1 int64)",
+        ),
+    ],
+    ids=["begins", "sizes", "bytes", "another"],
+)
+def test_calls_that_look_like_parts_of_one_of_objects_say_so(
+    first: list[Any], second: list[Any], sentence: str
+) -> None:
+    assert describe_parting({0: calls(*first), 1: calls(*second)}) == sentence
+
+
+def test_ranks_that_parted_in_another_group_are_named_and_not_those_that_wait_for_them() -> None:
+    waiting = [SUM, entry(2, "barrier", input_sizes=[], input_dtypes=[], returned=False)]
+    first = calls(SUM, entry(1, "all_reduce", **OTHER, returned=False))
+    second = calls(SUM, entry(1, "all_gather", **OTHER, returned=False))
+    assert describe_parting({0: first, 1: second, 2: calls(*waiting)}) == (
+        "rank 0 is in all_reduce #1 of group 1 (2 float64), rank 1 is in all_gather #1 of group 1 "
+        "(2 float64)"
+    )
+    # Rank 1 may be in no such group, so what it does in the default one is told.
+    assert describe_parting({0: first, 1: calls(*waiting), 2: calls(*waiting)}) == (
+        "rank 0 made no call after all_reduce #1 (2 float64) and is in all_reduce #1 of group 1 "
+        "(2 float64), ranks 1 and 2 are in barrier #2"
+    )
+    described = calls(entry(1, "all_reduce", process_group=["2", "mesh_dp"], pg_id=2))
+    assert str(described[0]) == "all_reduce #1 of group 2 (mesh_dp) (2 float64)"
+
+
+def test_a_number_that_torch_has_not_recorded_is_no_missing_call() -> None:
+    later = [SUM, entry(3, "all_reduce", returned=False)]
+    assert describe_parting({0: calls(*later), 1: calls(SUM, entry(2, "all_reduce"))}) == (
+        "rank 0 made a call #2 that torch does not record, such as monitored_barrier, rank 1 "
+        "called all_reduce #2 (2 float64)"
+    )
+
+
 def test_a_rank_without_a_call_and_one_without_a_record_differ() -> None:
     assert describe_parting({0: calls(SUM), 1: []}) == (
         "rank 0 called all_reduce #1 (2 float64), rank 1 made no call"

@@ -183,8 +183,10 @@ def _place(ranks: str, stack: list[str], collective: str) -> str:
             break
         frames.append(match)
     calls = (_TORCH_CALL.search(frame[0]) for frame in frames)
-    # A collective of torch.distributed is what people call; a backend of ours may be under it.
-    collective = next((c[1] for c in calls if c and c[1] != _WRAPPER), collective)
+    # A collective of torch.distributed is what people call; a backend of ours may be under it, and
+    # under one for objects are those for tensors.
+    called = [c[1] for c in calls if c and c[1] != _WRAPPER]
+    collective = called[-1] if called else collective
     users = [frame for frame in frames if _is_users(frame[1])]
     # Other files than those beside the function may be a library that is not installed.
     folder = str(Path(users[-1][1]).parent) if users else ""

@@ -18,9 +18,8 @@ def calls_command(folder: Path) -> None:
     r"""Name the first collective at which ranks parted, from files of torch's flight recorder.
 
     DIR holds a file of each rank, as torch writes them after a timeout of NCCL, and a rank of
-    disteval after any failure, where TORCH_FR_DUMP_TEMP_FILE says. Only collectives of the default
-    group are compared. The exit status is 0 if the ranks made the same calls, 1 if they parted, and
-    2 if there is no such file.
+    disteval after any failure, where TORCH_FR_DUMP_TEMP_FILE says. The exit status is 0 if the
+    ranks made the same calls, 1 if they parted, and 2 if there is no such file.
 
     \b
     TORCH_FR_DUMP_TEMP_FILE=dumps/rank_ disteval audit my_eval:evaluate

@@ -2,8 +2,8 @@
 
 torch itself records them, in its flight recorder, which is on by default since torch 2.12 for gloo
 and NCCL. Its record is read when an order has failed, by a thread of the rank that no collective
-holds up; until then it costs nothing. Calls between two ranks, and those of other groups than the
-default one, are left out; a release of torch without the record has no calls.
+holds up; until then it costs nothing. Calls between two ranks are left out; a release of torch
+without the record has no calls.
 """
 
 from __future__ import annotations
@@ -36,11 +36,19 @@ _DTYPES = {
 }
 # The sizes of one side of these may differ from rank to rank.
 _BY_OUTPUT = ("scatter",)
+_OBJECTS = {
+    ("all_gather", "all_gather"): "all_gather_object",
+    ("all_gather", "gather"): "gather_object",
+    ("broadcast", "broadcast"): "broadcast_object_list",
+    ("broadcast", "scatter"): "scatter_object_list",
+}
+"""The collectives of objects, by the calls that they make: of int64 for sizes, uint8 for bytes."""
+
 _OF_ANY_SIZE = ("all_to_all", "all_to_all_single", "alltoall", "alltoall_base")
 
 
 class Call(NamedTuple):
-    """One call of a collective of the default group.
+    """One call of a collective.
 
     Attributes:
         number: Its number in the group, from 1 up.
@@ -50,6 +58,7 @@ class Call(NamedTuple):
         dtype: Their type, as NumPy calls it where it has it; empty if there are none.
         inside: Whether the call has not returned.
         begin_ns: When it began, as of `time.time_ns`.
+        group: The group's name; empty for the default group.
     """
 
     number: int
@@ -58,6 +67,7 @@ class Call(NamedTuple):
     dtype: str
     inside: bool
     begin_ns: int
+    group: str = ""
 
     @property
     def what(self) -> tuple[str, int, str]:
@@ -66,7 +76,9 @@ class Call(NamedTuple):
 
     def __str__(self) -> str:
         size = f"{self.elements} " if self.elements >= 0 else ""
-        return f"{self.name} #{self.number}" + (f" ({size}{self.dtype})" if self.dtype else "")
+        group = f" of group {self.group}" if self.group else ""
+        what = f" ({size}{self.dtype})" if self.dtype else ""
+        return f"{self.name} #{self.number}{group}{what}"
 
 
 def recorded_calls(since_ns: int = 0) -> list[Call] | None:
@@ -105,21 +117,28 @@ def trace_calls(since_ns: int) -> None:
 
 
 def read_calls(record: Mapping[str, Any], since_ns: int = 0) -> list[Call]:
-    """Return the calls of the last default group in a record of torch's flight recorder.
+    """Return the calls in a record of torch's flight recorder; of groups of one name, the last's.
 
     Args:
         record: The record, which maps ``entries`` to the calls, the oldest first.
         since_ns: As for `recorded_calls`.
     """
-    entries = [
-        entry
-        for entry in record.get("entries", [])
-        if entry["process_group"][1] == DEFAULT_GROUP
-        and not entry["is_p2p"]
-        and entry["time_created_ns"] >= since_ns
-    ]
-    last = max((entry["pg_id"] for entry in entries), default=0)
-    return [_read(entry) for entry in entries if entry["pg_id"] == last]
+    last: dict[str, int] = {}
+    entries = []
+    for entry in record.get("entries", []):
+        if not entry["is_p2p"] and entry["time_created_ns"] >= since_ns:
+            group = _group_of(entry)
+            last[group] = max(entry["pg_id"], last.get(group, 0))
+            entries.append(entry)
+    return [_read(entry) for entry in entries if entry["pg_id"] == last[_group_of(entry)]]
+
+
+def _group_of(entry: Mapping[str, Any]) -> str:
+    name, description = entry["process_group"]
+    if description == DEFAULT_GROUP:
+        return ""
+    # Groups of other ranks may have one description, as those of a dimension of a mesh.
+    return str(name) if description == "undefined" else f"{name} ({description})"
 
 
 def _read(entry: Mapping[str, Any]) -> Call:
@@ -129,28 +148,59 @@ def _read(entry: Mapping[str, Any]) -> Call:
     elements = -1 if name in _OF_ANY_SIZE else sum(math.prod(size) for size in sizes)
     dtype = ", ".join(dict.fromkeys(_DTYPES.get(each, each.lower()) for each in dtypes))
     inside = not (entry["retired"] or entry["state"] == "completed")
-    return Call(entry["collective_seq_id"], name, elements, dtype, inside, entry["time_created_ns"])
+    number, begin = entry["collective_seq_id"], entry["time_created_ns"]
+    return Call(number, name, elements, dtype, inside, begin, _group_of(entry))
+
+
+Numbered = Mapping[int, Call]
+"""The calls of one rank in one group, by their numbers."""
 
 
 def describe_parting(calls: Mapping[int, Sequence[Call]]) -> str:
     """Return what each rank did in the first call at which ranks parted; an empty text without one.
 
+    In other groups than the default one only ranks that called different collectives have parted:
+    one that made no call there may be in no such group, or be held up in the default group.
+
     Args:
         calls: The calls of each rank, as far as they are known.
     """
-    of_rank = {rank: {call.number: call for call in own} for rank, own in calls.items()}
+    for group in sorted({call.group for own in calls.values() for call in own if call.group}):
+        members = {rank: own for rank, own in _in_group(calls, group).items() if own}
+        found = _first_parting(members)
+        if found and None not in found.values():
+            return _describe(found, members, calls)
+    of_rank = _in_group(calls, "")
+    found = _first_parting(of_rank)
+    return _describe(found, of_rank, calls) if found else ""
+
+
+def _in_group(calls: Mapping[int, Sequence[Call]], group: str) -> dict[int, Numbered]:
+    return {
+        rank: {call.number: call for call in own if call.group == group}
+        for rank, own in calls.items()
+    }
+
+
+def _first_parting(of_rank: Mapping[int, Numbered]) -> dict[int, Call | None]:
+    """Return what each rank did in the first call that differs; nothing if there is none."""
     # What a rank has forgotten is not compared.
     begin = max((min(own) for own in of_rank.values() if own), default=1)
     end = max((max(own) for own in of_rank.values() if own), default=0)
     for number in range(begin, end + 1):
         found = {rank: own.get(number) for rank, own in of_rank.items()}
         if len({call and call.what for call in found.values()}) > 1:
-            return _describe(found, of_rank)
-    return ""
+            return found
+    return {}
 
 
-def _describe(found: Mapping[int, Call | None], of_rank: Mapping[int, Mapping[int, Call]]) -> str:
+def _describe(
+    found: Mapping[int, Call | None],
+    of_rank: Mapping[int, Numbered],
+    calls: Mapping[int, Sequence[Call]],
+) -> str:
     """Describe one call: the ranks that did the same together, the smallest group first."""
+    number = next(call.number for call in found.values() if call is not None)
     alike: dict[str, list[int]] = {}
     for rank, call in found.items():
         alike.setdefault("" if call is None else str(call), []).append(rank)
@@ -159,14 +209,34 @@ def _describe(found: Mapping[int, Call | None], of_rank: Mapping[int, Mapping[in
         if text:
             inside = all(call.inside for call in map(found.get, ranks) if call is not None)
             be = "is" if len(ranks) == 1 else "are"
-            sentences.append(f"{_ranks(ranks)} {f'{be} in' if inside else 'called'} {text}")
+            notes = [note for rank in ranks if (note := _object_note(number, of_rank[rank]))]
+            what = f"{text[:-1]}, {notes[0]})" if notes else text
+            sentences.append(f"{_ranks(ranks)} {f'{be} in' if inside else 'called'} {what}")
         else:
-            sentences += [f"rank {rank} {_so_far(of_rank[rank])}" for rank in ranks]
+            sentences += [f"rank {r} {_so_far(number, of_rank[r], calls[r])}" for r in ranks]
     return ", ".join(sentences)
 
 
-def _so_far(own: Mapping[int, Call]) -> str:
-    return f"made no call after {own[max(own)]}" if own else "made no call"
+def _object_note(number: int, own: Numbered) -> str:
+    """Return which collective of objects a call looks like a part of; an empty text if of none."""
+    call, before, after = own[number], own.get(number - 1), own.get(number + 1)
+    if before and (before.dtype, call.dtype) == ("int64", "uint8"):
+        whole = _OBJECTS.get((before.name, call.name))
+        return f"like the bytes of {whole}" if whole else ""
+    if after and (call.dtype, after.dtype) == ("int64", "uint8"):
+        whole = _OBJECTS.get((call.name, after.name))
+        return f"like the sizes of {whole}" if whole else ""
+    begins = not after and call.what == ("all_gather", 1, "int64")
+    return "as all_gather_object and gather_object begin" if begins else ""
+
+
+def _so_far(number: int, own: Numbered, calls: Sequence[Call]) -> str:
+    """Describe what a rank did that made no such call."""
+    if own and max(own) > number:
+        return f"made a call #{number} that torch does not record, such as monitored_barrier"
+    text = f"made no call after {own[max(own)]}" if own else "made no call"
+    elsewhere = [call for call in calls if call.inside and call.group]
+    return f"{text} and is in {elsewhere[-1]}" if elsewhere else text
 
 
 def _ranks(ranks: Sequence[int]) -> str:
