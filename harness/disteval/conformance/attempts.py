@@ -80,6 +80,9 @@ def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> tup
         if not rule.loses_ranks:
             raise
         result.outcome, result.message = "error", str(error)
+    else:
+        if not bench.ran:
+            result.outcome, result.message = "error", "the rule's check tried no example"
     result.examples, result.seconds = bench.ran, time.monotonic() - begin
     result.observed = "\n".join(bench.observed)
     at_start, worlds.lost_at_start = worlds.lost_at_start, ""

@@ -111,6 +111,12 @@ def test_the_example_that_was_wrong_first_is_named_and_not_the_one_that_hangs() 
     assert result.counterexample == "gather [(0, 1), (1, 1)]"
 
 
+def test_a_rule_that_tries_no_example_is_not_kept() -> None:
+    rule = Rule("1.0", "nothing", "Nothing is tried.", lambda bench: None)
+    with BackendWorlds("threads", 1) as worlds:
+        assert check_rule(rule, worlds).outcome == "error"
+
+
 class Forgetful(ThreadsDist):
     """A backend that returns an object that nobody sent at its 30th call, and never again."""
 
