@@ -10,6 +10,7 @@ from typing import Any
 
 from disteval.conformance.provider import provider_of
 from disteval.conformance.rules import RULES, Rule
+from disteval.conformance.template import applies
 from disteval.contract import BaseDistBackend, No
 from disteval.report.files import SCHEMA_VERSION
 from disteval.report.verdict import Verdict, judge, order
@@ -103,7 +104,7 @@ class Report:
     @property
     def judged(self) -> Verdict:
         """The verdict, as of the results so far."""
-        return judge(map(vars, self.rules), contract(), self.single_rank)
+        return judge(map(vars, self.rules), contract(self.cls), self.single_rank)
 
     @property
     def verdict(self) -> str:
@@ -162,16 +163,17 @@ class Report:
             "target_version": version,
             "verdict": self.verdict,
             "covers": self.covers,
-            "contract": contract(),
+            "contract": contract(self.cls),
             "single_rank": self.single_rank,
             "required_run": self.required_run,
             **values,
         }
 
 
-def contract() -> dict[str, str]:
-    """Return the level of each rule of the contract, by the rule's number, in their order."""
-    return {rule.number: rule.level for rule in sorted(RULES, key=lambda rule: order(rule.number))}
+def contract(cls: type[BaseDistBackend]) -> dict[str, str]:
+    """Return the level of each rule that applies to a class, by its number, in their order."""
+    mine = [rule for rule in RULES if applies(rule, cls)]
+    return {rule.number: rule.level for rule in sorted(mine, key=lambda rule: order(rule.number))}
 
 
 def single_rank(cls: type[BaseDistBackend]) -> str:

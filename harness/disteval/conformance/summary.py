@@ -31,7 +31,8 @@ class Summary:
 
     Attributes:
         records: The result of each rule and world size, by backend.
-        single_rank: As in the report of a check, by backend.
+        known: The contract of each backend, and why it can't do more than one rank, as `judge`
+            takes them.
         skipped: The number of tests on ranks that were skipped.
         ran: The number of tests that ran, on ranks or not.
     """
@@ -39,7 +40,7 @@ class Summary:
     def __init__(self, named: Collection[str]) -> None:
         self.named = named
         self.records: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
-        self.single_rank: dict[str, str] = {}
+        self.known: dict[str, tuple[dict[str, str], str]] = {}
         self.skipped, self.ran = 0, 0
 
     @pytest.hookimpl(wrapper=True)
@@ -58,11 +59,11 @@ class Summary:
         self.ran += report.when == "call" and not report.skipped
         self.skipped += record is not None and report.skipped
         if record:
-            target, alone, result = record
+            target, known, result = record
             records = self.records.setdefault(target, {})
             if result is not None:
                 records[result["id"], result["world_size"]] = result
-            self.single_rank[target] = self.single_rank.get(target) or alone
+            self.known[target] = known or self.known.get(target, ({}, ""))
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Change the exit status 0 of a run in which nothing was tried."""
@@ -84,13 +85,8 @@ class Summary:
             terminalreporter.write_line(visible(line))
 
     def _verdicts(self) -> dict[str, Verdict]:
-        if not self.records:
-            return {}
-        # Where xdist's workers have run the tests, nobody has registered the rules here.
-        from disteval.conformance import runner  # noqa: F401
-
         return {
-            target: judge(results.values(), contract(), self.single_rank[target])
+            target: judge(results.values(), *self.known[target])
             for target, results in self.records.items()
         }
 
@@ -109,8 +105,8 @@ class Summary:
 
 def _record(
     item: pytest.Item, report: pytest.TestReport
-) -> tuple[str, str, dict[str, Any] | None] | tuple[()]:
-    """Return a backend, why it is one rank if so, and the result of a test of a rule.
+) -> tuple[str, Any, dict[str, Any] | None] | tuple[()]:
+    """Return a backend, what is known of its class, and the result of a test of a rule.
 
     There is no result if the test was skipped before it tried the rule, and nothing at all before
     a test of a rule has ended, or if it is no such test.
@@ -121,10 +117,10 @@ def _record(
         return ()
     target, size = params["worlds"]
     worlds = item.funcargs.get("worlds")  # type: ignore[attr-defined]
-    alone = single_rank(worlds.cls) if worlds is not None else ""
+    known = (contract(worlds.cls), single_rank(worlds.cls)) if worlds is not None else None
     result = item.stash.get(RESULT, None)
     if result is None and report.skipped:
-        return target, alone, None
+        return target, known, None
     result = result or Result.of(rule, size, "error")
     names = ("id", "level", "world_size", "outcome", "examples")
-    return target, alone, {name: getattr(result, name) for name in names}
+    return target, known, {name: getattr(result, name) for name in names}

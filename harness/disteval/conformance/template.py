@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from disteval.conformance.causes.special import tensor_collectives, tensors
-from disteval.conformance.rules import Bench, NotApplicableError, Trial, rule
+from disteval.conformance.rules import Bench, NotApplicableError, Rule, Trial, rule
+from disteval.contract import BaseDistBackend
 from disteval.templates import TensorBaseDistBackend
 from disteval.worlds.collective_log import LoggedBackend
 
@@ -39,6 +40,11 @@ def check_tensor_collectives(bench: Bench) -> None:
         example = f"every rank gathers a tensor of {size} bytes, and broadcasts one from each src"
         trials.append(Trial([size] * world, [[*sent, *sent]] * world, example))
     bench.expect(move_tensors, trials)
+
+
+def applies(rule: Rule, cls: type[BaseDistBackend]) -> bool:
+    """Return whether a rule is for such a class; those of this module are for templates."""
+    return rule.check.__module__ != __name__ or issubclass(cls, TensorBaseDistBackend)
 
 
 def _need_template(bench: Bench) -> None:

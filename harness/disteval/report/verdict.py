@@ -46,8 +46,8 @@ def judge(
 
     Args:
         results: The results, as in the JSON of a check.
-        contract: The level of each rule of the contract, by the rule's number. Nothing is
-            conformant to an empty one, which stands for a contract that is not known.
+        contract: The level of each rule that applies to the backend, by the rule's number. Nothing
+            is conformant to an empty one, which stands for a contract that is not known.
         single_rank: Why the class declares that it can't do more than one rank, if it does.
     """
     found: _Found = {"passed": {}, "failed": {}, "error": {}, "unsupported": {}}
@@ -55,17 +55,21 @@ def judge(
         if result["outcome"] != "passed" or result["examples"]:
             rules = found[result["outcome"]]
             rules.setdefault(result["id"], set()).add(result["world_size"])
-    known = len({*contract}.union(*found.values()))
+    known = len({*contract}.union(*(found[one] for one in ("passed", "failed", "error"))))
     of = f" (of {known})" if contract else ""
     if failed := found["failed"]:
         covers = f"is broken: it breaks {_where(failed, of)}"
         return Verdict("broken", covers, _counted("breaks", failed, known, contract), 1)
     sizes = _whole_sizes(found, contract)
-    enough = len(sizes) > 1 or (single_rank and sizes == [1])
-    if enough and not found["error"]:
-        alone = "" if len(sizes) > 1 else ", the only one that it declares to have"
-        covers = f"is conformant: {_all_required(found, contract, sizes)}{alone}"
-        if excused := found["unsupported"].keys() - found["passed"].keys():
+    required = _required(contract)
+    alone = ", the only one that it declares to have" if single_rank and sizes == [1] else ""
+    hold = [number for number in required if {*sizes} & found["passed"].get(number, set())]
+    if (alone or (len(sizes) > 1 and hold == required)) and not found["error"]:
+        # Some rules of templates need another rank.
+        apply = " that apply" if hold != required else ""
+        covers = f"is conformant: all {len(hold)} required rules{apply} hold at {name_sizes(sizes)}"
+        covers += alone
+        if excused := contract.keys() & found["unsupported"].keys() - found["passed"].keys():
             covers += f"; not held against it: {name_rules(excused)}"
         return Verdict("conformant", covers, f"conformant{alone and ' at world size 1'}", 0)
     return _incomplete(found, of, known, contract, single_rank)
@@ -106,13 +110,6 @@ def _whole_sizes(found: _Found, contract: Mapping[str, str]) -> list[int]:
 
 def _required(contract: Mapping[str, str]) -> list[str]:
     return [number for number, level in contract.items() if level != "optional"]
-
-
-def _all_required(found: _Found, contract: Mapping[str, str], sizes: list[int]) -> str:
-    required = _required(contract)
-    hold = [number for number in required if found["passed"].get(number, set()) & {*sizes}]
-    apply = " that apply" if len(hold) < len(required) else ""
-    return f"all {len(hold)} required rules{apply} hold at {name_sizes(sizes)}"
 
 
 def _where(rules: Mapping[str, set[int]], of: str = "") -> str:
