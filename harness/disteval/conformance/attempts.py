@@ -15,9 +15,10 @@ from disteval.conformance.rules import (
     LostWorld,
     NotApplicableError,
     Rule,
+    why_not,
 )
 from disteval.conformance.world import BackendWorlds
-from disteval.contract import BaseDistBackend, No
+from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
 from disteval.worlds.postmortem import first_line
 
@@ -121,10 +122,9 @@ def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Re
     """Let a declared "no" excuse a failure, and turn it into a failure if the rule holds."""
     if rule.capability is None:
         return
-    declared = getattr(cls.capabilities, rule.capability)
-    if declared:
+    reason = why_not(cls, rule.capability)
+    if not reason:
         return
-    reason = declared.reason if isinstance(declared, No) else "no reason given"
     if result.outcome == "failed":
         result.outcome, result.message, result.cause = "unsupported", reason, ""
     elif (

@@ -10,7 +10,14 @@ from disteval.conformance import on_ranks
 from disteval.conformance.causes.state import ENDS_OTHERS, LEFT_BEHIND, SHARED, of_step
 from disteval.conformance.checks import check_identity, check_identity_before
 from disteval.conformance.faults import WAIT_SECONDS, WORLD_SIZES
-from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
+from disteval.conformance.rules import (
+    Bench,
+    BrokenRuleError,
+    LostWorld,
+    NotApplicableError,
+    rule,
+    why_not,
+)
 from disteval.conformance.trials import Collective, trial_of
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
@@ -46,10 +53,9 @@ def check_side_by_side(bench: Bench) -> None:
 def check_joining_again(bench: Bench) -> None:
     """Ranks that left a group, also after a failed collective, can join another and start clean."""
     _refuse_large(bench)
-    worlds, abilities = bench.worlds, bench.cls.capabilities
-    alone = worlds.world_size == 1
-    if not abilities.joins_again and (alone or not worlds.can_be_lost):
-        raise NotApplicableError("the class declares that it can't, and nobody has to start anew")
+    worlds, alone = bench.worlds, bench.world_size == 1
+    if (reason := why_not(bench.cls, "joins_again")) and (alone or not worlds.can_be_lost):
+        raise NotApplicableError(reason)
     own = worlds.another(backend_timeout=WAIT_SECONDS) if worlds.can_be_lost else worlds
     with own if worlds.can_be_lost else nullcontext():
         ranks = Bench(own)
@@ -58,7 +64,7 @@ def check_joining_again(bench: Bench) -> None:
         with _while("the ranks had left and joined again", LEFT_BEHIND):
             _join_again(ranks)
             _call(ranks, "the second group")
-        if worlds.can_be_lost and abilities.bounded_waits and not alone:
+        if worlds.can_be_lost and bench.cls.capabilities.bounded_waits and not alone:
             ranks.run(gather_without_the_last)
         with _while("the ranks had joined again after a failed collective", LEFT_BEHIND):
             _join_again(ranks)

@@ -15,6 +15,7 @@ from disteval.conformance.rules import (
     NotApplicableError,
     Trial,
     rule,
+    why_not,
 )
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
@@ -28,8 +29,9 @@ def check_mismatches(bench: Bench) -> None:
     world, last = bench.world_size, bench.world_size - 1
     if world == 1:
         raise NotApplicableError("at world size 1 no rank can be in another collective")
-    if not bench.worlds.can_be_lost and not bench.cls.capabilities.detects_mismatches:
-        raise NotApplicableError("the class declares that it can't, and nobody can start anew")
+    reason = why_not(bench.cls, "detects_mismatches")
+    if reason and not bench.worlds.can_be_lost:
+        raise NotApplicableError(reason)
     trials = []
     for odd in sorted({0, last}):
         # None stands for an all-gather, a number for a broadcast from that rank.
