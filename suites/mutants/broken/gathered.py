@@ -98,12 +98,13 @@ class SizesOfRank0(Gathered):
 
 
 class LosesTheLastOfLongLists(Gathered):
-    """Loses an entry of what a metric with entries sends: they come last, after their number."""
+    """Loses an entry of what a metric with entries sends: they come last in what comes last."""
 
     breaks = "8.1"
 
     def change(self, gathered: list[Any]) -> Any:
-        if type(gathered[-1]) is tuple and len(gathered[-1]) == 5:
-            *others, entries = gathered[-1]
-            gathered[-1] = (*others, entries[:-1] if len(entries) > 3 else entries)
+        if type(gathered[-1]) is tuple and type(gathered[-1][-1]) is tuple:
+            *before, (*others, entries) = gathered[-1]
+            if hasattr(entries, "__len__") and len(entries) > 3:
+                gathered[-1] = (*before, (*others, entries[:-1]))
         return gathered
