@@ -68,8 +68,7 @@ def _older() -> list[str]:
 def _row(one: Finding) -> list[str]:
     """Return the cells of a finding; its name leads to its report."""
     report = f"findings/{one.report.name}"
-    is_written = one.has_report and one.report.exists()
-    name = f"[`{one.slug}`]({report})" if is_written else f"`{one.slug}`"
+    name = f"[`{one.slug}`]({report})" if one.has_report else f"`{one.slug}`"
     loops = ", ".join(f"`{loop}`" for loop in one.loops)
     rules = re.search(r"--rules (\S+)", one.command)
     about = f"{loops}: {one.subject}" if loops else one.subject
