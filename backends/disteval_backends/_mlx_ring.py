@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import socket
 import stat
@@ -11,7 +12,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -41,21 +42,48 @@ class Ring:
     bytes. With five ranks on two cores a gather of 4 KiB then took 0.6 ms instead of 35.
 
     Args:
-        rank: The rank of this process.
-        world_size: The number of ranks.
-        rendezvous: The means by which the ranks exchange their addresses.
+        group: MLX's group; None for a ring of one.
+        connections: Handles of its connections in this process.
+        seconds: The time that a collective may take.
     """
 
-    def __init__(self, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
-        self.rank = rank
-        self.world_size = world_size
-        self._seconds = rendezvous.timeout
-        self.group: mx.distributed.Group | None = None
-        self._connections: list[socket.socket] = []
+    def __init__(
+        self,
+        group: mx.distributed.Group | None,
+        connections: list[socket.socket],
+        seconds: float,
+    ) -> None:
+        self.rank = group.rank() if group else 0
+        self.world_size = group.size() if group else 1
+        self.group = group
+        self._connections = connections
+        self._seconds = seconds
         self._why_closed = ""
-        if world_size > 1:
-            self.group, self._connections = _join(rank, world_size, rendezvous)
-        self._deadline = Deadline(rendezvous.timeout, self._expire)
+        for connection in connections:
+            # If the program has begun another collective, a thread of MLX may have to send, too.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _POLL)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _POLL)
+        self._deadline = Deadline(seconds, self._expire)
+
+    @classmethod
+    def join(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> Ring:
+        """Join a ring whose ranks exchange their addresses first."""
+        if world_size == 1:
+            return cls(None, [], rendezvous.timeout)
+        return cls(*_join(rank, world_size, rendezvous), rendezvous.timeout)
+
+    @classmethod
+    def of_launcher(cls) -> Ring | None:
+        """Return the ring of the ranks that ``mlx.launch`` has started, if it has; no wait ends."""
+        if not {"MLX_RANK", "MLX_HOSTFILE"} <= os.environ.keys():
+            return None
+        text = Path(os.environ["MLX_HOSTFILE"]).read_text().strip()
+        if not text:  # of a single rank
+            return None
+        group = mx.distributed.init(strict=True, backend="ring")
+        nodes = [{_address(each) for each in node} for node in json.loads(text)]
+        own, right = nodes[group.rank()], nodes[(group.rank() + 1) % len(nodes)]
+        return cls(group, _connections(own, right), math.inf)
 
     def all_gather(self, mine: Bytes) -> Bytes:
         """Gather arrays of one length, a row for each rank, or close the ring for all ranks."""
@@ -124,17 +152,18 @@ def _join(
         # MLX waits for its neighbours without a limit, and all ranks have come here.
         with _environment(rank, nodes):
             group = mx.distributed.init(strict=True, backend="ring")
-    connections = _connections(own, nodes[(rank + 1) % world_size])
+    connections = _connections({own}, {nodes[(rank + 1) % world_size]})
     if len(connections) != 2:
         raise HarnessError(
             "MLX was in a ring before this rank joined one, and does not leave it; start a new "
             "process, and do not call mlx.core.distributed.init in it"
         )
-    for connection in connections:
-        # If the program has begun another collective, a thread of MLX may have to send, too.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _POLL)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _POLL)
     return group, connections
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
 
 
 @contextmanager
@@ -181,8 +210,8 @@ def _environment(rank: int, nodes: Sequence[Address]) -> Iterator[None]:
             os.environ |= before
 
 
-def _connections(own: Address, right: Address) -> list[socket.socket]:
-    """Return new handles of this process's connections at its own address, and to another."""
+def _connections(own: Set[Address], right: Set[Address]) -> list[socket.socket]:
+    """Return new handles of this process's connections at its own addresses, and to others."""
     found = []
     for entry in list(Path("/dev/fd").iterdir()):
         with suppress(OSError):  # it is closed by now, or not connected
@@ -190,7 +219,7 @@ def _connections(own: Address, right: Address) -> list[socket.socket]:
                 continue
             with ExitStack() as stack:
                 handle = stack.enter_context(socket.socket(fileno=os.dup(int(entry.name))))
-                if handle.getpeername() == right or handle.getsockname() == own:
+                if handle.getpeername() in right or handle.getsockname() in own:
                     found.append(handle)
                     stack.pop_all()
     return found

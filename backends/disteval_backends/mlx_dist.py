@@ -24,11 +24,15 @@ class MLXDist(HostArrayDist):
 
     _ring: ClassVar[Ring | None] = None
 
+    def __init__(self) -> None:
+        if self._ring is None:
+            type(self)._ring = Ring.of_launcher()
+
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Join a ring in which each rank listens on its ``rendezvous.own_host``."""
         super().init_process(rank, world_size, rendezvous)
-        cls._ring = Ring(rank, world_size, rendezvous)
+        cls._ring = Ring.join(rank, world_size, rendezvous)
 
     @classmethod
     def finalize_process(cls) -> None:
@@ -39,7 +43,7 @@ class MLXDist(HostArrayDist):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether this process has joined a ring by `init_process`."""
+        """Whether this process has joined a ring, by `init_process` or as `mlx.launch` says."""
         return self._ring is not None
 
     @property

@@ -34,6 +34,7 @@ _JOIN = {
     "mpirun": "disteval.set_default_dist_backend('mpi4py')",
     "horovodrun": "horovod.tensorflow.init()",
     "paddle.distributed.launch": "paddle.distributed.init_parallel_env()",
+    "mlx.launch": "disteval.set_default_dist_backend('mlx')",
     "srun": (
         "disteval.set_default_dist_backend('mpi4py'), and start the processes with srun --mpi=pmi2"
     ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from disteval.errors import UsageError
@@ -20,6 +22,7 @@ _VARIABLES = (
     # Open MPI's ranks that srun --mpi=pmix starts.
     ("mpirun", "", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", ""),
     ("paddle.distributed.launch", "", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", ""),
+    ("mlx.launch", "", "MLX_RANK", "MLX_HOSTFILE", ""),
     ("srun", "", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
     (_UNKNOWN, "", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
 )
@@ -82,7 +85,7 @@ def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
                 f"start this process with {launcher}, or unset {mark}"
             )
         if not missing and (not mark or mark in environ):
-            world_size = _number(environ, size, 1)
+            world_size = _world_size(environ, size)
             number = _number(environ, rank, 0)
             if number >= world_size:
                 raise UsageError(
@@ -142,6 +145,20 @@ def _refuse_rank_alone(environ: Mapping[str, str]) -> None:
                 f"variable, such as {size}, says how many there are; start the ranks with "
                 f"{launcher}, or unset {rank}"
             )
+
+
+def _world_size(environ: Mapping[str, str], name: str) -> int:
+    if name != "MLX_HOSTFILE":
+        return _number(environ, name, 1)
+    # It names a file with a list, of an entry for each rank, or with nothing for a single one.
+    try:
+        text = Path(environ[name]).read_text().strip()
+        return len(json.loads(text)) if text else 1
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{name} is {environ[name]!r:.99}, where no list of ranks can be read ({error}); start "
+            f"this process with mlx.launch, or unset {name} and MLX_RANK"
+        ) from error
 
 
 def _number(environ: Mapping[str, str], name: str, least: int) -> int:

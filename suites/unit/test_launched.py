@@ -69,6 +69,21 @@ def test_a_launchers_variables_say_which_rank_this_is(
     assert launched_job(variables) == job
 
 
+def test_mlx_launch_names_a_file_with_an_entry_for_each_rank(tmp_path: Path) -> None:
+    hosts = tmp_path / "ring.json"
+    hosts.write_text('[["127.0.0.1:5000"], ["127.0.0.1:5001", "127.0.0.1:5002"]]')
+    variables = {"MLX_HOSTFILE": str(hosts), "MLX_RANK": "1"}
+    assert launched_job(variables) == Job("mlx.launch", 1, 2, 2)
+    hosts.write_text("\n")
+    assert launched_job(variables | {"MLX_RANK": "0"}) == Job("mlx.launch", 0, 1, 1)
+    for text in ("[", "5"):
+        hosts.write_text(text)
+        with pytest.raises(UsageError, match=r"no list of ranks can be read.*unset MLX_HOSTFILE"):
+            launched_job(variables)
+    with pytest.raises(UsageError, match="MLX_RANK=1 says that a launcher started this process"):
+        launched_job({"MLX_RANK": "1"})
+
+
 def test_the_launcher_that_started_the_ranks_comes_before_the_one_that_started_it() -> None:
     torchrun = ELASTIC | {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     assert launched_job(SLURM | torchrun) == Job("torchrun", 3, 4, 2)

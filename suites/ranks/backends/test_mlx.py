@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,3 +82,43 @@ def test_after_an_error_no_rank_waits_or_gets_another_collectives_bytes(world: W
         for each in later:
             assert each.startswith("HarnessError: MLX's ring is closed, because a collective faile")
             assert each.endswith("start the ranks again")
+
+
+RANK = """
+import os, disteval
+from disteval.metrics import Mean
+mean = Mean()
+mean.add([float(os.environ["MLX_RANK"])])
+try:
+    mean.compute()
+except disteval.UsageError as error:
+    assert "add disteval.set_default_dist_backend('mlx')" in str(error), error
+    disteval.set_default_dist_backend("mlx")
+    print(mean.compute())
+"""
+
+
+def test_ranks_of_mlx_launch_are_never_alone(tmp_path: Path) -> None:
+    backend_class("mlx")
+    from disteval_backends._mlx_ring import _reserved
+
+    hosts = tmp_path / "ring.json"
+    variables = {"MLX_HOSTFILE": str(hosts), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with ExitStack() as held:
+        nodes = [held.enter_context(_reserved("127.0.0.1")) for _ in range(3)]
+        hosts.write_text(json.dumps([[f"{host}:{port}"] for host, port in nodes]))
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", RANK],
+                env=os.environ | variables | {"MLX_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(len(nodes))
+        ]
+        try:
+            told = [rank.communicate(timeout=60)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+    assert told == ["{'mean': 1.0}\n"] * 3
