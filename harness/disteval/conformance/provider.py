@@ -15,8 +15,9 @@ from pathlib import Path
 def provider_of(cls: type) -> tuple[str, str]:
     """Return the name and the version of the distribution that provides a class.
 
-    Both are empty if no installed distribution does, as for a class in the working directory that
-    happens to have the name of an installed one: the file counts, not the name.
+    Both are empty if no installed distribution does. The files count, not the names: a package in
+    the working directory hides an installed one of the same name, and has its version only if
+    every module of the two is the same, as after ``pip install .`` in a clone.
     """
     path = getattr(sys.modules.get(cls.__module__), "__file__", None)
     if path is None:
@@ -24,17 +25,23 @@ def provider_of(cls: type) -> tuple[str, str]:
     file = Path(path).absolute()
     for found in distributions():
         with suppress(OSError, ValueError):  # its files are damaged, so it provides nothing
-            if _has(found, file) or _is_editable(found, file, cls.__module__):
+            if _has(found, file, cls.__module__) or _is_editable(found, file, cls.__module__):
                 return found.metadata["Name"] or "", found.version or ""
     return "", ""
 
 
-def _has(found: Distribution, file: Path) -> bool:
-    """Return whether a distribution has installed a file."""
+def _has(found: Distribution, file: Path, module: str) -> bool:
+    """Return whether a distribution has installed a module's file, or the same package."""
+    root = file.parents[module.count(".") + (file.stem == "__init__")]
+    name = file.relative_to(root).as_posix()
+    recorded = [line.partition(",")[0] for line in (found.read_text("RECORD") or "").splitlines()]
     base = _base(found)
-    if not file.is_relative_to(base):
-        return False
-    return f"\n{file.relative_to(base).as_posix()}," in f"\n{found.read_text('RECORD') or ''}"
+    if name not in recorded or root == base:
+        return name in recorded
+    package = f"{module.partition('.')[0]}/"
+    modules = [one for one in recorded if one == name or one.startswith(package)]
+    same = (one for one in modules if one.endswith(".py"))
+    return all((root / one).read_bytes() == (base / one).read_bytes() for one in same)
 
 
 def _is_editable(found: Distribution, file: Path, module: str) -> bool:
