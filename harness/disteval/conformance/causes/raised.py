@@ -125,7 +125,8 @@ def _how_many(title: str) -> int:
 
 def _frames(text: str) -> list[tuple[str, str, str]]:
     """Return the file, line and function of each call in a traceback or in the main thread."""
-    thread = text.partition("\n\n")[0]
+    threads = text.split("\n\n")
+    thread = next((one for one in threads if one.startswith("main thread")), threads[0])
     return [found.groups() for found in _FRAME.finditer(thread)]  # type: ignore[misc]
 
 
