@@ -130,11 +130,7 @@ def test_a_failure_in_pytest_has_its_cause_and_its_replay_and_tells_a_cause_once
 
 def stacks(*functions: str) -> str:
     """Return the report of a world that hangs, whose ranks are in these functions."""
-    other = [
-        "another thread (innermost call first):",
-        '  File "/lib/threads.py", line 1 in run',
-        "",
-    ]
+    other = ["another thread (innermost call first):", '  File "/lib/t.py", line 1 in run', ""]
     calls = ['  File "/lib/sockets.py", line 3 in {}', '  File "/mine.py", line 7 in _exchange']
     statuses = []
     for rank, function in enumerate(functions):

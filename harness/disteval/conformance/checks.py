@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from disteval.conformance import on_ranks
-from disteval.conformance.causes.lists import others_send
+from disteval.conformance.causes.lists import LISTS, others_send
 from disteval.conformance.causes.results import RESULTS
 from disteval.conformance.causes.special import before_joining, identity
 from disteval.conformance.drawing import OBJECTS, ONE_EACH, RANKS, each
@@ -131,7 +131,7 @@ def check_broadcast_ignores_others(bench: Bench) -> None:
     bench.expect(on_ranks.broadcast_beside_junk, trials)
 
 
-@rule("3.4", "src out of range")
+@rule("3.4", "src out of range", causes=LISTS)
 def check_broadcast_src(bench: Bench) -> None:
     """A src that is not a rank is an error on every rank, and the next collective works."""
     world = bench.world_size

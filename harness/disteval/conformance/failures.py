@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from disteval import frames
+from disteval.conformance.causes.lists import LISTS
 from disteval.conformance.causes.special import errors, over_the_cap
 from disteval.conformance.on_ranks import (
     CannotBePickled,
@@ -14,20 +15,22 @@ from disteval.conformance.on_ranks import (
     raises,
 )
 from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
+from disteval.conformance.seen import Results
 from disteval.contract import BaseDistBackend
 
 _SMALL_CAP = 1 << 20
 _COLLECTIVES = ("gathers", "broadcasts")
+_CAUSES = (errors, *LISTS)
 _IMPOSSIBLE = {"pickled": CannotBePickled, "unpickled": CannotBeUnpickled}
 
 
-@rule("6.1", "errors reach every rank", capability="propagates_errors", causes=[errors])
+@rule("6.1", "errors reach every rank", capability="propagates_errors", causes=_CAUSES)
 def check_unpicklable(bench: Bench) -> None:
     """An object that one rank can't send is an error on every rank; the next collective works."""
     _check_error(bench, "pickled")
 
 
-@rule("6.2", "objects that can't be rebuilt", causes=[errors])
+@rule("6.2", "objects that can't be rebuilt", causes=_CAUSES)
 def check_unloadable(bench: Bench) -> None:
     """An object that can't be rebuilt is an error where it arrives; the next collective works."""
     _check_error(bench, "unpickled")
@@ -53,15 +56,15 @@ def _check_cap(bench: Bench, guilty: int, collective: str) -> None:
     world = bench.world_size
     task = guilty, collective, 2 * _SMALL_CAP
     found = bench.run(send_over_the_cap, [task] * world)
-    outcomes = [outcome for outcome, _ in found]
+    outcomes = [outcome for outcome, *_ in found]
     if outcomes not in (["error"] * world, ["whole"] * world):
         what = f"the ranks received: {', '.join(outcomes)}"
-    elif any(after != [(*task, rank) for rank in range(world)] for _, after in found):
-        what = f"the next collective returns {', '.join(str(after) for _, after in found)}"
+    elif any(after != [(*task, rank) for rank in range(world)] for *_, after in found):
+        what = f"the next collective returns {', '.join(str(after) for *_, after in found)}"
     else:
         return
     example = f"rank {guilty} {collective} {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
-    facts = guilty, outcomes, [after for _, after in found]
+    facts = guilty, outcomes, [before for _, before, _ in found]
     raise BrokenRuleError(what, example, facts=facts)
 
 
@@ -83,8 +86,11 @@ def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> lis
     """Return whether an object that one rank can't send raised an error, and the next result."""
     guilty, collective, deed = task
     obj = _IMPOSSIBLE[deed]() if backend.rank == guilty else backend.rank
+    before = gather_once(backend)
     raised = raises(_call, backend, collective, obj, guilty)
-    return [raised, backend.all_gather_object((*task, backend.rank))]
+    results = Results([raised, backend.all_gather_object((*task, backend.rank))])
+    results.facts = before
+    return results
 
 
 def limit(backend: BaseDistBackend, cap: int) -> None:
@@ -92,16 +98,17 @@ def limit(backend: BaseDistBackend, cap: int) -> None:
     frames.configure(max_object_bytes=cap)
 
 
-def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> tuple[str, Any]:
-    """Return the result of sending an object of so many bytes, and the next result."""
+def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> tuple[str, Any, Any]:
+    """Return the result of sending so many bytes, and the results before and after."""
     guilty, collective, size = task
+    before = gather_once(backend)
     mine = payload(size) if backend.rank == guilty else b""
     try:
         came = _call(backend, collective, mine, guilty)
         outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
     except Exception:
         outcome = "error"
-    return outcome, backend.all_gather_object((*task, backend.rank))
+    return outcome, before, backend.all_gather_object((*task, backend.rank))
 
 
 def _call(backend: BaseDistBackend, collective: str, obj: Any, src: int) -> Any:

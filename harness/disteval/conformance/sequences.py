@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from disteval.conformance import on_ranks
+from disteval.conformance.causes.lists import LISTS
 from disteval.conformance.causes.results import RESULTS
 from disteval.conformance.causes.special import leaks, objects
 from disteval.conformance.drawing import MOST_RANKS, OBJECTS, each
@@ -80,7 +81,7 @@ def check_leaks(bench: Bench) -> None:
             )
 
 
-@rule("5.4", "several objects", causes=[objects])
+@rule("5.4", "several objects", causes=[objects, *LISTS])
 def check_several_objects(bench: Bench) -> None:
     """Collectives of several objects of one backend class keep their pairing and their results."""
     world = bench.world_size

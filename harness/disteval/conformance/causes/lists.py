@@ -87,7 +87,8 @@ def _all_lists(difference: Difference, test: Callable[[list[Any], list[Any]], bo
     """Return whether only results of all-gathers differ, and a test holds for each of these."""
     found = zip(difference.got or (), difference.expected, strict=True)
     wrong = [(one, other) for one, other in found if not same(one, other)]
-    gathered = all(type(each) is Gathered for pair in wrong for each in pair)
+    kind = Gathered if difference.trial.collectives else list
+    gathered = all(type(each) is kind for pair in wrong for each in pair)
     return bool(wrong) and gathered and all(test(one, other) for one, other in wrong)
 
 

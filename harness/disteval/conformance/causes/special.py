@@ -131,14 +131,18 @@ def _entries(result: Any) -> list[Any]:
 
 
 def errors(seen: Seen) -> str:
-    """Recognise who was told in rules 6.1 and 6.2, from whether each rank raised."""
+    """Recognise who was told in rules 6.1 and 6.2, from whether each rank raised.
+
+    The facts of each difference are the result of an all-gather before the error.
+    """
     if _WENT_ON.search(seen.report) and _WAITS.search(seen.report):
         return ONE_IS_TOLD
     told = {d.rank: d.got[0] for d in seen.shown if d.got and len(d.got) == 2}
     if not told or len(told) < len(seen.shown):
         return ""
     if all(told.values()):
-        return STATE_AFTER_ERROR
+        worked = seen.every[0].wrong.facts == list(range(seen.world_size))
+        return STATE_AFTER_ERROR if worked else ""
     guilty = seen.shown[0].arg[0]
     if len(told) == seen.world_size and not any(told.values()):
         return SWALLOWED
@@ -147,12 +151,13 @@ def errors(seen: Seen) -> str:
 
 
 def over_the_cap(seen: Seen) -> str:
-    """Recognise the outcomes of rule 6.3: the guilty rank, and what each rank found."""
+    """Recognise what ranks found in rule 6.3: the guilty one, outcomes, and results before."""
     if seen.facts is None:
         return ""
-    guilty, outcomes, after = seen.facts
+    guilty, outcomes, before = seen.facts
     if len(set(outcomes)) == 1:
-        return STATE_AFTER_ERROR if outcomes[0] == "error" and after else ""
+        worked = before == [list(range(seen.world_size))] * seen.world_size
+        return STATE_AFTER_ERROR if outcomes[0] == "error" and worked else ""
     told = [rank for rank, outcome in enumerate(outcomes) if outcome == "error"]
     return ONE_IS_TOLD if told == [guilty] else ""
 

@@ -39,19 +39,8 @@ SHARING = (
 )
 
 _MOST_DEEP = 20
-_OTHER_TYPES: dict[type, tuple[type, ...]] = {
-    tuple: (list,),
-    bytearray: (bytes, list, str),
-    bytes: (str, list),
-    set: (list, tuple, frozenset),
-    frozenset: (list, tuple, set),
-    range: (list, tuple),
-    bool: (int,),
-    complex: (list, tuple, str, dict),
-    datetime.datetime: (str, float, int),
-    datetime.timedelta: (str, float, int),
-}
-"""What other types values of a type become in formats that do not know it."""
+_SIMPLER = ((bytearray, bytes), (bool, int))
+_CONTAINERS = (tuple, set, frozenset, range)
 
 
 def leaves(got: Any, expected: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
@@ -108,11 +97,14 @@ def _of_leaf(got: Any, expected: Any) -> set[str]:
         ways = {expected.encode(errors=how).decode() for how in ("replace", "ignore")}
         return {TEXT} if got in ways else set()
     zoned = isinstance(expected, datetime.datetime) and type(got) is type(expected)
-    lost_zone = zoned and got == expected.replace(tzinfo=None)
     fields = getattr(expected, "__dict__", None)
-    other_type = type(got) in _OTHER_TYPES.get(type(expected), ())
-    was_object = bool(fields) and type(got) is dict and got == fields
-    return {SERIALISER} if lost_zone or other_type or was_object else set()
+    known = (
+        (zoned and got == expected.replace(tzinfo=None))
+        or ((type(expected), type(got)) in _SIMPLER and got == expected)
+        or (type(expected) in _CONTAINERS and type(got) is list and len(got) == len(expected))
+        or (bool(fields) and type(got) is dict and got == fields)
+    )
+    return {SERIALISER} if known else set()
 
 
 def _of_array(got: Any, expected: Any) -> set[str]:
