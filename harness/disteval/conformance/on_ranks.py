@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from disteval.conformance.fingerprint import Gathered, digest
-from disteval.conformance.seen import MOST_BYTES, Wrong, wrong_of
+from disteval.conformance.seen import MOST_BYTES, Results, Wrong, wrong_of
 from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
@@ -152,15 +152,22 @@ def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Any]:
 
 def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
     """Return results of three backend objects, one of them created later, and their identities."""
+    ranks = list(range(backend.world_size))
+    alone = [[backend.all_gather_object((call, backend.rank)) for call in range(3)]]
+    alone += [[backend.broadcast_object((call, backend.rank), src) for call in range(3)]]
     objects: list[BaseDistBackend] = [backend, type(backend.inner)()]
-    results: list[Any] = []
+    results = Results()
+    results.facts = alone == [
+        [[(call, rank) for rank in ranks] for call in range(3)], [(call, src) for call in range(3)]
+    ]  # fmt: skip
     for turn in range(4):
         if turn == 2:
             objects.append(type(backend.inner)())
         sent = [(turn, index, backend.rank) for index in range(len(objects))]
         results += [o.all_gather_object(mine) for o, mine in zip(objects, sent, strict=True)]
         results += [o.broadcast_object(mine, src) for o, mine in zip(objects, sent, strict=True)]
-    return [*results, [(each.rank, each.world_size) for each in objects]]
+    results.append([(each.rank, each.world_size) for each in objects])
+    return results
 
 
 def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:

@@ -174,4 +174,4 @@ def explains(seen: Seen, test: Callable[[Difference], bool]) -> bool:
     if not seen.shown or not all(map(holds, seen.shown)):
         return False
     every = [difference for difference in seen.every if difference.got is not None]
-    return 2 * sum(map(holds, every)) >= len(every)
+    return 5 * sum(map(holds, every)) >= 4 * len(every)

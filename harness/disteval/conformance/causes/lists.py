@@ -68,15 +68,16 @@ def pairs(difference: Difference) -> list[Pair] | None:
     if got is None or len(got) != len(expected):
         return None
     found = []
+    collectives = difference.trial.collectives
+    many = Gathered if collectives else list
     for index, (one, other) in enumerate(zip(got, expected, strict=True)):
         if same(one, other):
             continue
-        if type(other) is not Gathered:
-            collectives = difference.trial.collectives
+        if type(other) is not many:
             src = collectives[index].src if index < len(collectives) else None
             found.append(Pair(index, src, one, other))
             continue
-        if type(one) is not Gathered or len(one) != len(other):
+        if type(one) is not many or len(one) != len(other):
             return None
         entries = enumerate(zip(one, other, strict=True))
         found += [Pair(index, rank, *entry) for rank, entry in entries if not same(*entry)]
@@ -139,7 +140,7 @@ def own_object(seen: Seen) -> str:
     def has_own(difference: Difference) -> bool:
         found = pairs(difference)
         return bool(found) and all(
-            type(difference.expected[pair.call]) is Gathered
+            isinstance(difference.expected[pair.call], list)
             and same(pair.got, difference.expected[pair.call][difference.rank])
             for pair in found or ()
         )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from disteval.conformance.causes.lists import SRC_IGNORED
 from disteval.conformance.seen import Difference, Seen, explains, same
 
 ALONE = (
@@ -115,11 +116,16 @@ def leaks(seen: Seen) -> str:
 
 
 def objects(seen: Seen) -> str:
-    """Recognise results of rule 5.4 that belong to another object or call, of whichever rank."""
+    """Recognise results of rule 5.4 that belong to another object or call, of whichever rank.
+
+    The facts of each difference are whether a single object worked before.
+    """
     if any("collectives are mispaired" in str(error) for error in seen.errors.values()):
         return STATE_OF_OBJECTS
 
     def mixed(difference: Difference) -> bool:
+        if not difference.wrong.facts:
+            return False
         sent = [entry for result in difference.expected for entry in _entries(result)]
         return all(entry in sent for result in difference.got or () for entry in _entries(result))
 
@@ -145,7 +151,8 @@ def errors(seen: Seen) -> str:
         return STATE_AFTER_ERROR if worked else ""
     guilty = seen.shown[0].arg[0]
     if len(told) == seen.world_size and not any(told.values()):
-        return SWALLOWED
+        of_0 = any(difference.arg[0] == 0 for difference in seen.every)
+        return SWALLOWED if of_0 else SRC_IGNORED
     untold = {rank for rank in told if not told[rank]}
     return ONE_IS_TOLD if untold == set(range(seen.world_size)) - {guilty} else ""
 

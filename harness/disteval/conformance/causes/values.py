@@ -10,7 +10,7 @@ import numpy as np
 
 from disteval.conformance.causes.lists import pairs
 from disteval.conformance.fingerprint import digest
-from disteval.conformance.seen import Difference, Long, Seen, explains
+from disteval.conformance.seen import Difference, Long, Seen, explains, same
 
 PICKLE = (
     "objects are pickled by a protocol below 5, of which NumPy's arrays come in the byte order of "
@@ -71,8 +71,8 @@ def conversion(seen: Seen) -> str:
 
         if explains(seen, explained):
             # Pickle keeps the byte order of an array with fields, by any protocol.
-            everywhere = any(_fields_are_native(difference) for difference in seen.every)
-            return NATIVE if cause == PICKLE and everywhere else cause
+            native = any(_fields_are_native(difference) for difference in seen.every)
+            return NATIVE if cause == PICKLE and native else cause
     return ""
 
 
@@ -110,7 +110,7 @@ def _of_leaf(got: Any, expected: Any) -> set[str]:
 def _of_array(got: Any, expected: Any) -> set[str]:
     if not isinstance(got, np.ndarray):
         plain = expected.tolist()
-        return {ARRAY} if got == plain or digest(got) == digest(expected[()]) else set()
+        return {ARRAY, SERIALISER} if got == plain or same(got, expected[()]) else set()
     laid_out = got.shape == expected.shape and got.strides == expected.strides
     if got.dtype == expected.dtype.newbyteorder("=") != expected.dtype and laid_out:
         swapped = np.array_equal(got, expected)
