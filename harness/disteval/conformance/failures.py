@@ -11,6 +11,7 @@ from disteval.conformance.causes.special import errors, over_the_cap
 from disteval.conformance.on_ranks import (
     CannotBePickled,
     CannotBeUnpickled,
+    gather_once,
     payload,
     raises,
 )
