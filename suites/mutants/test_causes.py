@@ -24,6 +24,11 @@ from disteval.report.model import failures, make_columns, make_rows, rules_of
 from disteval.worlds.postmortem import RankStatus, report
 from disteval_backends.threads_dist import ThreadsDist
 
+from suites.mutants.broken import MUTANTS
+from suites.mutants.causes import TRUE_CAUSES
+
+NAME = "suites.mutants.test_causes:LeavesItselfOut"
+
 
 class LeavesItselfOut(ThreadsDist):
     def all_gather_object(self, obj: Any) -> Any:
@@ -93,6 +98,19 @@ def test_a_usual_mistake_gets_its_name(backend: type[ThreadsDist], rule: str, ca
     assert (result.outcome, result.cause) == ("failed", cause), result.message
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["ReversedOrder", "OwnObjectTwice", "StaleBuffer", "SrcIgnored", "LastRankDropped", "CutAt64K"],
+)
+def test_a_mistake_that_breaks_many_rules_gets_no_other_cause_by_any_of_them(name: str) -> None:
+    [mutant] = [cls for cls in MUTANTS if cls.__name__ == name]
+    rules = select_rules(["1.2", "2.[123]", "3.[1234]", "4.*", "5.[14]", "6.*", "8.1"])
+    found = check_backend(mutant, (2,), rules=rules, examples=5, timeout=5.0)
+    broken = {result.id: result.cause for result in found.rules if result.outcome == "failed"}
+    assert len(broken) >= 2
+    assert set(broken.values()) <= {TRUE_CAUSES.get(name, ""), ""}, broken
+
+
 def test_a_fixed_port_is_named_where_the_world_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,12 +137,12 @@ def test_a_failure_in_pytest_has_its_cause_and_its_replay_and_tells_a_cause_once
     options = {"examples": 25, "world_timeout": 5.0}
     config: Any = SimpleNamespace(stash=pytest.Stash(), getoption=options.__getitem__)
     first, second = check(LeavesItselfOut, "2.1", "2.3").rules
-    told = [failure_text(config, "my:Backend", each) for each in (first, second, first)]
+    told = [failure_text(config, NAME, each) for each in (first, second, first)]
     assert all(lists.OWN_MISSING in text for text in told)
     assert [("instead of" in text) for text in told] == [True, False, True]
     assert "the same as of rule 2.1 at world size 2" in told[1]
-    assert replay(config, "my:Backend", second) == (
-        "disteval check my:Backend --rules 2.3 --world-size 2 --seed 0 --examples 25 --timeout 5"
+    assert replay(config, NAME, second) == (
+        f"disteval check {NAME} --rules 2.3 --world-size 2 --seed 0 --examples 25 --timeout 5"
     )
 
 

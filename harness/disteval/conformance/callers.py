@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from disteval.conformance.causes.state import ALONE_IN_A_THREAD, CHILD, THREADS, of_step
 from disteval.conformance.faults import WAIT_SECONDS
 from disteval.conformance.fingerprint import describe
-from disteval.conformance.on_ranks import payload
+from disteval.conformance.on_ranks import gather_once, payload
 from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
 from disteval.worlds.collective_log import LoggedBackend
@@ -46,6 +46,7 @@ class Came(NamedTuple):
 def check_threads(bench: Bench) -> None:
     """Collectives of two threads of a rank at once are errors or right, and the next one works."""
     ranks = range(bench.world_size)
+    works = bench.run(gather_once) == [[*ranks]] * bench.world_size
     for size in _SIZES:
         example = f"two threads of each rank gather objects of {size} bytes at once"
         found = bench.run(gather_in_two_threads, [size for _ in ranks], [example])
@@ -64,7 +65,7 @@ def check_threads(bench: Bench) -> None:
         if lines:
             alone = all(found[rank][0][1].alone for rank in ranks)
             cause = ALONE_IN_A_THREAD if alone else THREADS
-            raise BrokenRuleError("\n".join(lines), example, facts=cause)
+            raise BrokenRuleError("\n".join(lines), example, facts=cause if works else "")
 
 
 def _disagreements(found: Sequence[Sequence[Came]]) -> list[str]:
@@ -133,29 +134,31 @@ def check_forked_children(bench: Bench) -> None:
     bound = WAIT_SECONDS + bench.cls.capabilities.grace
     for parent in sorted({0, world - 1}):
         example = f"rank {parent} forks a child that gathers, and then all ranks do"
-        bench.run(gather_parents, [parent] * world)
+        before = bench.run(gather_parents, [parent] * world)
+        works = before == [_each(parent, world, "before")] * world
         try:
             found = bench.run(gather_in_a_child, [(parent, bound)] * world, [example])
         except (BrokenRuleError, LostWorld) as error:
-            error.facts = CHILD
+            error.facts = CHILD if works else ""
             raise
         lines = [f"the child of rank {parent} {wrong}" for wrong, _ in found if wrong]
         lines += [
             f"the next collectives of rank {rank} returned {after}"
             for rank, (_, after) in enumerate(found)
-            if after != _after(parent, world)
+            if after != _each(parent, world, "rank")
         ]
         if lines:
-            raise BrokenRuleError("\n".join(lines), example, facts=CHILD)
+            raise BrokenRuleError("\n".join(lines), example, facts=CHILD if works else "")
 
 
-def _after(parent: int, world: int) -> list[Any]:
-    return [[("rank", parent, rank) for rank in range(world)], ("rank", parent, parent)]
+def _each(parent: int, world: int, name: str) -> list[Any]:
+    return [[(name, parent, rank) for rank in range(world)], (name, parent, parent)]
 
 
 def gather_parents(backend: BaseDistBackend, parent: int) -> list[Any]:
-    """Gather before the fork, so that connections and numbers exist."""
-    return backend.all_gather_object(("before", parent, backend.rank))
+    """Gather and broadcast before the fork, so that connections and numbers exist."""
+    mine = ("before", parent, backend.rank)
+    return [backend.all_gather_object(mine), backend.broadcast_object(mine, parent)]
 
 
 def gather_in_a_child(backend: BaseDistBackend, task: tuple[int, float]) -> tuple[str, list[Any]]:

@@ -11,9 +11,9 @@ from disteval.conformance.causes.special import errors, over_the_cap
 from disteval.conformance.on_ranks import (
     CannotBePickled,
     CannotBeUnpickled,
-    gather_once,
     payload,
     raises,
+    works_before,
 )
 from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
 from disteval.conformance.seen import Results
@@ -87,7 +87,7 @@ def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> lis
     """Return whether an object that one rank can't send raised an error, and the next result."""
     guilty, collective, deed = task
     obj = _IMPOSSIBLE[deed]() if backend.rank == guilty else backend.rank
-    before = gather_once(backend)
+    before = works_before(backend, task)
     raised = raises(_call, backend, collective, obj, guilty)
     results = Results([raised, backend.all_gather_object((*task, backend.rank))])
     results.facts = before
@@ -99,10 +99,12 @@ def limit(backend: BaseDistBackend, cap: int) -> None:
     frames.configure(max_object_bytes=cap)
 
 
-def send_over_the_cap(backend: BaseDistBackend, task: tuple[int, str, int]) -> tuple[str, Any, Any]:
-    """Return the result of sending so many bytes, and the results before and after."""
+def send_over_the_cap(
+    backend: BaseDistBackend, task: tuple[int, str, int]
+) -> tuple[str, bool, Any]:
+    """Return the result of sending so many bytes, whether it worked before, and what comes next."""
     guilty, collective, size = task
-    before = gather_once(backend)
+    before = works_before(backend, task)
     mine = payload(size) if backend.rank == guilty else b""
     try:
         came = _call(backend, collective, mine, guilty)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from disteval.conformance.causes.lists import LISTS
 from disteval.conformance.causes.state import UNNUMBERED, of_step, unmatched
 from disteval.conformance.faults import RETURNED, WAIT_SECONDS, WORLD_SIZES
 from disteval.conformance.fingerprint import describe
+from disteval.conformance.on_ranks import works_before
 from disteval.conformance.rules import (
     Bench,
     BrokenRuleError,
@@ -17,13 +19,14 @@ from disteval.conformance.rules import (
     rule,
     why_not,
 )
+from disteval.conformance.seen import Results
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
 
 _ERROR = "an error"
 
 
-@rule("6.4", "unmatched collectives", capability="detects_mismatches", causes=[unmatched])
+@rule("6.4", "unmatched collectives", capability="detects_mismatches", causes=[unmatched, *LISTS])
 def check_mismatches(bench: Bench) -> None:
     """Ranks that call different collectives all get an error, and the next collective works."""
     world, last = bench.world_size, bench.world_size - 1
@@ -52,13 +55,16 @@ def call_unmatched(backend: BaseDistBackend, task: tuple[int, int | None, int | 
     odd, mine, others = task
     src = mine if backend.rank == odd else others
     obj = ("unmatched", *task, backend.rank)
+    before = works_before(backend, task)
     found: Any = _ERROR
     with suppress(Exception):  # the contract asks for an error of any class
         if src is None:
             found = backend.all_gather_object(obj)
         else:
             found = backend.broadcast_object(obj, src)
-    return [found, backend.all_gather_object(("next", *task, backend.rank))]
+    results = Results([found, backend.all_gather_object(("next", *task, backend.rank))])
+    results.facts = before
+    return results
 
 
 @rule(

@@ -90,6 +90,13 @@ def gather_once(backend: BaseDistBackend) -> list[int]:
     return backend.all_gather_object(backend.rank)
 
 
+def works_before(backend: BaseDistBackend, task: tuple[Any, ...]) -> bool:
+    """Return whether two all-gathers of objects that name the task and the call are right."""
+    ranks = range(backend.world_size)
+    sent = [[("before", call, *task, rank) for rank in ranks] for call in range(2)]
+    return [backend.all_gather_object(each[backend.rank]) for each in sent] == sent
+
+
 @lru_cache(16)
 def payload(size: int) -> bytes:
     """Return bytes of that length that any truncation and any stripping of zeros changes."""

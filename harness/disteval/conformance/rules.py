@@ -289,19 +289,20 @@ RULES: list[Rule] = []
 
 
 def rule(
-    number: str, name: str, **attributes: Any
+    number: str, name: str, causes: Sequence[Cause] = (), **attributes: Any
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
     """Return a decorator that adds a check to `RULES`.
 
     Args:
         number: See `Rule`.
         name: See `Rule`.
+        causes: See `Rule`.
         **attributes: Other attributes of `Rule`.
     """
 
     def register(check: Callable[[Bench], None]) -> Callable[[Bench], None]:
         sentence = (check.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
-        RULES.append(Rule(number, name, sentence, check, **attributes))
+        RULES.append(Rule(number, name, sentence, check, causes=tuple(causes), **attributes))
         return check
 
     return register

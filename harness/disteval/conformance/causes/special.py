@@ -139,7 +139,7 @@ def _entries(result: Any) -> list[Any]:
 def errors(seen: Seen) -> str:
     """Recognise who was told in rules 6.1 and 6.2, from whether each rank raised.
 
-    The facts of each difference are the result of an all-gather before the error.
+    The facts of each difference are whether an all-gather worked before the error.
     """
     if _WENT_ON.search(seen.report) and _WAITS.search(seen.report):
         return ONE_IS_TOLD
@@ -147,8 +147,7 @@ def errors(seen: Seen) -> str:
     if not told or len(told) < len(seen.shown):
         return ""
     if all(told.values()):
-        worked = seen.every[0].wrong.facts == list(range(seen.world_size))
-        return STATE_AFTER_ERROR if worked else ""
+        return STATE_AFTER_ERROR if seen.every[0].wrong.facts else ""
     guilty = seen.shown[0].arg[0]
     if len(told) == seen.world_size and not any(told.values()):
         of_0 = any(difference.arg[0] == 0 for difference in seen.every)
@@ -158,13 +157,12 @@ def errors(seen: Seen) -> str:
 
 
 def over_the_cap(seen: Seen) -> str:
-    """Recognise what ranks found in rule 6.3: the guilty one, outcomes, and results before."""
+    """Recognise what ranks found in rule 6.3; facts say, too, whether it worked before."""
     if seen.facts is None:
         return ""
     guilty, outcomes, before = seen.facts
     if len(set(outcomes)) == 1:
-        worked = before == [list(range(seen.world_size))] * seen.world_size
-        return STATE_AFTER_ERROR if outcomes[0] == "error" and worked else ""
+        return STATE_AFTER_ERROR if outcomes[0] == "error" and all(before) else ""
     told = [rank for rank, outcome in enumerate(outcomes) if outcome == "error"]
     return ONE_IS_TOLD if told == [guilty] else ""
 

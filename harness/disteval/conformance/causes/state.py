@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from disteval.conformance.causes.lists import SRC_IGNORED
 from disteval.conformance.causes.special import STATE_AFTER_ERROR
 from disteval.conformance.seen import Seen
 
@@ -46,11 +47,16 @@ def of_step(seen: Seen) -> str:
 
 
 def unmatched(seen: Seen) -> str:
-    """Recognise which ranks of rule 6.4 had no error, and a wrong result after errors."""
+    """Recognise which ranks of rule 6.4 had no error, and a wrong result after errors.
+
+    The facts of each difference are whether an all-gather worked before the error.
+    """
     shown = [difference for difference in seen.shown if difference.got]
     if not shown or len(shown) < len(seen.shown):
         return ""
     went_on = sum(difference.got[0] != _ERROR for difference in shown if difference.got)
     if not went_on:
-        return STATE_AFTER_ERROR
+        return STATE_AFTER_ERROR if seen.every[0].wrong.facts else ""
+    if all(None not in difference.arg for difference in seen.every):  # broadcasts, and no gather
+        return SRC_IGNORED if went_on == seen.world_size else NOT_AWAITED
     return UNNUMBERED if went_on == seen.world_size else NOT_AWAITED

@@ -13,8 +13,9 @@ from disteval.conformance.fingerprint import digest
 from disteval.conformance.seen import Difference, Long, Seen, explains, same
 
 PICKLE = (
-    "objects are pickled by a protocol below 5, of which NumPy's arrays come in the byte order of "
-    "the machine and, below 3, new classes as old ones; pass protocol=5 to pickle.dumps"
+    "objects are pickled with a protocol below 5, with which NumPy's arrays arrive in the byte "
+    "order of the machine (and, below 3, some classes as older ones); pass protocol=5 to "
+    "pickle.dumps"
 )
 NATIVE = (
     "arrays are converted to the byte order of the machine; send the array pickled, or its dtype "
