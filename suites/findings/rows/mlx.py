@@ -74,4 +74,14 @@ FINDINGS = [
         kind="defect",
         thread="https://github.com/ml-explore/mlx/issues/2681",
     ),
+    Finding(
+        slug="mlx-launch-one-rank",
+        **_RING,
+        subject="`mlx.launch` and `mlx.core.distributed.init`",
+        case="`mlx.launch -n 1`",
+        what="`init()` raises an error about JSON, because the hostfile of a single rank is empty",
+        promise="[documented](https://ml-explore.github.io/mlx/build/html/usage/distributed.html): "
+        "all operations do nothing in a group of one, so that no program need ask",
+        kind="defect",
+    ),
 ]
