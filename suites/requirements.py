@@ -34,7 +34,7 @@ def framework(name: str) -> ModuleType:
             _use_many_devices()
         return importlib.import_module(name)
     except ImportError as error:
-        return _missing(package, f"{name} can't be imported: {error}")
+        return missing(package, f"{name} can't be imported: {error}")
 
 
 def _use_many_devices() -> None:
@@ -49,18 +49,19 @@ def backend_class(name: str) -> type[BaseDistBackend]:
     try:
         return get_backend_class(name)
     except LibraryMissingError as error:
-        return _missing(name, str(error))
+        return missing(name, str(error))
 
 
 def chromium() -> tuple[str, str]:
     """Return the paths of Chromium and its driver, or skip or fail the test without them."""
     found = shutil.which("chromium"), shutil.which("chromedriver")
     if None in found:
-        return _missing("chromium", "chromium and chromedriver are not both on the PATH")
+        return missing("chromium", "chromium and chromedriver are not both on the PATH")
     return found
 
 
-def _missing(name: str, reason: str) -> Any:
+def missing(name: str, reason: str) -> Any:
+    """Skip the test, or fail it if what it lacks is required."""
     if name in required():
         pytest.fail(f"DISTEVAL_REQUIRE names {name}, but {reason}")
     markers = {marker.name for marker in needing([name])}

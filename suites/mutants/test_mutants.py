@@ -63,7 +63,12 @@ def test_no_correct_backend_is_called_broken(backend: type[BaseDistBackend]) -> 
 
 @pytest.mark.parametrize(
     ("declared", "rule"),
-    [("propagates_errors", "6.1"), ("bounded_waits", "7.4"), ("bounded_waits", "7.3")],
+    [
+        ("propagates_errors", "6.1"),
+        ("detects_mismatches", "6.4"),
+        ("bounded_waits", "7.4"),
+        ("bounded_waits", "7.3"),
+    ],
 )
 def test_a_declared_no_that_works_is_a_failure(declared: str, rule: str) -> None:
     base = Sockets if rule == "7.3" else ThreadsDist

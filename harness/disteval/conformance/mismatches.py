@@ -78,6 +78,8 @@ def check_too_late(bench: Bench) -> None:
         raise NotApplicableError(f"a rank comes too late only at world sizes {sizes}")
     if not bench.worlds.can_be_lost:
         raise NotApplicableError("it would break the group of this job")
+    if reason := why_not(bench.cls, "bounded_waits"):  # rule 7.4 tries whether that is so
+        raise NotApplicableError(reason)
     late = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
     example = f"rank {late} of {world} calls a collective after the others have given up"
     # Each rank counts its own calls. The last one is called by all, each for the third time.

@@ -14,7 +14,7 @@ from disteval.conformance.rules import Rule
 from disteval.worlds.cores import room
 from disteval.worlds.launchers import Launcher, ProcessLauncher, ThreadsLauncher
 
-_AT_ONCE = 8  # one world of each size, and some whose ranks are lost, which mostly wait
+_AT_ONCE = 10  # one world of each size, and some whose ranks are lost, which mostly wait
 _STOP_SECONDS = 10.0
 
 

@@ -1,3 +1,37 @@
-"""The suite that third parties run passes for the backends that are installed here."""
+"""Every backend that is installed here keeps the contract.
 
-from disteval.conformance.suite.test_conformance import test_rule  # noqa: F401 - pytest collects it
+Its worlds run side by side, in half of the time that the suite for third parties takes, which
+test_plugin.py runs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from disteval import LibraryMissingError
+from disteval.conformance.runner import check_backend
+from disteval.contract import No
+from disteval.errors import WorldError
+from disteval.registry import list_all_backends
+
+from suites.requirements import backend_class, missing
+
+EXAMPLES = 25
+
+
+@pytest.mark.parametrize("backend", list_all_backends())
+def test_a_backend_keeps_the_contract(backend: str) -> None:
+    declared = backend_class(backend).capabilities.multi_rank
+    sizes = (1,) if isinstance(declared, No) else (1, 2, 3)
+    try:
+        report = check_backend(backend, sizes, examples=EXAMPLES)
+    except WorldError as error:
+        # Ranks may find out that the backend can't be used on this machine.
+        if isinstance(error.common, LibraryMissingError):
+            missing(backend, str(error.common))
+        raise
+    wrong = [result for result in report.rules if result.outcome in ("failed", "error")]
+    assert wrong == []
+    assert report.verdict == "conformant", report.covers
