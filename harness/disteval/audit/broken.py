@@ -11,7 +11,7 @@ from typing import NamedTuple
 from disteval.audit.case import Settings
 from disteval.audit.findings import Kind
 from disteval.errors import WorldError, describe_error
-from disteval.worlds.postmortem import PARTED
+from disteval.worlds.postmortem import LAST, PARTED
 
 _TORCH_CALL = re.compile(r"distributed_c10d\.py\", line \d+ in ([^_]\w+)")
 _WRAPPER = "wrapper"
@@ -89,8 +89,8 @@ def may_be_slow(found: Broken) -> bool:
 
 
 def _parted(text: str) -> str:
-    """Return the first call of torch.distributed at which ranks parted, if it is known."""
-    found = next((line for line in text.splitlines() if line.startswith(PARTED)), "")
+    """Return the call of torch.distributed at which ranks parted, or the last of those left."""
+    found = next((line for line in text.splitlines() if line.startswith((PARTED, LAST))), "")
     return f"; {found.strip()}" if found else ""
 
 

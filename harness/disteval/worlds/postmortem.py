@@ -17,7 +17,7 @@ from disteval.traces import Recorder
 from disteval.worlds.channel.messages import Hello, Reply
 from disteval.worlds.collective_log import NOWHERE, Position, read_position
 from disteval.worlds.rank_files import STACK_SIGNAL, Kind, rank_file, this_machine
-from disteval.worlds.torch_calls import Call, describe_parting
+from disteval.worlds.torch_calls import Call, describe_last, describe_parting
 
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
@@ -30,6 +30,9 @@ _IDLE_THREAD = re.compile(
 )
 PARTED = "  first parted in torch.distributed: "
 """What the line begins with that names the call of torch.distributed at which ranks parted."""
+
+LAST = "  last in torch.distributed: "
+"""What the line begins with that names the last calls, where those of a lost rank are not known."""
 
 _OUTPUT_LINES = 20
 _OUTPUT_BYTES = 1 << 16
@@ -90,8 +93,11 @@ def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -
         lines.append(f"  {list_ranks(missing, len(ranks))} never reported to the leader")
     there = [] if shared else [s for s in ranks if s.hello]
     lines += [f"  {_host(ranks, [s])}rank {s.rank}: {_describe(s, last)}" for s in there]
-    parting = describe_parting({s.rank: s.calls for s in ranks if s.calls is not None})
-    lines += [f"{PARTED}{parting}"] if parting else []
+    calls = {s.rank: s.calls for s in ranks if s.calls is not None}
+    if parting := describe_parting(calls):
+        lines.append(f"{PARTED}{parting}")
+    elif len(calls) < len(ranks) and (latest := describe_last(calls)):
+        lines.append(f"{LAST}{latest}")
     traces = {s.rank: s.reply.trace.rstrip() for s in ranks if s.reply}
     lines += _evidence("traceback", {r: t.removesuffix(shared) for r, t in traces.items()}, ranks)
     lines += _evidence("stack", {s.rank: s.stack for s in ranks}, ranks)

@@ -175,6 +175,15 @@ def describe_parting(calls: Mapping[int, Sequence[Call]]) -> str:
     return _describe(found, of_rank, calls) if found else ""
 
 
+def describe_last(calls: Mapping[int, Sequence[Call]]) -> str:
+    """Return the last call of each rank whose calls are known; an empty text if there is none."""
+    alike: dict[str, list[int]] = {}
+    for rank, own in calls.items():
+        if own:
+            alike.setdefault(str(max(own, key=lambda call: call.begin_ns)), []).append(rank)
+    return ", ".join(f"{_ranks(ranks)} called {text}" for text, ranks in alike.items())
+
+
 def _in_group(calls: Mapping[int, Sequence[Call]], group: str) -> dict[int, Numbered]:
     return {
         rank: {call.number: call for call in own if call.group == group}
