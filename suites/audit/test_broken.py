@@ -170,21 +170,29 @@ def test_a_first_call_may_take_several_times_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank_1", "state", "expected"),
+    ("rank_1", "state", "function", "expected"),
     [
-        ("made no call after all_reduce #1 (2 float64)", "never entered barrier #2", True),
-        ("made no call", "outside of collectives, 0 done", True),
-        ("made no call after all_reduce #1 (2 float64)", "returned", False),
-        ("is in all_reduce #2 (2 float64)", "never entered barrier #2", False),
+        ("made no call after all_reduce #1 (2 float64)", "never entered #2", "evaluate", True),
+        ("made no call", "outside of collectives, 0 done", "evaluate", True),
+        ("made no call after all_reduce #1 (2 float64)", "returned", "", False),
+        ("made no call", "outside of collectives, 0 done", "monitored_barrier", False),
+        ("is in all_reduce #2 (2 float64)", "never entered barrier #2", "", False),
     ],
 )
 def test_a_rank_that_has_made_no_call_yet_may_be_slow_unless_it_returned(
-    rank_1: str, state: str, expected: bool
+    rank_1: str, state: str, function: str, expected: bool
 ) -> None:
-    text = f"""no progress for 5 s on ranks 0, 1; the order was to run call
+    text = f"""no progress for 5 s on ranks 0, 1, 2; the order was to run call
   rank 0: waits in barrier #2
   rank 1: {state}
+  rank 2: {state}
 {PARTED}rank 1 {rank_1}, rank 0 is in all_gather #2 (2 float64)
+"""
+    if function:
+        file = "/home/me/my_eval.py" if function == "evaluate" else f"{LIBRARY}/distributed_c10d.py"
+        text += f"""stack of ranks 1, 2:
+  main thread (innermost call first):
+    File "{file}", line 12 in {function}
 """
     assert may_be_slow(describe(WorldError(text))) is expected
     assert not may_be_slow(describe(WorldError(text, {1: ValueError("no samples")})))

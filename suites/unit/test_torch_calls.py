@@ -110,8 +110,13 @@ OTHER = {"process_group": ["1", "undefined"], "pg_id": 1}
             [SUM, entry(2, "all_reduce", **SIZES, returned=False)],
             "rank 0 called broadcast #2 (1 int64), rank 1 is in all_reduce #2 (1 int64)",
         ),
+        (
+            [entry(1, "all_gather", **SIZES, returned=False)],
+            [entry(1, "all_gather", **SIZES | {"input_sizes": [[0]]})],
+            "rank 0 is in all_gather #1 (1 int64), rank 1 called all_gather #1 (0 int64)",
+        ),
     ],
-    ids=["begins", "sizes", "bytes", "another"],
+    ids=["begins", "sizes", "bytes", "another", "of tensors"],
 )
 def test_calls_that_look_like_parts_of_one_of_objects_say_so(
     first: list[Any], second: list[Any], sentence: str
@@ -235,6 +240,18 @@ def test_a_record_of_another_form_ends_no_rank(
     assert tell_calls(0) is None
     said = capsys.readouterr().err
     assert "record can't be read: KeyError" in said and "record can't be written" in said
+
+
+def test_the_last_call_is_named_where_the_record_of_a_lost_rank_is_not_known() -> None:
+    statuses = [RankStatus(0), RankStatus(1, calls=calls(SUM, WAITING)), RankStatus(2, calls=[])]
+    found = report("rank 0 was lost", statuses)
+    assert found.endswith(
+        "  first parted in torch.distributed: rank 1 called all_reduce #1 (2 float64), rank 2 "
+        "made no call"
+    )
+    found = report("rank 0 was lost", statuses[:2])
+    assert found.endswith("  last in torch.distributed: rank 1 called all_gather #2 (2 float64)")
+    assert "last in" not in report("no calls", [RankStatus(0), RankStatus(1, calls=[])])
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:

@@ -84,8 +84,14 @@ def may_be_slow(found: Broken) -> bool:
     """Return whether ranks that hang may also be slow: not if they called different collectives."""
     if PARTED.strip() not in found.sentence:
         return found.kind == "hangs"
-    late = (f"rank {rank} has returned" for rank in _NO_CALL.findall(found.sentence))
-    return found.kind == "hangs" and any(end not in found.sentence for end in late)
+    late = _NO_CALL.findall(found.sentence)
+    return found.kind == "hangs" and any(not _waits(rank, found.sentence) for rank in late)
+
+
+def _waits(rank: str, sentence: str) -> bool:
+    """Return whether a rank has returned, or waits for others in a collective."""
+    some = rf"(?:all \d+ ranks|ranks? (?:\d+, )*{rank}(?:, \d+)*)"
+    return re.search(rf"\b{some} (?:has returned|waits? in)\b", sentence) is not None
 
 
 def _parted(text: str) -> str:
