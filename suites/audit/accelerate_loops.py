@@ -58,3 +58,24 @@ def torchmetrics_with_padding(case: Case) -> Any:
     for batch in DataLoader(case.dataset, batch_size=case.batch_size, sampler=sampler):
         metric.update(batch["value"])
     return {"mean": metric.compute()}
+
+
+def objects_gathered_in_each_batch(case: Case) -> Any:
+    """Gather objects after each batch, of which a rank may have none; wrong."""
+    from accelerate.utils import gather_object
+
+    _, loader = _prepared(case, even_batches=False)
+    ids = [gather_object(batch["id"].tolist()) for batch in loader]
+    return {"ids": ids[-1]}
+
+
+def torchmetrics_of_ranks_with_samples(case: Case) -> Any:
+    """Compute torchmetrics' mean after a division that fails without samples; wrong."""
+    from torchmetrics import MeanMetric
+
+    metric = MeanMetric()
+    own = range(case.rank, len(case.dataset), case.world_size)
+    for at in own:
+        metric.update(case.dataset[at]["value"])
+    share = len(case.dataset) / len(own)
+    return {"mean": metric.compute(), "share": share}
