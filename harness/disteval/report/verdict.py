@@ -19,13 +19,13 @@ class Verdict(NamedTuple):
 
     Attributes:
         word: ``conformant``, ``broken`` or ``incomplete``, for programs.
-        covers: The sentence without its subject, the backend: "passes rules 1.1-1.3 (of 29) at
+        covers: The sentence without its subject, the backend: "passes rules 1.1-1.3 (of 32) at
             world size 2".
         short: The same in a few words, for a badge.
         exit_code: 0 if all rules that were tried hold, 1 if one failed, 2 if one was not judged or
             none was tried.
-        left_out: What a conformant backend has to show and this check did not ask for; empty if
-            that is not why the verdict is ``incomplete``.
+        left_out: What a conformant backend has to show and this check did not try; empty if that
+            is not why the verdict is ``incomplete``.
     """
 
     word: str
@@ -88,7 +88,7 @@ def _incomplete(
     covers = f"passes {_where(passed, of)}"
     if error:
         covers += f"; not judged: {_where(error)}"
-    rest = {*_required(contract)}.difference(passed, error, found["unsupported"])
+    rest = {*_required(contract)}.difference(passed, error)
     left_out = [name_rules(rest)] if rest else []
     if len(_sizes_of(passed) | _sizes_of(error)) < 2 and not single_rank:
         left_out.append("another world size")

@@ -184,6 +184,15 @@ def test_the_sentences() -> None:
     assert {judge(results, contract).covers: results for results in said.values()} == said
 
 
+def test_what_a_check_left_out_is_said() -> None:
+    contract = dict.fromkeys(["1.1", "1.2", "1.3"], "required") | {"7.1": "optional"}
+    results = [result("1.1", 4), result("1.1", 5), result("1.2", 4, "unsupported")]
+    assert judge(results, contract).left_out == "rules 1.2, 1.3"
+    assert judge(results[:1], contract).left_out == "rules 1.2, 1.3 and another world size"
+    whole = [result(rule, size) for rule in contract for size in (1, 2)]
+    assert judge(whole, contract).left_out == ""
+
+
 def test_a_class_that_is_one_rank_is_judged_alone_and_the_sentence_says_so() -> None:
     report = check_backend("non_dist", (1, 2), examples=2)
     assert report.verdict == "conformant"
