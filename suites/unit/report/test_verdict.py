@@ -198,7 +198,7 @@ def test_a_class_that_is_one_rank_is_judged_alone_and_the_sentence_says_so() -> 
     assert report.verdict == "conformant"
     assert " hold at world size 1, the only one that it declares to have; not held" in report.covers
     assert report.judged.short == "conformant at world size 1"
-    several = check_backend("threads", (1,), examples=2, rules=select_rules(["1.*"]))
+    several = check_backend("threads", (1,), examples=2, rules=select_rules(["1.1", "1.2", "1.3"]))
     # Those of rule 9 are for subclasses of a template.
     of = sum(not rule.number.startswith("9.") for rule in select_rules())
     assert several.covers == f"passes rules 1.1-1.3 (of {of}) at world size 1"
