@@ -100,7 +100,17 @@ def test_a_usual_mistake_gets_its_name(backend: type[ThreadsDist], rule: str, ca
 
 @pytest.mark.parametrize(
     "name",
-    ["ReversedOrder", "OwnObjectTwice", "StaleBuffer", "SrcIgnored", "LastRankDropped", "CutAt64K"],
+    [
+        "ReversedOrder",
+        "OwnObjectTwice",
+        "StaleBuffer",
+        "SrcIgnored",
+        "LastRankDropped",
+        "CutAt64K",
+        "SrcOffByOne",
+        "LastRankGetsNothing",
+        "TupleBecomesList",
+    ],
 )
 def test_a_mistake_that_breaks_many_rules_gets_no_other_cause_by_any_of_them(name: str) -> None:
     [mutant] = [cls for cls in MUTANTS if cls.__name__ == name]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
 from disteval.conformance import on_ranks
-from disteval.conformance.causes.results import RESULTS
+from disteval.conformance.causes.lists import LISTS
 from disteval.conformance.causes.state import ENDS_OTHERS, LEFT_BEHIND, SHARED, of_step
 from disteval.conformance.checks import check_identity, check_identity_before
 from disteval.conformance.faults import WAIT_SECONDS, WORLD_SIZES
@@ -27,7 +27,7 @@ _COLLECTIVES = 8
 _LATE_SECONDS = 0.01
 
 
-@rule("1.4", "worlds side by side", causes=[of_step, *RESULTS])
+@rule("1.4", "worlds side by side", causes=[of_step, *LISTS])
 def check_side_by_side(bench: Bench) -> None:
     """Two worlds at once on one machine do not meet, and one goes on when the other has ended."""
     _refuse_large(bench)
@@ -50,7 +50,7 @@ def check_side_by_side(bench: Bench) -> None:
         _call(bench, "the first world")
 
 
-@rule("1.5", "joined again", capability="joins_again", loses_ranks=True, causes=[of_step, *RESULTS])
+@rule("1.5", "joined again", capability="joins_again", loses_ranks=True, causes=[of_step, *LISTS])
 def check_joining_again(bench: Bench) -> None:
     """Ranks that left a group, also after a failed collective, can join another and start clean."""
     _refuse_large(bench)

@@ -91,10 +91,12 @@ def gather_once(backend: BaseDistBackend) -> list[int]:
 
 
 def works_before(backend: BaseDistBackend, task: tuple[Any, ...]) -> bool:
-    """Return whether two all-gathers of objects that name the task and the call are right."""
+    """Return whether two all-gathers and a broadcast from the task's first rank are right."""
     ranks = range(backend.world_size)
-    sent = [[("before", call, *task, rank) for rank in ranks] for call in range(2)]
-    return [backend.all_gather_object(each[backend.rank]) for each in sent] == sent
+    sent = [[("before", call, *task, rank) for rank in ranks] for call in range(3)]
+    *mine, last = [each[backend.rank] for each in sent]
+    found = [*map(backend.all_gather_object, mine), backend.broadcast_object(last, task[0])]
+    return bool(found == [*sent[:2], sent[2][task[0]]])
 
 
 @lru_cache(16)

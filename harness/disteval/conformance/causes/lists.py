@@ -169,8 +169,11 @@ def one_rank(seen: Seen) -> str:
 
 
 def others_send(seen: Seen) -> str:
-    """Recognise the error of the object that rule 3.3 lets other ranks pass."""
-    found = any("can't be pickled" in str(error) for error in seen.errors.values())
+    """Recognise the error of the object that rule 3.3 lets other ranks pass.
+
+    The facts are whether broadcasts of other objects work.
+    """
+    found = seen.facts and any("can't be pickled" in str(error) for error in seen.errors.values())
     return OTHERS_SEND if found else ""
 
 
@@ -187,9 +190,9 @@ def wrong_src(seen: Seen) -> str:
     if len(others) == len(found):
         return OTHER_SRC
     sources = {src for *_, src in found}
-    if len(sources) > 1 and all(rank != src and got is None for rank, got, _, src in found):
-        return NOTHING_BROADCAST
-    return ""
+    nothing = all(rank != src and got is None for rank, got, _, src in found)
+    everybody = len({difference.rank for difference in seen.shown}) == seen.world_size - 1
+    return NOTHING_BROADCAST if nothing and everybody and len(sources) > 1 else ""
 
 
 def _broadcasts(difference: Difference) -> list[tuple[Any, list[Any], int]]:

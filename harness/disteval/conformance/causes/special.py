@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from disteval.conformance.causes.lists import SRC_IGNORED
 from disteval.conformance.seen import Difference, Seen, explains, same
 
 ALONE = (
@@ -76,7 +75,7 @@ ORDER_OF_TENSORS = (
 )
 
 _WENT_ON = re.compile(r"^  rank \d+: returned$", re.MULTILINE)
-_WAITS = re.compile(r"^  rank \d+: waits in ", re.MULTILINE)
+_WAITS = re.compile(r"^  rank \d+: (?:waits in|never entered) ", re.MULTILINE)
 
 
 def identity(seen: Seen) -> str:
@@ -139,19 +138,20 @@ def _entries(result: Any) -> list[Any]:
 def errors(seen: Seen) -> str:
     """Recognise who was told in rules 6.1 and 6.2, from whether each rank raised.
 
-    The facts of each difference are whether an all-gather worked before the error.
+    The facts of each difference are whether collectives worked before the error.
     """
     if _WENT_ON.search(seen.report) and _WAITS.search(seen.report):
         return ONE_IS_TOLD
     told = {d.rank: d.got[0] for d in seen.shown if d.got and len(d.got) == 2}
     if not told or len(told) < len(seen.shown):
         return ""
+    if not seen.every[0].wrong.facts:
+        return ""
     if all(told.values()):
-        return STATE_AFTER_ERROR if seen.every[0].wrong.facts else ""
+        return STATE_AFTER_ERROR
     guilty = seen.shown[0].arg[0]
     if len(told) == seen.world_size and not any(told.values()):
-        of_0 = any(difference.arg[0] == 0 for difference in seen.every)
-        return SWALLOWED if of_0 else SRC_IGNORED
+        return SWALLOWED
     untold = {rank for rank in told if not told[rank]}
     return ONE_IS_TOLD if untold == set(range(seen.world_size)) - {guilty} else ""
 
