@@ -86,23 +86,26 @@ class Ring:
         return cls(group, _connections(own, right), math.inf)
 
     def all_gather(self, mine: Bytes) -> Bytes:
-        """Gather arrays of one length, a row for each rank, or close the ring for all ranks."""
-        if self._why_closed:
-            raise HarnessError(
-                f"MLX's ring is closed, because {self._why_closed}; start the ranks again"
-            )
+        """Gather arrays of one length, a row for each rank."""
         gathered = np.empty((self.world_size, len(mine)), dtype=np.uint8)
-        try:
-            with self._deadline, self._asleep():
-                for start in range(0, len(mine), _PIECE_BYTES):
-                    piece = slice(start, start + _PIECE_BYTES)
-                    gathered[:, piece] = self._all_gather(mine[piece])
-        except BaseException as error:
-            if self._why_closed:
-                raise TimeoutError(self._why_closed) from error
-            self._close(f"a collective failed with {error!r}")
-            raise
+        with self._collective():
+            for start in range(0, len(mine), _PIECE_BYTES):
+                piece = slice(start, start + _PIECE_BYTES)
+                gathered[:, piece] = self._all_gather(mine[piece])
         return gathered
+
+    def broadcast(self, array: Bytes, src: int) -> Bytes:
+        """Pass an array of rank ``src`` from rank to rank, and return it."""
+        left, right = (self.rank - 1) % self.world_size, (self.rank + 1) % self.world_size
+        with self._collective():
+            for start in range(0, len(array), _PIECE_BYTES):
+                piece = array[start : start + _PIECE_BYTES]
+                if self.rank != src:
+                    received = mx.distributed.recv(piece.shape, mx.uint8, left, group=self.group)
+                    piece[:] = np.asarray(received)
+                if right != src:
+                    mx.eval(mx.distributed.send(mx.array(piece), right, group=self.group))
+        return array
 
     def leave(self) -> None:
         """Close the connections, and let MLX forget the ring, so that it can join another."""
@@ -118,6 +121,22 @@ class Ring:
         gathered = mx.distributed.all_gather(rows, group=self.group)
         mx.eval(gathered)
         return np.asarray(gathered).reshape(self.world_size, -1)
+
+    @contextmanager
+    def _collective(self) -> Iterator[None]:
+        """End the body with an error after the timeout, and the ring after any error."""
+        if self._why_closed:
+            raise HarnessError(
+                f"MLX's ring is closed, because {self._why_closed}; start the ranks again"
+            )
+        try:
+            with self._deadline, self._asleep():
+                yield
+        except BaseException as error:
+            if self._why_closed:
+                raise TimeoutError(self._why_closed) from error
+            self._close(f"a collective failed with {error!r}")
+            raise
 
     @contextmanager
     def _asleep(self) -> Iterator[None]:

@@ -59,3 +59,7 @@ class MLXDist(HostArrayDist):
     def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
         assert self._ring is not None  # a world of one has no collectives
         return list(self._ring.all_gather(tensor))
+
+    def _broadcast_tensor(self, tensor: Bytes, src: int) -> Bytes:
+        assert self._ring is not None
+        return self._ring.broadcast(tensor, src)

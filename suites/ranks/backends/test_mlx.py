@@ -34,7 +34,9 @@ def _gather_numbered(backend: Any, size: int) -> bool:
         return np.random.default_rng(rank).integers(0, 256, size + rank, dtype=np.uint8)
 
     found = backend.all_gather_object(of(backend.rank))
-    return all(np.array_equal(array, of(rank)) for rank, array in enumerate(found))
+    sent = [backend.broadcast_object(of(src), src) for src in range(backend.world_size)]
+    pairs = zip(found, sent, range(backend.world_size), strict=True)
+    return all(np.array_equal(array, of(rank)) for *two, rank in pairs for array in two)
 
 
 @pytest.mark.parametrize("size", SIZES)
