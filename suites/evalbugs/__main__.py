@@ -14,8 +14,8 @@ from disteval.audit.findings import case_text
 from suites.evalbugs.table import ENTRIES, Entry
 
 MODULES = (
-    "accelerate_loops", "lightning_loops", "other_loops", "torchmetrics_loops",
-    "transformers_loops",
+    "accelerate_loops", "datasets_loops", "ignite_loops", "lightning_loops", "other_loops",
+    "torchmetrics_loops", "torchmetrics_text_loops", "transformers_loops",
 )  # fmt: skip
 
 

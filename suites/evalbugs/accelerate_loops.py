@@ -124,7 +124,16 @@ split_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
 )  # fmt: skip
 def skipped_first_batch(case: Case) -> Any:
     """One batch, and then the others from ``skip_first_batches``, as after a restart."""
-    accelerator = _accelerator()
+    return _resumed(_accelerator(), case)
+
+
+@wrong("accelerate", "defect", "counted twice", "N=2,B=1,W=2")
+def skipped_first_batch_dispatched(case: Case) -> Any:
+    """The same where rank 0 reads for all ranks (``dispatch_batches=True``)."""
+    return _resumed(_accelerator(dispatch_batches=True), case)
+
+
+def _resumed(accelerator: Any, case: Case) -> Any:
     loader = accelerator.prepare(_loader(case, case.dataset))
     ids: list[int] = []
     for batch in loader:
@@ -148,6 +157,18 @@ def reduced_sums(case: Case) -> Any:
 def reduced_sums_without_even_batches(case: Case) -> Any:
     """The same with ``even_batches=False``, so that no sample is repeated."""
     return _reduced(_accelerator(even_batches=False), case)
+
+
+@wrong(
+    "accelerate", "defect", "counted twice", "N=1,B=1,W=2",
+    "https://github.com/huggingface/accelerate/pull/4282",
+)  # fmt: skip
+def unreduced_sums(case: Case) -> Any:
+    """The sums of each rank from ``reduce(..., reduction="none")``, which are then gathered."""
+    accelerator = _accelerator(even_batches=False)
+    seen = sum(len(batch["id"]) for batch in accelerator.prepare(_loader(case, case.dataset)))
+    counts = accelerator.gather(accelerator.reduce(torch.tensor(seen), reduction="none"))
+    return {"count": int(counts.sum())}
 
 
 @wrong(
@@ -176,6 +197,17 @@ def stream_split_batches(case: Case) -> Any:
     size = case.batch_size * case.world_size
     accelerator = _accelerator(dispatch_batches=False, split_batches=True)
     return _gathered(accelerator, case, DataLoader(case.stream(), batch_size=size))
+
+
+@wrong("accelerate", "defect", "hangs", "N=3,B=1,W=2")
+def datasets_stream_of_two_shards(case: Case) -> Any:
+    """A stream of ``datasets`` with two shards, which are dealt (``dispatch_batches=False``)."""
+    shards = min(2, len(case.dataset))
+    stream = case.hf_dataset().to_iterable_dataset(num_shards=shards).with_format("torch")
+    return _gathered(_accelerator(dispatch_batches=False), case, _loader(case, stream))
+
+
+datasets_stream_of_two_shards.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @sound("accelerate")

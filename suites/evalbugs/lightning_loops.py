@@ -144,3 +144,25 @@ def predict_with_enough_samples(case: Case) -> Any:
 
 
 predict_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
+
+
+@wrong(
+    "pytorch-lightning", "defect", "dropped", "N=3,B=1,W=2",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/21859",
+)  # fmt: skip
+def fabric_reduced_counts(case: Case) -> Any:
+    """``Fabric.all_reduce`` of two counts, of which the ratio is taken."""
+    from lightning_fabric import Fabric
+
+    strategy = "ddp" if case.world_size > 1 else "auto"
+    fabric = Fabric(accelerator="cpu", devices=case.world_size, strategy=strategy)
+    fabric.launch()
+    right = seen = 0
+    for batch in own_loader(case):
+        right += int((case.predict(batch["x"]).argmax(dim=1) == batch["label"]).sum())
+        seen += len(batch["label"])
+    right, seen = fabric.all_reduce((right, seen))  # the means over the ranks
+    return {"accuracy": float(right / seen)}
+
+
+fabric_reduced_counts.assumes = ("nonempty",)  # type: ignore[attr-defined]

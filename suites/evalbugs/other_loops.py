@@ -1,8 +1,9 @@
-"""Evaluation loops with ignite, mmengine, torcheval, datasets and plain torch."""
+"""Evaluation loops with mmengine, torcheval, evaluate, MONAI and plain torch."""
 
 from __future__ import annotations
 
-import logging
+import shutil
+import tempfile
 from typing import Any
 
 import torch
@@ -11,91 +12,7 @@ from disteval.audit import Case
 from torch.utils.data import DataLoader
 
 from suites.evalbugs.parts import all_ids, own_loader, padded_loader
-from suites.evalbugs.table import older, sound, wrong
-
-
-def _ignite(metric: Any, name: str, loader: Any, output: Any) -> Any:
-    from ignite.engine import Engine
-
-    logging.getLogger("ignite").setLevel(logging.ERROR)
-    engine = Engine(lambda _engine, batch: output(batch))
-    metric.attach(engine, name)
-    return engine.run(loader).metrics[name]
-
-
-@wrong(
-    "pytorch-ignite", "documented", "counted twice", "N=2,B=1,W=3",
-    "https://docs.pytorch.org/ignite/generated/ignite.distributed.auto.auto_dataloader.html",
-)  # fmt: skip
-def ignite_average(case: Case) -> Any:
-    """``auto_dataloader`` and the metric ``Average``."""
-    import ignite.distributed as idist
-    from ignite.metrics import Average
-
-    size = case.batch_size * case.world_size
-    workers = case.num_workers * case.world_size
-    loader = idist.auto_dataloader(
-        case.dataset, batch_size=size, num_workers=workers, shuffle=False
-    )
-    return {"mean": _ignite(Average(), "mean", loader, lambda batch: batch["value"][:, None])}
-
-
-@wrong(
-    "pytorch-ignite", "documented", "crashes", "N=1,B=1,W=2",
-    "https://github.com/pytorch/ignite/issues/1242",
-)  # fmt: skip
-def ignite_own_share(case: Case) -> Any:
-    """The metric ``Average`` over shares that repeat nothing, of which some may be empty."""
-    from ignite.metrics import Average
-
-    return {
-        "mean": _ignite(Average(), "mean", own_loader(case), lambda batch: batch["value"][:, None])
-    }
-
-
-@sound("pytorch-ignite")
-def ignite_own_share_with_enough_samples(case: Case) -> Any:
-    """The same where every rank has a sample."""
-    return ignite_own_share(case)
-
-
-ignite_own_share_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@older(
-    "0.4.10", "defect", "weighted wrongly", "N=4,B=1,W=2",
-    "https://github.com/pytorch/ignite/pull/2803",
-)  # fmt: skip
-@sound("pytorch-ignite")
-def ignite_computed_before_the_end(case: Case) -> Any:
-    """``Average`` that is computed after the first batch of each rank, and at the end."""
-    from ignite.metrics import Average
-
-    metric = Average()
-    for number, batch in enumerate(own_loader(case)):
-        metric.update(batch["value"][:, None])
-        if number == 0:
-            metric.compute()
-    return {"mean": metric.compute()}
-
-
-ignite_computed_before_the_end.assumes = ("even",)  # type: ignore[attr-defined]
-
-
-@wrong(
-    "pytorch-ignite", "defect", "crashes", "N=3,B=1,W=2",
-    "https://github.com/Project-MONAI/MONAI/issues/1531",
-)  # fmt: skip
-def ignite_epoch_metric(case: Case) -> Any:
-    """``EpochMetric``, which gathers every prediction, over shares of unequal length."""
-    from ignite.metrics import EpochMetric
-
-    metric = EpochMetric(lambda found, wanted: float((found.argmax(1) == wanted).float().mean()))
-    output = lambda batch: (case.predict(batch["x"]), batch["label"])  # noqa: E731
-    return {"accuracy": _ignite(metric, "accuracy", own_loader(case), output)}
-
-
-ignite_epoch_metric.assumes = ("nonempty",)  # type: ignore[attr-defined]
+from suites.evalbugs.table import sound, wrong
 
 
 @sound("mmengine-lite")
@@ -156,71 +73,65 @@ def torcheval_auroc(case: Case) -> Any:
     return None if found is None else {"auroc": found}
 
 
-@wrong(
-    "datasets", "defect", "crashes", "N=1,B=1,W=2",
-    "https://github.com/huggingface/datasets/issues/7443",
-)  # fmt: skip
-def datasets_map_style(case: Case) -> Any:
-    """``split_dataset_by_node`` of a data set with a length, with fewer samples than ranks."""
-    from datasets.distributed import split_dataset_by_node
+@wrong("torcheval", "defect", "crashes", "N=1,B=1,W=2")
+def torcheval_two_outputs(case: Case) -> Any:
+    """``MeanSquaredError`` of a model with two outputs, where a rank has no sample."""
+    from torcheval.metrics import MeanSquaredError
+    from torcheval.metrics.toolkit import sync_and_compute
 
-    own = split_dataset_by_node(case.hf_dataset(), case.rank, case.world_size)
-    return {"ids": all_ids(case, own["id"])}
+    metric = MeanSquaredError()
+    for batch in own_loader(case):
+        wanted = torch.stack([batch["value"], batch["label"].float()], 1)
+        metric.update(torch.zeros_like(wanted), wanted)
+    return {"error": sync_and_compute(metric)}
 
 
-@sound("datasets")
-def datasets_map_style_with_enough_samples(case: Case) -> Any:
+@wrong("evaluate", "defect", "crashes", "N=1,B=1,W=2")
+def evaluate_metric(case: Case) -> Any:
+    """A metric of ``evaluate`` that gathers by files, where a rank has no sample."""
+    import datasets
+    import evaluate
+
+    class Right(evaluate.Metric):  # type: ignore[misc]
+        def _info(self) -> Any:
+            names = {name: datasets.Value("int64") for name in ("predictions", "references")}
+            return evaluate.MetricInfo("", "", datasets.Features(names))
+
+        def _compute(self, predictions: list[int], references: list[int]) -> dict[str, float]:
+            right = [a == b for a, b in zip(predictions, references, strict=True)]
+            return {"accuracy": sum(right) / len(right), "count": len(right)}
+
+    folder = [tempfile.mkdtemp() if case.rank == 0 else ""]
+    dist.broadcast_object_list(folder)
+    try:
+        metric = Right("", False, folder[0], case.world_size, case.rank, timeout=5)
+        for batch in own_loader(case):
+            found = case.predict(batch["x"]).argmax(dim=1)
+            metric.add_batch(predictions=found.tolist(), references=batch["label"].tolist())
+        return metric.compute()
+    finally:
+        if case.rank == 0:
+            shutil.rmtree(folder[0], ignore_errors=True)
+
+
+@wrong("monai", "defect", "hangs", "N=1,B=1,W=2")
+def monai_average(case: Case) -> Any:
+    """``CumulativeAverage`` where a rank may have no samples."""
+    from monai.metrics import CumulativeAverage
+
+    average = CumulativeAverage()
+    for batch in own_loader(case):
+        average.append(batch["value"].mean(), count=len(batch["value"]))
+    return {"mean": float(average.aggregate())}
+
+
+@sound("monai")
+def monai_average_with_enough_samples(case: Case) -> Any:
     """The same where every rank has a sample."""
-    return datasets_map_style(case)
+    return monai_average(case)
 
 
-datasets_map_style_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@sound("datasets")
-def datasets_stream(case: Case) -> Any:
-    """``split_dataset_by_node`` of a stream with two shards, through a loader with workers."""
-    return _of_stream(case, lambda stream: stream)
-
-
-@sound("datasets")
-def datasets_stream_shuffled(case: Case) -> Any:
-    """The same, shuffled with one seed on all ranks."""
-    return _of_stream(case, lambda stream: stream.shuffle(seed=case.seed, buffer_size=4))
-
-
-@older(
-    "5.0.1", "defect", "counted twice", "N=2,B=1,W=2",
-    "https://github.com/huggingface/datasets/issues/8568",
-)  # fmt: skip
-@sound("datasets")
-def datasets_stream_skipped(case: Case) -> Any:
-    """A share of a stream with two shards, and ``skip`` of no samples, as at the first start."""
-    return _of_stream(case, lambda stream: stream, lambda own: own.skip(0))
-
-
-@older(
-    "4.5.0", "defect", "counted twice", "N=1,B=1,W=2",
-    "https://github.com/huggingface/datasets/issues/7868",
-)  # fmt: skip
-@sound("datasets")
-def datasets_streams_interleaved(case: Case) -> Any:
-    """A share of a stream with two shards, given to ``interleave_datasets``."""
-    from datasets import interleave_datasets
-
-    return _of_stream(case, lambda stream: stream, lambda own: interleave_datasets([own]))
-
-
-def _of_stream(case: Case, change: Any, change_own: Any = lambda own: own) -> Any:
-    from datasets.distributed import split_dataset_by_node
-
-    logging.getLogger("datasets").setLevel(logging.ERROR)
-    shards = min(2, len(case.dataset))
-    stream = change(case.hf_dataset().to_iterable_dataset(num_shards=shards))
-    own = change_own(split_dataset_by_node(stream, case.rank, case.world_size))
-    own = own.with_format("torch")
-    loader = DataLoader(own, batch_size=case.batch_size, num_workers=case.num_workers)
-    return {"ids": all_ids(case, [i for batch in loader for i in batch["id"]])}
+monai_average_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @wrong(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch.distributed as dist
@@ -32,3 +33,12 @@ def all_ids(case: Case, own: Any) -> list[int]:
     parts: list[Any] = [None] * case.world_size
     dist.all_gather_object(parts, [int(i) for i in own])
     return [i for part in parts for i in part]
+
+
+def computed(metric: Any, loader: Any, *fields: Any) -> Any:
+    """Return a metric of torchmetrics over a loader; the fields take its arguments from a batch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "compute before update", of ranks without samples
+        for batch in loader:
+            metric.update(*(field(batch) for field in fields))
+        return metric.compute()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from disteval.audit import Case
+from torch.utils.data import default_collate
 
 from suites.evalbugs.table import older, sound, wrong
 
@@ -70,7 +71,9 @@ class _DividingModel(_MeanModel):
         return {"loss": value.sum() / items, "logits": self.scores(x)}
 
 
-def _trainer(case: Case, model: Any, compute_metrics: Any = None, **settings: Any) -> Any:
+def _trainer(
+    case: Case, model: Any, compute_metrics: Any = None, data_collator: Any = None, **settings: Any
+) -> Any:
     from transformers import Trainer, TrainingArguments
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -86,7 +89,7 @@ def _trainer(case: Case, model: Any, compute_metrics: Any = None, **settings: An
         dataloader_num_workers=case.num_workers,
         **settings,
     )
-    return Trainer(model=model, args=arguments, compute_metrics=compute_metrics)
+    return Trainer(model, arguments, data_collator, compute_metrics=compute_metrics)
 
 
 def _accuracy(prediction: Any) -> dict[str, float]:
@@ -201,3 +204,43 @@ def stream_compute_metrics(case: Case) -> Any:
 
 
 stream_compute_metrics.assumes = ("nonempty", "no_workers")  # type: ignore[attr-defined]
+
+
+@wrong(
+    "transformers", "defect", "outputs in another order", "N=2,B=1,W=1",
+    "https://github.com/huggingface/transformers/pull/33514",
+)  # fmt: skip
+def predict_grouped_by_length(case: Case) -> Any:
+    """``Trainer.predict`` of a Trainer that groups samples by length."""
+
+    class Lengths(_Samples):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {**super().__getitem__(index), "input_ids": [0] * (index + 1)}
+
+    def without_tokens(samples: list[dict[str, Any]]) -> Any:
+        return default_collate(
+            [_fields(sample | {"label": sample["labels"]}) for sample in samples]
+        )
+
+    settings = {"train_sampling_strategy": "group_by_length"}
+    trainer = _trainer(case, _MeanModel(case), data_collator=without_tokens, **settings)
+    return {"outputs": trainer.predict(Lengths(case)).predictions, "ordered": True}
+
+
+@wrong(
+    "transformers", "defect", "dropped", "N=2,B=1,W=2",
+    "https://github.com/huggingface/transformers/issues/37683",
+)  # fmt: skip
+def inputs_of_batches(case: Case) -> Any:
+    """Inputs in ``compute_metrics`` batch by batch (``include_for_metrics=["inputs"]``)."""
+    values: list[float] = []
+
+    def compute(prediction: Any, compute_result: bool) -> dict[str, float]:
+        values.extend(prediction.inputs["value"].tolist())
+        return {"mean": sum(values) / len(values)}
+
+    model = _MeanModel(case)
+    model.main_input_name = "value"
+    settings = {"batch_eval_metrics": True, "include_for_metrics": ["inputs"]}
+    found = _trainer(case, model, compute, **settings).evaluate(_Samples(case))
+    return {"mean": found["eval_mean"]} if case.rank == 0 else None

@@ -44,6 +44,27 @@ FINDINGS = [
         promise=_GATHER,
     ),
     of_loop(
+        "accelerate-skip-dispatched-batches",
+        "accelerate_loops:skipped_first_batch_dispatched",
+        subject="one batch, the others from `skip_first_batches`, `dispatch_batches=True`",
+        what="one batch is skipped of those that rank 0 reads, instead of one for each rank",
+    ),
+    of_loop(
+        "accelerate-shards-of-datasets",
+        "accelerate_loops:datasets_stream_of_two_shards",
+        subject="a stream of datasets with two shards, `dispatch_batches=False`",
+        what="the shards are dealt to the ranks, and unequally many batches are not evened out, so "
+        "a rank gathers alone",
+    ),
+    of_loop(
+        "accelerate-reduce-none",
+        "accelerate_loops:unreduced_sums",
+        subject='`reduce(..., reduction="none")`',
+        what="the count is 2 instead of 1, for the sum over the ranks is returned",
+        promise="no operation is performed then, says the "
+        "[reference](https://huggingface.co/docs/accelerate/package_reference/accelerator)",
+    ),
+    of_loop(
         "accelerate-stream-without-length",
         "accelerate_loops:stream",
         "accelerate_loops:stream_split_batches",

@@ -7,15 +7,22 @@ from suites.findings.table import of_loop
 FINDINGS = [
     of_loop(
         "datasets-split-by-node",
-        "other_loops:datasets_map_style",
+        "datasets_loops:map_style",
         subject="`split_dataset_by_node` of a data set with a length",
         what="rank 1 raises `IndexError: Index 1 out of range for dataset of size 1`",
         promise="each node gets a chunk; a note on `shard`, which it calls, says that there should "
         "be no more shards than samples",
     ),
     of_loop(
+        "datasets-take-of-uneven-shards",
+        "datasets_loops:first_of_uneven_shards",
+        subject="a share of `take` of as many samples as there are, of shards of unequal length",
+        what="the number of samples is divided by that of the ranks, and a rank whose shard is "
+        "short leaves the rest out",
+    ),
+    of_loop(
         "datasets-interleaved-streams",
-        "other_loops:datasets_streams_interleaved",
+        "datasets_loops:streams_interleaved",
         release="4.5.0",
         subject="a share of a stream in `interleave_datasets`",
         what="every rank gets the whole stream",
@@ -23,7 +30,7 @@ FINDINGS = [
     ),
     of_loop(
         "datasets-skipped-stream",
-        "other_loops:datasets_stream_skipped",
+        "datasets_loops:stream_skipped",
         release="5.0.1",
         subject="`skip` of a share of a stream",
         what="every rank gets the whole stream",

@@ -9,7 +9,7 @@ _DOCS = "https://docs.pytorch.org/ignite/distributed.html#ignite.distributed.uti
 FINDINGS = [
     of_loop(
         "ignite-epoch-metric",
-        "other_loops:ignite_epoch_metric",
+        "ignite_loops:epoch_metric",
         subject="`EpochMetric` over shares of unequal length",
         what="a rank loses its connection while predictions are gathered; MONAI, which the thread "
         "is about, pads by itself",
@@ -17,21 +17,28 @@ FINDINGS = [
         "generated/ignite.metrics.EpochMetric.html)",
     ),
     of_loop(
+        "ignite-parity-of-groups",
+        "ignite_loops:parity_of_groups",
+        subject="`DemographicParityDifference` where a rank has no sample of a group",
+        what="the ranks wait for each other in `all_reduce`: one sends one number, and the others "
+        "send one for each class",
+    ),
+    of_loop(
         "ignite-rank-without-samples",
-        "other_loops:ignite_own_share",
+        "ignite_loops:own_share",
         subject="a metric where a rank has no sample",
         what='rank 1 raises "Input data has zero size", rank 0 waits',
         promise="the error says so",
     ),
     of_loop(
         "ignite-auto-dataloader",
-        "other_loops:ignite_average",
+        "ignite_loops:average",
         subject="`auto_dataloader` and `Average`",
         what="sample 0 counts 0.667 instead of 0.5: it sets up a `DistributedSampler`",
     ),
     of_loop(
         "ignite-computed-before-the-end",
-        "other_loops:ignite_computed_before_the_end",
+        "ignite_loops:computed_before_the_end",
         release="0.4.10",
         subject="`Average` that is computed after the first batch, and at the end",
         what="sample 2 counts 0.167 instead of 0.25. What the first `compute` has summed over the "

@@ -33,4 +33,10 @@ FINDINGS = [
         "#1385](https://github.com/unit8co/darts/issues/1385) met it",
         promise="the source of its sampler says so",
     ),
+    of_loop(
+        "lightning-all-reduce-of-integers",
+        "lightning_loops:fabric_reduced_counts",
+        subject="`Fabric.all_reduce` of counts, of which the ratio is taken",
+        what="the mean of integers is cut to an integer, as in `self.log`",
+    ),
 ]

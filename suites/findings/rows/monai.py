@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suites.findings.table import Finding
+from suites.findings.table import Finding, of_loop
 
 _DOCS = "https://docs.monai.io/en/stable/utils.html"
 
@@ -31,5 +31,11 @@ FINDINGS = [
         "over its rows",
         promise=f'["if False, return a list of Tensors"]({_DOCS})',
         kind="defect",
+    ),
+    of_loop(
+        "monai-rank-without-samples",
+        "other_loops:monai_average",
+        subject="`CumulativeAverage` where a rank has no sample",
+        what="the rank without a sample returns 0, and the other waits in `all_reduce`",
     ),
 ]

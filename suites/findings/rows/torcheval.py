@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suites.findings.table import Finding
+from suites.findings.table import Finding, of_loop
 
 _DOCS = "https://github.com/meta-pytorch/torcheval/blob/main/torcheval/metrics/metric.py"
 
@@ -21,5 +21,12 @@ FINDINGS = [
         "the others, without an error",
         promise=f"[a state may be a dictionary of tensors]({_DOCS})",
         kind="defect",
+    ),
+    of_loop(
+        "torcheval-empty-rank-of-outputs",
+        "other_loops:torcheval_two_outputs",
+        subject="`MeanSquaredError` of several outputs where a rank has no sample",
+        what="a rank is killed: its sum is a scalar, and that of the others is a vector, so the "
+        "ranks call different collectives",
     ),
 ]

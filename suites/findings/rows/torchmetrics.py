@@ -40,6 +40,75 @@ FINDINGS = [
         promise="a comment in its source says that ranks without data get an empty tensor",
     ),
     of_loop(
+        "torchmetrics-nrmse-three-ranks",
+        "torchmetrics_loops:nrmse",
+        subject="`NormalizedRootMeanSquaredError` on three ranks or more",
+        what="every rank raises `IndexError`: a variable of the loop over the ranks has the name "
+        "of the tensor that it reads",
+    ),
+    of_loop(
+        "torchmetrics-exact-match-of-samples",
+        "torchmetrics_loops:exact_match_of_samples",
+        subject='`MulticlassExactMatch(multidim_average="samplewise")` on two ranks or more',
+        what="every rank raises `RuntimeError`, for the mean over the ranks is taken of an integer",
+    ),
+    of_loop(
+        "torchmetrics-chrf-of-sentences",
+        "torchmetrics_text_loops:chrf_of_sentences",
+        subject="`CHRFScore(return_sentence_level_score=True)` on two ranks or more; so do "
+        "`TranslationEditRate` and `ExtendedEditDistance`",
+        what="every rank raises `TypeError`: a list of tensors is expected, which is one tensor "
+        "after the synchronization",
+    ),
+    of_loop(
+        "torchmetrics-extended-edit-distance",
+        "torchmetrics_text_loops:extended_edit_distance",
+        subject="`ExtendedEditDistance` where one rank has one sentence and another has several",
+        what="a rank is killed: one sentence is sent without a dimension, several are sent as a "
+        "vector, so the ranks call different collectives",
+    ),
+    of_loop(
+        "torchmetrics-rouge-uneven-ranks",
+        "torchmetrics_text_loops:rouge",
+        subject="`ROUGEScore` where ranks have unequally many sentences",
+        what="a rank returns a mixture of F1, precision and recall without an error, and the "
+        "other waits for it: each sentence is gathered in a call of its own",
+    ),
+    of_loop(
+        "torchmetrics-ssim-of-images",
+        "torchmetrics_loops:ssim_of_images",
+        subject='`StructuralSimilarityIndexMeasure(reduction="none")` where ranks have unequally '
+        "many batches",
+        what="a rank is killed: each batch is gathered in a call of its own",
+    ),
+    of_loop(
+        "torchmetrics-psnrb-of-batches",
+        "torchmetrics_loops:psnr_with_blocked_effect",
+        subject="`PeakSignalNoiseRatioWithBlockedEffect`",
+        what="one batch of two images gives another result than two batches: whether there are "
+        "blocks is decided for a batch; and the effect is added up over images, of which the "
+        "error is a mean",
+    ),
+    of_loop(
+        "torchmetrics-rates-of-groups",
+        "torchmetrics_loops:rates_of_groups",
+        subject="`BinaryGroupStatRates` over batches that lack a group",
+        what="the samples of a group count for another one; repaired after 1.9.0",
+    ),
+    of_loop(
+        "torchmetrics-r2-empty-rank",
+        "torchmetrics_loops:r2_of_two_outputs",
+        subject="`R2Score` of several outputs where a rank has no sample",
+        what="a rank is killed: its sums are scalars, and those of the others are vectors, so the "
+        "ranks call different collectives",
+    ),
+    of_loop(
+        "torchmetrics-compute-groups",
+        "torchmetrics_loops:accuracies_of_thresholds",
+        subject="`MetricCollection` of the accuracy at two thresholds",
+        what="metrics that agree on the first batch are merged, so one threshold is used for both",
+    ),
+    of_loop(
         "torchmetrics-distributed-sampler",
         "torchmetrics_loops:distributed_sampler",
         subject="`MeanMetric` over `DistributedSampler`",

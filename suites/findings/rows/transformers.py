@@ -27,4 +27,16 @@ FINDINGS = [
         f"[#35078]({_FACTOR}) first reported the factor, which later became the default",
         promise="such a model must set `accepts_loss_kwargs = False`",
     ),
+    of_loop(
+        "transformers-predict-grouped-by-length",
+        "transformers_loops:predict_grouped_by_length",
+        subject='`Trainer.predict` with `train_sampling_strategy="group_by_length"`',
+        what="predictions come in the order of the sampler of lengths, on one rank, too",
+    ),
+    of_loop(
+        "transformers-inputs-of-batches",
+        "transformers_loops:inputs_of_batches",
+        subject='`batch_eval_metrics=True` with `include_for_metrics=["inputs"]`',
+        what="`compute_metrics` gets the inputs of its own rank, and the predictions of all",
+    ),
 ]
