@@ -74,7 +74,8 @@ EVIL = "</pre></script></title>'\"><script>ran = 1</script><b onload=x>{{ 7 * 7 
 
 def test_every_text_of_a_run_is_text(run: dict[str, Any]) -> None:
     evil = json.loads(json.dumps(run))
-    evil["target"] = evil["version"] = evil["created"] = evil["launcher"] = EVIL
+    ours = ("target", "version", "created", "launcher", "covers", "target_version")
+    evil |= dict.fromkeys((*ours, "target_distribution"), EVIL) | {"contract": {EVIL: "required"}}
     texts = ("id", "name", "sentence", "message", "counterexample", "observed", "replay", "cause")
     for result in evil["rules"]:
         result.update(dict.fromkeys(texts, EVIL))
@@ -84,9 +85,17 @@ def test_every_text_of_a_run_is_text(run: dict[str, Any]) -> None:
     task |= {"metrics": {EVIL: {EVIL: [[EVIL]], "text": EVIL}}}
     task |= {"leases": TASK["leases"] | {"lost": [{"rank": 1, "how": EVIL}]}}
     training = FIT | dict.fromkeys(("launcher", "data"), EVIL)
-    files = [("a.json", run), ("b.json", EVALUATION), ("c.json", FIT), ("d.json", TASK)]
+    files = [
+        ("a.json", run),
+        ("of another version", run),
+        ("b.json", EVALUATION),
+        ("c.json", FIT),
+        ("d.json", TASK),
+    ]
     honest = Page(render(files))
-    page = Page(render([(EVIL, evil), (EVIL, evaluation), (EVIL, training), (EVIL, task)]))
+    page = Page(
+        render([(EVIL, evil), (EVIL, evil), (EVIL, evaluation), (EVIL, training), (EVIL, task)])
+    )
     assert "rank 1: killed by SIGKILL" in " ".join("".join(honest.texts).split())
     assert set(page.tags) == set(honest.tags)
     assert page.tags.count("script") == page.tags.count("style") == 1
