@@ -137,7 +137,8 @@ def check_forked_children(bench: Bench) -> None:
         before = bench.run(gather_parents, [parent] * world)
         works = before == [_each(parent, world, "before")] * world
         try:
-            found = bench.run(gather_in_a_child, [(parent, bound)] * world, [example])
+            tasks = [(parent, bound)] * world
+            found = bench.run(gather_in_a_child, tasks, [example], delay=bound)
         except (BrokenRuleError, LostWorld) as error:
             error.facts = CHILD if works else ""
             raise

@@ -42,7 +42,9 @@ class JudgedWorld(World):
         self.leave()
         self.load(backend)
         cls = get_backend_class(backend) if isinstance(backend, str) else backend
-        self.before = self.run(_identity_of_new, *[cls] * self.world_size)
+        # Some libraries are imported only then.
+        classes = [cls] * self.world_size
+        self.before = self.run(_identity_of_new, *classes, timeout=self._start_seconds)
         super().join(cls, backend_timeout)
 
     def how_lost(self, rank: int) -> str:

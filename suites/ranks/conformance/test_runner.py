@@ -148,7 +148,7 @@ def test_worlds_that_lose_ranks_run_side_by_side() -> None:
     begin = time.monotonic()
     report = check_backend(Sockets, (2, 3), rules=select_rules(["7.*"]))
     seconds = time.monotonic() - begin
-    assert [result.outcome for result in report.rules] == ["passed"] * 8
+    assert {result.outcome for result in report.rules} == {"passed"}
     assert sum(result.seconds for result in report.rules) > 1.5 * seconds
 
 
