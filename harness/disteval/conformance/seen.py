@@ -88,6 +88,11 @@ def same(got: Any, expected: Any) -> bool:
     return digest(got) == digest(expected)
 
 
+def key_of(got: Any) -> str:
+    """Return the digest of an object, also of one that came as a `Long`."""
+    return got.digest if type(got) is Long else digest(got)
+
+
 @dataclass
 class Difference:
     """The results of one rank that differ from the expected ones.

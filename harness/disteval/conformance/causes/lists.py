@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from disteval.conformance.fingerprint import Gathered, digest
-from disteval.conformance.seen import Difference, Seen, explains, same
+from disteval.conformance.fingerprint import Gathered
+from disteval.conformance.seen import Difference, Seen, explains, key_of, same
 
 NOT_A_LIST = (
     "all_gather_object returns what the library or an expression gave it, which is no list; "
@@ -108,13 +108,9 @@ def wrong_order(seen: Seen) -> str:
         return ORDER
 
     def permuted(one: list[Any], other: list[Any]) -> bool:
-        return sorted(map(_key, one)) == sorted(map(_key, other))
+        return sorted(map(key_of, one)) == sorted(map(key_of, other))
 
     return ORDER if explains(seen, lambda d: _all_lists(d, permuted)) else ""
-
-
-def _key(entry: Any) -> str:
-    return getattr(entry, "digest", None) or digest(entry)
 
 
 def nested(seen: Seen) -> str:

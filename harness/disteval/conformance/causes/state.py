@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disteval.conformance.causes.lists import SRC_IGNORED
-from disteval.conformance.causes.special import STATE_AFTER_ERROR
+from disteval.conformance.causes.special import STATE_AFTER_ERROR, SWALLOWED
 from disteval.conformance.seen import Seen
 
 SHARED = (
@@ -54,7 +54,10 @@ def unmatched(seen: Seen) -> str:
     shown = [difference for difference in seen.shown if difference.got]
     if not shown or len(shown) < len(seen.shown):
         return ""
-    went_on = sum(difference.got[0] != _ERROR for difference in shown if difference.got)
+    outcomes = [difference.got[0] for difference in shown if difference.got]
+    went_on = sum(outcome != _ERROR for outcome in outcomes)
+    if went_on and all(outcome in (_ERROR, None, [None] * seen.world_size) for outcome in outcomes):
+        return SWALLOWED
     if not went_on:
         return STATE_AFTER_ERROR if seen.every[0].wrong.facts else ""
     if all(None not in difference.arg for difference in seen.every):  # broadcasts, and no gather
