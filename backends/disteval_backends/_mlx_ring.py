@@ -27,7 +27,7 @@ from disteval_backends._host_arrays import Bytes
 
 # From 512 KiB on, MLX sends in both directions over each connection.
 _PIECE_BYTES = 448 << 10
-_LISTEN_SECONDS = 1.0
+_LISTEN_SECONDS = 3.0
 _POLL = struct.pack("ll", 0, 1000)  # a timeval of a millisecond
 _CLEAR = "_ZN3mlx4core11distributed14clear_backendsEv"
 
@@ -166,8 +166,9 @@ def _join(
         found = (json.loads(rendezvous.lookup(f"mlx {other}")) for other in range(world_size))
         nodes = [(str(host), int(port)) for host, port in found]
         if rank == world_size - 1:
-            # It connects first, and MLX sleeps for a second if rank 0 does not listen yet.
-            _wait_for_listener(nodes[0])
+            # It connects first, and then each rank to the next one, which has to listen by then:
+            # MLX sleeps for a second after a refusal, and keeps the refused socket open.
+            _wait_for_listeners(nodes[:-1])
         # MLX waits for its neighbours without a limit, and all ranks have come here.
         with _environment(rank, nodes):
             group = mx.distributed.init(strict=True, backend="ring")
@@ -198,17 +199,22 @@ def _reserved(host: str) -> Iterator[Address]:
         yield held.getsockname()
 
 
-def _wait_for_listener(address: Address) -> None:
-    """Wait until somebody listens at an address of this host, for a second at most."""
+def _wait_for_listeners(addresses: Sequence[Address]) -> None:
+    """Wait until somebody listens at each address of this host, for some seconds at most."""
     until = time.monotonic() + _LISTEN_SECONDS
-    while time.monotonic() < until:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-            except OSError:  # there is a listener, or the address is another host's
-                return
+    while not all(map(_is_taken, addresses)) and time.monotonic() < until:
         time.sleep(0.001)
+
+
+def _is_taken(address: Address) -> bool:
+    """Return whether somebody listens at an address, or it is another host's."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError:
+            return True
+    return False
 
 
 @contextmanager
