@@ -125,7 +125,7 @@ def ranks_of_events(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
 
 
 @given(ranks=ranks_of_events())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_file_of_a_trace_is_in_the_format(
     ranks: list[list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
