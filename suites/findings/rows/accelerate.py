@@ -148,9 +148,9 @@ FINDINGS = [
         slug="accelerate-copy-tensor",
         library="accelerate 1.15.0",
         environment="newest",
-        command="check suites.findings.adapters_over_torch:AccelerateCopies --rules 3.1 "
+        command="check suites.findings.adapters_over_torch:AccelerateCopies --rules 3.2 "
         "--world-size 2",
-        says="rule 3.1, world size 2: broken",
+        says="rule 3.2, world size 2: broken",
         subject="`copy_tensor_to_devices`",
         case="a tensor of shape (2, 3) that rank 0 has",
         what="the ranks without it raise `TypeError`, and rank 0 waits in `reduce`: only tensors "

@@ -63,9 +63,9 @@ FINDINGS = [
         slug="ignite-numbers",
         library="pytorch-ignite 0.5.5",
         environment="newest",
-        command="check suites.findings.adapters_over_torch:IgniteNumbers --rules 3.1 --world-size "
+        command="check suites.findings.adapters_over_torch:IgniteNumbers --rules 3.2 --world-size "
         "2",
-        says="rule 3.1, world size 2: broken",
+        says="rule 3.2, world size 2: broken",
         subject="`idist.broadcast` of a number",
         case="broadcast 16777217",
         what="every rank, the source too, gets 16777216.0; 0.1 becomes 0.10000000149011612 and 3 "
