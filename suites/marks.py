@@ -26,7 +26,7 @@ NOTHING = "needs_nothing"
 MARKERS = {
     "torch": ("torch", "torch_cpu", "torch_cuda", "torchvision", "torchrun"),
     "mpi": ("mpi4py", "mpirun"),
-    "ray": ("ray",),
+    "ray": ("ray", "ray_collective"),
     "jax": ("jax", "flax"),
     "tensorflow": ("tensorflow", "tf_collective"),
     "horovod": ("tf_horovod", "horovodrun"),

@@ -27,7 +27,7 @@ ENTRY_POINT_GROUP = "disteval.backends"
 
 _ORDER = ("non_dist", "mpi4py", "tf_horovod", "torch_cpu", "torch_cuda")
 # The extra that installs a missing module.
-_EXTRAS = {name: name for name in ("torch", "horovod", "tensorflow", "jax", "paddle", "mlx")}
+_EXTRAS = {name: name for name in ("torch", "horovod", "tensorflow", "jax", "paddle", "mlx", "ray")}
 _EXTRAS["mpi4py"] = "mpi"
 
 _registered: dict[str, type[BaseDistBackend]] = {}
