@@ -28,7 +28,7 @@ from disteval.conformance.rules import RULES, Rule
 from disteval.conformance.schedule import Job, lost_beside_others, plan, run_side_by_side
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend, No
-from disteval.errors import UsageError, WorldError
+from disteval.errors import LibraryMissingError, UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.worlds import World
@@ -140,8 +140,9 @@ class _Check:
         """Run a job beside others, or note it in `not_started` if no world of it starts."""
         try:
             self.run(job)
-        except WorldError:
-            if self.stopped or (job.size, job.rules[0].number) in self.results:
+        except WorldError as error:
+            missing = isinstance(error.common, LibraryMissingError)
+            if missing or self.stopped or (job.size, job.rules[0].number) in self.results:
                 raise
             self.not_started.append(job)
 
