@@ -214,7 +214,10 @@ def psnr_with_blocked_effect(case: Case) -> Any:
     return {"psnrb": computed(metric, own_loader(case), _images, lambda b: _images(b) * 0 + 0.5)}
 
 
-@wrong("torchmetrics", "defect", "crashes", "N=3,B=1,W=2")
+@wrong(
+    "torchmetrics", "defect", "crashes", "N=3,B=1,W=2",
+    "https://github.com/Lightning-AI/torchmetrics/issues/2170",
+)  # fmt: skip
 def ssim_of_images(case: Case) -> Any:
     """``StructuralSimilarityIndexMeasure`` of each image, where ranks have unequally many."""
     from torchmetrics.image import StructuralSimilarityIndexMeasure
@@ -238,7 +241,10 @@ def r2_of_two_outputs(case: Case) -> Any:
     return {"r2": torch.nan_to_num(found)}
 
 
-@wrong("torchmetrics", "defect", "differs from one rank", "N=2,B=1,W=1")
+@wrong(
+    "torchmetrics", "defect", "differs from one rank", "N=2,B=1,W=1",
+    "https://github.com/Lightning-AI/torchmetrics/issues/2596",
+)  # fmt: skip
 def accuracies_of_thresholds(case: Case) -> Any:
     """``MetricCollection`` of the accuracy at two thresholds."""
     from torchmetrics import MetricCollection
