@@ -23,8 +23,10 @@ EXAMPLES = 25
 
 @pytest.mark.parametrize("backend", list_all_backends())
 def test_a_backend_keeps_the_contract(backend: str) -> None:
-    declared = backend_class(backend).capabilities.multi_rank
-    sizes = (1,) if isinstance(declared, No) else (1, 2, 3)
+    cls = backend_class(backend)
+    sizes = (1,) if isinstance(cls.capabilities.multi_rank, No) else (1, 2, 3)
+    if cls.launcher == "ray":  # whose worlds run one after another, and take seconds to start
+        sizes = (1, 2)
     try:
         report = check_backend(backend, sizes, examples=EXAMPLES)
     except WorldError as error:
