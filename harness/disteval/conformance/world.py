@@ -165,7 +165,7 @@ class BackendWorlds:
             return world
 
     def _start(self, backend_timeout: float) -> JudgedWorld:
-        launcher = _launcher(self._launcher or self.cls.launcher, self.world_size)
+        launcher = _launcher(self._launcher, self.cls, self.world_size)
         with _naming_the_cause(self.world_size):
             world = JudgedWorld(
                 self._backend,
@@ -211,15 +211,16 @@ def _naming_the_cause(world_size: int) -> Iterator[None]:
         raise
 
 
-def _launcher(name: str, world_size: int) -> str | Launcher:
+def _launcher(chosen: str | None, cls: type[BaseDistBackend], world_size: int) -> str | Launcher:
     """Return the launcher of one world.
 
     On Ray it leaves room for a second world; on this host it forks ranks also off libraries that
     are not known to be safe, as long as they have started no thread: a check starts many.
     """
+    name = chosen or cls.launcher
     if name == LocalLauncher.name:
-        preload = [library for library in _LIBRARIES if library.partition(".")[0] in sys.modules]
-        return LocalLauncher(preload=preload)
+        imported = [library for library in _LIBRARIES if library.partition(".")[0] in sys.modules]
+        return LocalLauncher(preload=list(dict.fromkeys([*cls.preload, *imported])))
     if name != RayLauncher.name:
         return name
     with RayLauncher.kept():

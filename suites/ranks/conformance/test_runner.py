@@ -23,6 +23,7 @@ from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import BackendWorlds
 from disteval.contract import Rendezvous
 from disteval.errors import WorldError
+from disteval_backends.non_dist import NonDist
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.sockets import Sockets
@@ -227,3 +228,13 @@ def test_a_job_that_raises_is_not_taken_for_one_that_is_done() -> None:
 
     with pytest.raises(queue.Empty):
         run_side_by_side([Job(1, []), Job(2, [])], run, lambda: None)
+
+
+class Preloading(NonDist):
+    preload = ("colorsys",)
+
+
+def test_ranks_of_a_check_are_forked_off_what_the_class_preloads() -> None:
+    with BackendWorlds(Preloading, 1) as worlds:
+        launcher: Any = worlds.get()._launcher
+        assert "colorsys" in launcher._servers._servers[0]._ready.modules
