@@ -25,12 +25,14 @@ from disteval.errors import WorldError
 
 _COLLECTIVES = 8
 _LATE_SECONDS = 0.01
+_MOST_BESIDE = 8  # for two worlds of that many ranks there is room on any machine
 
 
 @rule("1.4", "worlds side by side", causes=[of_step, *LISTS])
 def check_side_by_side(bench: Bench) -> None:
     """Two worlds at once on one machine do not meet, and one goes on when the other has ended."""
-    _refuse_large(bench)
+    # It is required, so a check of larger worlds alone has to try it, too.
+    _refuse_large(bench, _MOST_BESIDE if bench.worlds.is_smallest else max(WORLD_SIZES))
     if not bench.worlds.can_be_lost:
         raise NotApplicableError("this job can't start a second world")
     _call(bench, "the first world")
@@ -53,7 +55,7 @@ def check_side_by_side(bench: Bench) -> None:
 @rule("1.5", "joined again", capability="joins_again", loses_ranks=True, causes=[of_step, *LISTS])
 def check_joining_again(bench: Bench) -> None:
     """Ranks that left a group, also after a failed collective, can join another and start clean."""
-    _refuse_large(bench)
+    _refuse_large(bench, max(WORLD_SIZES))
     worlds, alone = bench.worlds, bench.world_size == 1
     if (reason := why_not(bench.cls, "joins_again")) and (alone or not worlds.can_be_lost):
         raise NotApplicableError(reason)
@@ -74,9 +76,9 @@ def check_joining_again(bench: Bench) -> None:
         bench.ran += ranks.ran
 
 
-def _refuse_large(bench: Bench) -> None:
-    if bench.world_size > max(WORLD_SIZES):
-        raise NotApplicableError(f"it is tried at world sizes up to {max(WORLD_SIZES)}")
+def _refuse_large(bench: Bench, most: int) -> None:
+    if bench.world_size > most:
+        raise NotApplicableError(f"it is tried at world sizes up to {most}")
 
 
 def _call(bench: Bench, whose: str, turn: int = 0) -> None:

@@ -186,7 +186,8 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
         if size > 1 and isinstance(multi, No):
             pytest.skip(f"{name} declares that it can't do world size {size}: {multi.reason}")
         timeout = config.getoption("world_timeout")
-        served = BackendWorlds(name, size, led=led, timeout=timeout)
+        sizes = config.getoption("world_size") or _DEFAULT_WORLD_SIZES
+        served = BackendWorlds(name, size, led=led, timeout=timeout, sizes=sizes)
         served.get()
     except (LibraryMissingError, WorldError) as error:
         # Every rank may say that the backend can't be used on this machine.

@@ -94,7 +94,13 @@ def check_backend(
     chosen = select_rules() if rules is None else list(rules)
     sizes = list(world_sizes)
     worlds = partial(
-        BackendWorlds, backend, led=led, launcher=launcher, timeout=timeout, trace=trace
+        BackendWorlds,
+        backend,
+        led=led,
+        launcher=launcher,
+        timeout=timeout,
+        trace=trace,
+        sizes=sizes,
     )
     found = None if led else get_launcher(launcher or cls.launcher)
     phases = plan(chosen, sizes, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -69,11 +69,13 @@ class BackendWorlds:
         backend_timeout: As for `World`.
         trace: As for `World`.
         started: Called with each world that was started.
+        sizes: All world sizes of the check, where they are known.
 
     Attributes:
         cls: The backend's class.
         name: The name of the backend, as it was given.
         world_size: See above.
+        is_smallest: Whether no smaller world of the check has several ranks.
         can_be_lost: Whether other worlds can be started beside the present one.
         lost_at_start: How ranks were lost in a world that started only at the second try, in one
             line; whoever has read it empties it.
@@ -93,6 +95,7 @@ class BackendWorlds:
         backend_timeout: float = BACKEND_SECONDS,
         trace: TraceFolder | None = None,
         started: Callable[[World], None] = lambda _: None,
+        sizes: Iterable[int] = (),
     ) -> None:
         if led is not None:
             led.timeout = timeout
@@ -103,6 +106,7 @@ class BackendWorlds:
                 )
         self.cls = get_backend_class(backend) if isinstance(backend, str) else backend
         self.can_be_lost, self.world_size = led is None, world_size
+        self.is_smallest = world_size == min((size for size in sizes if size > 1), default=None)
         self.name = backend if isinstance(backend, str) else backend.__name__
         self.lost_at_start = ""
         self._backend = backend

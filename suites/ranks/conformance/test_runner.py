@@ -26,6 +26,7 @@ from disteval.errors import WorldError
 from disteval_backends.non_dist import NonDist
 from disteval_backends.threads_dist import ThreadsDist
 
+from suites.mutants.broken.groups import MeetsAtOnePlace
 from suites.mutants.sockets import Sockets
 
 
@@ -201,6 +202,18 @@ def test_a_fixed_port_is_a_broken_rule_also_where_worlds_of_several_sizes_do_not
     assert [found["1.4", size].outcome for size in (1, 2)] == ["failed"] * 2
     assert "when a second world started beside the first" in found["1.4", 2].message
     assert "Address already in use" in found["1.4", 2].message
+
+
+@pytest.mark.parametrize(
+    ("backend", "outcome"), [("threads", "passed"), (MeetsAtOnePlace, "failed")]
+)
+@pytest.mark.parametrize("sizes", [(1, 4, 5), (5, 4)])
+def test_worlds_side_by_side_are_tried_at_the_smallest_of_large_sizes(
+    backend: str | type[ThreadsDist], outcome: str, sizes: tuple[int, ...]
+) -> None:
+    report = check_backend(backend, sizes, rules=select_rules(["1.4"]))
+    found = {result.world_size: result.outcome for result in report.rules}
+    assert (found[4], found[5]) == (outcome, "unsupported")
 
 
 def test_no_rule_tried_is_not_a_conformant_backend() -> None:
