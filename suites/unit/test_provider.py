@@ -39,9 +39,10 @@ def module(folder: Path, name: str) -> type:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder on the import path, before all others."""
-    monkeypatch.syspath_prepend(tmp_path / "source")
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    return tmp_path / "site"
+    folder = tmp_path / "a folder"  # a URL has another name for it
+    monkeypatch.syspath_prepend(folder / "source")
+    monkeypatch.syspath_prepend(folder / "site")
+    return folder / "site"
 
 
 def test_an_installed_distribution_provides_its_files(site: Path) -> None:
@@ -91,7 +92,11 @@ def test_an_editable_distribution_provides_the_folder_that_it_links_to(
     assert provider_of(module(source, tests)) == ("", "")
 
 
-def test_damaged_files_of_a_distribution_end_no_check(site: Path) -> None:
-    distribution(site, ["their_c/__init__.py"], direct_url_json="{")
+@pytest.mark.parametrize("url", ["{", "[]", '{"dir_info": {"editable": true}}'])
+def test_damaged_files_of_a_distribution_end_no_check(site: Path, url: str) -> None:
+    distribution(site, [], direct_url_json=url)
+    provider_of.cache_clear()
+    assert provider_of(module(site, f"their_c{len(url)}")) == ("", "")
     (site / "their_pkg-1.2.dist-info" / "RECORD").write_bytes(b"\xff\xfe")
-    assert provider_of(module(site, "their_c")) == ("", "")
+    provider_of.cache_clear()
+    assert provider_of(module(site, f"their_d{len(url)}")) == ("", "")

@@ -9,6 +9,8 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 
 @cache
@@ -24,7 +26,8 @@ def provider_of(cls: type) -> tuple[str, str]:
         return "", ""
     file = Path(path).absolute()
     for found in distributions():
-        with suppress(OSError, ValueError):  # its files are damaged, so it provides nothing
+        # If its files are damaged, it provides nothing.
+        with suppress(OSError, ValueError, LookupError, AttributeError):
             if _has(found, file, cls.__module__) or _is_editable(found, file, cls.__module__):
                 return found.metadata["Name"] or "", found.version or ""
     return "", ""
@@ -40,7 +43,7 @@ def _has(found: Distribution, file: Path, module: str) -> bool:
         return name in recorded
     package = f"{module.partition('.')[0]}/"
     modules = [one for one in recorded if one == name or one.startswith(package)]
-    same = (one for one in modules if one.endswith(".py"))
+    same = (one for one in modules if one.endswith(".py") or one == name)
     return all((root / one).read_bytes() == (base / one).read_bytes() for one in same)
 
 
@@ -49,7 +52,7 @@ def _is_editable(found: Distribution, file: Path, module: str) -> bool:
     where = json.loads(found.read_text("direct_url.json") or "{}")
     if not where.get("dir_info", {}).get("editable"):
         return False
-    source = Path(where["url"].removeprefix("file://"))
+    source = Path(url2pathname(urlsplit(where["url"]).path))
     top = module.partition(".")[0]
     if top in (found.read_text("top_level.txt") or "").split():
         return file.is_relative_to(source)

@@ -81,6 +81,7 @@ def test_the_page_of_one_backend_is_its_conformance_over_time() -> None:
     assert "2.1 name of 2.1 ✓ pass ✗ FAIL W=1, 2" in said
     assert "mine 0.2.0 rule 2.1: FAIL at W=1, 2, now pass" in said
     assert "is perfect" not in page  # what a file says of itself
+    assert 'now pass" data-failed>' in page  # so that the filter "only failures" keeps it
 
 
 def test_a_badge_says_no_more_than_the_newest_check_shows() -> None:
