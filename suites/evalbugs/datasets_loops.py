@@ -13,7 +13,7 @@ from suites.evalbugs.table import older, sound, wrong
 
 
 @wrong(
-    "datasets", "defect", "crashes", "N=1,B=1,W=2",
+    "datasets", "documented", "crashes", "N=1,B=1,W=2",
     "https://github.com/huggingface/datasets/issues/7443",
 )  # fmt: skip
 def map_style(case: Case) -> Any:

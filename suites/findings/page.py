@@ -43,7 +43,7 @@ def _counts() -> list[str]:
         f"{sum(one.kind == 'defect' for one in older)} of them defects",
         "",
         "The newest releases are those of November 2026, as the index of Python packages lists "
-        f"them: {', '.join(libraries)}.",
+        f"them for Python 3.11: {', '.join(libraries)}.",
     ]
 
 

@@ -10,8 +10,8 @@ FINDINGS = [
         "datasets_loops:map_style",
         subject="`split_dataset_by_node` of a data set with a length",
         what="rank 1 raises `IndexError: Index 1 out of range for dataset of size 1`",
-        promise="each node gets a chunk; a note on `shard`, which it calls, says that there should "
-        "be no more shards than samples",
+        promise="a note on `Dataset.shard`, which it calls, says that there should be no more "
+        "shards than samples",
     ),
     of_loop(
         "datasets-take-of-uneven-shards",

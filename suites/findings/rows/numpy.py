@@ -15,9 +15,8 @@ FINDINGS = [
         case='`pickle.loads(pickle.dumps(np.arange(4, dtype=">i4"), protocol=4)).dtype`',
         what="the result is `<i4`, with the same values: the byte order is lost; protocol 5 keeps "
         "it",
-        promise="[`loads`](https://numpy.org/doc/stable/reference/generated/numpy.ndarray.dumps."
-        "html) converts the string back to an array; a comment in its source says that bytes are "
-        "swapped",
-        kind="defect",
+        promise="a comment in its source says that bytes are swapped when an array is read",
+        kind="documented",
+        newest=False,
     ),
 ]
