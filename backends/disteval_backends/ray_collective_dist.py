@@ -32,6 +32,7 @@ class RayCollectiveDist(HostArrayDist):
 
     library: ClassVar[str] = "ray"
     launcher: ClassVar[str] = "ray"
+    preload: ClassVar[tuple[str, ...]] = (*TorchCPUDist.preload, "ray.util.collective")
 
     def __init__(self, group_name: str = "default") -> None:
         self._group_name = group_name

@@ -17,7 +17,7 @@ from contextlib import suppress
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.launched import launched_job
-from disteval.registry import get_backend_class, list_all_backends, unknown_backend
+from disteval.registry import list_all_backends, load_backend_class, unknown_backend
 
 _log = logging.getLogger("disteval")
 
@@ -75,7 +75,7 @@ def get_dist_backend(name: str | BaseDistBackend | None = None) -> BaseDistBacke
 
     Raises:
         UnknownBackendError: No backend is registered under ``name``.
-        BackendUnavailableError: The backend's library is missing, or its module can't be imported.
+        BackendUnavailableError: The backend's library or its module can't be imported.
         UsageError: ``name`` is neither a name nor a backend; or it is None in one of several
             processes that is in no group, or in more than one.
     """
@@ -90,7 +90,7 @@ def get_dist_backend(name: str | BaseDistBackend | None = None) -> BaseDistBacke
             f"not {name!r}"
         )
     if name not in _instances:
-        _instances[name] = get_backend_class(name)()
+        _instances[name] = load_backend_class(name)()
     return _instances[name]
 
 

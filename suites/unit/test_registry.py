@@ -9,7 +9,7 @@ from pathlib import Path
 
 import disteval
 import pytest
-from disteval import BackendUnavailableError, UnknownBackendError, UsageError
+from disteval import BackendUnavailableError, UnknownBackendError, UsageError, registry
 from disteval.registry import get_backend_class, load_backend_class
 from disteval_backends.non_dist import NonDist
 
@@ -159,10 +159,15 @@ def test_register_backend_refuses_what_can_be_no_backend() -> None:
         disteval.register_backend("", NonDist)
 
 
-def test_a_library_that_is_broken_is_reported_where_it_is_loaded() -> None:
+def test_a_library_that_is_broken_is_reported_where_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Theirs(NonDist):
         preload = ("math", "no_such_library.core")
 
     assert get_backend_class(Theirs) is Theirs
     with pytest.raises(BackendUnavailableError, match=r"'Theirs' can't be used: .*no_such_library"):
         load_backend_class(Theirs)
+    monkeypatch.setitem(registry._registered, "theirs", Theirs)
+    with pytest.raises(BackendUnavailableError, match=r"'theirs' can't be used: .*no_such_library"):
+        disteval.get_dist_backend("theirs")
