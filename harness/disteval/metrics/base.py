@@ -79,6 +79,11 @@ class BaseMetric(ABC):
                 )
             return super().__getattribute__(name)  # raises AttributeError as always
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name[0] != "_":  # a setting, which other ranks may not have changed
+                self._digest = None
+            super().__setattr__(name, value)
+
     @property
     def dist_backend(self) -> BaseDistBackend:
         """The backend that carries the entries.
@@ -171,8 +176,9 @@ class BaseMetric(ABC):
         return {"the metric": self._describe()}
 
     def _settle(self) -> bytes:
-        """Return a digest of the settings with which the first sample was added."""
-        # Not in each `compute`, of which it would take a tenth over MPI.
+        """Return a digest of the settings."""
+        # Made with the first sample, and not in each `compute`, of which it would take a tenth
+        # over MPI; `__setattr__` forgets it.
         if self._digest is None:
             self._digest = digest_of(self._settings())
         return self._digest

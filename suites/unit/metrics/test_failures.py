@@ -139,6 +139,25 @@ def test_settings_are_compared_anew_after_a_reset() -> None:
         assert outcome == ({"top1": 1.0}, {"top1": 1.0})
 
 
+@pytest.mark.parametrize("made", [Accuracy, lambda: Weighted(Accuracy())])
+def test_a_setting_that_one_rank_changes_after_its_first_sample_is_an_error_on_all(
+    made: Callable[[], Any],
+) -> None:
+    def rank(backend: Any) -> Any:
+        metric = made()
+        metric.dist_backend = backend
+        weights = {"weights": [1.0, 1.0]} if isinstance(metric, Weighted) else {}
+        metric.add(np.eye(2), [0, 1], **weights)
+        same = metric.compute()
+        if backend.rank:
+            getattr(metric, "metric", metric).thrs = (0.5,)
+        with pytest.raises(UsageError, match=r"thrs=\(None,\).* on rank 0 and .*thrs=\(0.5,\)"):
+            metric.compute()
+        return same
+
+    assert run_ranks(2, rank) == [{"top1": 1.0}] * 2
+
+
 def test_a_metric_and_a_group_on_different_ranks_are_an_error_on_both() -> None:
     def rank(backend: Any) -> Any:
         metric: Any = Mean(dist_backend=backend)
