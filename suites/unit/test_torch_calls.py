@@ -141,6 +141,14 @@ def test_ranks_that_parted_in_another_group_are_named_and_not_those_that_wait_fo
     assert str(described[0]) == "all_reduce #1 of group 2 (mesh_dp) (2 float64)"
 
 
+def test_of_partings_in_two_groups_the_first_is_named() -> None:
+    later = OTHER | {"time_created_ns": 9}
+    first = calls(SUM, WAITING, entry(1, "all_reduce", **later))
+    second = calls(SUM, entry(2, "broadcast"), entry(1, "all_gather", **later))
+    found = describe_parting({0: first, 1: second})
+    assert found.startswith("rank 0 is in all_gather #2 (2 float64), rank 1 called broadcast #2")
+
+
 def test_a_number_that_torch_has_not_recorded_is_no_missing_call() -> None:
     later = [SUM, entry(3, "all_reduce", returned=False)]
     assert describe_parting({0: calls(*later), 1: calls(SUM, entry(2, "all_reduce"))}) == (

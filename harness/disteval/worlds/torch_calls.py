@@ -9,7 +9,6 @@ without the record has no calls.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,6 @@ from typing import Any, NamedTuple
 from disteval.errors import describe_error
 from disteval.traces import current
 from disteval.traces.place import own_wall
-
-_log = logging.getLogger("disteval.traces")
 
 DEFAULT_GROUP = "default_pg"
 """How torch's recorder describes the default group."""
@@ -106,12 +103,7 @@ def trace_calls(since_ns: int) -> None:
     """
     if (recorder := current()) is None:
         return
-    try:
-        calls = recorded_calls(since_ns) or []
-    except Exception as error:  # another release may write another form; leaving must go on
-        _log.warning("torch's record can't be read (%s); its calls are not in the trace", error)
-        return
-    for call in calls:
+    for call in recorded_calls(since_ns) or []:
         at = call.begin_ns - own_wall()
         recorder.add("torch", str(call), at, at, number=call.number)
 
@@ -165,14 +157,17 @@ def describe_parting(calls: Mapping[int, Sequence[Call]]) -> str:
     Args:
         calls: The calls of each rank, as far as they are known.
     """
-    for group in sorted({call.group for own in calls.values() for call in own if call.group}):
-        members = {rank: own for rank, own in _in_group(calls, group).items() if own}
+    partings = []
+    for group in sorted({"", *(call.group for own in calls.values() for call in own)}):
+        of_rank = _in_group(calls, group)
+        members = {rank: own for rank, own in of_rank.items() if own or not group}
         found = _first_parting(members)
-        if found and None not in found.values():
-            return _describe(found, members, calls)
-    of_rank = _in_group(calls, "")
-    found = _first_parting(of_rank)
-    return _describe(found, of_rank, calls) if found else ""
+        lacks_a_call = None in found.values()
+        if found and not (group and lacks_a_call):
+            begin = min(call.begin_ns for call in found.values() if call)
+            # Ranks may lack a call of the default group because they parted in another one.
+            partings.append((lacks_a_call, begin, _describe(found, members, calls)))
+    return min(partings)[2] if partings else ""
 
 
 def describe_last(calls: Mapping[int, Sequence[Call]]) -> str:
