@@ -54,7 +54,7 @@ def _seconds_of_cpu_in_a_wait(backend: Any) -> float:
 
 
 def test_a_rank_that_waits_leaves_its_core_to_others(world: World) -> None:
-    assert max(world.run(_seconds_of_cpu_in_a_wait)) < 0.05
+    assert max(world.run(_seconds_of_cpu_in_a_wait)) < 0.4  # of about 1 s
 
 
 def test_a_ring_is_left_and_another_one_joined(world: World) -> None:
