@@ -28,7 +28,7 @@ from disteval.cli.options import (
     trace_option,
 )
 from disteval.cli.terminal import is_quiet, print_error, write_reports
-from disteval.errors import HarnessError, UsageError, WorldError
+from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
 from disteval.extras import needs
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.model import (
@@ -286,5 +286,7 @@ def _show_failure(console: Console, failure: Failure, also: list[Cell]) -> None:
 
 
 def _fail(error: HarnessError) -> NoReturn:
-    print_error("check", str(error), error)
+    common = error.common if isinstance(error, WorldError) else None
+    is_missing = isinstance(common, LibraryMissingError)  # as each rank has found out
+    print_error("check", str(common if is_missing else error), error)
     sys.exit(2)

@@ -17,6 +17,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval.cli import main
 from disteval.conformance.runner import select_rules
 from disteval.contract import BaseDistBackend
+from disteval_backends.threads_dist import ThreadsDist
 
 from suites.processes import mpirun, run_plainly, start_as_from_a_terminal
 from suites.requirements import backend_class, framework
@@ -76,6 +77,12 @@ class Partial(BaseDistBackend):
 
     is_initialized = False
     rank = 0
+
+
+class OverNothing(ThreadsDist):
+    """A backend whose library can't be imported."""
+
+    preload = ("no_such_library.core",)
 
 
 @pytest.fixture
@@ -185,6 +192,10 @@ def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(check: Any)
         (("threads", "--world-size=0"), "'0' is not a list of different whole numbers from 1 up"),
         (("threads", "--launcher=ssh"), "no launcher 'ssh'"),
         ((), "no backend is named; name one, or give --list"),
+        (
+            (f"{HERE}:OverNothing", "--rules=1.1", "--world-size=2"),
+            "check: backend 'OverNothing' can't be used: importing no_such_library.core failed",
+        ),
     ],
 )
 def test_what_cannot_be_judged_exits_with_2(arguments: tuple[str, ...], message: str) -> None:
