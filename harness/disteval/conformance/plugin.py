@@ -230,14 +230,15 @@ def required() -> list[str]:
 def failure_text(config: pytest.Config, backend: str, result: Result) -> str:
     """Return the failure of a rule as text.
 
-    A likely cause that has been told of this backend before is only named.
+    If another failure of this backend has shown the same likely cause, that one is referred to.
     """
     where = f"rule {result.id} at world size {result.world_size}"
     if result.cause:
         first = config.stash.setdefault(_TOLD, {}).setdefault((backend, result.cause), where)
         if first != where:
             return f"{result.sentence}\nlikely cause, the same as of {first}: {result.cause}"
-    lines = [result.sentence, result.message, result.counterexample]
+    example = f"example: {result.counterexample}" if result.counterexample else ""
+    lines = [result.sentence, example, result.message]
     lines += [f"likely cause: {result.cause}"] if result.cause else []
     return "\n".join(filter(None, lines))
 

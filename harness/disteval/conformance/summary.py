@@ -1,4 +1,4 @@
-"""What pytest says at its end: the verdict of each backend, with what it covers."""
+"""The summary at the end of pytest: the verdict of each backend, with what it covers."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Cell(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A failure that is told in full, and those that have the same likely cause."""
+    """A failure that is shown in full, and those that have the same likely cause."""
 
     cell: Cell
     alike: list[Cell]
@@ -187,7 +187,7 @@ def make_rows(columns: Sequence[Column]) -> list[Row]:
 
 
 def failures(rows: Iterable[Row]) -> list[Failure]:
-    """Return every failure, by check, rule and world size; those of one likely cause are one."""
+    """Return every failure, by check, rule and world size; one likely cause is one failure."""
     found: dict[tuple[int, str], Failure] = {}
     for cell in _cells(rows, lambda row, result: result["outcome"] == "failed"):
         key = cell.column.index, cause_of(cell) or cell.anchor
