@@ -329,3 +329,24 @@ def test_a_lost_fork_server_is_an_error_in_bounded_time(
     with World(None, 2, launcher="local") as world:
         assert not started_not_forked(world)
     assert wait_for(lambda: not any(is_running(server.pid) for server in servers[:1]), 20)
+
+
+def test_several_worlds_may_wait_for_one_server_that_still_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "go")
+    (tmp_path / "imports_for_long.py").write_text(f"open({str(tmp_path / 'go')!r}).read()")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    servers = forked.ForkServers(["imports_for_long"], dict(os.environ))
+    servers.start(1)
+    found: list[bool] = []
+    threads = [threading.Thread(target=lambda: found.append(servers.are_usable())) for _ in "ab"]
+    try:
+        for thread in threads:
+            thread.start()
+        (tmp_path / "go").write_text("")  # waits until the server reads, so that it is importing
+        for thread in threads:
+            thread.join(30)  # less than the minute after which a server that is silent is given up
+        assert found == [True, True]
+    finally:
+        servers.close()
