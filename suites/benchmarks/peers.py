@@ -6,7 +6,8 @@ Every loop evaluates the same pictures with the same weights and the same number
 loops take turns, round after round, so that a machine that slows down slows all of them; the table
 gives medians, and their ratio to the first loop. Each loop returns its number of correct
 predictions, and all must agree. Libraries that are not installed are named and left out.
-``--write`` also measures texts, object collectives and counting, and writes the page.
+``--write`` also measures texts, object collectives and counting, and writes the page, except for
+its last section.
 """
 
 from __future__ import annotations
@@ -53,15 +54,25 @@ def main() -> None:
         lines += ["", *objects.tables(backend, 3 * options.rounds)]
     for backend in ("torch_cpu", "mpi4py"):
         lines += ["", *counting.table(backend, options.rounds)]
-    write_file("--write", options.write, "\n".join([*_INTRODUCTION, *lines, ""]))
+    page = "\n".join([*_INTRODUCTION, *lines, "", _kept(options.write)])
+    write_file("--write", options.write, page)
+
+
+_BY_HAND = "## Before and after"
+
+
+def _kept(page: Path) -> str:
+    """Return the last section of the page, which is written by hand."""
+    text = page.read_text() if page.exists() else ""
+    return text[text.index(_BY_HAND) :] if _BY_HAND in text else ""
 
 
 _INTRODUCTION = (
     "# Performance",
     "",
-    "`nox -s peers` writes this page. The libraries of one table take turns in one run, so the",
-    "ratios mean more than the figures, which depend on the machine. Results were verified in the",
-    "same run.",
+    "`nox -s peers` writes this page, except for [its last section](#before-and-after). The",
+    "libraries of one table take turns in one run, so the ratios mean more than the figures, which",
+    "depend on the machine. Results were verified in the same run.",
     "",
 )
 
