@@ -51,6 +51,13 @@ class Capabilities:
     detects_mismatches: bool | No = True
     grace: float = 3.0
 
+    def why_not(self, name: str) -> str:
+        """Return why a backend does not have a capability; empty if it has it."""
+        declared = getattr(self, name)
+        if declared:
+            return ""
+        return (isinstance(declared, No) and declared.reason) or "no reason given"
+
 
 class Exchange(Protocol):
     """A store that carries values from the rank that publishes them to the ranks that ask."""

@@ -79,3 +79,12 @@ def test_a_declared_no_that_works_is_a_failure(declared: str, rule: str) -> None
     report = check(TooModest, (2,), rule)
     assert report.verdict == "broken"
     assert f"{declared} is declared a no (it seemed hard), but it works" in report.rules[0].message
+
+
+def test_a_no_without_a_reason_is_a_no() -> None:
+    class SaysNotWhy(ThreadsDist):
+        capabilities = Capabilities(detects_mismatches=No(""))
+
+    [result] = check(SaysNotWhy, (2,), "6.4").rules
+    assert result.outcome == "failed"
+    assert "is declared a no (no reason given), but it works" in result.message

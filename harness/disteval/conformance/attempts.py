@@ -15,7 +15,6 @@ from disteval.conformance.rules import (
     LostWorld,
     NotApplicableError,
     Rule,
-    why_not,
 )
 from disteval.conformance.world import BackendWorlds
 from disteval.contract import BaseDistBackend
@@ -122,7 +121,7 @@ def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Re
     """Let a declared "no" excuse a failure, and turn it into a failure if the rule holds."""
     if rule.capability is None:
         return
-    reason = why_not(cls, rule.capability)
+    reason = cls.capabilities.why_not(rule.capability)
     if not reason:
         return
     if result.outcome == "failed":

@@ -22,6 +22,7 @@ _SIZES = (0, 100_000)  # a small object, and one that takes several messages
 _LATE_SECONDS = 0.05
 _MESSAGE_BYTES = 4000
 _POLL_SECONDS = 0.002
+_SPARE_SECONDS = 1.0  # in which the rank ends its child, and can say so
 _filters = threading.Lock()  # of warnings, which ranks share that are threads
 
 
@@ -180,6 +181,9 @@ def _fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
     if child == 0:
         wrong = "ended in a way that it did not expect"
         try:
+            # A rank that is killed can't end its child.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds + _SPARE_SECONDS)
             # The collective log is a file that the child shares with the rank.
             inner = backend.inner if isinstance(backend, LoggedBackend) else backend
             wrong = _wrong_in_child(inner)

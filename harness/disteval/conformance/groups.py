@@ -17,7 +17,6 @@ from disteval.conformance.rules import (
     LostWorld,
     NotApplicableError,
     rule,
-    why_not,
 )
 from disteval.conformance.trials import Collective, trial_of
 from disteval.contract import BaseDistBackend
@@ -57,7 +56,8 @@ def check_joining_again(bench: Bench) -> None:
     """Ranks that left a group, also after a failed collective, can join another and start clean."""
     _refuse_large(bench, max(WORLD_SIZES))
     worlds, alone = bench.worlds, bench.world_size == 1
-    if (reason := why_not(bench.cls, "joins_again")) and (alone or not worlds.can_be_lost):
+    reason = bench.cls.capabilities.why_not("joins_again")
+    if reason and (alone or not worlds.can_be_lost):
         raise NotApplicableError(reason)
     own = worlds.another(backend_timeout=WAIT_SECONDS) if worlds.can_be_lost else worlds
     with own if worlds.can_be_lost else nullcontext():

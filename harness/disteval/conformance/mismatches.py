@@ -17,7 +17,6 @@ from disteval.conformance.rules import (
     NotApplicableError,
     Trial,
     rule,
-    why_not,
 )
 from disteval.conformance.seen import Results
 from disteval.contract import BaseDistBackend
@@ -32,7 +31,7 @@ def check_mismatches(bench: Bench) -> None:
     world, last = bench.world_size, bench.world_size - 1
     if world == 1:
         raise NotApplicableError("at world size 1 no rank can be in another collective")
-    reason = why_not(bench.cls, "detects_mismatches")
+    reason = bench.cls.capabilities.why_not("detects_mismatches")
     if reason and not bench.worlds.can_be_lost:
         raise NotApplicableError(reason)
     trials = []
@@ -78,7 +77,8 @@ def check_too_late(bench: Bench) -> None:
         raise NotApplicableError(f"a rank comes too late only at world sizes {sizes}")
     if not bench.worlds.can_be_lost:
         raise NotApplicableError("it would break the group of this job")
-    if reason := why_not(bench.cls, "bounded_waits"):  # rule 7.4 tries whether that is so
+    # Rule 7.4 tries whether that is so.
+    if reason := bench.cls.capabilities.why_not("bounded_waits"):
         raise NotApplicableError(reason)
     late = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
     example = f"rank {late} of {world} calls a collective after the others have given up"

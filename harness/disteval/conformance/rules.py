@@ -12,7 +12,6 @@ from disteval.conformance.fingerprint import describe, digest
 from disteval.conformance.on_ranks import compare
 from disteval.conformance.seen import Cause, Difference, Wrong
 from disteval.conformance.world import BackendWorlds
-from disteval.contract import BaseDistBackend, No
 from disteval.errors import HarnessError, WorldError
 from disteval.worlds.postmortem import first_line
 
@@ -274,14 +273,6 @@ class Rule:
         if self.capability:
             return "optional"
         return "stochastic" if self.tries > 1 else "required"
-
-
-def why_not(cls: type[BaseDistBackend], capability: str) -> str:
-    """Return why a class declares that it does not have a capability; nothing if it has it."""
-    declared = getattr(cls.capabilities, capability)
-    if declared:
-        return ""
-    return declared.reason if isinstance(declared, No) else "no reason given"
 
 
 RULES: list[Rule] = []

@@ -1,7 +1,6 @@
 """Every backend that is installed here keeps the contract.
 
-Its worlds run side by side, in half of the time that the suite for third parties takes, which
-test_plugin.py runs.
+Its worlds run side by side; test_plugin.py runs the suite for third parties.
 """
 
 from __future__ import annotations
