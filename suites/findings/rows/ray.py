@@ -5,6 +5,10 @@ from __future__ import annotations
 from suites.findings.table import Finding
 
 _DOCS = "https://docs.ray.io/en/latest/ray-more-libs/ray-collective.html"
+_GROUP = (
+    "https://docs.ray.io/en/latest/ray-more-libs/api/doc/"
+    "ray.util.collective.collective.init_collective_group.html"
+)
 
 FINDINGS = [
     Finding(
@@ -17,7 +21,7 @@ FINDINGS = [
         case="rank 1 of two never calls a collective",
         what="rank 0 waits for torch's default, 30 minutes, with any value: the timeout is that of "
         "the rendezvous only",
-        promise=f'[it is the "timeout in milliseconds for GLOO operations"]({_DOCS})',
+        promise=f'[it is the "timeout in milliseconds for GLOO operations"]({_GROUP})',
         kind="defect",
     ),
     Finding(
