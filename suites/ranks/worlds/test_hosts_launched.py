@@ -100,7 +100,14 @@ def test_torchrun_on_two_nodes_does_everything_over_a_shared_private_folder(
     light = ["--backend", "suites.mutants.sockets:Sockets"]  # starts at once
     work = [
         [*DISTEVAL, "eval", "my_task:task", "--backend", "torch_cpu", "--json", "torch.json"],
-        [*DISTEVAL, "check", light[1], "--rules=1.*,3.1", "--examples=3", "--json=check.json"],
+        [
+            *DISTEVAL,
+            "check",
+            light[1],
+            "--rules=1.1,1.2,1.3,3.1",
+            "--examples=3",
+            "--json=check.json",
+        ],
         [*DISTEVAL, "audit", "my_eval:evaluate", *light, "--case", "N=5,B=4,W=2"],
         [sys.executable, "-m", "pytest", *PLUGIN, *light, "test_ours.py"],
     ]
