@@ -100,7 +100,7 @@ class Lending:
         if self._book is None and self.outcome is None:
             self._open(hello)
         known = self.members.by_rank
-        rank = max(known, default=-1) + 1 if hello.rank is None else hello.rank
+        rank = self.members.free_rank() if hello.rank is None else hello.rank
         member = known.get(rank)
         refusal = self._why_not(hello, member, rank, now)
         if refusal:

@@ -105,6 +105,10 @@ class Members:
     def __len__(self) -> int:
         return len(self.by_rank)
 
+    def free_rank(self) -> int:
+        """Return a number that no rank has, and none that was started will ask for."""
+        return max([*self.by_rank, (self._expected or 0) - 1]) + 1
+
     def group(self, group: int) -> list[Member]:
         """Return the members of a group, as far as they are there."""
         ranks = range(group * self._size, (group + 1) * self._size)

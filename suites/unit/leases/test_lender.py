@@ -41,6 +41,7 @@ from disteval.leases.messages import (
     Ping,
     Progress,
     Refused,
+    Welcome,
     encode,
 )
 from disteval.worlds import control_directory
@@ -644,3 +645,12 @@ def test_a_group_of_ranks_on_another_host_is_refused_with_a_remedy(tmp_path: Pat
     far = ElasticJob(job, meeting, 3, 4, False, 2, tmp_path / "missing")
     with pytest.raises(UsageError, match=r"rank 3 runs on the host .* --join on their own host"):
         far.group()
+
+
+def test_a_rank_that_joins_first_gets_no_number_of_a_rank_that_was_started() -> None:
+    lending, late = Lending(None, 1.0, 1, 2, None), Letters()
+    other = lending.join(hello(0)._replace(rank=None), cast(Any, Letters()), 0.0)
+    own = lending.join(hello(1), cast(Any, late), 0.0)
+    assert other is not None and own is not None
+    assert (other.rank, own.rank) == (2, 1)
+    assert isinstance(late[0], Welcome)

@@ -135,8 +135,8 @@ def test_a_badge_is_of_one_backend() -> None:
 
 
 def test_the_command_writes_a_badge_with_or_without_a_page(tmp_path: Path) -> None:
-    for library in ("jsonschema", "jinja2"):
-        framework(library)
+    framework("jsonschema")
+    framework("jinja2")
     write_run(tmp_path / "1.json", run("0.1.0", 1))
     write_run(tmp_path / "2.json", run("0.2.0", 2, broken="1.1"))
     files = [str(tmp_path / name) for name in ("1.json", "2.json")]
