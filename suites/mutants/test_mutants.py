@@ -48,7 +48,11 @@ def test_every_mutant_is_killed_by_its_rule_which_names_the_true_cause(
     seen = result.counterexample or result.message.splitlines()[0] if killed else "survived"
     record_property("mutant", (mutant.__name__, breaks, size, seen))
     assert killed, f"{mutant.__name__} survived rule {breaks} at world sizes {sizes}"
-    assert result.cause == TRUE_CAUSES.get(mutant.__name__, "")
+    expected = TRUE_CAUSES.get(mutant.__name__, "")
+    if expected and not result.cause:
+        # On a busy machine a world may be late and replaced, and what it had sent is not known then.
+        [result] = check(mutant, (size,), breaks).rules
+    assert result.cause == expected
 
 
 @pytest.mark.parametrize("backend", CORRECT, ids=lambda backend: backend.__name__)
