@@ -31,10 +31,14 @@ DAY = 86_400 * 10**9
 
 @st.composite
 def recorded(draw: st.DrawFn) -> list[Event]:
-    """Draw events of one rank, in any order and overlapping in any way."""
+    """Draw events of one rank, in any order and overlapping in any way.
+
+    A trace has microseconds, as the format asks for, in which no number after 50 days tells one
+    nanosecond from the next.
+    """
     return [
         Event(draw(NAMES), draw(NAMES), start, start + draw(st.integers(0, 5_000)), arguments)
-        for start in draw(st.lists(st.integers(0, 20_000) | st.integers(0, 100 * DAY), max_size=30))
+        for start in draw(st.lists(st.integers(0, 20_000) | st.integers(0, 50 * DAY), max_size=30))
         if (arguments := draw(ARGUMENTS)) is not None
     ]
 
