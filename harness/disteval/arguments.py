@@ -51,10 +51,17 @@ def check_flag(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be True or False, not {value!r:.200}")
 
 
+def check_positive(name: str, value: Any, of: str = "") -> None:
+    """Raise UsageError if a value is not a positive number, of a unit such as " of seconds"."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:  # type: ignore[operator]
+        raise UsageError(f"{name} must be a positive number{of}, not {value!r:.200}")
+
+
 def check_seconds(name: str, value: Any) -> None:
     """Raise UsageError if a value is not a positive number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
-        raise UsageError(f"{name} must be a positive number of seconds, not {value!r}")
+    check_positive(name, value, " of seconds")
+    if float(value) > 1e9:
+        raise UsageError(f"{name} must be at most 1e9 seconds, which is 30 years, not {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
@@ -71,7 +78,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     *others, last = map(repr, choices)
     if not isinstance(value, str) or repr(value) not in (*others, last):
         listed = f"{', '.join(others)} or {last}" if others else last
-        raise UsageError(f"{name} {value!r} is not known; use {listed}")
+        raise UsageError(f"{name} {value!r:.200} is not known; use {listed}")
     return value
 
 

@@ -155,6 +155,7 @@ def unknown_backend(name: object) -> UnknownBackendError:
     if dot or (not hint and PathFinder.find_spec(last) is not None):
         path = f"{module}:{last}" if dot and last[:1].isupper() else f"{name}:Class"
         hint = f" Give a class of your own as module:Class, such as {path!r}."
+    hint = hint or " Install the package that declares it, or give its class as module:Class."
     return UnknownBackendError(
         f"there is no backend {name!r}.{hint} The known ones are: {', '.join(known)}."
     )

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from disteval.arguments import check_choice, check_count
+from disteval.arguments import check_choice, check_count, check_flag
 from disteval.errors import UsageError
 
 
@@ -65,6 +65,7 @@ class ShardPlan:
         if self.rank >= self.world_size:
             raise UsageError(f"rank {self.rank} is not in a world of {self.world_size} ranks")
         check_choice("mode", self.mode, ("strided", "contiguous"))
+        check_flag("pad", self.pad)
 
     def __len__(self) -> int:
         """Return the number of samples of this rank, padding included."""

@@ -30,14 +30,15 @@ class Collectives:
     collective; entering it returns the collective's number.
 
     Raises:
-        UsageError: This process is a forked child of the rank, or another thread of the rank is in
-            a collective of this group. Nothing was sent, and no number was taken.
+        UsageError: This process is a forked child of the rank, or a thread of the rank is in a
+            collective of this group. Nothing was sent, and no number was taken.
     """
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._free = threading.Lock()
         self._number = 0
+        self._thread = 0  # that was the last to begin a collective
 
     def __enter__(self) -> int:
         # First: a lock that another thread held at the fork stays locked in the child.
@@ -47,11 +48,17 @@ class Collectives:
                 f"this group; call collectives in that process only, or join a group in the child"
             )
         if not self._free.acquire(blocking=False):
+            if self._thread == threading.get_ident():
+                raise UsageError(
+                    "this thread is in a collective of this group already, for example because an "
+                    "object calls one while it is pickled; call collectives one after the other"
+                )
             raise UsageError(
                 "another thread of this rank is in a collective of this group, and ranks pair "
                 "their collectives by order alone; call collectives from one thread at a time, in "
                 "the same order on all ranks, or give each thread a group of its own"
             )
+        self._thread = threading.get_ident()
         self._number += 1
         return self._number
 

@@ -34,6 +34,14 @@ def refused(outcomes: list[Any]) -> str:
     return message
 
 
+def test_a_size_that_no_id_reaches_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"size must be a whole number from 0 to 9223372036854775807"
+    ):
+        Coverage(2**63)
+    assert "9223372036854775806 missing" in refused(certify([[0]], 2**63 - 1))
+
+
 shards_of_ids = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4)
 
 
@@ -142,7 +150,7 @@ def test_integers_of_every_kind_are_counted(ids: Any) -> None:
 
 
 def test_arguments_are_checked_when_they_are_given() -> None:
-    with pytest.raises(UsageError, match="size must be a whole number from 0 up, not -1"):
+    with pytest.raises(UsageError, match=r"size must be a whole number from 0 to \d+, not -1"):
         Coverage(-1)
     with pytest.raises(UnknownBackendError, match="torch_cpu"):
         Coverage(1, "torch_cqu")

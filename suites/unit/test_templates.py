@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from disteval import FrameError, Rendezvous, UsageError
+from disteval import FrameError, RankError, Rendezvous, UsageError
 from disteval.frames import BLOCK_BYTES, Buffer
 from disteval_backends.non_dist import NonDist
 from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
@@ -157,6 +157,23 @@ def test_a_second_thread_of_a_rank_is_refused_and_disturbs_nobody() -> None:
         "another thread of this rank is in a collective of this group, and ranks pair their "
         "collectives by order alone"
     }
+
+
+def test_a_collective_in_a_collective_of_the_same_thread_is_refused_by_that_name() -> None:
+    class Calls:
+        def __init__(self, backend: ThreadsDist) -> None:
+            self.backend = backend
+
+        def __reduce__(self) -> Any:
+            self.backend.all_gather_object(0)
+            raise AssertionError
+
+    def rank(backend: ThreadsDist) -> Any:
+        with pytest.raises(RankError, match="this thread is in a collective of this group already"):
+            backend.all_gather_object(Calls(backend) if backend.rank else 0)
+        return backend.all_gather_object(backend.rank)
+
+    assert values(run_ranks(2, rank)) == [[0, 1]] * 2
 
 
 def test_a_forked_child_is_refused() -> None:

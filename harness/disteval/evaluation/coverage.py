@@ -15,6 +15,8 @@ from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
 from disteval.metrics.ids import integers
 
+_MOST = (1 << 63) - 1  # ids are int64
+
 
 @dataclass(frozen=True, eq=False)
 class Covered:
@@ -46,7 +48,7 @@ class Coverage:
     """
 
     def __init__(self, size: int | None, backend: str | BaseDistBackend | None = None) -> None:
-        self._size = None if size is None else check_count("size", size, 0)
+        self._size = None if size is None else check_count("size", size, 0, _MOST)
         if backend is not None:
             get_dist_backend(backend)  # a wrong name is an error before the first batch
         self._backend = backend
