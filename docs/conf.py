@@ -32,7 +32,7 @@ extensions = [
 
 default_role = "py:obj"
 myst_heading_anchors = 3
-autodoc_mock_imports = ["torch", "filelock"]
+autodoc_mock_imports = ["torch"]
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"

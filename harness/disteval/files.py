@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import socket
 import time
@@ -12,6 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from disteval.errors import UsageError
+
+_log = logging.getLogger("disteval.files")
 _LOCK = ".disteval.lock"
 
 
@@ -99,6 +103,30 @@ class FolderLock:
             with suppress(OSError):  # the disk may be lost by now
                 self._path.unlink()
             os.close(descriptor)
+
+
+def lock_folder(folder: Path) -> FolderLock | None:
+    """Make a folder, and keep other jobs out of it; return None where that can't be.
+
+    Raises:
+        UsageError: Another job uses it.
+        OSError: It can't be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return FolderLock(folder)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"{folder} is in use by {error.strerror}; wait until it has ended, or give this job a "
+            f"folder of its own"
+        ) from None
+    except PermissionError:
+        raise
+    except OSError as error:
+        _log.warning(
+            "%s can't be locked (%s): see to it that no other job writes there", folder, error
+        )
+        return None
 
 
 _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()

@@ -97,7 +97,8 @@ def with_infinite_padding(
     """Append endless batches of zeros, for hosts that have different numbers of batches.
 
     Args:
-        batches: Dicts of arrays with leading axes of one length; or a `tf.data.Dataset` of them.
+        batches: Dicts of arrays with leading axes of one length, or a `tf.data.Dataset` of them;
+            those without rows are left out, which `in_step` would take for padding.
         mask: The key of the bool array that is added, which is true for rows that are not padding.
         like: A batch with the shapes and dtypes of the padding; None stands for the last batch. It
             is needed if a host may have no batch, except for a dataset of fixed shapes.
@@ -202,17 +203,13 @@ class _Layout:
     def take(self, array: Array) -> Array:
         """Copy a result to the host's memory, and remove the padding."""
         if self._flat and not array.is_fully_addressable:
-            shards = sorted(array.addressable_shards, key=lambda s: _starts(s.index))
+            shards = sorted(array.addressable_shards, key=lambda s: [p.start or 0 for p in s.index])
             rows = np.concatenate([np.asarray(shard.data) for shard in shards])
         else:
             rows = np.asarray(array)
         if not self._flat:
             rows = rows.reshape(-1, *rows.shape[2:])
         return rows[: self._size]
-
-
-def _starts(index: tuple[slice, ...]) -> tuple[int, ...]:
-    return tuple(part.start or 0 for part in index)
 
 
 def _batch_size(arguments: dict[str, Tree]) -> int:
@@ -256,7 +253,8 @@ def _infinite(
                 f"a batch with the keys {', '.join(batch)} and leading axes {sorted(rows)} can't "
                 f"get a mask {mask!r}"
             )
-        yield {**batch, mask: np.ones(rows.pop(), dtype=bool)}
+        if rows != {0}:
+            yield {**batch, mask: np.ones(rows.pop(), dtype=bool)}
     example = batch if like is None else like
     if example is None:
         raise UsageError(
@@ -270,7 +268,7 @@ def _infinite(
 
 def _rows(batch: Mapping[str, Array], name: str) -> set[int]:
     """Return the lengths of the leading axes of a batch's arrays."""
-    if not isinstance(batch, Mapping) or not all(map(np.ndim, batch.values())):
+    if not isinstance(batch, Mapping) or not batch or not all(map(np.ndim, batch.values())):
         raise UsageError(
             f"{name} must be a dict of arrays whose leading axis is that of the batch, such as "
             f"{{'image': …, 'label': …}}, not {type(batch).__name__}: {batch!r:.200}"
@@ -297,4 +295,5 @@ def _dataset_with_infinite_padding(
     # Without this, a dataset without a batch would end, and the other hosts would wait for it.
     example = example.apply(tf.data.experimental.assert_cardinality(1))
     zeros = example.map(lambda batch: with_mask(tf.nest.map_structure(tf.zeros_like, batch), False))
-    return dataset.map(lambda batch: with_mask(batch, True)).concatenate(zeros.repeat())
+    real = dataset.map(lambda batch: with_mask(batch, True)).filter(lambda b: tf.size(b[mask]) > 0)
+    return real.concatenate(zeros.repeat())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from disteval import UsageError, evaluate, get_dist_backend
 from disteval.data.batching import Batch, plan_batches
-from disteval.data.collate import IndexedReader
+from disteval.data.fetching import IndexedReader
 from disteval.data.loading import load_ahead
 from disteval.errors import HarnessError, RankError
 from disteval.metrics import Accuracy

@@ -20,6 +20,7 @@ ROWS = np.zeros(3)
         (None, "batches must be an iterable of dicts of arrays, not None"),
         ([ROWS], r"a batch must be a dict of arrays .*, not ndarray"),
         ([(ROWS, ROWS)], r"a batch must be a dict of arrays .*, not tuple"),
+        ([{}], r"a batch must be a dict of arrays .*, not dict: \{\}"),
         ([{"image": 1}], r"a batch must be a dict of arrays whose leading axis .*'image': 1"),
         ([{"image": ROWS, "label": ROWS[:2]}], r"image, label and leading axes \[2, 3\] can't"),
     ],
@@ -43,6 +44,12 @@ def test_batches_without_a_mask_are_not_counted_in_step(batch: Any) -> None:
 def test_in_step_takes_a_backend_by_name() -> None:
     batches = with_infinite_padding([{"image": ROWS}] * 2)
     assert len(list(in_step(batches, "non_dist"))) == 2
+
+
+def test_samples_after_a_batch_without_rows_are_not_lost() -> None:
+    batches = [{"image": ROWS[:rows]} for rows in (2, 0, 0, 1)]
+    taken = in_step(with_infinite_padding(batches), "non_dist")
+    assert [len(batch["image"]) for batch in taken] == [2, 1]
 
 
 def test_what_is_no_function_is_refused_before_the_first_batch() -> None:

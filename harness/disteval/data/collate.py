@@ -1,18 +1,17 @@
-"""From samples to batches: the default ``collate``, and what reads the samples of a batch."""
+"""From samples to batches: the default ``collate``, and the checks of a collate of one's own."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.batching import Batch, Indices, Picked
+from disteval.data.batching import Batch, Picked
 from disteval.data.digests import digest_of
 from disteval.errors import SampleError, UsageError, describe_error
 
@@ -51,7 +50,7 @@ def _batch_of(values: list[Any], field: str) -> Any:
         return _tuple_of(values, field)
     if kinds <= _NUMBERS or all(issubclass(kind, _NUMBER) for kind in kinds):
         found = np.array(values)
-        return found if found.dtype != object else values  # an int beyond 64 bits
+        return values if found.dtype == object or _is_rounded(found, values) else found
     torch = sys.modules.get("torch")
     if torch is not None and all(issubclass(kind, torch.Tensor) for kind in kinds):
         return torch.stack(values) if len({value.shape for value in values}) == 1 else values
@@ -70,6 +69,14 @@ def _stacked(arrays: list[npt.NDArray[Any]]) -> Any:
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
 
 
+def _is_rounded(found: npt.NDArray[Any], values: Any) -> bool:
+    """Return whether floats were made of integers that they do not hold, as of -1 and 2**63."""
+    if found.dtype.kind != "f" or not (np.abs(found) >= 2**53).any():
+        return False
+    pairs = zip(np.array(values, dtype=object).ravel(), found.ravel().tolist(), strict=True)
+    return any(isinstance(one, int | np.integer) and int(one) != made for one, made in pairs)
+
+
 def _lists(values: list[list[Any]]) -> Any:
     try:
         arrays = [np.asarray(value) for value in values]
@@ -79,7 +86,8 @@ def _lists(values: list[list[Any]]) -> Any:
     kinds = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
     if any(kind.kind not in "biufc" for kind in kinds):
         return values
-    return _stacked([array.astype(np.result_type(*kinds), copy=False) for array in arrays])
+    arrays = [array.astype(np.result_type(*kinds), copy=False) for array in arrays]
+    return values if any(map(_is_rounded, arrays, values)) else _stacked(arrays)
 
 
 def _dict_of(values: list[Any], field: str) -> dict[Any, Any]:
@@ -135,15 +143,13 @@ def first_rows(batch: Any, rows: int, count: int) -> Any:
         if not isinstance(batch, MutableMapping) or type(batch) is dict:
             return fields
         own = copy(batch)
-        for key, value in fields.items():
+        for key, value in fields.items():  # outputs of transformers refuse update()
             own[key] = value
         return own
     if isinstance(batch, tuple):
         parts = [first_rows(value, rows, count) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    shape = getattr(batch, "shape", None)
-    found = shape[0] if shape else len(batch) if isinstance(batch, list) else None
-    if found != rows:
+    if _rows_of(batch) != rows:
         raise ValueError(f"{type(batch).__name__} has not {rows} rows")
     return batch[:count]
 
@@ -163,10 +169,8 @@ def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> 
     filled = _collated(collate, samples + repeats, picked)
     if repeats:
         _check_repeats(filled, rows, len(repeats) + 1)
-    real = filled
-    if not count:
-        real = None
-    elif count < rows:
+    real = filled if count else None
+    if 0 < count < rows:
         # Cut from what predict gets, because a collate that pads to the longest sample could pad
         # the samples that count to another length.
         try:
@@ -192,8 +196,8 @@ def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
         return batch
     except Exception as error:
         first, *others = picked.indices.tolist()
-        beside = f" with {', '.join(map(str, others[:5]))}" if others else ""
-        beside += ", …" if len(others) > 5 else ""
+        more = ", …" if len(others) > 5 else ""
+        beside = f" with {', '.join(map(str, others[:5]))}{more}" if others else ""
         what = f"could not be collated{beside}: {describe_error(error)}{_uneven(samples)}"
         raise SampleError(first, what) from error
 
@@ -217,10 +221,13 @@ def _fields(batch: Any, rows: int) -> Iterator[Any]:
     if isinstance(batch, Mapping | tuple):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from _fields(part, rows)
-    else:
-        shape = getattr(batch, "shape", None)
-        if (shape[0] if shape else len(batch) if isinstance(batch, list) else None) == rows:
-            yield batch
+    elif _rows_of(batch) == rows:
+        yield batch
+
+
+def _rows_of(part: Any) -> int | None:
+    shape = getattr(part, "shape", None)
+    return shape[0] if shape else len(part) if isinstance(part, list) else None
 
 
 def _uneven(values: list[Any], field: str = "") -> str:
@@ -235,61 +242,8 @@ def _uneven(values: list[Any], field: str = "") -> str:
         found = (_uneven(part, f"{field}[{name!r}]") for name, part in parts.items())
         return next(filter(None, found), "")
     shapes = [tuple(value.shape) for value in values if hasattr(value, "shape")]
-    other = next((shape for shape in shapes if shape != shapes[0]), None)
-    if other is None:
+    others = [shape for shape in shapes if shape != shapes[0]]
+    if not others:
         return ""
     where = f"the field {field} has" if field else "samples have"
-    return f"; {where} the shapes {shapes[0]} and {other} in this batch; let collate pad to one"
-
-
-@dataclass(frozen=True)
-class IndexedReader:
-    """Reads batches from anything with ``__getitem__``; it can be pickled if its parts can.
-
-    Args:
-        samples: The data set. Its ``__getitems__`` is used where there is one.
-        collate: Makes a batch of a list of samples.
-    """
-
-    samples: Any
-    collate: Collate = collate
-
-    def __call__(self, picked: Picked) -> Batch:
-        """Read a batch."""
-        return assemble(fetch(self.samples, picked.indices), picked, self.collate)
-
-
-def fetch(samples: Any, indices: Indices) -> list[Any]:
-    """Return the samples with these numbers.
-
-    Raises:
-        SampleError: A sample could not be read; its number is named.
-        UsageError: ``__getitems__`` returned another number of samples.
-    """
-    numbers: Sequence[int] = indices.tolist()
-    many = getattr(samples, "__getitems__", None)
-    if many is not None:
-        try:
-            found = many(numbers)
-        except Exception:
-            return _one_by_one(samples, numbers)  # names the sample that can't be read
-        if isinstance(found, list):  # some data sets return a whole batch, in a form of their own
-            if len(found) != len(numbers):
-                raise UsageError(
-                    f"__getitems__ of the {type(samples).__name__} was asked for {len(numbers)} "
-                    f"samples and returned {len(found)}; it must return a list with one sample for "
-                    f"each index"
-                )
-            return found
-    return _one_by_one(samples, numbers)
-
-
-def _one_by_one(samples: Any, numbers: Sequence[int]) -> list[Any]:
-    found = []
-    try:
-        for number in numbers:
-            found.append(samples[number])  # noqa: PERF401  so that an error can be given its number
-    except Exception as error:
-        index = numbers[len(found)]
-        raise SampleError(index, f"could not be read: {describe_error(error)}") from error
-    return found
+    return f"; {where} the shapes {shapes[0]} and {others[0]} in this batch; let collate pad to one"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
-from disteval.data.collate import fetch
+from disteval.data.fetching import fetch
 from disteval.data.length_of import Measure, length_of_sample
 from disteval.data.samples import Columns, Items
 from disteval.errors import RankError, UsageError, describe_error

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from disteval.data.batching import Batch, Picked, Plan
-from disteval.data.collate import IndexedReader
+from disteval.data.fetching import IndexedReader
 
 if TYPE_CHECKING:
     from disteval.data.processes import ProcessLoader

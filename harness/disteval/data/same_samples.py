@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from disteval.data.collate import fetch
 from disteval.data.digests import digest_of
+from disteval.data.fetching import fetch
 from disteval.data.samples import Columns, Items, Pictures, Sized
 from disteval.metrics.arrays import kind_of
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from disteval.data.base import check_samples
 from disteval.data.batching import Batch, Indices, Picked
-from disteval.data.collate import Collate, IndexedReader
+from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
+from disteval.data.fetching import IndexedReader
 from disteval.data.streams import is_stream
 from disteval.errors import UsageError
 

@@ -29,6 +29,7 @@ BEST_WEIGHTS = "best.safetensors"
 """The name of the file with the weights of the best validation so far."""
 
 _PREFIX = "module."
+_CLASS = "class"
 _NEEDED = ("state_dict", "epoch", "iter", "rng", "position")
 
 
@@ -85,12 +86,24 @@ def resume_model(
             f"{origin} lacks the state of an optimizer: it has {list(states)}, and the runner "
             f"{list(optimizers)}; resume_optimizer=False continues with a fresh one"
         )
+    for name, each in optimizers.items():
+        kind = states[name].get(_CLASS, type(each).__name__)
+        if kind != type(each).__name__:
+            raise WeightsError(
+                f"{origin} has the state of {kind}, and the optimizer {name!r} of the runner is "
+                f"{type(each).__name__}; resume_optimizer=False continues with a fresh one"
+            )
     load_weights(model, state["state_dict"], origin, strict=True)
     for name, each in optimizers.items():
         try:
             each.load_state_dict(copy.deepcopy(states[name]))
         except ValueError as error:
             raise WeightsError(f"{origin} does not fit the optimizer {name!r}: {error}") from error
+
+
+def state_of(optimizer: Any) -> dict[str, Any]:
+    """Copy an optimizer's state, and add the name of its class, which torch does not compare."""
+    return {**copy.deepcopy(optimizer.state_dict()), _CLASS: type(optimizer).__name__}
 
 
 def name_by_class(hooks: Iterable[Any]) -> dict[str, Any]:
@@ -116,6 +129,25 @@ def save_state(state: Mapping[str, Any], file: BinaryIO) -> None:
         raise
     training = str(state.get("meta", {}).get("training", ""))
     sealed.seal(state.get("epoch", 0), state.get("iter", 0), training)
+
+
+def name_template(template: Any, by_epoch: bool) -> str:
+    """Return a template of checkpoints' names; UsageError if such files would not be found again.
+
+    Args:
+        template: A file name, in which ``{}`` stands for a number; None for the default.
+        by_epoch: Whether the number is that of epochs, or else of iterations.
+    """
+    if template is None:
+        return "epoch_{}.pt" if by_epoch else "iter_{}.pt"
+    name = template.replace("{}", "0", 1) if isinstance(template, str) else ""
+    plain = Path(name).name == name and not name.startswith(".") and not {*"{}"} & {*name}
+    if not plain or Path(name).suffix not in (".pt", ".pth") or name == LATEST:
+        raise UsageError(
+            f"filename_tmpl {template!r:.200} can't be used; give a file name that ends in .pt or "
+            f".pth, with {{}} once for the number, such as 'epoch_{{}}.pt'; {LATEST} is the link"
+        )
+    return str(template)
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:

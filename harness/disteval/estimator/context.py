@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import secrets
 from collections.abc import Callable, Mapping
@@ -16,8 +15,10 @@ from disteval.estimator import rng
 from disteval.estimator.checkpoint import (
     load_weights,
     name_by_class,
+    name_template,
     read_checkpoint,
     resume_model,
+    state_of,
     weights_of,
     write_checkpoint,
 )
@@ -204,8 +205,7 @@ class Context:
     ) -> Path:
         """Write the state to a file; every rank must call this, and rank 0 writes.
 
-        The file appears whole or not at all, and the link ``latest.pt`` points to it. Every rank
-        returns its path when it is there.
+        The file appears whole or not at all, and the link ``latest.pt`` points to it.
 
         Args:
             out_dir: The folder, which is made if it is missing.
@@ -214,11 +214,11 @@ class Context:
             save_optimizer: Whether to include the optimizers' state.
 
         Raises:
+            UsageError: The template can't be used.
             RankError: On every rank, when rank 0 could not write.
         """
-        epoch, iteration = self.trained()
-        template = filename_tmpl or ("epoch_{}.pt" if self.by_epoch else "iter_{}.pt")
-        path = Path(out_dir) / template.format(epoch if self.by_epoch else iteration)
+        done = self.trained()[0 if self.by_epoch else 1]
+        path = Path(out_dir) / name_template(filename_tmpl, self.by_epoch).format(done)
         state = self.state_dict(save_optimizer)
         write_on_rank_0(self.backend, path, lambda: write_checkpoint(path, state))
         return path
@@ -259,8 +259,7 @@ class Context:
             "position": position,
         }
         if save_optimizer and self.optimizer is not None:
-            states = {name: each.state_dict() for name, each in self.optimizers().items()}
-            state["optimizer"] = copy.deepcopy(states)
+            state["optimizer"] = {n: state_of(each) for n, each in self.optimizers().items()}
         return state
 
     def resume(

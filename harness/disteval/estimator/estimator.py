@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from disteval.arguments import check_choice, check_count
-from disteval.errors import UsageError, WeightsError, WorldError
+from disteval import arguments
+from disteval.errors import UsageError, WorldError
 from disteval.estimator import rank
-from disteval.estimator.checkpoint import LATEST, read_checkpoint
 from disteval.estimator.creators import Creator, Source, loader_sources
-from disteval.estimator.folder import fall_back
+from disteval.estimator.folder import read_whole_state
 from disteval.estimator.progress import Display
 from disteval.estimator.records import Record
+from disteval.estimator.workflow import check_workflow
 from disteval.files import write_atomically
 from disteval.metrics.base import BaseMetric
 from disteval.traces.folder import Trace, as_folder
@@ -78,16 +78,22 @@ class Estimator:
         trace: Trace = None,
     ) -> None:
         creator = Source("runner_creator", runner_creator)
-        check_choice("launcher", launcher, ("local", "ray"))
-        check_choice("device", device, ("cpu", "cuda"))
+        arguments.check_choice("launcher", launcher, ("local", "ray"))
+        arguments.check_choice("device", device, ("cpu", "cuda"))
         for name, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
             if launcher == "local" and value is not None:
                 raise UsageError(
                     f"{name}={value!r} is for a Ray cluster; use it with launcher='ray', "
                     f"or leave it out; device='cuda' alone takes GPUs of this machine"
                 )
+        if config is not None and not isinstance(config, Mapping):
+            raise UsageError(f"config must be a dict, not {arguments.found_value(config)}")
+        arguments.check_count("seed", seed, 0, 1 << 62)  # torch adds the epoch
+        arguments.check_flag("progress", progress)
+        if cpus_per_worker is not None:
+            arguments.check_positive("cpus_per_worker", cpus_per_worker)
         self.world_size = world_size
-        self.max_failures = check_count("max_failures", max_failures, least=0)
+        self.max_failures = arguments.check_count("max_failures", max_failures, least=0)
         self._setup = (creator, dict(config or {}), seed, device)
         threads = None if cpus_per_worker is None else max(1, int(cpus_per_worker))
         self._backend = f"torch_{device}"
@@ -97,8 +103,7 @@ class Estimator:
             self._options["launcher"] = RayLauncher(
                 address, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker
             )
-        self._timeout = timeout
-        self._progress = progress
+        self._timeout, self._progress = timeout, progress
         self._known: list[Creator] = []
         self._start()
 
@@ -129,8 +134,9 @@ class Estimator:
             WorldError: A rank raised, was lost or made no progress, once more than
                 ``max_failures``; with the traceback of the rank that failed.
         """
+        entries = check_workflow(workflow)
         sources = loader_sources(data_loaders, self._known)
-        if not isinstance(workflow, Sequence) or len(sources) != len(workflow):
+        if len(sources) != len(entries):
             raise UsageError(
                 f"data_loaders has {len(sources)} creators; it needs one for each entry of the "
                 f"workflow {workflow}"
@@ -144,7 +150,7 @@ class Estimator:
             try:
                 if lost is not None:
                     self._go_back(token, beginning, records, lost)
-                order = (sources, list(workflow), max_epochs, token, len(records))
+                order = (sources, entries, max_epochs, token, len(records))
                 with Display(self._progress, records.append) as display:
                     self._order("fit", *order, display=display)
                 return records
@@ -200,7 +206,7 @@ class Estimator:
         shares = [(places, rows) for places, rows in shares if len(places)]
         order = np.argsort(np.concatenate([places for places, _ in shares]))
         if all(isinstance(rows, np.ndarray) for _, rows in shares):
-            return np.concatenate([rows for _, rows in shares])[order]
+            return rank.joined([rows for _, rows in shares])[order]
         flat = [row for _, rows in shares for row in rows]
         return [flat[at] for at in order]
 
@@ -210,9 +216,11 @@ class Estimator:
         It holds weights, optimizer, epoch, iteration, hooks, sampler and random generators, up to
         1 GiB; a larger state needs a checkpoint hook, which writes on the ranks' own machines.
         """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arguments.check_output_file("path", path)
         data = self._order("save")[0]
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(path), lambda file: file.write(data))
+        write_atomically(path, lambda file: file.write(data))
 
     def load(self, path: str | Path) -> None:
         """Take the state that `save` or a checkpoint hook wrote, at any world size.
@@ -228,15 +236,7 @@ class Estimator:
             WeightsError: The file is missing or damaged, holds weights alone, or does not fit the
                 runner; or the folder has no whole checkpoint.
         """
-        path = Path(path)
-        if path.is_dir():
-            path = fall_back(path, _log.warning) or path / LATEST
-        if "rng" not in read_checkpoint(path):
-            raise WeightsError(
-                f"{path} holds weights alone, so training can't be resumed from it; give a file of "
-                f"save() or of a checkpoint hook, or load the weights in runner_creator"
-            )
-        data = path.read_bytes()
+        data = read_whole_state(Path(path), _log.warning)
         if not self._world.is_open:
             self._start()
         self._order("load", data)

@@ -6,32 +6,25 @@ dates of files are no help, since copies change them.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
-import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
-
+from disteval.arguments import unwritable
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WeightsError
 from disteval.estimator.checkpoint import FORMAT, LATEST, link_to, read_checkpoint
 from disteval.estimator.files import Seal, problem_of, read_seal
+from disteval.files import FolderLock, lock_folder
 
-_log = logging.getLogger("disteval.estimator")
 _NAME = re.compile(r"(epoch|iter)_\d+\.pt")
 _SET_ASIDE = re.compile(r".*\.damaged(\.\d+)?")
 _HEAD = 4096  # bytes in which an archive of ours has its format
-_LOCK = ".disteval.lock"
-_HOLDER = ".disteval.holder"
 _FIRST = (math.inf, math.inf, math.inf)
-_ORPHAN_SECONDS = 15.0  # the loaders of a killed process end within this time
 
 
 class Entry(NamedTuple):
@@ -157,6 +150,23 @@ def set_aside(
             link_to(used)
 
 
+def read_whole_state(path: Path, warn: Callable[[str], object]) -> bytes:
+    """Return the bytes of a checkpoint, or of the newest whole one of a folder.
+
+    Raises:
+        UsageError: The folder has checkpoints of several trainings.
+        WeightsError: There is no whole checkpoint, or it holds weights alone.
+    """
+    if path.is_dir():
+        path = fall_back(path, warn) or path / LATEST
+    if "rng" not in read_checkpoint(path):
+        raise WeightsError(
+            f"{path} holds weights alone, so training can't be resumed from it; give a file of "
+            f"save() or of a checkpoint hook, or load the weights in runner_creator"
+        )
+    return path.read_bytes()
+
+
 def read_together(
     backend: BaseDistBackend, checkpoint: str | Path, warn: Callable[[str], object]
 ) -> tuple[dict[str, Any], str]:
@@ -217,79 +227,30 @@ class FolderLocks:
     """
 
     def __init__(self) -> None:
-        self._locks: dict[Path, FileLock] = {}
+        self._locks: dict[Path, FolderLock | None] = {}
 
     def take(self, folder: Path) -> None:
         """Lock a folder, which is made if it is missing; do nothing if this object has it.
 
         Raises:
-            UsageError: Another training is using it; says which process, if that is known.
+            UsageError: Another training is using it, and which process; or it can't be written.
         """
         folder = folder.resolve()
-        if folder in self._locks:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / _LOCK, thread_local=False)
-        try:
+        if folder not in self._locks:
             try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                if _holder_is_alive(folder):
-                    raise
-                lock.acquire(timeout=_ORPHAN_SECONDS)
-        except Timeout:
-            raise UsageError(
-                f"{folder} is in use by another training, {_holder(folder)}; wait until it has "
-                f"ended, or give this one a folder of its own"
-            ) from None
-        except (OSError, NotImplementedError) as error:
-            _log.warning(
-                "%s can't be locked (%s): see to it that no other training writes there",
-                folder,
-                error,
-            )
-            return
-        self._locks[folder] = lock
-        with suppress(OSError):  # without it, a refusal can't name this process
-            (folder / _HOLDER).write_text(f"{os.getpid()} {socket.gethostname()} {time.ctime()}\n")
+                self._locks[folder] = lock_folder(folder)
+            except OSError as error:
+                raise unwritable("the folder of a training", folder, error) from error
 
     def release(self) -> None:
         """Unlock the folders."""
         while self._locks:
-            folder, lock = self._locks.popitem()
-            with suppress(OSError):  # its disk may be lost by now
-                (folder / _HOLDER).unlink()
-            lock.release()
+            _, lock = self._locks.popitem()
+            if lock is not None:
+                lock.release()
 
     def __enter__(self) -> FolderLocks:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _holder(folder: Path) -> str:
-    pid, host, since = _read_holder(folder)
-    return f"process {pid} on {host} since {since}" if pid else "whose process is not known"
-
-
-def _holder_is_alive(folder: Path) -> bool:
-    """Return whether the process that took a lock may be running, and not only its children."""
-    pid, host, _ = _read_holder(folder)
-    if not pid or host != socket.gethostname():
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def _read_holder(folder: Path) -> tuple[int, str, str]:
-    try:
-        pid, host, since = (folder / _HOLDER).read_text().strip().split(" ", 2)
-        return int(pid), host, since
-    except (OSError, ValueError):
-        return 0, "", ""

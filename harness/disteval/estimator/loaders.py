@@ -73,6 +73,7 @@ def with_sampler(
 def split(loader: Any, backend: BaseDistBackend, training: bool, seed: int) -> DataLoader:
     """Return this rank's share of a user's loader, see `with_sampler`; refuse an empty one."""
     share = with_sampler(loader, backend.rank, backend.world_size, training, seed)
+    check_length(share, "the loader")
     if hasattr(share.dataset, "__len__") and not len(share.dataset):
         raise UsageError("the data set is empty; give one with samples")
     if training and len(share) == 0:
@@ -113,6 +114,18 @@ def check_exact(loader: Any) -> None:
             f"the validation loader's DistributedSampler {what}; to count each sample once, give "
             f"sampler=ShardPlan(size, world_size, rank, pad=False).indices.tolist()"
         )
+
+
+def check_length(loader: Any, what: str) -> None:
+    """Refuse a loader that does not know its number of batches, or gives none."""
+    try:
+        length = len(loader)
+    except TypeError as error:
+        raise UsageError(
+            f"{what} has no length ({error}); give one with len(), in batches"
+        ) from error
+    if length and not hasattr(loader, "__iter__"):
+        raise UsageError(f"{what} is a {type(loader).__name__}, which gives no batches")
 
 
 def _chooser(loader: DataLoader) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import CoverageError, UsageError
@@ -144,6 +144,12 @@ class Trainee:
         """
         loader = self._loader(source, training=False)
         model = inner(self._runner.model)
+        if self._backend.world_size > 1 and isinstance(loader.dataset, IterableDataset):
+            raise UsageError(
+                f"{source.name} has an iterable data set, and nothing says which of its places "
+                f"belong to each of {self._backend.world_size} ranks; give a data set with "
+                f"__getitem__, or predict with world_size=1"
+            )
         batches: list[Any] = []
         with steps.evaluating(model, self._backend):
             for done, batch in enumerate(loader, start=1):
@@ -157,7 +163,7 @@ class Trainee:
                 f"predict_step, or the scores of its val_step, must have one for each"
             )
         if batches and all(isinstance(batch, np.ndarray) for batch in batches):
-            rows = np.concatenate(batches)
+            rows = joined(batches)
         return places, rows
 
     def save(self) -> bytes | None:
@@ -252,6 +258,17 @@ def _rows(model: Any, output: Any) -> Any:
         f"{type(model).__name__} returned {what} for a batch; its predict_step, or the scores of "
         f"its val_step, must be a tensor or a list with a row for each sample"
     )
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return arrays of rows as one array; UsageError if their rows have different shapes."""
+    shapes = sorted({part.shape[1:] for part in parts})
+    if len(shapes) > 1:
+        raise UsageError(
+            f"predictions have rows of different shapes, such as {shapes[0]} and {shapes[-1]}; let "
+            f"predict_step return rows of one shape, or a list of rows"
+        )
+    return np.concatenate(parts)
 
 
 _current: Trainee | None = None

@@ -113,7 +113,7 @@ def number(name: str, value: Any) -> float:
         if isinstance(value, str):
             raise TypeError("text")
         return float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise UsageError(
             f"the variable {name!r} must be a number or a tensor with one element, not {value!r}"
         ) from error

@@ -10,7 +10,7 @@ from disteval.errors import UsageError
 from disteval.estimator import steps
 from disteval.estimator.context import Context
 from disteval.estimator.course import Flow
-from disteval.estimator.loaders import check_exact
+from disteval.estimator.loaders import check_exact, check_length
 
 Workflow = Sequence[tuple[str, int]]
 
@@ -55,21 +55,31 @@ def agree(
     return flows, end
 
 
-def _flows(context: Context, loaders: Any, workflow: Any) -> list[Flow]:
+def check_workflow(workflow: Any) -> list[tuple[str, int]]:
+    """Return the entries of a workflow; UsageError if they are not pairs of a mode and a count."""
     if not isinstance(workflow, Sequence) or isinstance(workflow, str) or not workflow:
-        raise UsageError(f"a workflow is a list such as [('train', 1), ('val', 1)], not {workflow}")
-    if not isinstance(loaders, Sequence) or len(loaders) != len(workflow):
-        given = len(loaders) if isinstance(loaders, Sequence) else repr(loaders)
         raise UsageError(
-            f"a workflow of {len(workflow)} entries needs a list of as many loaders, not {given}"
+            f"a workflow is a list such as [('train', 1), ('val', 1)], not {workflow!r}"
         )
-    flows = []
-    for at, (entry, loader) in enumerate(zip(workflow, loaders, strict=True)):
+    entries = []
+    for entry in workflow:
         if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
             raise UsageError(f"a workflow's entry is a pair such as ('train', 1), not {entry!r}")
         mode = check_choice("the workflow's mode", entry[0], ("train", "val"))
-        times = check_count(f"the workflow's count for {mode!r}", entry[1])
-        _check_loader(loader, f"the loader of workflow entry {at}, {mode!r},")
+        entries.append((mode, check_count(f"the workflow's count for {mode!r}", entry[1])))
+    return entries
+
+
+def _flows(context: Context, loaders: Any, workflow: Any) -> list[Flow]:
+    entries = check_workflow(workflow)
+    if not isinstance(loaders, Sequence) or len(loaders) != len(entries):
+        given = len(loaders) if isinstance(loaders, Sequence) else repr(loaders)
+        raise UsageError(
+            f"a workflow of {len(entries)} entries needs a list of as many loaders, not {given}"
+        )
+    flows = []
+    for at, ((mode, times), loader) in enumerate(zip(entries, loaders, strict=True)):
+        check_length(loader, f"the loader of workflow entry {at}, {mode!r},")
         if mode == "val":
             check_exact(loader)
         flows.append(Flow(mode, times, loader))
@@ -95,14 +105,3 @@ def _end(context: Context, flows: list[Flow], max_epochs: int | None) -> int | N
             f"a workflow that trains needs an end: give {type(context).__name__} {unit}"
         )
     return None if end is None else check_count(unit, end)
-
-
-def _check_loader(loader: Any, what: str) -> None:
-    try:
-        length = len(loader)
-    except TypeError as error:
-        raise UsageError(
-            f"{what} has no length ({error}); give one with len(), in batches"
-        ) from error
-    if length and not hasattr(loader, "__iter__"):
-        raise UsageError(f"{what} is a {type(loader).__name__}, which gives no batches")

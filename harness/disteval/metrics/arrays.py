@@ -65,6 +65,11 @@ def _as_numpy(array: Any) -> npt.NDArray[Any]:
     if array is None or isinstance(array, Mapping | Set | Iterator):
         kind = "None" if array is None else f"a value of type {type(array).__name__}"
         raise UsageError(f"expected an array or a list of numbers, not {kind}")
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise UsageError(
+            "expected an array without masked elements, because NumPy drops the mask; leave out "
+            "those samples, or give them a value with filled()"
+        )
     try:
         return np.asarray(array)
     except ValueError:

@@ -219,6 +219,31 @@ def test_checkpoints_by_iteration(tmp_path: Path) -> None:
     assert names == {"iter_3.pt", "iter_6.pt", "iter_8.pt", "latest.pt"}
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "latest.pt",
+        "{epoch}.pt",
+        "{}_{}.pt",
+        "{:04d}.pt",
+        "../{}.pt",
+        ".{}.pt",
+        "{}.safetensors",
+        "",
+        5,
+    ],
+)
+def test_a_name_under_which_no_checkpoint_is_found_again_is_refused(
+    template: Any, tmp_path: Path
+) -> None:
+    runner = make()
+    with pytest.raises(UsageError, match=r"filename_tmpl .* can't be used; give a file name"):
+        runner.register_training_hooks(None, checkpoint_config={"filename_tmpl": template})
+    with pytest.raises(UsageError, match=r"filename_tmpl .* can't be used; give a file name"):
+        runner.save_checkpoint(tmp_path, template)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_hook_that_writes_says_so_when_it_has_nowhere_to() -> None:
     for hook in (CheckpointHook(), EvalHook(loader(), save_best="accuracy")):
         runner = make(max_epochs=1)
@@ -359,6 +384,8 @@ def test_other_metrics_and_a_falling_rule(tmp_path: Path) -> None:
 def test_what_best_means_must_be_known(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="save_best='size': give 'greater' or 'less'"):
         EvalHook(loader(), save_best="size")
+    with pytest.raises(UsageError, match="save_best='incorrect': give 'greater' or 'less'"):
+        EvalHook(loader(), save_best="incorrect")
     with pytest.raises(UsageError, match="rule='more'"):
         EvalHook(loader(), save_best="accuracy", rule="more")
     runner = make(max_epochs=1, work_dir=tmp_path)

@@ -205,6 +205,17 @@ def test_weights_alone_do_not_resume(tmp_path: Path) -> None:
         runner.resume(tmp_path / "weights.pt")
 
 
+def test_an_optimizer_of_another_class_is_refused(tmp_path: Path) -> None:
+    path = make(EpochBasedRunner, tmp_path).save_checkpoint(tmp_path)
+    runner = make(EpochBasedRunner, tmp_path)
+    runner.optimizer = torch.optim.Adagrad(runner.model.parameters())
+    before = runner.model.state_dict()["fc.weight"].clone()
+    with pytest.raises(WeightsError, match=r"has the state of \w+, and .* is Adagrad; resume_opt"):
+        runner.resume(path)
+    assert torch.equal(runner.model.state_dict()["fc.weight"], before)
+    runner.resume(path, resume_optimizer=False)
+
+
 def test_an_optimizer_that_was_not_saved_is_missed(tmp_path: Path) -> None:
     runner = make(EpochBasedRunner, tmp_path)
     path = runner.save_checkpoint(tmp_path, save_optimizer=False)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from disteval import UsageError, WeightsError, WorldError, get_dist_backend
 from disteval.metrics import Accuracy, CrossEntropy
@@ -20,7 +21,7 @@ torch = framework("torch")
 import safetensors.torch  # noqa: E402
 from disteval.estimator import EpochBasedRunner, Estimator  # noqa: E402
 from disteval.estimator.creators import Source  # noqa: E402
-from disteval.estimator.rank import Trainee  # noqa: E402
+from disteval.estimator.rank import Trainee, joined  # noqa: E402
 
 from suites.frameworks.estimator import tiny  # noqa: E402
 
@@ -118,6 +119,37 @@ def test_an_output_without_a_row_for_each_sample_is_refused(name: str) -> None:
     trainee = Trainee(get_dist_backend("non_dist"), Source("runner", predicting), {}, 0, "cpu")
     with pytest.raises(UsageError, match=message):
         trainee.predict(Source("loader", twelve))
+
+
+class Dealt(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    num_replicas, rank = 2, 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Any:
+        return iter(tiny.samples(6))
+
+
+def test_predictions_whose_places_nobody_knows_are_refused(trained: Any) -> None:
+    def dealt(config: Any) -> Any:
+        data = Dealt()
+        data.rank = torch.distributed.get_rank()
+        return torch.utils.data.DataLoader(data, 2)
+
+    with pytest.raises(UsageError, match=r"loader creator 0 \(dealt\) has an iterable data set"):
+        trained[0].predict(dealt)
+
+
+def test_rows_of_different_shapes_are_refused() -> None:
+    parts = [np.zeros((2, 3)), np.zeros((2, 4))]
+    with pytest.raises(UsageError, match=r"rows of different shapes, such as \(3,\) and \(4,\)"):
+        joined(parts)
+
+
+def test_a_folder_in_the_place_of_a_saved_file_is_refused(trained: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder; give the name of a file"):
+        trained[0].save(tmp_path)
 
 
 def twelve(config: Any) -> Any:
@@ -352,6 +384,10 @@ def test_arguments_are_refused_before_anything_is_started() -> None:
             {"launcher": "local", "max_failures": -1},
             "max_failures must be a whole number from 0 up",
         ),
+        ({"config": [1]}, "config must be a dict, not a value of type list"),
+        ({"seed": "a"}, "seed must be a whole number from 0 to"),
+        ({"progress": "no"}, "progress must be True or False, not 'no'"),
+        ({"cpus_per_worker": -1}, "cpus_per_worker must be a positive number, not -1"),
     ):
         with pytest.raises(UsageError, match=message):
             Estimator(tiny.runner, **options)
@@ -363,6 +399,7 @@ def test_arguments_are_refused_before_anything_is_started() -> None:
         (([tiny.training], WORKFLOW), "one for each entry of the workflow"),
         ((tiny.training, [("train", 1)]), "given as a list"),
         ((CREATORS, [("train", 1), ("test", 1)]), "the workflow's mode 'test' is not known"),
+        ((CREATORS, [("train", 1), "val"]), "entry is a pair such as .*, not 'val'"),
         ((CREATORS, WORKFLOW, 0), "max_epochs must be a whole number from 1 up, not 0"),
     ],
 )

@@ -158,7 +158,7 @@ def test_fit_refuses_a_folder_in_which_another_training_writes(tmp_path: Path) -
     with FolderLocks() as locks:
         locks.take(tmp_path)
         for resume in ([], ["--resume=auto"]):
-            with pytest.raises(UsageError, match=rf"{tmp_path} is in use by another training, pro"):
+            with pytest.raises(UsageError, match=rf"{tmp_path} is in use by process"):
                 fit_command.main([f"--work-dir={tmp_path}", *resume], standalone_mode=False)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from disteval import UsageError
 from disteval.data.batching import Picked
-from disteval.data.collate import IndexedReader, collate, first_rows
+from disteval.data.collate import collate, first_rows
+from disteval.data.fetching import IndexedReader
 from disteval.errors import HarnessError, SampleError
 
 
@@ -48,6 +49,14 @@ def test_a_field_has_one_type_whatever_its_rows_are() -> None:
 def test_other_values_stay_as_they_are() -> None:
     for values in (["a", "bc"], [None, 1], [b"a", b"b"], [{1}, {2}], [["a"], ["b", "c"]], [2**70]):
         assert collate(values) == values
+
+
+@pytest.mark.parametrize(
+    "samples", [[2**63 + 5, -7], [[2**63 + 5], [-7]], [[2**63 + 5, -7], [2**63 + 5, 3]]]
+)
+def test_integers_that_no_dtype_holds_together_keep_their_digits(samples: list[Any]) -> None:
+    assert np.array(samples).dtype == np.float64  # which has no digit for the 5
+    assert collate(samples) == samples
 
 
 def test_samples_with_other_fields_are_refused() -> None:

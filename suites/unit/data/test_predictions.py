@@ -361,6 +361,16 @@ def test_npy_refuses_what_is_no_array_on_every_rank(tmp_path: Path) -> None:
         assert "which .npy files can't hold; use format='jsonl'" in str(outcome)
 
 
+def test_a_field_that_would_replace_the_shapes_of_another_is_refused(tmp_path: Path) -> None:
+    outputs = {"x": [np.zeros((0, 3)), np.zeros((2, 3))], "x.shape": ["a", "b"]}
+
+    def rank(backend: ThreadsDist) -> None:
+        write(backend, Predictions(tmp_path), [([0, 1], outputs)], 2)
+
+    [outcome] = run_ranks(1, rank)
+    assert "a field 'x' and a field 'x.shape', under which the file keeps shapes" in str(outcome)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_fails_on_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rank(backend: ThreadsDist) -> None:
@@ -433,3 +443,16 @@ def test_parquet_without_pyarrow_names_the_extra(
         return predict_all(np.sqrt, np.arange(3), backend, folder=tmp_path, format="parquet")
 
     assert [type(outcome) for outcome in run_ranks(2, rank)] == [LibraryMissingError] * 2
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_ragged_arrays_of_batches_with_other_dtypes_lose_no_digit(
+    tmp_path: Path, kind: Any
+) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    rows = [np.array([2**60 + 1]), np.zeros(0, np.int64), np.array([0.25, -1.5]), np.zeros(0)]
+    predict_all(
+        lambda b: [rows[i] for i in b], IDS[:4], "non_dist", 2, folder=tmp_path, format=kind
+    )
+    assert [list(row) for row in load_predictions(tmp_path)] == [[2**60 + 1], [], [0.25, -1.5], []]

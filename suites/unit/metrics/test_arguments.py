@@ -133,3 +133,10 @@ def test_sums_that_are_no_arrays_of_integers_are_refused(sums: Any, found: str) 
 def test_a_ranking_of_no_samples_says_so(make: Callable[[], BaseMetric]) -> None:
     with pytest.raises(RankError, match=r"no samples: add\(\) was not called on any rank"):
         make().compute()
+
+
+def test_masked_elements_are_refused() -> None:
+    values = np.ma.masked_array([1.0, 2.0, 100.0], mask=[0, 0, 1])
+    with pytest.raises(UsageError, match="without masked elements, because NumPy drops the mask"):
+        Mean().add(values)
+    Mean().add(np.ma.masked_array([1.0, 2.0]))

@@ -216,7 +216,8 @@ def _list_column(name: str, leaf: list[Any], *, exact: bool) -> Column:
     arrays = [of_array(name, row, rows=False) for row in leaf]
     known = [array for array in arrays if array is not None]
     if known and len(known) == len(leaf) and all(a.facts == known[0].facts for a in known):
-        return Column(Field(name, "ragged", **known[0].facts), [a.values for a in known])
+        field = Field(name, "ragged", **known[0].facts)
+        return Column(replace(field, exact=field.exact and exact), [a.values for a in known])
     values = []
     for row in leaf:
         value, same = plain(name, row)
@@ -240,7 +241,7 @@ def _joined(columns: Sequence[Column]) -> Column:
         exact = exact and len(set(stacked)) == 1
         ragged = replace(first, kind="ragged", shape=(), stacked=stacked[0], exact=exact)
         return Column(ragged, rows)
-    if all(field.kind == first.kind != "array" for field in fields):
+    if all(field.kind == first.kind not in ("array", "ragged") for field in fields):
         return Column(replace(first, exact=exact), rows)
     same = {field.kind for field in fields} <= {"text", "json"}
     return _list_column(first.name, rows, exact=exact and same)

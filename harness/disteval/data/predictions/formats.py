@@ -65,6 +65,12 @@ class JsonLines:
         """Return the lines, and the offset of each block."""
         columns = [_to_json(column) for column in table.columns]
         names = [ID, *(field.name for field in table.fields)]
+        for name in names:
+            if f"{name}.shape" in names:
+                raise UsageError(
+                    f"predictions have a field {name!r} and a field {name + '.shape'!r}, under "
+                    f"which the file keeps shapes; give one another name with record="
+                )
         file, offsets = io.BytesIO(), []
         for number, values in enumerate(zip(table.ids.tolist(), *columns, strict=True)):
             if number % block_rows == 0:

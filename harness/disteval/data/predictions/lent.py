@@ -20,10 +20,11 @@ from disteval.data.predictions.columns import Ids
 from disteval.data.predictions.manifest import complete, remove_leftovers
 from disteval.data.predictions.parts import NOTE, Part, digest_of, read_note
 from disteval.data.predictions.reader import UNFINISHED, finished
-from disteval.data.predictions.run import lock_folder, refuse_finished, remove_strays, take_up
+from disteval.data.predictions.run import refuse_finished, remove_strays, take_up
 from disteval.data.predictions.settings import Predictions
 from disteval.data.predictions.sink import Sink
 from disteval.errors import CoverageError
+from disteval.files import lock_folder
 
 
 class LeaseWriter(Sink):

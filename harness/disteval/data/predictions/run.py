@@ -21,7 +21,7 @@ from disteval.data.predictions.parts import NAME, NOTE, Part, read_note, sealed,
 from disteval.data.predictions.reader import UNFINISHED, VERSION, finished
 from disteval.data.predictions.settings import Predictions
 from disteval.errors import HarnessError, UsageError
-from disteval.files import FolderLock, write_atomically
+from disteval.files import FolderLock, lock_folder, write_atomically
 
 _log = logging.getLogger("disteval.predictions")
 _PATIENCE_SECONDS = 10.0  # hosts of a network file system learn of a new file after some seconds
@@ -116,30 +116,6 @@ def remove_strays(folder: Path, keep: set[str]) -> None:
         found = NAME.fullmatch(path.name)
         if found and (found[1] not in keep or path.name.startswith(".")):
             path.unlink(missing_ok=True)
-
-
-def lock_folder(folder: Path) -> FolderLock | None:
-    """Make a folder, and keep other jobs out of it; return None where that can't be.
-
-    Raises:
-        UsageError: Another job uses it.
-        OSError: It can't be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        return FolderLock(folder)
-    except BlockingIOError as error:
-        raise UsageError(
-            f"{folder} is in use by {error.strerror}; wait until it has ended, or give this job a "
-            f"folder of its own"
-        ) from None
-    except PermissionError:
-        raise
-    except OSError as error:
-        _log.warning(
-            "%s can't be locked (%s): see to it that no other job writes there", folder, error
-        )
-        return None
 
 
 def _begin_on_rank_0(

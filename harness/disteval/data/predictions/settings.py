@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from disteval.arguments import check_choice, check_count
+from disteval.arguments import check_choice, check_count, check_flag
 from disteval.data.predictions.formats import FORMATS
 from disteval.errors import UsageError
 
@@ -52,6 +52,7 @@ class Predictions:
             raise UsageError(f"record must be a function, not {self.record!r}")
         if not isinstance(self.name, str):
             raise UsageError(f"name must be a string, not {self.name!r}")
+        check_flag("overwrite", self.overwrite)
         check_count("rows_per_part", self.rows_per_part)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
 
 _LESS = ("loss", "error", "entropy")
-_GREATER = ("accuracy", "top", "precision", "auroc", "correct", "acc")
+_GREATER = "(?<![a-z])(acc|auroc|correct|precision|top)"  # not "incorrect"
 
 
 class Best:
@@ -35,7 +36,7 @@ class Best:
         self._seen = False
         if rule is None and any(word in entry for word in _LESS):
             rule = "less"
-        elif rule is None and any(word in entry for word in _GREATER):
+        elif rule is None and re.search(_GREATER, entry):
             rule = "greater"
         if rule not in ("greater", "less"):
             raise UsageError(f"rule={rule!r} for {self._what}: give 'greater' or 'less'")
@@ -125,7 +126,6 @@ class EarlyStoppingHook(Hook):
 
     def _decide(self, runner: Context) -> None:
         if self._waited >= self.patience:
-            runner.stop(
-                f"{self.monitor} was not better than {self._best.value} in {self._waited} "
-                f"validations"
-            )
+            best = self._best.value
+            found = "was NaN" if best is None else f"was not better than {best}"
+            runner.stop(f"{self.monitor} {found} in {self._waited} validations")

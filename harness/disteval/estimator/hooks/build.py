@@ -78,8 +78,9 @@ def build_lr(config: Config, **defaults: Any) -> Hook | None:
 
 def build_loggers(config: Config) -> list[Hook]:
     """Make the loggers of ``dict(interval=10, hooks=[dict(type='TextLoggerHook'), ...])``."""
-    if config is None or isinstance(config, Hook):
-        return [config] if config else []
+    if not isinstance(config, Mapping):
+        hook = build(config)
+        return [] if hook is None else [hook]
     unknown = [key for key in config if key not in ("interval", "hooks")]
     hooks = config.get("hooks", [{"type": "TextLoggerHook"}])
     if unknown or not isinstance(hooks, Sequence):

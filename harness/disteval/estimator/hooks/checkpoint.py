@@ -11,6 +11,7 @@ from typing import Any
 
 from disteval.arguments import check_count, is_count
 from disteval.errors import UsageError
+from disteval.estimator.checkpoint import name_template
 from disteval.estimator.context import Context
 from disteval.estimator.folder import entries
 from disteval.estimator.hooks.best import Best
@@ -35,11 +36,11 @@ class CheckpointHook(IntervalHook):
         save_optimizer: Whether to include the optimizer's state, without which training that is
             resumed differs from training that was not interrupted.
         out_dir: The folder; None for the runner's ``work_dir``.
-        filename_tmpl: ``{}`` stands for the number of epochs or iterations; None for
-            ``epoch_{}.pt`` or ``iter_{}.pt``.
+        filename_tmpl: A file name that ends in ``.pt`` or ``.pth``; ``{}`` stands for the number of
+            epochs or iterations. None for ``epoch_{}.pt`` or ``iter_{}.pt``.
 
     Raises:
-        UsageError: An argument is out of range.
+        UsageError: An argument is out of range, or the template can't be used.
     """
 
     interval: int = 1
@@ -67,7 +68,7 @@ class CheckpointHook(IntervalHook):
                 f"of the best checkpoints and the entry of the record that says which are best"
             )
         self._at_end = self.save_last
-        self._template = self.filename_tmpl or ("epoch_{}.pt" if self.by_epoch else "iter_{}.pt")
+        self._template = name_template(self.filename_tmpl, self.by_epoch)
         self._best = Best("monitor", self.monitor, self.rule) if self.monitor else None
         self._values: dict[str, float] = {}  # of the best checkpoints
         self._saved = (-1, "")  # iteration and name of the last checkpoint

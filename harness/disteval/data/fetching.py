@@ -1,0 +1,63 @@
+"""Reading the samples of a batch from a data set by their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from disteval.data.batching import Batch, Indices, Picked
+from disteval.data.collate import Collate, assemble, collate
+from disteval.errors import SampleError, UsageError, describe_error
+
+
+@dataclass(frozen=True)
+class IndexedReader:
+    """Reads batches from anything with ``__getitem__``; it can be pickled if its parts can.
+
+    Args:
+        samples: The data set. Its ``__getitems__`` is used where there is one.
+        collate: Makes a batch of a list of samples.
+    """
+
+    samples: Any
+    collate: Collate = collate
+
+    def __call__(self, picked: Picked) -> Batch:
+        """Read a batch."""
+        return assemble(fetch(self.samples, picked.indices), picked, self.collate)
+
+
+def fetch(samples: Any, indices: Indices) -> list[Any]:
+    """Return the samples with these numbers.
+
+    Raises:
+        SampleError: A sample could not be read; its number is named.
+        UsageError: ``__getitems__`` returned another number of samples.
+    """
+    numbers: Sequence[int] = indices.tolist()
+    many = getattr(samples, "__getitems__", None)
+    if many is not None:
+        try:
+            found = many(numbers)
+        except Exception:
+            return _one_by_one(samples, numbers)  # names the sample that can't be read
+        if isinstance(found, list):  # some data sets return a whole batch, in a form of their own
+            if len(found) != len(numbers):
+                raise UsageError(
+                    f"__getitems__ of the {type(samples).__name__} was asked for {len(numbers)} "
+                    f"samples and returned {len(found)}; it must return a list with one sample for "
+                    f"each index"
+                )
+            return found
+    return _one_by_one(samples, numbers)
+
+
+def _one_by_one(samples: Any, numbers: Sequence[int]) -> list[Any]:
+    found = []
+    for number in numbers:
+        try:
+            found.append(samples[number])
+        except Exception as error:
+            raise SampleError(number, f"could not be read: {describe_error(error)}") from error
+    return found
