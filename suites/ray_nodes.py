@@ -23,7 +23,7 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # Ray's workers would give way to every other process, such as another session of tests.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-_BURY_SECONDS = 20.0
+_ENDING_SECONDS = 20.0
 
 
 class RayNodes:
@@ -95,7 +95,7 @@ class RayNodes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for node in running:
-            node.wait(_BURY_SECONDS)
+            node.wait(_ENDING_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

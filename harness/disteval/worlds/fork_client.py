@@ -22,6 +22,7 @@ from disteval.worlds.watched import Watched
 
 CLOSE_SECONDS = 5.0
 _ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come first
+_STOPPED_SECONDS = 0.5
 _POLL_SECONDS = 0.01
 _COMMAND_BYTES = 500  # room in which a rank shows its own command line
 
@@ -101,11 +102,15 @@ class Server:
 
     def _answer(self, wanted: int) -> Any:
         """Receive the answer of that number; earlier ones nobody waits for any more."""
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while self._connection.poll(max(0.0, deadline - time.monotonic())):
-            number, answer = self._connection.recv()
-            if number == wanted:
-                return answer
+        deadline, left = time.monotonic() + _ANSWER_SECONDS, _ANSWER_SECONDS
+        while left > 0:
+            left = deadline - time.monotonic()
+            if self._connection.poll(min(max(left, 0.0), _STOPPED_SECONDS)):
+                number, answer = self._connection.recv()
+                if number == wanted:
+                    return answer
+            else:
+                self.process.send_signal(signal.SIGCONT)  # somebody may have stopped it
         self.process.kill()  # what it did later would not be known here
         raise TimeoutError("no answer")
 

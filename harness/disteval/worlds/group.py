@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,14 +27,7 @@ from disteval.worlds.elsewhere import ask_for_calls, examine_elsewhere
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
-from disteval.worlds.postmortem import (
-    RankStatus,
-    first_line,
-    list_ranks,
-    raised_alike,
-    record_failure,
-    report,
-)
+from disteval.worlds.postmortem import RankStatus, describe_failure, record_failure, report
 from disteval.worlds.watched import Watched
 
 START_SECONDS = 60.0
@@ -63,9 +57,11 @@ class WorkerGroup:
         self.timeout = timeout
         self._launcher = launcher
         self.is_open = True
+        _groups.add(self)
+        self._turn = threading.Lock()
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
-        self._channel = Channel(world_size)
         check_open_files(world_size, launcher.files_per_rank)
+        self._channel = Channel(world_size)
         self._place: bytes | None = None  # pickled once, because each order has it
         self._recorder: Recorder | None = None
         if (folder := as_folder(trace)) is not None:
@@ -149,6 +145,9 @@ class WorkerGroup:
         """
         timeout = timeout or self.timeout
         orders = self._pack(function, args, what)
+        if not self._turn.acquire(blocking=False):
+            busy = f"this world carries out an order, and can't {what} before that has returned"
+            raise UsageError(f"{busy}; let one thread give its orders, or start another world")
         try:
             with self._recorded(what):
                 outcome = self._channel.carry_out(orders, timeout, on_progress, on_note)
@@ -159,6 +158,8 @@ class WorkerGroup:
             if not (isinstance(error, WorldError) and error.in_step):
                 self._abandon()
             raise
+        finally:
+            self._turn.release()
 
     def _recorded(self, what: str) -> AbstractContextManager[None]:
         """Record an order in the leader's row of the trace, if there is one."""
@@ -168,40 +169,29 @@ class WorkerGroup:
     def _pack(self, function: Callable[..., Any], args: Sequence[Any], what: str) -> list[Order]:
         """Pickle all orders before any is sent: an argument that fails leaves the ranks in step."""
         if not self.is_open:
-            raise WorldError("this world is closed, so its ranks take no orders; start another")
+            closed = "this world is closed, so its ranks take no orders; start another"
+            raise WorldError(f"{closed}. In a forked child of the leader, every world is closed")
         if args and len(args) != self.world_size:
             count = f"{len(args)} argument{'s were' if len(args) > 1 else ' was'} given"
             raise UsageError(
                 f"{count} for {self.world_size} ranks, and each rank takes one; repeat an argument "
                 f"that is for all of them: world.run(function, *[argument] * {self.world_size})"
             )
-        code = packed(function)
+        code = packed(function, "the function")
         trace = None if self._place is None else (self._place, what)
         if not args:
             return [Order(code, packed(()), trace)] * self.world_size
-        return [Order(code, packed((arg,)), trace) for arg in args]
+        return [Order(code, packed((arg,), f"argument {i}"), trace) for i, arg in enumerate(args)]
 
     def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
         """Return the error of an order that not every rank has carried out."""
         ranks = self._examine(outcome)
-        size, log = self.world_size, ""
-        raised = [f"rank {s.rank} raised {first_line(s.raised)}" for s in ranks if s.raised]
-        if outcome.lost:
-            log = self._launcher.log(_LOG_SECONDS)  # mpirun logs how the process ended
-            first, *others = outcome.lost
-            happened = f"rank {first} was lost ({ranks[first].end})"
-            # A launcher that loses one rank ends the others, so the first is to blame.
-            happened += f"; and then {list_ranks(others, size)}" if others else ""
-        elif raised:
-            happened = "; ".join(raised)
-        else:
-            happened = f"no progress for {timeout:g} s on {list_ranks(outcome.late(), size)}"
-        headline = f"{happened}; the order was to {what}"
-        if shared := raised_alike(ranks):
-            headline = f"the order to {what} failed on {list_ranks(range(size), size)}: {shared}"
+        headline = describe_failure(what, outcome, ranks, timeout)
+        # mpirun logs how the process ended.
+        log = self._launcher.log(_LOG_SECONDS if outcome.lost else 0.0)
         if self._recorder is not None:
             record_failure(self._recorder, headline, ranks)
-        text = report(headline, ranks, log or self._launcher.log())
+        text = report(headline, ranks, log)
         return WorldError(text, outcome.exceptions(), in_step=outcome.in_step, lost=outcome.lost)
 
     def _examine(self, outcome: Outcome) -> list[RankStatus]:
@@ -276,6 +266,18 @@ class WorkerGroup:
             self.close()
         else:
             self._close_after(error)
+
+
+_groups: weakref.WeakSet[WorkerGroup] = weakref.WeakSet()
+
+
+def _leave_to_leader() -> None:
+    """Close the worlds of a leader in its fork, where orders would get each other's replies."""
+    for group in _groups:
+        group.is_open = False
+
+
+os.register_at_fork(after_in_child=_leave_to_leader)
 
 
 def _end(

@@ -9,12 +9,14 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from disteval.text import visible
 from disteval.traces import Recorder
 from disteval.worlds.channel.messages import Hello, Reply
+from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.collective_log import NOWHERE, Position, read_position
 from disteval.worlds.rank_files import STACK_SIGNAL, Kind, rank_file, this_machine
 from disteval.worlds.torch_calls import Call, describe_last, describe_parting
@@ -106,6 +108,26 @@ def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -
     return visible("\n".join(lines))
 
 
+def describe_failure(
+    what: str, outcome: Outcome, ranks: Sequence[RankStatus], timeout: float
+) -> str:
+    """Return the headline of the report on an order that not every rank has carried out."""
+    size = len(ranks)
+    raised = [f"rank {s.rank} raised {first_line(s.raised)}" for s in ranks if s.raised]
+    if shared := raised_alike(ranks):
+        return f"the order to {what} failed on {list_ranks(range(size), size)}: {shared}"
+    if outcome.lost:
+        first, *others = outcome.lost
+        happened = f"rank {first} was lost ({ranks[first].end})"
+        # A launcher that loses one rank ends the others, so the first is to blame.
+        happened += f"; and then {list_ranks(others, size)}" if others else ""
+    elif raised:
+        happened = "; ".join(raised)
+    else:
+        happened = f"no progress for {timeout:g} s on {list_ranks(outcome.late(), size)}"
+    return f"{happened}; the order was to {what}"
+
+
 def record_failure(recorder: Recorder, headline: str, ranks: Sequence[RankStatus]) -> None:
     """Record in a trace that an order failed, and what each rank was doing."""
     last = max(ranks, key=lambda s: s.position.entered).position
@@ -132,7 +154,9 @@ def exit_text(status: int | None) -> str:
     if status is None:
         return "its process ended"
     if status < 0:
-        return f"killed by {signal.Signals(-status).name}"
+        with suppress(ValueError):  # a real-time signal has no name
+            return f"killed by {signal.Signals(-status).name}"
+        return f"killed by signal {-status}"
     return f"its process exited with status {status}"
 
 

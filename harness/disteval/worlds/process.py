@@ -32,7 +32,7 @@ def import_path() -> str:
 
     Each is a line, for `import_code`.
     """
-    path = [entry or str(Path.cwd()) for entry in sys.path]
+    path = [entry or str(Path.cwd()) for entry in sys.path if isinstance(entry, str)]
     return "\n".join([str(Path(__file__).parents[2]), *path])
 
 

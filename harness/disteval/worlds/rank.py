@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 
@@ -33,6 +33,7 @@ from disteval.traces.this_rank import start_with, stop
 from disteval.worlds.channel import messages
 from disteval.worlds.channel.connection import connect
 from disteval.worlds.channel.inbox import Inbox, WatchedInbox
+from disteval.worlds.channel.outcome import failed
 from disteval.worlds.collective_log import LoggedBackend
 from disteval.worlds.postmortem import examine
 from disteval.worlds.rank_files import STACK_SIGNAL, rank_file, this_machine
@@ -155,7 +156,7 @@ class Rank:
             _current.set(self)
             reply = messages.Reply(messages.packed(function(self, *arguments)))
         except Exception as error:
-            reply = messages.Reply(None, _pickled(error), _traceback(error), _message(error))
+            reply = failed(error, _traceback(error))
         finally:
             if recorder is not None:
                 recorder.add(category_of(what), what, begin, time.monotonic_ns())
@@ -165,6 +166,7 @@ class Rank:
 
 
 _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
+os.register_at_fork(after_in_child=lambda: _current.set(None))
 
 
 def report_progress(done: int, total: int | None) -> None:
@@ -240,6 +242,8 @@ def serve(
         while not isinstance(message := inbox.get(), messages.Dismissal):
             if isinstance(message, messages.Order):
                 reply = follower.carry_out(message)
+                if os.getpid() != hello.pid:  # the connection is that of the rank
+                    _end_fork(reply)
                 try:
                     messages.send(connection, reply)
                 except OSError as error:  # the leader is gone, or the order closed the connection
@@ -274,18 +278,11 @@ def _ended_after(seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _pickled(error: Exception) -> bytes | None:
-    try:
-        return bytes(cloudpickle.dumps(error))
-    except Exception:  # an exception may hold anything; its traceback is sent as text all the same
-        return None
-
-
-def _message(error: Exception) -> str:
-    """Return the exception's type and message, without the place that a SyntaxError begins with."""
-    lines = "".join(traceback.format_exception_only(error)).splitlines()
-    begin = next(at for at, line in enumerate(lines) if line and not line[0].isspace())
-    return "\n".join(lines[begin:])
+def _end_fork(reply: messages.Reply) -> NoReturn:
+    """End a process that a rank's function has forked, and that has returned from it, too."""
+    sys.stderr.write(reply.trace)
+    sys.stderr.flush()
+    os._exit(bool(reply.trace))
 
 
 def _traceback(error: Exception) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from disteval.arguments import check_count, check_seconds
-from disteval.contract import BaseDistBackend, No, Rendezvous
+from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.errors import UsageError
 from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
@@ -291,9 +291,7 @@ def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:
         UsageError: Says which and why.
     """
     check_count("world size", world_size)
-    multi = backend.capabilities.multi_rank
-    if world_size > 1 and not multi:
-        reason = multi.reason if isinstance(multi, No) else "it does not say why"
+    if world_size > 1 and (reason := backend.capabilities.why_not("multi_rank")):
         raise UsageError(
             f"{backend.__name__} can't run with world size {world_size}: {reason}; "
             f"use world size 1 or another backend"

@@ -352,8 +352,10 @@ def test_more_ranks_than_open_files_are_refused_before_anything_starts() -> None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
     try:
+        before = len(list(Path("/dev/fd").iterdir()))
         with pytest.raises(UsageError) as caught:
             World("threads", 200)
+        assert len(list(Path("/dev/fd").iterdir())) == before
         words = str(caught.value)
         assert "200 ranks need" in words and "3 for each rank, and its limit is 300" in words
         most = int(words.split()[-4])

@@ -312,17 +312,26 @@ def test_no_forked_rank_outlives_its_servers() -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_fork_server_is_an_error_in_bounded_time(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_fork_server_goes_on_when_it_is_asked() -> None:
+    with World(None, 2, launcher="local", timeout=2) as world:
+        for server in forked._kept._groups[-1]._servers:
+            os.kill(server.process.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        with pytest.raises(WorldError, match="no progress for 2 s on all 2 ranks"):
+            world.run(lambda _: time.sleep(600))
+    with World(None, 2, launcher="local") as world:
+        assert not started_not_forked(world)
+    assert time.monotonic() - begin < 30
+
+
+def test_a_lost_fork_server_is_an_error_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     World(None, 2, launcher="local").close()
     servers = [server.process for server in forked._kept._groups[-1]._servers]
     monkeypatch.setattr(fork_client, "_ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(fork_client.Server, "is_lost", lambda _: False)  # it is a moment later
     monkeypatch.setattr(fork_client.Server, "is_safe", lambda _: True)
     for server in servers:
-        os.kill(server.pid, number)
+        os.kill(server.pid, signal.SIGKILL)
     with pytest.raises(WorldError, match=r"rank 0 was not started: process \d+, which forks"):
         World(None, 2, launcher="local")
     monkeypatch.undo()

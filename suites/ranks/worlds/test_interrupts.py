@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import signal
 import subprocess
@@ -106,7 +105,7 @@ def test_a_rank_that_had_just_been_started_is_ended(
     assert not is_running(started[0].pid)
 
 
-@pytest.mark.parametrize(("module", "name"), [(os, "mkdir"), (shutil, "rmtree")])
+@pytest.mark.parametrize(("module", "name"), [(Path, "mkdir"), (shutil, "rmtree")])
 def test_no_moment_of_ctrl_c_leaves_a_control_directory(
     module: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

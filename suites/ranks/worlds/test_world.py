@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,17 @@ def send_two_notes(backend: Any, rank: int) -> str:
     send_note({"rank": rank, "turn": 1})
     send_note({"rank": rank, "turn": 2})
     return "done"
+
+
+first_is_read, all_are_sent = threading.Event(), threading.Barrier(3)
+
+
+def send_after_the_first(backend: Any, rank: int) -> None:
+    if rank:
+        first_is_read.wait(60)
+    send_note(rank)
+    send_note(rank)
+    all_are_sent.wait(60)
 
 
 def send_too_much(backend: Any) -> None:
@@ -294,6 +306,7 @@ def test_a_backend_of_one_process_gives_its_reason() -> None:
         ({"timeout": "20"}, "timeout must be a positive number of seconds, not '20'"),
         ({"timeout": None}, "timeout must be a positive number of seconds, not None"),
         ({"timeout": -1}, "timeout must be a positive number of seconds, not -1"),
+        ({"timeout": float("inf")}, "timeout must be at most 1e9 seconds, .* not inf"),
         ({"backend_timeout": 0}, "backend_timeout must be a positive number of seconds, not 0"),
         ({"threads": 0}, "threads must be a whole number from 1 up, not 0"),
     ],
@@ -400,10 +413,98 @@ def test_launchers_are_open_to_third_parties() -> None:
         World("non_dist", 1, launcher="ssh")
 
 
+@pytest.mark.parametrize("launcher", ["local", "threads"])
+def test_a_process_that_a_rank_has_forked_gives_no_reply(launcher: str) -> None:
+    with World(None, 2, launcher=launcher) as world:
+        world.run(lambda _: os.fork())
+        for order in range(5):
+            assert world.run(lambda _, value: value, order, order) == [order, order]
+
+
+def test_a_fork_of_the_leader_does_not_lead() -> None:
+    with World(None, 2, launcher="threads") as world:
+        child = os.fork()
+        if child == 0:
+            refused = 1
+            with suppress(BaseException), world:
+                raise LookupError
+            with suppress(BaseException):
+                world.run(pid)
+                refused = 0
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        assert world.run(lambda _: "still led") == ["still led"] * 2
+
+
+def test_a_world_takes_one_order_at_a_time() -> None:
+    refused = []
+
+    def note(rank: int, value: str) -> None:
+        with pytest.raises(UsageError, match="carries out an order, and can't run pid before"):
+            world.run(pid)
+        refused.append(rank)
+
+    with World(None, 2, launcher="threads") as world:
+        assert world.run(send_two_notes, 0, 1, on_note=note) == ["done", "done"]
+        assert sorted(refused) == [0, 0, 1, 1]
+        assert world.run(lambda _: "next") == ["next", "next"]
+
+
+def test_a_world_that_is_closed_while_it_carries_out_an_order_says_so() -> None:
+    world = World(None, 2, launcher="threads")
+    known = []
+
+    def close(rank: int, value: int) -> None:
+        known.append(value)
+        if len(known) == 1:
+            first_is_read.set()
+            all_are_sent.wait(60)
+        else:  # while the message of the other rank is there, too
+            world.terminate()
+
+    with pytest.raises(WorldError, match="was closed before its ranks had carried out"):
+        world.run(send_after_the_first, 0, 1, on_note=close)
+    assert len(known) == 2
+
+
+def test_a_reply_resets_the_deadline() -> None:
+    with World(None, 2, launcher="threads") as world:
+        world.run(lambda _, seconds: time.sleep(seconds), 1.5, 2.5, timeout=2)
+
+
+def test_ranks_that_are_frozen_before_a_large_order_share_one_deadline() -> None:
+    with World(None, 4, launcher="local") as world:
+        for frozen in world.run(pid)[1:]:
+            os.kill(frozen, signal.SIGSTOP)
+        begin = time.monotonic()
+        with pytest.raises(WorldError, match="no progress for 2 s on ranks 1, 2, 3"):
+            world.run(lambda _, data: None, *[bytes(8 << 20)] * 4, timeout=2)
+        assert time.monotonic() - begin < 11  # it took 14 s when each had its own
+
+
+def test_a_signal_without_a_name_is_reported_by_its_number() -> None:
+    world = World(None, 1, launcher="local")
+    with pytest.raises(WorldError, match=r"rank 0 was lost .*killed by signal 40"):
+        world.run(lambda _: os.kill(os.getpid(), 40))
+
+
+def test_a_path_of_the_wrong_type_is_left_out_as_python_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
+    with World(None, 1, launcher="local") as world:
+        assert world.run(lambda _: "imported") == ["imported"]
+
+
 def test_an_argument_that_cannot_travel_leaves_the_world_as_it_is() -> None:
     with World("threads", 2) as world:
-        with pytest.raises(TypeError, match="cannot pickle"):
+        with pytest.raises(
+            UsageError, match=r"argument 1 can't be pickled.*TypeError: cannot pickle"
+        ):
             world.run(gather, 1, threading.Lock())
+        lock = threading.Lock()
+        with pytest.raises(UsageError, match="the function can't be pickled, as it must be to"):
+            world.run(lambda _: lock)
         assert world.run(gather, 1, 2)[0] == (0, [1, 2])
 
 

@@ -42,6 +42,8 @@ OnNote = Callable[[int, Any], None]
 """Called by the leader with a rank, and the value of its note."""
 
 _POLL_SECONDS = 0.1
+_LONGEST_SECONDS = 3600.0
+_NEXT_SECONDS = 0.1  # that a second rank may be frozen before an order
 # After the first failure the others get this long to reply, so that the report is complete.
 _GRACE_SECONDS = 1.0
 
@@ -157,9 +159,9 @@ class Channel:
                     continue
                 if isinstance(message, Reply):
                     outcome.replies[rank], outcome.arrived[rank] = message, time.monotonic_ns()
-                    continue
-                self.take(rank, message, on_progress, on_note)
-                if isinstance(message, (Progress, Note)) and not outcome.failed:
+                else:
+                    self.take(rank, message, on_progress, on_note)
+                if isinstance(message, (Reply, Progress, Note)) and not outcome.failed:
                     deadline = time.monotonic() + timeout
             if outcome.failed and not grace_given:
                 grace_given = True
@@ -173,13 +175,20 @@ class Channel:
 
         The last of a rank that is lost, or frozen within a message, is the error of receiving.
         """
-        for key, _ in self._selector.select(seconds):
+        self._check_open()
+        # epoll takes at most 24 days.
+        for key, _ in self._selector.select(min(seconds, _LONGEST_SECONDS)):
+            self._check_open()
             try:
                 message = receive(self._connections[key.data])
             except (EOFError, OSError) as error:
                 self._selector.unregister(key.fileobj)
                 message = error
             yield key.data, message
+
+    def _check_open(self) -> None:
+        if self._selector.get_map() is None:  # it was closed by a callback, or by another thread
+            raise WorldError("this world was closed before its ranks had carried out their order")
 
     def examine(self, questions: Mapping[int, Examine], seconds: float) -> dict[int, Examined]:
         """Ask ranks what they see on their hosts, and return the answers that come in time.
@@ -217,13 +226,17 @@ class Channel:
             send(self._connections[rank], order)
 
     def _send(self, orders: Sequence[Order], timeout: float) -> None:
+        limit = timeout
         for rank, connection in self._connections.items():
             # A rank that is lost or frozen is noticed when its reply is received.
             with contextlib.suppress(OSError):
-                if timeout != self._limit:
-                    bound_waits(connection, timeout)
-                send(connection, orders[rank])
-        self._limit = timeout
+                if limit != self._limit:
+                    bound_waits(connection, limit)
+                try:
+                    send(connection, orders[rank])
+                except BlockingIOError:  # so this order fails, and no other rank may hold it up
+                    limit = min(timeout, _NEXT_SECONDS)
+        self._limit = limit
 
     def take(
         self, rank: int, message: Any, on_progress: OnProgress | None, on_note: OnNote | None

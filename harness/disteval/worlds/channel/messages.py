@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from disteval.errors import UsageError
+from disteval.errors import UsageError, describe_error
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest order or reply; 1 GiB."""
@@ -108,13 +108,22 @@ class Dismissal(NamedTuple):
     exit_code: int = 0
 
 
-def packed(value: Any) -> bytes:
+def packed(value: Any, name: str = "") -> bytes:
     """Pickle a value for an order or a reply, functions and classes of scripts included.
 
     Raises:
-        UsageError: The pickled value is larger than a message may be.
+        UsageError: The pickled value is larger than a message may be; or a value with a name can't
+            be pickled.
     """
-    data: bytes = cloudpickle.dumps(value)
+    try:
+        data: bytes = cloudpickle.dumps(value)
+    except Exception as error:
+        if not name:
+            raise
+        raise UsageError(
+            f"{name} can't be pickled, as it must be to reach the ranks: {describe_error(error)}; "
+            f"make locks, open files and connections in the function instead"
+        ) from error
     if len(data) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
         raise UsageError(
             f"{len(data)} bytes are too many for one order or reply; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -57,6 +58,18 @@ class Outcome:
             for rank, reply in self.replies.items()
             if reply.error is not None
         }
+
+
+def failed(error: Exception, trace: str) -> Reply:
+    """Return the reply of a rank that raised an exception, with its traceback as text."""
+    lines = "".join(traceback.format_exception_only(error)).splitlines()
+    # A SyntaxError begins with its place.
+    begin = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), 0)
+    try:
+        data = bytes(cloudpickle.dumps(error))
+    except Exception:  # an exception may hold anything; its traceback is sent as text all the same
+        data = None
+    return Reply(None, data, trace, "\n".join(lines[begin:]))
 
 
 def _load_exception(data: bytes) -> Exception:
