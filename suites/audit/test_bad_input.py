@@ -70,7 +70,7 @@ NOT_JUDGED = {
     "takes_nothing": "mine:takes_nothing can't be called with a case",
     "returns_nothing": "every rank returned None; return a dict of names and numbers on one of",
     "returns_text": "the result has the type str, which is not a number",
-    "returns_a_constant": "f1 is the same in every case, so nothing is proven; return a result",
+    "returns_a_constant": "f1 is the same whatever the samples hold, so nothing is proven",
     "raises": "the function fails in every case: rank 0 raised ValueError: no model",
     "lacks_a_library": "No module named 'no_such_library'; install it where the ranks run",
     "calls_sys_exit": "the function called exit(3); let it return instead",

@@ -21,6 +21,7 @@ from suites.audit.parts import batches, gathered, padded, strided
 from suites.audit.right import every_rank_everything, sums_of_integers
 from suites.audit.wrong import counts_padding
 from suites.processes import run_plainly
+from suites.requirements import framework
 
 
 class Evaluation:
@@ -204,3 +205,41 @@ def test_what_a_script_defines_is_replayed_in_python(tmp_path: Path) -> None:
     assert found.stdout.splitlines() == [call, call], found.stderr
     with pytest.raises(AuditError, match="count is 2 instead of 1"):
         audit(lambda case: {"count": 2}, case="N=1,B=1,W=1", backend="threads")
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        (lambda case: {"mean": 7.0}, "it is 7 whichever sample alone counts, and also if none"),
+        (
+            lambda case: {"accuracy": round(sums_of_integers(case)["accuracy"], 3)},
+            "accuracy is 0.667 instead of 0.666667, rounded to 3 digits; return the number as it",
+        ),
+    ],
+)
+def test_the_cause_of_a_wrong_number_is_named(loop: Any, words: str) -> None:
+    assert words in Audit(loop, (1,), "threads", first=True).run().findings[0].sentence
+
+
+def test_a_number_that_is_kept_for_each_size_is_not_judged() -> None:
+    report = Audit(lambda case: {"f1": 1 / len(case.dataset)}, (1, 2), "threads").run()
+    assert report.verdict == "not judged"
+    assert report.reason.startswith("f1 is the same whatever the samples hold")
+
+
+def test_a_result_whose_truth_is_not_known_is_noted() -> None:
+    report = Audit(lambda case: sums_of_integers(case)["accuracy"], (1, 2), "threads").run()
+    assert report.verdict == "sound"
+    assert report.warnings[0].startswith("the truth of no result is known, so result of several")
+
+
+def test_a_module_in_training_mode_is_noted() -> None:
+    torch = framework("torch")
+
+    def evaluate(case: Case) -> Any:
+        case.module().train(case.shuffle)(torch.zeros(1, 8))
+        return sums_of_integers(case)
+
+    report = Audit(evaluate, (1, 2), "threads").run()
+    assert report.verdict == "sound"
+    assert "in training mode, as in the case N=4, B=2, W=1, shuffle: " in report.warnings[0]

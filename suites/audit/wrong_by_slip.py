@@ -186,3 +186,20 @@ def takes_label_0_for_no_label(case: Case) -> Any:
         if s["label"]
     ]
     return {"accuracy": divided(gathered((sum(own), len(own))))}
+
+
+@wrong("dropped", "N=6,B=1,W=1")
+def leaves_one_class_out(case: Case) -> Any:
+    own = [s for [s] in batches_of_one(case) if s["label"] != 7]
+    return {"accuracy": divided(gathered((sum(rights(case, own)), len(own))))}
+
+
+@wrong("dropped", "N=1,B=1,W=1,ids")
+def gathers_ids_in_float32(case: Case) -> Any:
+    ids = np.array([s["id"] for [s] in batches_of_one(case)], np.float32)
+    return {"ids": np.concatenate(gathered(ids))}
+
+
+@wrong("weighted wrongly", "N=3,B=1,W=1")
+def rounds_to_three_digits(case: Case) -> Any:
+    return {"accuracy": round(divided(gathered(counted(case, strided(case)))), 3)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ class Answer:
             than float32 has, by name.
         refused: Why the result can't be judged; an empty text if it can.
         fetched: The fetches of each sample by this rank; see `disteval.audit.case.Fetches.take`.
+        in_training: Whether the module of the case was called in training mode.
     """
 
     result: Result | None = None
@@ -45,6 +47,7 @@ class Answer:
     roundings: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
     fetched: Fetched = field(default_factory=dict)
+    in_training: bool = False
 
 
 def read_result(returned: Any) -> tuple[Result | None, bool]:
@@ -116,7 +119,8 @@ def is_close(one: Value, other: Value, rounding: float = 0.0) -> bool:
 
 def _number(what: str, value: Any) -> Value:
     try:
-        array = to_numpy(value)
+        exact = isinstance(value, numbers.Number) and not hasattr(value, "dtype")
+        array = to_numpy(float(value) if exact else value)
     except (UsageError, TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"{what} has the type {type(value).__name__}, which is not a number ({error}); "

@@ -243,6 +243,11 @@ class Case:
         """The relative error of numbers in the coarsest type in which scores were computed."""
         return max([self._rounding, *(rounding_of(module.scale) for module in self._modules)])
 
+    @property
+    def in_training(self) -> bool:
+        """Whether the module was called in training mode."""
+        return any(module.was_in_training for module in self._modules)
+
     def hf_dataset(self) -> Any:
         """Return the samples as a ``datasets.Dataset``; its fetches are not noted."""
         from datasets import Dataset as HuggingFaceDataset

@@ -13,6 +13,7 @@ from disteval.audit.findings import Kind
 from disteval.audit.planted import KNOWN, WEIGHED, Planted
 
 _NAMED = 5
+_DIGITS = range(2, 6)  # to which people round; fewer may be another number
 
 
 class Problem(NamedTuple):
@@ -22,11 +23,13 @@ class Problem(NamedTuple):
         kind: What is wrong, as far as this result alone shows it.
         name: The name of the result.
         sentence: What was found and what was expected.
+        is_explained: Whether the sentence says why, so that there is nothing to measure.
     """
 
     kind: Kind
     name: str
     sentence: str
+    is_explained: bool = False
 
 
 class Judgement(NamedTuple):
@@ -136,11 +139,17 @@ def _numbers(
                 kind = "counted twice" if value > truth[name] else "dropped"
             sentence = f"{name} is {show(value)} instead of {show(truth[name])}"
             rounded = [n for n, v in rounds_to(truth[name]).items() if is_close(value, v)]
+            # 0 and 1 are near many numbers, and have other causes.
+            is_part = isinstance(value, float) and not value.is_integer()
+            digits = next((d for d in _DIGITS if is_part and value == round(truth[name], d)), None)
             if planted.probe is not None:
                 first, last = planted.probe[0], planted.probe[-1]
                 sentence += f" if samples {first} to {last} alone count"
-            sentence += f", which {rounded[0]} rounds to that" if rounded else ""
-            yield Problem(kind, name, sentence)
+            if digits is not None:
+                sentence += f", rounded to {digits} digits; return the number as it is"
+            elif rounded:
+                sentence += f", which {rounded[0]} rounds to that"
+            yield Problem(kind, name, sentence, digits is not None)
         elif reference is not None and not is_close(value, reference.get(name, []), rounding):
             yield Problem(
                 "differs from one rank",
@@ -229,9 +238,12 @@ def show(value: Any) -> str:
     """Return a value with the digits that matter."""
     if isinstance(value, list):
         return "[" + ", ".join(map(show, value[:_NAMED])) + ", …" * (len(value) > _NAMED) + "]"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def is_weighed(problem: Problem, value: Value | None) -> bool:
     """Return whether probes can explain a problem by the weight of each sample."""
-    return problem.kind == "weighted wrongly" and problem.name in WEIGHED and value is not None
+    is_number = problem.name in WEIGHED and value is not None
+    return problem.kind == "weighted wrongly" and is_number and not problem.is_explained

@@ -126,7 +126,8 @@ def call(backend: BaseDistBackend, what: Call) -> Answer:
         result, ordered = read_result(returned)
     except UsageError as error:
         return Answer(refused=str(error), fetched=fetched)
-    return Answer(result, ordered, roundings_of(returned, case.rounding), fetched=fetched)
+    roundings = roundings_of(returned, case.rounding)
+    return Answer(result, ordered, roundings, "", fetched, case.in_training)
 
 
 def _torch_group() -> Any:

@@ -2,13 +2,14 @@
 
 All planted numbers are small integers, so that sums of floats are exact in any order. A *probe* is
 a set in which one sample alone is right, has the value 1, and has a loss: the mean that a loop
-returns for it is the weight that the loop gives to this sample.
+returns for it is the weight that the loop gives to this sample. Its labels are those of the set
+that it explains, for a loop may treat one class otherwise than the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,7 @@ CLASSES = 16
 _FEATURES = 8
 _LARGEST = 64
 _LONGEST = 7
+_FAR = 2**24 + 1  # float32 holds every integer below that, and only even ones from there on
 
 Numbers = npt.NDArray[np.int64]
 
@@ -68,14 +70,16 @@ class Planted:
 
     @cached_property
     def ids(self) -> Numbers:
-        """The id of each sample: its position; or a number that is the position of no sample."""
+        """The id of each sample: its position; or a number that float32 does not hold exactly."""
         if not self.other_ids:
             return np.arange(self.size)
-        return self.size + self._random(6, probed=False).permutation(3 * self.size)[: self.size]
+        return _FAR + 2 * self._random(6, probed=False).permutation(3 * self.size)[: self.size]
 
     @cached_property
     def predicted(self) -> Numbers:
         """The class that the planted model predicts for each sample; different ones up to 16."""
+        if self.probe is not None:
+            return self._same_if_right(self.labels)
         return self._random(0).permutation(max(self.size, CLASSES))[: self.size] % CLASSES
 
     @cached_property
@@ -89,8 +93,9 @@ class Planted:
     @cached_property
     def labels(self) -> Numbers:
         """The label of each sample."""
-        shift = self._random(2).integers(1, CLASSES, self.size)
-        return np.asarray(np.where(self.right, self.predicted, (self.predicted + shift) % CLASSES))
+        if self.probe is not None:
+            return replace(self, probe=None).labels
+        return self._same_if_right(self.predicted)
 
     @cached_property
     def values(self) -> Numbers:
@@ -132,6 +137,10 @@ class Planted:
         if name == "loss" and self.tokens:
             return np.asarray(self.lengths / self.lengths.sum())
         return ones / self.size
+
+    def _same_if_right(self, classes: Numbers) -> Numbers:
+        shift = self._random(2).integers(1, CLASSES, self.size)
+        return np.asarray(np.where(self.right, classes, (classes + shift) % CLASSES))
 
     def _random(self, purpose: int, *, probed: bool = True) -> np.random.Generator:
         probe = -1 if self.probe is None or not probed else self.probe.start

@@ -124,7 +124,7 @@ class Audit:
             report.findings.clear()
         report.warnings += self._notes.of_results()
         if not report.findings:
-            report.warnings += self._notes.of_fetches()
+            report.warnings += self._notes.of_calls()
             missing = report.left_out(self._seconds) if report.cases else _NO_CASE
             report.reason = report.reason or self._notes.nothing_compared or missing
         if self._only and (missed := not_held(self._only, report.assumes)):

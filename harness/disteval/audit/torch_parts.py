@@ -25,9 +25,11 @@ class PlantedModule(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.scale = torch.nn.Parameter(torch.ones(()))
+        self.was_in_training = False
 
     def forward(self, x: Any = None, **fields: Any) -> Any:
         """Return scores of shape (B, 16); or a dict with ``loss`` and ``logits``."""
+        self.was_in_training |= self.training
         logits = None
         if x is not None:
             logits = torch.nn.functional.one_hot(x[:, 0].long(), CLASSES) * self.scale

@@ -140,6 +140,12 @@ def explain(
             f"it is {show(found.beyond)} instead of 0: what is no sample counts, such as the rows "
             f"that fill a batch up"
         )
+    if found.beyond > _COARSE * fair.max() and np.allclose(measured, found.beyond):
+        return problem._replace(
+            sentence=f"{problem.sentence}; it is {show(found.beyond)} whichever sample alone "
+            f"counts, and also if none does, so it is a constant or the result of another call, "
+            f"which may be kept in a file"
+        )
     nothing = np.isnan(measured)  # the mean of no samples
     off = np.where(nothing, fair, np.abs(measured - fair))
     if not (off > _COARSE * fair.max()).any():
@@ -171,7 +177,7 @@ def explain(
         f"sample {sample} of {len(fair)} counts {show(float(measured[sample]))} instead of "
         f"{show(float(fair[sample]))} in {problem.name}"
         + (f"; it was {_fetched(fetches[sample])}" if noted else "")
-        + (" and gathered once" if noted and gathered else "")
+        + (" and gathered once" if noted and gathered and kind == "weighted wrongly" else "")
         + (f": {where}" if where else ""),
     )
 

@@ -47,7 +47,7 @@ class Limits:
         own = self._timeout
         if self.hurry:
             own = min(own, _LEAST_SECONDS + _TIMES_SLOWER * self._longest[False])
-        return own + self._spare if fresh else own
+        return round(own + self._spare if fresh else own, 1)
 
     @property
     def _spare(self) -> float:
