@@ -6,7 +6,16 @@ or like that of several.
 
 from __future__ import annotations
 
-from disteval.conformance.causes import calls, copies, lengths, lists, special, state, values
+from disteval.conformance.causes import (
+    calls,
+    copies,
+    lengths,
+    lists,
+    raised,
+    special,
+    state,
+    values,
+)
 
 TRUE_CAUSES = {
     "NeverInitialized": special.NOT_IN_A_GROUP,
@@ -26,6 +35,9 @@ TRUE_CAUSES = {
     "SizesOfRank0": lengths.SIZE_OF_RANK_0,
     "CutAt64K": lengths.CUT_AT.format(65_535),
     "BroadcastCutAt64K": lengths.CUT_AT.format(65_535),
+    "OneReceiveForEach": lengths.SHORT,
+    "PiecesInTheOrderOfArrival": lengths.MISPLACED,
+    "SendsBeforeItReceives": raised.SENDS,
     "SixteenBitSizes": lengths.SIXTEEN_BITS,
     "TrailingZerosStripped": lengths.STRIPPED,
     "TrueBecomes1": values.SERIALISER,

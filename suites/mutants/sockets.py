@@ -30,7 +30,7 @@ class Sockets(BytesBaseDistBackend):
                 rendezvous.publish("port", str(server.getsockname()[1]))
                 cls._peers = sorted(
                     (server.accept()[0] for _ in range(1, world_size)),
-                    key=lambda peer: _SIZE.unpack(_read(peer, _SIZE.size)),
+                    key=lambda peer: _SIZE.unpack(read(peer, _SIZE.size)),
                 )
         else:
             port = int(rendezvous.lookup("port"))
@@ -55,17 +55,17 @@ class Sockets(BytesBaseDistBackend):
         if self._rank == 0:
             gathered = [
                 bytearray(mine),
-                *(_read(peer, size) for peer, size in zip(self._peers, sizes[1:], strict=True)),
+                *(read(peer, size) for peer, size in zip(self._peers, sizes[1:], strict=True)),
             ]
             for peer in self._peers:
                 for each in gathered:
                     peer.sendall(each)
             return gathered
         self._peers[0].sendall(mine)
-        return [_read(self._peers[0], size) for size in sizes]
+        return [read(self._peers[0], size) for size in sizes]
 
 
-def _read(peer: socket.socket, size: int) -> bytearray:
+def read(peer: socket.socket, size: int) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)
     while view:

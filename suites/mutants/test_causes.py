@@ -176,7 +176,7 @@ def reports() -> Iterator[tuple[str, str]]:
         report(lost.format("SIGABRT"), [RankStatus(1, output="what(): std::bad_alloc")]),
         ("the memory of this machine does not suffice"),
     )
-    yield stacks("sendall", "sendall"), "all ranks send and none receives"
+    yield stacks("sendall", "sendall"), "each rank sends before any receives"
     yield stacks("recv", "recv"), "all ranks wait in _exchange (mine.py, line 7), so that none"
     yield stacks("recv"), ""  # where the other rank is cannot be seen
     # What a rank that lives has written says nothing about the failure.

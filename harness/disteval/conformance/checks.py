@@ -15,7 +15,7 @@ from disteval.conformance.causes.lists import LISTS, others_send
 from disteval.conformance.causes.results import RESULTS
 from disteval.conformance.causes.special import before_joining, identity
 from disteval.conformance.drawing import OBJECTS, ONE_EACH, RANKS, each
-from disteval.conformance.objects import ARRAYS, SIZES, SPECIAL, as_sent, large
+from disteval.conformance.objects import ARRAYS, SIZES, SPECIAL, as_sent, large, large_of_each
 from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, Trial, rule
 from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import identity_of
@@ -89,11 +89,15 @@ def check_all_gather_sizes(bench: Bench) -> None:
     bench.expect(on_ranks.sequence, [trial_of([Collective(each)]) for each in sent])
 
 
-@rule("2.4", "all-gather of one large object", causes=RESULTS)
+@rule("2.4", "all-gather of large objects", causes=RESULTS)
 def check_all_gather_large(bench: Bench) -> None:
-    """One rank may send 33 to 64 MiB while the others send next to nothing."""
-    sent = _payloads(bench, large(bench.world_size), bench.world_size - 1)
-    bench.expect(on_ranks.sequence, [trial_of([Collective(sent)])])
+    """One rank may send 33 to 64 MiB while the others send next to nothing, or all up to 40 MiB."""
+    world = bench.world_size
+    sent = [_payloads(bench, large(world), world - 1)]
+    if world > 1:
+        size = large_of_each(world, bench.worlds.is_smallest)
+        sent.append([on_ranks.Payload(size + rank, rank) for rank in range(world)])
+    bench.expect(on_ranks.sequence, [trial_of([Collective(each)]) for each in sent])
 
 
 @rule("3.1", "broadcast", causes=RESULTS)

@@ -29,6 +29,16 @@ def large(world_size: int) -> int:
     return max(33 << 20, (1 << 28) // world_size + 1)
 
 
+def large_of_each(world_size: int, fills_buffers: bool) -> int:
+    """Return the size of the payloads that all ranks send at once, the smaller the more ranks.
+
+    Linux buffers up to 36 MiB of a connection, see ``tcp_rmem`` and ``tcp_wmem``. Ranks that send
+    more than that before they receive wait for ever, which one world size of a check has to show.
+    """
+    most, together = (40, 128) if fills_buffers else (8, 24)
+    return min(most << 20, (together << 20) // world_size)
+
+
 def _nan_with_payload() -> Any:
     return np.array([0x7FF8_0000_DEAD_BEEF, 0xFFF0_0000_0000_0001], dtype="<u8").view("<f8")
 

@@ -23,7 +23,7 @@ import pytest
 
 from disteval.conformance.summary import Summary
 from disteval.conformance.world import BackendWorlds, JudgedWorld
-from disteval.contract import Capabilities, No
+from disteval.contract import Capabilities
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.worlds import (
@@ -182,9 +182,8 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
             not_run(config, name, reason)
         if outer is not None and size != outer.world_size:
             pytest.skip(f"not run: world size {size}, and this job has {outer.world_size} ranks")
-        multi = cls.capabilities.multi_rank
-        if size > 1 and isinstance(multi, No):
-            pytest.skip(f"{name} declares that it can't do world size {size}: {multi.reason}")
+        if size > 1 and (declared := cls.capabilities.why_not("multi_rank")):
+            pytest.skip(f"{name} declares that it can't do world size {size}: {declared}")
         timeout = config.getoption("world_timeout")
         sizes = config.getoption("world_size") or _DEFAULT_WORLD_SIZES
         served = BackendWorlds(name, size, led=led, timeout=timeout, sizes=sizes)
@@ -204,9 +203,8 @@ def world(worlds: BackendWorlds, request: pytest.FixtureRequest) -> World:
     """Return the world of the previous test, or a new world if that one was lost."""
     for marker in request.node.iter_markers("needs"):
         [capability] = marker.args
-        declared = getattr(worlds.cls.capabilities, capability)
-        if isinstance(declared, No):
-            pytest.skip(f"{worlds.cls.__name__} declares no {capability}: {declared.reason}")
+        if declared := worlds.cls.capabilities.why_not(capability):
+            pytest.skip(f"{worlds.cls.__name__} declares no {capability}: {declared}")
     return worlds.get()
 
 

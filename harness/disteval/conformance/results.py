@@ -11,7 +11,7 @@ from typing import Any
 from disteval.conformance.provider import provider_of
 from disteval.conformance.rules import RULES, Rule
 from disteval.conformance.template import applies
-from disteval.contract import BaseDistBackend, No
+from disteval.contract import BaseDistBackend
 from disteval.report.files import SCHEMA_VERSION
 from disteval.report.verdict import Verdict, judge, order
 
@@ -131,7 +131,7 @@ class Report:
     @property
     def single_rank(self) -> str:
         """Why the class declares that it can't do more than one rank; empty if it can."""
-        return single_rank(self.cls)
+        return self.cls.capabilities.why_not("multi_rank")
 
     @property
     def required_run(self) -> int:
@@ -174,9 +174,3 @@ def contract(cls: type[BaseDistBackend]) -> dict[str, str]:
     """Return the level of each rule that applies to a class, by its number, in their order."""
     mine = [rule for rule in RULES if applies(rule, cls)]
     return {rule.number: rule.level for rule in sorted(mine, key=lambda rule: order(rule.number))}
-
-
-def single_rank(cls: type[BaseDistBackend]) -> str:
-    """Return why a class declares that it can't do more than one rank; empty if it can."""
-    multi = cls.capabilities.multi_rank
-    return multi.reason or "no reason given" if isinstance(multi, No) else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeVar
 
-from disteval.conformance.fingerprint import describe, digest
+from disteval.conformance.fingerprint import digest
 from disteval.conformance.on_ranks import compare
 from disteval.conformance.seen import Cause, Difference, Wrong
 from disteval.conformance.world import BackendWorlds
@@ -202,11 +202,7 @@ class Bench:
             found = self.run(on_rank, [list(task) for task in tasks], examples, delay)
             wrong = [self._differences(trial, index, found) for index, trial in enumerate(some)]
             for trial, differences in zip(some, wrong, strict=True):
-                lines = [
-                    f"rank {each.rank} got {each.wrong.text}\n"
-                    f"  instead of {', '.join(map(describe, each.expected))}"
-                    for each in differences
-                ]
+                lines = [difference.text for difference in differences]
                 if lines:
                     raise BrokenRuleError("\n".join(lines), str(trial.example), differences)
 

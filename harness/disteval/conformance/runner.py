@@ -27,7 +27,7 @@ from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
 from disteval.conformance.rules import RULES, Rule
 from disteval.conformance.schedule import Job, lost_beside_others, plan, run_side_by_side
 from disteval.conformance.world import BackendWorlds, JudgedWorld
-from disteval.contract import BaseDistBackend, No
+from disteval.contract import BaseDistBackend
 from disteval.errors import LibraryMissingError, UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
@@ -158,8 +158,7 @@ class _Check:
         if self.stopped:
             return
         with self.worlds(job.size, started=self._add_world) as worlds:
-            multi = worlds.cls.capabilities.multi_rank
-            declared = multi.reason if job.size > 1 and isinstance(multi, No) else ""
+            declared = worlds.cls.capabilities.why_not("multi_rank") if job.size > 1 else ""
             for rule in job.rules:
                 loss = ""
                 if declared or (self.given_up and not self._was_tried(job.size, rule)):

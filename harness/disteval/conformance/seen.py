@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from disteval.conformance.fingerprint import Gathered, describe, digest
 
@@ -22,14 +23,16 @@ MOST_BYTES = 1 << 21
 """The bytes of wrong results that a rank sends in one order; later results are only described."""
 
 _LONG_BYTES = 1 << 10
+_PIECE_BYTES = 1 << 12
 
 
 class Long(NamedTuple):
-    """What is sent instead of many bytes: their type, their number and their digest."""
+    """What is sent instead of many bytes: their type, number, digest, and checksums of pieces."""
 
     kind: str
     length: int
     digest: str
+    pieces: Sequence[int]
 
 
 class Results(list[Any]):
@@ -74,18 +77,46 @@ def _shortened(result: Any) -> Any:
     if type(result) is Gathered:
         return Gathered(map(_shortened, result))
     if type(result) in (bytes, bytearray) and len(result) > _LONG_BYTES:
-        return Long(type(result).__name__, len(result), digest(result))
+        return Long(type(result).__name__, len(result), digest(result), pieces_of(result))
     return result
 
 
 def same(got: Any, expected: Any) -> bool:
     """Return whether two objects are the same to the last bit; the first may be a `Long`."""
     if type(got) is Long:
-        known = type(expected) in (bytes, bytearray) and len(expected) == got.length
-        return known and digest(expected) == got.digest
+        return is_as_long(got, expected) and digest(expected) == got.digest
     if type(got) is Gathered and type(expected) is Gathered:
         return len(got) == len(expected) and all(map(same, got, expected))
     return digest(got) == digest(expected)
+
+
+def pieces_of(data: bytes | bytearray) -> list[int]:
+    """Return a checksum of each 4 KiB of bytes."""
+    view = memoryview(data)
+    return [crc32(view[i : i + _PIECE_BYTES]) for i in range(0, len(data), _PIECE_BYTES)]
+
+
+def is_as_long(got: Any, expected: Any) -> bool:
+    """Return whether long bytes came with the expected length."""
+    as_long = type(got) is Long and type(expected) in (bytes, bytearray)
+    return as_long and len(expected) == got.length
+
+
+def wrong_pieces(got: Long, expected: bytes | bytearray) -> list[int]:
+    """Return the numbers of the pieces that differ in bytes of the same length."""
+    pairs = zip(got.pieces, pieces_of(expected), strict=True)
+    return [number for number, (one, other) in enumerate(pairs) if one != other]
+
+
+def where_differs(got: Any, expected: Any) -> str:
+    """Say where long bytes of the expected length differ; of anything else, say nothing."""
+    if type(got) is Gathered and type(expected) is Gathered:
+        places = enumerate(map(where_differs, got, expected))
+        return "; ".join(f"in entry {rank}, {place}" for rank, place in places if place)
+    if not is_as_long(got, expected) or not (wrong := wrong_pieces(got, expected)):
+        return ""
+    end = min((wrong[-1] + 1) * _PIECE_BYTES, got.length)
+    return f"bytes {wrong[0] * _PIECE_BYTES} to {end - 1} differ, or some of them"
 
 
 def key_of(got: Any) -> str:
@@ -127,6 +158,14 @@ class Difference:
     def arg(self) -> Any:
         """The argument that the rank got."""
         return self.trial.args[self.rank]
+
+    @property
+    def text(self) -> str:
+        """The results and the expected ones, and where long bytes differ, for people."""
+        lines = [f"rank {self.rank} got {self.wrong.text}"]
+        lines.append(f"instead of {', '.join(map(describe, self.expected))}")
+        lines += filter(None, map(where_differs, self.got or (), self.expected))
+        return "\n  ".join(lines)
 
 
 @dataclass(frozen=True)

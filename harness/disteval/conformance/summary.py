@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from disteval.conformance.results import Result, contract, single_rank
+from disteval.conformance.results import Result, contract
 from disteval.conformance.rules import Rule
 from disteval.report.verdict import Verdict, judge
 from disteval.text import visible
@@ -117,7 +117,9 @@ def _record(
         return ()
     target, size = params["worlds"]
     worlds = item.funcargs.get("worlds")  # type: ignore[attr-defined]
-    known = (contract(worlds.cls), single_rank(worlds.cls)) if worlds is not None else None
+    known = None
+    if worlds is not None:
+        known = contract(worlds.cls), worlds.cls.capabilities.why_not("multi_rank")
     result = item.stash.get(RESULT, None)
     if result is None and report.skipped:
         return target, known, None

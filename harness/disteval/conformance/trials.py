@@ -51,7 +51,7 @@ def trial_of(collectives: Iterable[Collective]) -> Trial:
     steps: list[list[Step]] = []
     for collective in collectives:
         sent, src, late = collective
-        came = Gathered(payload(o.size) if isinstance(o, Payload) else o for o in sent)
+        came = Gathered(payload(*o) if isinstance(o, Payload) else o for o in sent)
         expected.append(came if src is None else came[src])
         described.append((came, collective))
         called.append(Collective(came, src, late))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from disteval import FrameError, RankError, frames
 from disteval.contract import Rendezvous
 
 from suites.mutants.broken.base import MUTANTS, Mutant
-from suites.mutants.sockets import Sockets
+from suites.mutants.sockets import Sockets, read
 
 
 class SwallowsTheError(Mutant):
@@ -146,6 +147,23 @@ class UselessAfterTooMuch(Mutant):
         return gathered[::-1] if self.failed else gathered
 
 
+class SendsBeforeItReceives(Sockets):
+    """Sends its bytes to each connection first, which ends once the other end has read enough."""
+
+    breaks = "2.4"
+
+    def _all_gather_bytes(self, mine: Any, sizes: Sequence[int]) -> list[Any]:
+        for peer in self._peers:
+            peer.sendall(mine)
+        if self._rank > 0:
+            return [read(self._peers[0], size) for size in sizes]
+        received = [read(*each) for each in zip(self._peers, sizes[1:], strict=True)]
+        for peer in self._peers:
+            for each in received:
+                peer.sendall(each)
+        return [bytearray(mine), *received]
+
+
 class DeadlocksOnEmpty(Mutant):
     breaks = "2.3"
 
@@ -197,4 +215,9 @@ class LonelyBesideTheFrozen(Lonely):
     breaks = "7.3"
 
 
-MUTANTS += [LonelyAfterAnExit, LonelyAfterAKill, LonelyBesideTheFrozen]
+MUTANTS += [
+    SendsBeforeItReceives,
+    LonelyAfterAnExit,
+    LonelyAfterAKill,
+    LonelyBesideTheFrozen,
+]

@@ -61,6 +61,40 @@ class LargeOnesLost(Changed):
         return None if type(item) is bytes and len(item) > 32 << 20 else item
 
 
+class LargeGathered(Gathered):
+    """A backend that changes what all ranks send at once, if it is large."""
+
+    def change(self, gathered: list[Any]) -> Any:
+        large = all(type(item) is bytes and len(item) > 4 << 20 for item in gathered)
+        return self.change_large(gathered) if large and len(gathered) > 1 else gathered
+
+    def change_large(self, gathered: list[Any]) -> Any:
+        raise NotImplementedError
+
+
+class OneReceiveForEach(LargeGathered):
+    """Receives as much of each object as is there, which is all of it while one rank sends."""
+
+    breaks = "2.4"
+
+    def change_large(self, gathered: list[Any]) -> Any:
+        return [item[: (4 << 20) + 1000 * rank] for rank, item in enumerate(gathered)]
+
+
+class PiecesInTheOrderOfArrival(LargeGathered):
+    """Gives pieces of 64 KB to the ranks in turn, which is not the order in which they arrive."""
+
+    breaks = "2.4"
+
+    def change_large(self, gathered: list[Any]) -> Any:
+        first, second, *others = gathered
+        early, late = 3_000_000, 3_064_000
+        mixed = [
+            a[:early] + b[early:late] + a[late:] for a, b in ((first, second), (second, first))
+        ]
+        return [*mixed, *others]
+
+
 class TrailingZerosStripped(Changed):
     breaks = "2.2"
 

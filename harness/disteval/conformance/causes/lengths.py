@@ -1,4 +1,4 @@
-"""Causes of bytes that arrive with another length."""
+"""Causes of bytes that arrive with another length, or in pieces at other places."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Any
 
 from disteval.conformance.causes.lists import Pair, pairs
 from disteval.conformance.fingerprint import Gathered
-from disteval.conformance.seen import Difference, Long, Seen, explains, same
+from disteval.conformance.seen import (
+    Difference,
+    Long,
+    Seen,
+    explains,
+    is_as_long,
+    pieces_of,
+    same,
+    wrong_pieces,
+)
 
 STRIPPED = (
     "padding is taken off by stripping zero bytes, which may belong to the object; send the length "
@@ -29,6 +38,10 @@ CUT_AT = "payloads are cut at {} bytes, which is the size of some buffer; send t
 SHORT = (
     "less than the whole payload is received; repeat the library's receive, which returns what is "
     "there, until all bytes are"
+)
+MISPLACED = (
+    "pieces of large objects are put at a wrong place, or into the object of another rank; send "
+    "with each piece whose it is and where it begins"
 )
 
 
@@ -59,6 +72,26 @@ def wrong_length(seen: Seen) -> str:
     return ""
 
 
+def misplaced(seen: Seen) -> str:
+    """Recognise long bytes most of whose wrong pieces were sent in the same call."""
+
+    def is_misplaced(difference: Difference) -> bool:
+        found = pairs(difference)
+        return bool(found) and all(
+            is_as_long(p.got, p.expected)
+            and _sent_elsewhere(p, difference.trial.collectives[p.call].sent)
+            for p in found or ()
+        )
+
+    return MISPLACED if explains(seen, is_misplaced) else ""
+
+
+def _sent_elsewhere(pair: Pair, sent: list[Any]) -> bool:
+    known = {piece for obj in sent for piece in pieces_of(obj)}
+    wrong = [pair.got.pieces[number] for number in wrong_pieces(pair.got, pair.expected)]
+    return 2 * sum(piece in known for piece in wrong) > len(wrong)
+
+
 def _length(got: Any) -> int:
     return got.length if type(got) is Long else len(got)
 
@@ -85,5 +118,5 @@ def _length_of(difference: Difference, pair: Pair, rank: int) -> int:
     return len(expected[rank]) if type(expected) is Gathered else -1
 
 
-LENGTHS = (wrong_length,)
-"""The causes of payloads of another length."""
+LENGTHS = (wrong_length, misplaced)
+"""The causes of payloads of another length, or in pieces at other places."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,9 +65,9 @@ _CRASHED = (
     "{} crashed in native code ({}); a buffer that is too short, or a call from two threads, does "
     "that to many libraries"
 )
-_SENDS = (
-    "all ranks send and none receives, which goes well only while the system can buffer what they "
-    "send; send in a thread of its own, or let every second rank receive first"
+SENDS = (
+    "each rank sends before any receives, and the buffers of the connections are full; send in a "
+    "thread of its own, or let every second rank receive first"
 )
 _AT = "the backend raises {} in {} ({}, line {}); its traceback says how it came there"
 _WAITS = (
@@ -75,7 +76,9 @@ _WAITS = (
 )
 _FRAME = re.compile(r'File "(.+)", line (\d+),? in (\S+)')
 _RAISED = re.compile(r"^(?:.*(?:raised|ranks?): )?[A-Za-z_][\w.]*: .*$", re.MULTILINE)
-_SENDING = re.compile(r"^(send|sendall|send_bytes|_send|_send_bytes|write|put)$", re.IGNORECASE)
+_SENDING = re.compile(
+    r"(?:^|\.)_?(send|sendall|send_bytes|sendmsg|write|put)(?:$|\()", re.IGNORECASE
+)
 
 
 def by_words(seen: Seen) -> str:
@@ -99,6 +102,8 @@ def by_words(seen: Seen) -> str:
 def at_one_place(seen: Seen) -> str:
     """Recognise an exception, or a wait of all ranks, at one line of the backend."""
     _, parts = evidence(seen.report)
+    if _all_send(seen, parts):
+        return SENDS
     texts = [text for title, text in parts if title.startswith("traceback")]
     places = {_place(_frames(text), seen.files) for text in texts}
     kinds = {type(error).__name__ for error in seen.errors.values()}
@@ -112,9 +117,25 @@ def at_one_place(seen: Seen) -> str:
     alone = seen.world_size == 1 or everybody < seen.world_size
     if alone or texts or len(places) != 1 or not all(places):
         return ""
-    if all(any(_SENDING.match(name) for *_, name in frames[-3:]) for frames in stacks):
-        return _SENDS
     return _WAITS.format(*places.pop())
+
+
+def _all_send(seen: Seen, parts: Sequence[tuple[str, str]]) -> bool:
+    """Return whether every rank waits in a call that sends, or gave up one after its timeout."""
+    calls = [part for part in parts if part[0].startswith(("traceback", "stack"))]
+    everybody = sum(_how_many(title) for title, _ in calls) >= seen.world_size > 1
+    late = all(isinstance(error, TimeoutError) for error in seen.errors.values())
+    return everybody and late and all(_sends(title, text, seen.files) for title, text in calls)
+
+
+def _sends(title: str, text: str, files: Sequence[str]) -> bool:
+    """Return whether the innermost calls of a rank send something, for the backend."""
+    frames = _frames(text)[:: -1 if title.startswith("stack") else 1]
+    if not _place(frames, files):
+        return False
+    file, line, _ = frames[-1]  # it may call a function of C, which has no frame
+    said = [*(name for *_, name in frames[-3:]), linecache.getline(file, int(line)).strip()]
+    return any(map(_SENDING.search, said))
 
 
 def _how_many(title: str) -> int:
