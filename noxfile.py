@@ -34,6 +34,9 @@ COVERAGE = "COVERAGE_FILE"
 
 COVERAGE_TOOL = "coverage>=7.10"
 
+PATIENCE = {"interrupt_timeout": 30.0, "terminate_timeout": 10.0}
+"""The seconds in which a program with many others below it ends after Ctrl-C."""
+
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 TABLE = nox.project.load_toml("suites/sessions.toml")
 SUITES: dict[str, dict[str, Any]] = TABLE["sessions"]
@@ -221,9 +224,10 @@ def faults(session: nox.Session) -> None:
     """
     session.install(".[torch,mpi,conformance,report]", TORCH)
     if session.posargs[:1] == ["leases"]:
-        session.run("python", "-m", "suites.faults.leases", *session.posargs[1:])
+        command = ["suites.faults.leases", *session.posargs[1:]]
     else:
-        session.run("python", "-m", "suites.faults", *session.posargs)
+        command = ["suites.faults", *session.posargs]
+    session.run("python", "-m", *command, **PATIENCE)
 
 
 @nox.session(name="hosts-slurm")
@@ -310,11 +314,12 @@ def _side_by_side(session: nox.Session, names: list[str]) -> None:
     # Not in session.create_tmp(): it would be every session's TMPDIR, too long for sockets.
     report = session.cache_dir.resolve() / "sessions.json"
     command = ["-m", "nox", "--parallel=2", "--allow-parallel", f"--report={report}", "-s", *names]
-    # Ctrl-C reaches both at once; they need longer to end than nox gives a program.
-    patience = {"interrupt_timeout": 30.0, "terminate_timeout": 10.0}
+    report.unlink(missing_ok=True)  # that of an earlier run
     begin = time.monotonic()
     codes = range(256)
-    session.run(sys.executable, *command, external=True, success_codes=codes, **patience)
+    session.run(sys.executable, *command, external=True, success_codes=codes, **PATIENCE)
+    if not report.exists():
+        session.error("nox ran no session; the reason is above")
     found = json.loads(report.read_text())["sessions"]
     print(f"\n{'session':24}{'result':12}{'minutes':>8}")
     for one in found:

@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
 
 from suites.faults.kinds import KINDS
@@ -24,7 +25,7 @@ _COLUMNS = ("right", "named error", "killed", "missed", "skipped", "violation")
 
 
 def main() -> int:
-    """Do runs until the time is over, print the table, and return 1 if something is wrong."""
+    """Do runs until the time is over, print the table, and return 1 unless all was judged right."""
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the table is printed then
     begin, found = time.monotonic(), []
@@ -41,7 +42,10 @@ def main() -> int:
         except KeyboardInterrupt:
             interrupted = 130
     _summarise(found, time.monotonic() - begin)
-    return interrupted or int(any(one.wrong for one in found))
+    judged = [one for one in found if one.result != "skipped"]
+    if not (judged or interrupted):
+        print("no run was judged, so nothing was proved")
+    return interrupted or int(not judged or any(one.wrong for one in judged))
 
 
 def _runs(session: Session, options: argparse.Namespace) -> Iterator[Found]:
@@ -49,10 +53,11 @@ def _runs(session: Session, options: argparse.Namespace) -> Iterator[Found]:
     seeds: Iterator[int] = itertools.count(options.first)
     if options.seed:
         seeds = iter(options.seed)
-    elif options.runs:
+    elif options.runs is not None:
         seeds = itertools.islice(seeds, options.runs)
     end = time.monotonic() + options.minutes * 60
-    with ThreadPoolExecutor(options.jobs) as pool:
+    # The session is closed first: nobody waits for the runs that it ends.
+    with ThreadPoolExecutor(options.jobs) as pool, closing(session):
         pending: set[Future[Found]] = set()
         while True:
             if time.monotonic() < end:
@@ -67,13 +72,20 @@ def _runs(session: Session, options: argparse.Namespace) -> Iterator[Found]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nox -s faults --", description=__doc__)
     parser.add_argument("--minutes", type=float, default=55.0, help="how long runs are begun")
-    parser.add_argument("--runs", type=int, help="how many runs there are at most")
+    parser.add_argument("--runs", type=_count, help="how many runs there are at most")
     parser.add_argument("--first", type=int, default=1, help="the seed of the first run")
     parser.add_argument("--seed", type=int, nargs="+", help="do these runs only, and tell all")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="how many runs there are at a time"
+        "--jobs", type=_count, default=os.cpu_count() or 1, help="how many runs there are at a time"
     )
     return parser
+
+
+def _count(text: str) -> int:
+    """Return the number of an option that counts from 1 up."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is given, and it has to be 1 or more")
+    return number
 
 
 def _tell(one: Found, all_of_it: bool) -> None:

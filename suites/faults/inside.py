@@ -1,12 +1,14 @@
 """One run, done by a process that is the first of its namespaces: all below it ends with it.
 
-``python -m suites.faults.inside FOLDER`` reads ``spec.json`` there, and writes ``found.json``.
+``python -m suites.faults.inside FOLDER`` reads ``spec.json`` there, and writes ``found.json``. It
+gives the run up when its standard input ends, as it does with the session.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -109,7 +111,8 @@ class Run:
                         due = now + next(steps)
                     except StopIteration:
                         due = float("inf")
-            time.sleep(_POLL_SECONDS)
+            if select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
+                raise SystemExit("the session has ended")
 
     def _see(self, running: list[Process], now: float) -> None:
         """Note each event when it is first seen."""

@@ -65,11 +65,12 @@ class Draw:
             return "no fault"
         whom = f" of rank {self.which}" if self.whom == "rank" else f" of the {self.whom}"
         what = self.fault + (whom if self.whom else "")
-        told = ", ".join(f"{name} {value}" for name, value in self.detail.items())
+        if told := ", ".join(f"{name} {value}" for name, value in self.detail.items()):
+            what += f" ({told})"
         when = f"at {self.fraction:.0%} of the usual time"
         if self.event:
             when = f"{self.delay:.2f} s after {self.event!r}"
-        return f"{what} ({told}) {when}"
+        return f"{what} {when}"
 
 
 def draw(seed: int) -> Draw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -39,7 +40,7 @@ class Found:
         result: ``right``, ``named error``, ``killed``, ``missed`` or ``skipped``.
         wrong: The violations.
         text: How it went, in a line.
-        details: Everything that was seen, where something is wrong.
+        details: Everything that was seen.
     """
 
     draw: Draw
@@ -56,7 +57,14 @@ class Session:
         self._folder, self._truth = folder, truth
         self._usual: dict[int, dict[str, Any]] = {}
         self._locks = [threading.Lock() for _ in KINDS]
+        self._numbers = itertools.count()
+        # Nobody else has the end to write to, so runs read its end when this process has ended.
+        self._input, self._held = os.pipe()
         self.why_not_isolated = _why_no_namespaces()
+
+    def close(self) -> None:
+        """End the runs that are under way."""
+        os.close(self._held)
 
     def run(self, seed: int) -> Found:
         """Do the run of a seed."""
@@ -70,7 +78,7 @@ class Session:
         usual = self._usual_of(drawn.kind)
         if usual["wrong"]:
             return Found(drawn, "right", usual["wrong"], "without a fault", usual["found"])
-        found = self._do(kind, drawn, usual["seconds"], f"{seed}")
+        found = self._do(kind, drawn, usual["seconds"])
         if "ending" not in found:
             return Found(drawn, "right", [f"the run itself failed: {found['error']}"], "", found)
         result, wrong = judge(kind, drawn, found, self._truth | {"weights": usual["weights"]})
@@ -78,14 +86,14 @@ class Session:
         if len(found["done"]) < 2 and drawn.fault != "none":  # the moment or the victim never came
             result = "missed" if not wrong else result
         text = f"exit {ending['status']} after {ending['seconds']:.1f} s, gone {ending['gone']:.1f}"
-        return Found(drawn, result, wrong, text, found if wrong else {"done": found["done"]})
+        return Found(drawn, result, wrong, text, found)
 
     def _usual_of(self, number: int) -> dict[str, Any]:
         """Run a kind once without a fault, and return how long it takes and what it leaves."""
         with self._locks[number]:
             if number not in self._usual:
                 kind = KINDS[number]
-                found = self._do(kind, None, 60.0, f"k{number}")
+                found = self._do(kind, None, 60.0)
                 wrong = [f"without a fault: {found.get('error')}"]
                 if "ending" in found:
                     wrong = judge(kind, None, found, self._truth | {"weights": None})[1]
@@ -97,9 +105,9 @@ class Session:
                 }
             return self._usual[number]
 
-    def _do(self, kind: Kind, drawn: Draw | None, usual: float, name: str) -> dict[str, Any]:
+    def _do(self, kind: Kind, drawn: Draw | None, usual: float) -> dict[str, Any]:
         """Do one run in a folder of its own, and return what was seen."""
-        folder = self._folder / name
+        folder = self._folder / str(next(self._numbers))
         folder.mkdir()
         limit, grace = _limit(kind, drawn, usual), 10.0 * _load()
         if kind.outer and drawn is not None:  # ranks of a launcher that is gone end by themselves
@@ -123,7 +131,12 @@ class Session:
             command = [*_UNSHARE, *command]
         try:
             done = subprocess.run(
-                command, cwd=_ROOT, capture_output=True, text=True, timeout=2 * limit + 120
+                command,
+                cwd=_ROOT,
+                stdin=self._input,
+                capture_output=True,
+                text=True,
+                timeout=2 * limit + 120,
             )
             if (folder / "found.json").exists():
                 return dict(json.loads((folder / "found.json").read_text()))
