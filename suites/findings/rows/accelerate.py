@@ -48,6 +48,8 @@ FINDINGS = [
         "accelerate_loops:skipped_first_batch_dispatched",
         subject="one batch, the others from `skip_first_batches`, `dispatch_batches=True`",
         what="one batch is skipped of those that rank 0 reads, instead of one for each rank",
+        promise="[the first `num_batches` are skipped]"
+        f"({_PAGE}#accelerate.Accelerator.skip_first_batches)",
     ),
     of_loop(
         "accelerate-shards-of-datasets",
@@ -55,6 +57,8 @@ FINDINGS = [
         subject="a stream of datasets with two shards, `dispatch_batches=False`",
         what="the shards are dealt to the ranks, and unequally many batches are not evened out, so "
         "a rank gathers alone",
+        promise="[`even_batches`, on by default: samples are repeated so that every process has "
+        f"as many]({_DOCS}#accelerate.utils.DataLoaderConfiguration)",
     ),
     of_loop(
         "accelerate-reduce-none",
@@ -86,6 +90,7 @@ FINDINGS = [
         release="0.15.0",
         subject="`gather_for_metrics` of ids",
         what="where no sample is repeated, the whole last batch is dropped",
+        promise=_GATHER,
         later="right in 1.15.0",
     ),
     of_loop(
@@ -103,6 +108,8 @@ FINDINGS = [
         release="0.30.1",
         subject="`split_between_processes` where every rank has a sample",
         what="the number of ids is 5 instead of 4",
+        promise=f"[`apply_padding`, off by default, repeats the last item]({_PAGE}#accelerate."
+        "Accelerator.split_between_processes)",
         later="right in 1.15.0",
     ),
     of_loop(
@@ -111,6 +118,8 @@ FINDINGS = [
         release="1.13.0",
         subject="`split_between_processes` with fewer samples than ranks",
         what="a rank whose share is empty gets the last sample, without being told to pad",
+        promise=f"[`apply_padding`, off by default, repeats the last item]({_PAGE}#accelerate."
+        "Accelerator.split_between_processes)",
         later="right in 1.15.0",
     ),
     Finding(

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from suites.findings.table import of_loop
 
+_MAIN = "https://huggingface.co/docs/datasets/package_reference/main_classes"
+_BY_NODE = (
+    f"[each example is assigned to one node]({_MAIN}#datasets.distributed.split_dataset_by_node)"
+)
+
 FINDINGS = [
     of_loop(
         "datasets-split-by-node",
@@ -19,6 +24,7 @@ FINDINGS = [
         subject="a share of `take` of as many samples as there are, of shards of unequal length",
         what="the number of samples is divided by that of the ranks, and a rank whose shard is "
         "short leaves the rest out",
+        promise=f'["only the first `n` elements"]({_MAIN}#datasets.IterableDataset.take)',
     ),
     of_loop(
         "datasets-interleaved-streams",
@@ -26,6 +32,7 @@ FINDINGS = [
         release="4.5.0",
         subject="a share of a stream in `interleave_datasets`",
         what="every rank gets the whole stream",
+        promise=_BY_NODE,
         later="right in 5.2.0",
     ),
     of_loop(
@@ -34,6 +41,7 @@ FINDINGS = [
         release="5.0.1",
         subject="`skip` of a share of a stream",
         what="every rank gets the whole stream",
+        promise=_BY_NODE,
         later="right in 5.2.0",
     ),
 ]

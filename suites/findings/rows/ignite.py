@@ -22,6 +22,7 @@ FINDINGS = [
         subject="`DemographicParityDifference` where a rank has no sample of a group",
         what="the ranks wait for each other in `all_reduce`: one sends one number, and the others "
         "send one for each class",
+        promise="[metrics can be used in a distributed setting](https://docs.pytorch.org/ignite/metrics.html)",
     ),
     of_loop(
         "ignite-rank-without-samples",

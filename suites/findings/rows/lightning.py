@@ -38,5 +38,9 @@ FINDINGS = [
         "lightning_loops:fabric_reduced_counts",
         subject="`Fabric.all_reduce` of counts, of which the ratio is taken",
         what="the mean of integers is cut to an integer, as in `self.log`",
+        promise="[`data` may be an int](https://lightning.ai/docs/fabric/stable/api/generated/"
+        'lightning.fabric.fabric.Fabric.html), and the result is ["the mean of a tensor across '
+        'processes"](https://lightning.ai/docs/fabric/stable/advanced/'
+        "distributed_communication.html)",
     ),
 ]

@@ -37,5 +37,7 @@ FINDINGS = [
         "other_loops:monai_average",
         subject="`CumulativeAverage` where a rank has no sample",
         what="the rank without a sample returns 0, and the other waits in `all_reduce`",
+        promise="[the average is taken across processes](https://docs.monai.io/en/stable/metrics.html"
+        "#cumulative-average)",
     ),
 ]

@@ -66,7 +66,8 @@ FINDINGS = [
         case="broadcast the first column of `[[1, 2], [3, 4]]`",
         what="the other ranks get `[1, 2]` instead of `[1, 3]`, without an error; `scatter` and "
         "`reduce` do the same",
-        promise="",
+        promise="[the tensor of `src` is broadcast to the whole group](https://docs.pytorch.org/docs/"
+        "stable/distributed.html#torch.distributed.broadcast)",
         kind="defect",
         thread="https://github.com/pytorch/pytorch/issues/192920",
         newest=False,

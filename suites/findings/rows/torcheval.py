@@ -28,5 +28,8 @@ FINDINGS = [
         subject="`MeanSquaredError` of several outputs where a rank has no sample",
         what="a rank is killed: its sum is a scalar, and that of the others is a vector, so the "
         "ranks call different collectives",
+        promise="[metric states are synchronized, and the result is computed]("
+        "https://docs.pytorch.org/torcheval/stable/generated/"
+        "torcheval.metrics.toolkit.sync_and_compute.html)",
     ),
 ]

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from suites.findings.table import Finding, of_loop
 
+_OVERVIEW = "https://lightning.ai/docs/torchmetrics/stable/pages/overview.html"
+_README = "https://github.com/Lightning-AI/torchmetrics#readme"
+_SYNCED = (
+    f'[the logic of `compute` "is applied to state information from all processes"]({_OVERVIEW})'
+)
+
 FINDINGS = [
     of_loop(
         "torchmetrics-auroc-empty-rank",
@@ -45,12 +51,14 @@ FINDINGS = [
         subject="`NormalizedRootMeanSquaredError` on three ranks or more",
         what="every rank raises `IndexError`: a variable of the loop over the ranks has the name "
         "of the tensor that it reads",
+        promise=_SYNCED,
     ),
     of_loop(
         "torchmetrics-exact-match-of-samples",
         "torchmetrics_loops:exact_match_of_samples",
         subject='`MulticlassExactMatch(multidim_average="samplewise")` on two ranks or more',
         what="every rank raises `RuntimeError`, for the mean over the ranks is taken of an integer",
+        promise=_SYNCED,
     ),
     of_loop(
         "torchmetrics-chrf-of-sentences",
@@ -59,6 +67,7 @@ FINDINGS = [
         "`TranslationEditRate` and `ExtendedEditDistance`",
         what="every rank raises `TypeError`: a list of tensors is expected, which is one tensor "
         "after the synchronization",
+        promise=_SYNCED,
     ),
     of_loop(
         "torchmetrics-extended-edit-distance",
@@ -66,6 +75,7 @@ FINDINGS = [
         subject="`ExtendedEditDistance` where one rank has one sentence and another has several",
         what="a rank is killed: one sentence is sent without a dimension, several are sent as a "
         "vector, so the ranks call different collectives",
+        promise=_SYNCED,
     ),
     of_loop(
         "torchmetrics-rouge-uneven-ranks",
@@ -73,6 +83,7 @@ FINDINGS = [
         subject="`ROUGEScore` where ranks have unequally many sentences",
         what="a rank returns a mixture of F1, precision and recall without an error, and the "
         "other waits for it: each sentence is gathered in a call of its own",
+        promise=_SYNCED,
     ),
     of_loop(
         "torchmetrics-ssim-of-images",
@@ -80,6 +91,7 @@ FINDINGS = [
         subject='`StructuralSimilarityIndexMeasure(reduction="none")` where ranks have unequally '
         "many batches",
         what="a rank is killed: each batch is gathered in a call of its own",
+        promise=_SYNCED,
     ),
     of_loop(
         "torchmetrics-psnrb-of-batches",
@@ -88,12 +100,15 @@ FINDINGS = [
         what="one batch of two images gives another result than two batches: whether there are "
         "blocks is decided for a batch; and the effect is added up over images, of which the "
         "error is a mean",
+        promise=f'["automatic accumulation over batches"]({_README})',
     ),
     of_loop(
         "torchmetrics-rates-of-groups",
         "torchmetrics_loops:rates_of_groups",
         subject="`BinaryGroupStatRates` over batches that lack a group",
         what="the samples of a group count for another one; repaired after 1.9.0",
+        promise="[`groups` are identifiers from 0 to `num_groups` - 1](https://lightning.ai/docs/"
+        "torchmetrics/stable/classification/group_fairness.html); not every batch need have all",
     ),
     of_loop(
         "torchmetrics-r2-empty-rank",
@@ -101,12 +116,15 @@ FINDINGS = [
         subject="`R2Score` of several outputs where a rank has no sample",
         what="a rank is killed: its sums are scalars, and those of the others are vectors, so the "
         "ranks call different collectives",
+        promise=_SYNCED,
     ),
     of_loop(
         "torchmetrics-compute-groups",
         "torchmetrics_loops:accuracies_of_thresholds",
         subject="`MetricCollection` of the accuracy at two thresholds",
         what="metrics that agree on the first batch are merged, so one threshold is used for both",
+        promise='[a dict is for "multiple of the same metric with different parameters"]('
+        f"{_OVERVIEW}#metriccollection)",
     ),
     of_loop(
         "torchmetrics-distributed-sampler",
@@ -136,6 +154,7 @@ FINDINGS = [
         release="1.3.2",
         subject="`CatMetric` where a rank has no sample",
         what="the rank without a sample does not gather, and the other one waits",
+        promise=_SYNCED,
         later="right in 1.9.0",
     ),
 ]

@@ -32,11 +32,16 @@ FINDINGS = [
         "transformers_loops:predict_grouped_by_length",
         subject='`Trainer.predict` with `train_sampling_strategy="group_by_length"`',
         what="predictions come in the order of the sampler of lengths, on one rank, too",
+        promise="[the predictions on `test_dataset`](https://huggingface.co/docs/transformers/"
+        "main_classes/trainer#transformers.Trainer.predict); the argument is about training",
     ),
     of_loop(
         "transformers-inputs-of-batches",
         "transformers_loops:inputs_of_batches",
         subject='`batch_eval_metrics=True` with `include_for_metrics=["inputs"]`',
         what="`compute_metrics` gets the inputs of its own rank, and the predictions of all",
+        promise="[for metrics that need inputs, predictions and references for scoring]"
+        "(https://huggingface.co/docs/transformers/main_classes/trainer#"
+        "transformers.TrainingArguments.include_for_metrics)",
     ),
 ]
