@@ -364,7 +364,8 @@ def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) 
     )
     done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "True there"
+    # Ray may add lines of its own, such as one on the worker of the task.
+    assert "True there" in done.stdout.splitlines()
     assert "Traceback" not in done.stderr
 
 
