@@ -95,8 +95,9 @@ def resume_model(
             )
     load_weights(model, state["state_dict"], origin, strict=True)
     for name, each in optimizers.items():
+        own = {key: part for key, part in states[name].items() if key != _CLASS}
         try:
-            each.load_state_dict(copy.deepcopy(states[name]))
+            each.load_state_dict(copy.deepcopy(own))
         except ValueError as error:
             raise WeightsError(f"{origin} does not fit the optimizer {name!r}: {error}") from error
 
