@@ -13,6 +13,7 @@ from disteval_backends.threads_dist import ThreadsDist
 
 from suites.frames import has_key
 from suites.mutants.sockets import Sockets
+from suites.processes import wait_for
 
 
 class Keyed(Sockets):
@@ -50,6 +51,30 @@ class Starving(ThreadsDist):
         rendezvous.lookup("nothing")
 
 
+class Impatient(Sockets):
+    """Rank 1 asks for many keys too early, and their values come when it waits for none."""
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        exchange, published = rendezvous.exchange, rendezvous.path / "published"
+        assert exchange is not None
+        keys = [f"late {number}" for number in range(40)]
+        if rank == 0:
+            exchange.lookup("asked", 60)
+            for key in keys:
+                exchange.publish(key, key)
+            exchange.lookup("asked", 60)  # the answer follows those to rank 1
+            published.touch()
+        else:
+            for key in keys:
+                with pytest.raises(TimeoutError):
+                    exchange.lookup(key, 0)
+            exchange.publish("asked", "")
+            assert wait_for(published.exists)
+            assert exchange.lookup(keys[-1], 60) == keys[-1]
+        super().init_process(rank, world_size, rendezvous)
+
+
 class Greedy(ThreadsDist):
     """Publishes too much."""
 
@@ -76,6 +101,11 @@ def test_values_reach_those_that_wait_and_those_that_come_later() -> None:
 def test_a_key_that_nobody_publishes_is_an_error_in_time() -> None:
     with pytest.raises(WorldError, match=r"TimeoutError: no rank published 'nothing' within 0.2 s"):
         World(Starving, 3, backend_timeout=0.2)
+
+
+def test_answers_that_come_too_late_disturb_no_rank() -> None:
+    with World(Impatient, 2) as world:
+        assert world.run(gather, 1, 2) == [[1, 2]] * 2
 
 
 def test_what_is_too_large_or_too_much_is_refused() -> None:

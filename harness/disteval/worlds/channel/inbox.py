@@ -14,9 +14,6 @@ from typing import Any, NoReturn
 from disteval.worlds.channel.connection import address_of_other_end, why_unreachable
 from disteval.worlds.channel.messages import Dismissal, Examine, Examined, receive, send
 
-_MAX_WAITING = 16
-"""Messages that may wait for the rank; a leader sends the next order after the reply."""
-
 
 class Inbox:
     """The inbox of a rank that is a thread of its leader's process."""
@@ -58,7 +55,7 @@ class WatchedInbox(Inbox):
         self._on_lost = on_lost
         self._answer = answer
         self._leader = address_of_other_end(connection)
-        self._messages: queue.Queue[Any] = queue.Queue(_MAX_WAITING)
+        self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def get(self, timeout: float | None = None) -> Any:
@@ -76,11 +73,10 @@ class WatchedInbox(Inbox):
                 if isinstance(message, Examine):
                     send(self._connection, self._answer(message))
                     continue
-                # put() would wait for room, and could not notice meanwhile that the leader is gone.
-                self._messages.put_nowait(message)
+                self._messages.put(message)
                 if isinstance(message, Dismissal):
                     return
-        except (EOFError, OSError, queue.Full) as error:
+        except (EOFError, OSError) as error:
             if reason := why_unreachable(error, self._leader):
                 here = platform.node()
                 self.lose(error, f"a rank on {here} can't reach its leader any more ({reason})")
