@@ -78,6 +78,7 @@ def serve(descriptor: int, libraries: Sequence[str], output: int) -> int:
         output: A file with what this process has printed, which each rank would have printed.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how ranks end
     connection, running = Connection(descriptor), set[int]()
     order = None
     with contextlib.suppress(EOFError, OSError, SystemExit):

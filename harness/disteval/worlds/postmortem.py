@@ -38,6 +38,7 @@ LAST = "  last in torch.distributed: "
 
 _OUTPUT_LINES = 20
 _OUTPUT_BYTES = 1 << 16
+_LINE_LENGTH = 1000
 
 
 @dataclass
@@ -157,6 +158,8 @@ def exit_text(status: int | None) -> str:
         with suppress(ValueError):  # a real-time signal has no name
             return f"killed by {signal.Signals(-status).name}"
         return f"killed by signal {-status}"
+    if status == 0 and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        return "its process ended, and how is not known because this process ignores SIGCHLD"
     return f"its process exited with status {status}"
 
 
@@ -248,7 +251,11 @@ def _tail(path: Path) -> str:
 
 
 def _last_lines(text: str) -> str:
-    return "\n".join(text.splitlines()[-_OUTPUT_LINES:])
+    return "\n".join(map(_cut, text.splitlines()[-_OUTPUT_LINES:]))
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LINE_LENGTH else f"{line[:_LINE_LENGTH]} … (cut)"
 
 
 def _evidence(what: str, texts: dict[int, str], ranks: Sequence[RankStatus]) -> list[str]:
@@ -273,5 +280,5 @@ def _section(title: str, text: str) -> list[str]:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a message."""
-    return text.partition("\n")[0]
+    """Return the first line of a message, cut where it is very long."""
+    return _cut(text.partition("\n")[0])

@@ -140,6 +140,7 @@ def main() -> int:
 
     Where a launcher sets the rank in the environment it is left out, or `IN_CHILD` is in its place.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how children end
     folder, *words = sys.argv[1:]
     directory, in_child = Path(folder), words == [IN_CHILD]
     # Under mpirun every rank has the same command, and its number is in the environment.

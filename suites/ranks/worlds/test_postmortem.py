@@ -107,7 +107,19 @@ def print_much_and_hang(backend: Any) -> None:
 def test_of_much_output_the_end_is_shown() -> None:
     report = report_of(print_much_and_hang)
     assert report.endswith("final line")
-    assert len(report) < 1 << 18
+    assert f"{'x' * 999} … (cut)" in report
+    assert len(report) < 8000
+
+
+def raise_a_long_line_on_0(backend: Any) -> None:
+    if backend.rank == 0:
+        raise ValueError("x" * 100_000)
+
+
+def test_a_long_message_does_not_hide_the_order() -> None:
+    headline, of_rank_0, *_ = report_of(raise_a_long_line_on_0, backend="threads").splitlines()
+    assert headline.endswith("xxx … (cut); the order was to run raise_a_long_line_on_0")
+    assert of_rank_0.endswith("xxx … (cut)")
 
 
 def print_and_raise_controls(backend: Any) -> None:
