@@ -53,8 +53,10 @@ class WorkerGroup:
         timeout: float,
         trace: Trace = None,
     ) -> None:
-        self.world_size = world_size
-        self.timeout = timeout
+        # Before anything is started: a failed start would terminate the first world's ranks.
+        if launcher.serves:
+            raise UsageError("this launcher serves a world already; make another")
+        self.world_size, self.timeout = world_size, timeout
         self._launcher = launcher
         self.is_open = True
         _groups.add(self)
@@ -74,11 +76,9 @@ class WorkerGroup:
             launcher.watched = Watched(self._directory)
             output_log = OutputLog(self._directory, world_size)
             # Also ends ranks that nobody has closed, when Python ends at the latest.
-            parts = (
-                os.getpid(), self._channel, launcher, output_log, self._control, self._recorder
-            )  # fmt: skip
-            self._end = weakref.finalize(self, _end, *parts)
-            self._end.atexit = not launcher.attached
+            parts = os.getpid(), self._channel, launcher, output_log, self._control
+            self._end = weakref.finalize(self, _end, *parts, self._recorder)
+            self._end.atexit, launcher.serves = not launcher.attached, True
         try:
             self._hosts = launcher.prepare(world_size)
             host = None if self._hosts.shared else self._hosts.leader
@@ -112,9 +112,8 @@ class WorkerGroup:
             started = f"{len(self._channel.hellos)} of {self.world_size} ranks started"
             late = f"{started} within {self._start_seconds:g} s; start fewer, or raise the timeout"
             ranks = self._examine(Outcome(self.world_size))
-            raise WorldError(
-                report(why or late, ranks, self._launcher.log()), lost=self._launcher.ended()
-            )
+            text = report(why or late, ranks, self._launcher.log())
+            raise WorldError(text, lost=self._launcher.ended())
         if self.attached and not self._hosts.shared:
             seen = [self._channel.hellos[rank].address for rank in range(self.world_size)]
             self._hosts = replace(self._hosts, ranks=[own or self._hosts.leader for own in seen])
@@ -296,5 +295,6 @@ def _end(
         output_log.close()
         control.remove()
         launcher.watched.end()
+        launcher.serves = False
         if recorder is not None:
             recorder.close()

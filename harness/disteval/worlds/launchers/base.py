@@ -63,12 +63,13 @@ class Launcher(ABC):
         attached: Whether somebody else started the processes, so that they are never terminated.
         own_processes: Whether each rank is a process that can be ended without the others.
         files_per_rank: The open files that the leader needs for each rank.
-        watched: The processes that end with the leader, where a launcher adds those that it starts;
-            set before `prepare`.
+        watched: Where a launcher adds the processes that end with the leader; set before `prepare`.
         elastic: Whether the other ranks are to go on when one is lost; set before `prepare`.
+        serves: Whether a world uses it that has not ended.
     """
 
     watched: Watched
+    serves: bool = False
     elastic: bool = False
     name: ClassVar[str]
     attached: ClassVar[bool] = False
@@ -185,9 +186,8 @@ def get_launcher(name: str) -> Launcher:
         UsageError: No launcher has that name.
     """
     if not isinstance(name, str) or name not in _launchers:
-        raise UsageError(
-            f"there is no launcher {name!r}; the known ones are: {', '.join(_launchers)}"
-        )
+        known = ", ".join(_launchers)
+        raise UsageError(f"there is no launcher {name!r}; the known ones are: {known}")
     return _launchers[name]()
 
 
@@ -208,7 +208,7 @@ class ProcessLauncher(Launcher):
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start every process; its output goes to a log until it is a rank."""
-        self._log = directory / "launcher.log"
+        self._processes, self._log = [], directory / "launcher.log"
         environment = self.environment() | thread_variables(world_size, threads)
         environment |= self.watched.environment()
         (directory / "sys.path").write_text(import_path())

@@ -62,7 +62,7 @@ class LocalLauncher(ProcessLauncher):
         if found is None or not found.are_usable():
             return super().start(directory, world_size, threads)
         self._servers = found  # which end, with the ranks, when nobody uses them any more
-        self._log = directory / "launcher.log"
+        self._processes, self._log = [], directory / "launcher.log"
         self._log.touch()
         for rank, command in enumerate(self.commands(directory, world_size)):
             with interrupted_later():
