@@ -45,6 +45,12 @@ def check_count(name: str, value: Any, least: int = 1, most: int | None = None) 
     return int(value)
 
 
+def check_function(value: Any) -> None:
+    """Raise UsageError if a value that each rank is to run can't be called."""
+    if not callable(value):
+        raise UsageError(f"expected a function that each rank runs, not {value!r:.200}")
+
+
 def check_flag(name: str, value: Any) -> None:
     """Raise UsageError if a value is neither True nor False, but a name or number, say."""
     if not isinstance(value, bool | np.bool_):

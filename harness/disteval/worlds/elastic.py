@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import cloudpickle
-
-from disteval.arguments import check_count, check_seconds
+from disteval.arguments import check_count, check_function, check_seconds
 from disteval.errors import WorldError
 from disteval.text import name_of
 from disteval.traces.folder import Trace
 from disteval.worlds.channel.connection import why_unreachable
 from disteval.worlds.channel.leader import OnNote, OnProgress
-from disteval.worlds.channel.messages import Order, Reply
+from disteval.worlds.channel.messages import Order, Reply, unpacked
 from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.environment import refuse_worlds_of_each
 from disteval.worlds.group import WorkerGroup
@@ -103,8 +101,7 @@ class ElasticWorld(WorkerGroup):
         if not isinstance(launcher, Launcher):
             refuse_worlds_of_each(_ONE_PROCESS)
             launcher = get_launcher(launcher)
-        launcher.elastic = True
-        self._ran = False
+        launcher.elastic, self._ran = True, False
         super().__init__(launcher, world_size, threads, timeout, trace)
 
     def _start(self, threads: int | None) -> None:
@@ -140,9 +137,12 @@ class ElasticWorld(WorkerGroup):
             grace: Seconds.
 
         Raises:
-            UsageError: The number of arguments is neither zero nor the world size.
+            UsageError: The function can't be called, ``grace`` is no positive number, or the number
+                of arguments is neither zero nor the world size.
             WorldError: The world is closed, or has run a function before.
         """
+        check_function(function)
+        check_seconds("grace", grace)
         if self._ran:
             raise WorldError("this world has run a function, and runs one; start another world")
         on_rank = partial(Rank.run, function=function, world_size=self.world_size)
@@ -244,11 +244,13 @@ class _Run:
         self._channel.order(rank, self._orders[rank], _MESSAGE_SECONDS)
 
     def _take(self, rank: int, reply: Reply) -> None:
-        if reply.value is not None:
+        if reply.value is None:
+            return self._lose(rank, f"raised {first_line(reply.message)}", reply)
+        try:
+            self.survival.values[rank] = unpacked(reply.value, "what it returned")
             self._there.discard(rank)
-            self.survival.values[rank] = cloudpickle.loads(reply.value)
-        else:
-            self._lose(rank, f"raised {first_line(reply.message)}", reply)
+        except WorldError as error:
+            self._lose(rank, str(error))
 
     def _lose(self, rank: int, how: str, reply: Reply | None = None) -> None:
         self._there.discard(rank)

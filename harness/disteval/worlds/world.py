@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from disteval.arguments import check_count, check_seconds
+from disteval.arguments import check_count, check_function, check_seconds
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.errors import UsageError
 from disteval.frames.tags import KEY_BYTES
@@ -253,8 +253,7 @@ class World(WorkerGroup):
             WorldError: A rank raised, was lost, or made no progress. After a mere exception on
                 ranks that all replied, the world can be used again; otherwise it is closed.
         """
-        if not callable(function):
-            raise UsageError(f"expected a function that each rank runs, not {function!r}")
+        check_function(function)
         if timeout is not None:
             check_seconds("timeout", timeout)
         on_rank = partial(Rank.run, function=function, world_size=self.world_size)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disteval import UsageError
+from disteval.conformance.on_ranks import CannotBeUnpickled
 from disteval.worlds import report_progress
 from disteval.worlds.elastic import ElasticWorld, LostRank
 from disteval.worlds.launchers.local import LocalLauncher
@@ -91,6 +93,23 @@ def test_a_rank_that_hangs_ends_in_bounded_time_and_its_stack_is_shown() -> None
     assert lost.how == "had not returned 3 s after the end"
     assert "in work" in lost.report
     assert not any(map(is_running, pids))
+
+
+def test_a_value_that_the_leader_cannot_rebuild_loses_its_rank_alone() -> None:
+    with ElasticWorld(2, "threads") as world:
+        found = world.run(lambda _, bad: CannotBeUnpickled() if bad else "fine", False, True)
+    assert found.values == {0: "fine"}
+    assert [lost.rank for lost in found.lost] == [1]
+    assert "LookupError: this object can't be unpickled" in found.lost[0].how
+
+
+def test_what_ranks_cannot_run_is_refused_before_it_is_sent() -> None:
+    with ElasticWorld(1, "threads") as world:
+        with pytest.raises(UsageError, match="expected a function that each rank runs, not 3"):
+            world.run(3)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="grace must be a positive number of seconds, not -1"):
+            world.run(work, "fine", grace=-1)
+        assert [*world.run(work, "fine").values] == [0]
 
 
 @pytest.mark.filterwarnings("ignore:Exception in thread")

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 from disteval import UsageError, WorldError, get_dist_backend
+from disteval.conformance.on_ranks import CannotBeUnpickled
 from disteval.metrics import Mean
-from disteval.worlds import World, launchers, report_progress, send_note
+from disteval.worlds import ElasticWorld, World, launchers, report_progress, send_note
 from disteval.worlds.channel import messages
 
 from suites.processes import left_over, start_as_from_a_terminal
@@ -151,6 +152,25 @@ def test_a_value_that_cannot_travel_is_an_error_of_its_rank(anywhere: str) -> No
         with pytest.raises(WorldError, match="failed on all 2 ranks: TypeError: cannot pickle"):
             world.run(unpicklable)
         assert world.run(gather, 1, 2)[1] == (1, [1, 2])
+
+
+def return_what_the_leader_cannot_rebuild(backend: Any, rank: int) -> Any:
+    return CannotBeUnpickled() if rank else "fine"
+
+
+def note_what_the_leader_cannot_rebuild(backend: Any, rank: int) -> None:
+    if rank:
+        send_note(CannotBeUnpickled())
+
+
+def test_what_the_leader_cannot_rebuild_is_an_error_that_names_the_rank() -> None:
+    why = "can't be unpickled in the leader's process: LookupError: this object can't be unpickled"
+    with World("threads", 2) as world:
+        with pytest.raises(WorldError, match=f"^what rank 1 returned {why}; send numbers"):
+            world.run(return_what_the_leader_cannot_rebuild, 0, 1)
+        assert world.run(gather, 1, 2)[1] == (1, [1, 2])
+        with pytest.raises(WorldError, match=f"^a note of rank 1 {why}"):
+            world.run(note_what_the_leader_cannot_rebuild, 0, 1, on_note=lambda *_: None)
 
 
 def test_a_rank_that_raises_does_not_hang_the_others(backend: str) -> None:
@@ -411,6 +431,41 @@ def test_launchers_are_open_to_third_parties() -> None:
         launchers.register_launcher(type("Mine", (Polite,), {"name": "local"}))
     with pytest.raises(UsageError, match="no launcher 'ssh'; the known ones are: local, threads"):
         World("non_dist", 1, launcher="ssh")
+
+
+@pytest.mark.parametrize("launcher", [launchers.LocalLauncher(), launchers.ThreadsLauncher()])
+def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(
+    launcher: launchers.Launcher,
+) -> None:
+    with World(None, 2, launcher=launcher) as first:
+        with pytest.raises(UsageError, match="serves a world already; make another"):
+            World(None, 2, launcher=launcher)
+        with pytest.raises(UsageError, match="serves a world already; make another"):
+            ElasticWorld(2, launcher)
+        assert first.run(lambda _: "first") == ["first"] * 2
+    with World(None, 2, launcher=launcher) as second:
+        assert second.run(lambda _: "second") == ["second"] * 2
+
+
+def test_a_leader_that_ignores_sigchld_learns_how_ranks_end_or_says_why_not() -> None:
+    script = (
+        "import os, signal, subprocess\n"
+        "from disteval.worlds import LocalLauncher, World\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "for launcher in ('local', LocalLauncher(forks=False)):\n"
+        "    with World(None, 1, launcher=launcher) as world:\n"
+        "        print(world.run(lambda _: subprocess.run('exit 3', shell=True).returncode))\n"
+        "        try:\n"
+        "            world.run(lambda _: os._exit(7))\n"
+        "        except Exception as error:\n"
+        "            print(str(error).splitlines()[0])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    ).stdout.splitlines()
+    assert found[0] == found[2] == "[3]"
+    assert found[1].startswith("rank 0 was lost (its process exited with status 7)")
+    assert found[3].startswith("rank 0 was lost (its process ended, and how is not known because")
 
 
 @pytest.mark.parametrize("launcher", ["local", "threads"])

@@ -10,8 +10,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from disteval.errors import WorldError
 from disteval.worlds.channel.connection import (
     address_of_other_end,
@@ -32,6 +30,7 @@ from disteval.worlds.channel.messages import (
     Reply,
     receive,
     send,
+    unpacked,
 )
 from disteval.worlds.channel.outcome import Outcome
 
@@ -247,7 +246,7 @@ class Channel:
                 on_progress(rank, message.done, message.total)
         elif isinstance(message, Note):
             if on_note is not None:
-                on_note(rank, cloudpickle.loads(message.value))
+                on_note(rank, unpacked(message.value, f"a note of rank {rank}"))
         elif isinstance(message, KeyValue):  # an answer to `examine` may come late
             self._exchange(rank, message)
 

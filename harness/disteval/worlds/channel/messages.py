@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from disteval.errors import UsageError, describe_error
+from disteval.errors import UsageError, WorldError, describe_error
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest order or reply; 1 GiB."""
@@ -130,6 +130,23 @@ def packed(value: Any, name: str = "") -> bytes:
             f"it holds up to {MAX_MESSAGE_BYTES}"
         )
     return data
+
+
+def unpacked(data: bytes, name: str, in_step: bool = False) -> Any:
+    """Unpickle a value that a rank has sent.
+
+    Raises:
+        WorldError: It can't be rebuilt in this process; ``in_step`` is as there.
+    """
+    try:
+        return cloudpickle.loads(data)
+    except Exception as error:
+        raise WorldError(
+            f"{name} can't be unpickled in the leader's process: {describe_error(error)}; send "
+            f"numbers, text, lists and arrays instead, or a class that the leader can import and "
+            f"that pickle can rebuild",
+            in_step=in_step,
+        ) from error
 
 
 def send(connection: Connection, message: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import cloudpickle
 
 from disteval.errors import HarnessError
-from disteval.worlds.channel.messages import Reply
+from disteval.worlds.channel.messages import Reply, unpacked
 
 
 @dataclass
@@ -44,8 +44,11 @@ class Outcome:
 
     def values(self) -> list[Any]:
         """Return the value of each rank, in rank order, once the outcome is `complete`."""
-        replies = [self.replies[rank].value for rank in range(self.world_size)]
-        return [cloudpickle.loads(value) for value in replies]
+        replies = [self.replies[rank].value or b"" for rank in range(self.world_size)]
+        return [
+            unpacked(value, f"what rank {rank} returned", in_step=True)
+            for rank, value in enumerate(replies)
+        ]
 
     def late(self) -> list[int]:
         """Return the ranks that neither replied nor were lost."""
