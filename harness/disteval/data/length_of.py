@@ -11,6 +11,9 @@ from disteval.errors import SampleError, UsageError, describe_error
 Measure = str | Callable[[Any], int] | None
 """How the length of one sample is found, see `length_of`."""
 
+LONGEST = 1 << 40
+"""The longest length that is taken, so that int64 holds the cost of a batch."""
+
 FIELDS = ("input_ids", "tokens")
 """The fields whose length is a sample's length where the caller names no other."""
 
@@ -25,7 +28,8 @@ def length_of(sample: Any, length: Measure = None) -> int:
             of a dict, of the first field of a tuple, or of the sample itself.
 
     Raises:
-        UsageError: The sample has no such field, or its length is not a whole number from 0 up.
+        UsageError: The sample has no such field, or its length is not a whole number from 0 to
+            2**40.
     """
     if callable(length):
         return _checked(length(sample), "length(sample)")
@@ -60,9 +64,9 @@ def _size_of(value: Any) -> Any:
 
 def _checked(found: Any, what: str) -> int:
     value = found.item() if hasattr(found, "item") else found
-    if not is_count(value, 0):
+    if not is_count(value, 0, LONGEST):
         raise UsageError(
-            f"{what} gives the length {found!r:.100}; a length is a whole number from 0 up"
+            f"{what} gives the length {found!r:.100}; a length is a whole number from 0 to 2**40"
         )
     return int(value)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
 from disteval.data.fetching import fetch
-from disteval.data.length_of import Measure, length_of_sample
+from disteval.data.length_of import LONGEST, Measure, length_of_sample
 from disteval.data.samples import Columns, Items
 from disteval.errors import RankError, UsageError, describe_error
 
@@ -47,7 +47,7 @@ def gather_lengths(
         backend: Carries the lengths. Every rank must give the same ``length``.
 
     Raises:
-        UsageError: On every rank, when a length is no whole number from 0 up.
+        UsageError: On every rank, when a length is no whole number from 0 to 2**40.
         RankError: On every rank, when a rank could not read a sample or its length.
     """
     samples = samples.items if isinstance(samples, Items) else samples
@@ -90,11 +90,11 @@ def _checked_array(found: npt.NDArray[Any], size: int, what: str) -> npt.NDArray
             f"{what} is an array of {found.dtype} of shape {found.shape}; it must hold one whole "
             f"number for each of the {size} samples"
         )
-    wrong = np.flatnonzero(found < 0)
+    wrong = np.flatnonzero((found < 0) | (found > LONGEST))
     if len(wrong):
         raise UsageError(
             f"{what} gives sample {wrong[0]} the length {found[wrong[0]]}; a length is a whole "
-            f"number from 0 up"
+            f"number from 0 to 2**40"
         )
     return found.astype(np.int64)
 

@@ -62,7 +62,7 @@ class Windows:
         """Take an element, and yield this rank's batches if the window is full.
 
         Raises:
-            UsageError: Its length is no whole number from 0 up, or exceeds ``max_tokens``.
+            UsageError: Its length is no whole number from 0 to 2**40, or exceeds ``max_tokens``.
             SampleError: The function ``length`` failed.
         """
         self._lengths.append(length_of_sample(sample, number, self._by.length))

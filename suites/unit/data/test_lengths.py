@@ -198,6 +198,8 @@ def test_of_a_data_set_with_columns_only_the_one_with_the_lengths_is_read() -> N
                            "number for each of the 11 samples"),
         (np.zeros(11), "array of float64"),
         (-np.arange(11), "gives sample 1 the length -1"),
+        (np.full(11, 2**63 + 5, np.uint64), "gives sample 0 the length 9223372036854775813; a"),
+        (lambda sample: 2**70, r"sample \d: length\(sample\) gives the length 11805916"),
     ],
 )  # fmt: skip
 def test_wrong_lengths_are_the_same_error_on_every_rank(length: Any, message: str) -> None:
