@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from disteval.errors import UsageError
 from disteval.metrics.arrays import kind_of, shape_of, to_numpy
+
+_MOST = np.iinfo(np.int64).max
 
 
 def pack(value: Any) -> tuple[Any, ...]:
@@ -64,6 +67,11 @@ def to_tensors(value: Any, device: Any) -> Any:
         array = to_numpy(value)
         # torch supports few operations on the wider unsigned integers.
         wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
+        if wide and array.size and array.max() > _MOST:
+            raise UsageError(
+                f"a torchmetrics metric gets int64 for {array.dtype}, which does not hold "
+                f"{array.max()}; give numbers up to 2**63-1"
+            )
         return torch.tensor(array.astype(np.int64) if wide else array, device=device)
     return value
 

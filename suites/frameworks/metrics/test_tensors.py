@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disteval import UsageError
 from disteval.metrics.tensors import length, pack, to_tensors, unpack
 
 from suites.requirements import framework
@@ -72,6 +73,13 @@ def test_numbers_become_tensors(value: Any, dtype: Any) -> None:
     found = to_tensors(value, "cpu")
     assert found.dtype == dtype
     assert found.tolist() == np.asarray(value).tolist()
+
+
+@pytest.mark.parametrize("value", [np.array([1, 2**63], np.uint64), [2**63], np.uint64(2**64 - 1)])
+def test_a_number_that_int64_does_not_hold_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="does not hold"):
+        to_tensors(value, "cpu")
+    assert to_tensors(np.array([2**63 - 1], np.uint64), "cpu").tolist() == [2**63 - 1]
 
 
 def test_what_holds_no_numbers_keeps_its_form_and_its_parts_become_tensors() -> None:
