@@ -111,4 +111,8 @@ def _explained(unexplained: int, spread: int) -> float:
 def _root(part: int, whole: int) -> float:
     """Return the square root of a quotient, from the first 128 bits or more of the root."""
     bits = max(0, 128 + (whole.bit_length() - part.bit_length()) // 2)
-    return quotient(math.isqrt((part << 2 * bits) // whole), 1 << bits)
+    scaled, rest = divmod(part << 2 * bits, whole)
+    root = math.isqrt(scaled)
+    # One bit more says whether something was cut off, so that what is above the middle of two
+    # floats is rounded up.
+    return quotient(2 * root + bool(rest or root * root < scaled), 2 << bits)

@@ -54,6 +54,12 @@ def by_fractions(pairs: list[tuple[float, float]]) -> list[float]:
     return [mae, mse, root(squared / size), r2 if size > 1 else math.nan, explained]
 
 
+def test_a_root_just_above_the_middle_of_two_floats_is_rounded_up() -> None:
+    errors = [2.0, 2.0**-25, 2.0**-52, 2.0**-500]  # the mean square is (1 + 2**-53)**2 and a little
+    found = Regression(dist_backend="non_dist")(errors, np.zeros(4))
+    assert found["rmse"] == 1 + 2.0**-52
+
+
 @given(st.lists(st.tuples(finite, finite), max_size=30), st.integers(1, 5))
 def test_the_sum_of_products_is_that_of_fractions(
     pairs: list[tuple[float, float]], chunk: int
