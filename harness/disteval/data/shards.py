@@ -43,10 +43,11 @@ class ShardedStream:
     """
 
     def __init__(self, shards: Iterable[Any], open: Callable[[Any], Iterable[Any]]) -> None:  # noqa: A002
-        if isinstance(shards, str | bytes | os.PathLike | set | frozenset):
+        listed = isinstance(shards, Iterable) or hasattr(shards, "__getitem__")
+        if not listed or isinstance(shards, str | bytes | os.PathLike | set | frozenset):
             raise UsageError(
-                f"shards is a {type(shards).__name__}; it must be a list of the shards' names, in "
-                f"the same order on every rank, such as sorted(folder.glob('*.tar'))"
+                f"shards has the type {type(shards).__name__}; it must be a list of the shards' "
+                f"names, in the same order on every rank, such as sorted(folder.glob('*.tar'))"
             )
         if not callable(open):
             raise UsageError(
@@ -57,7 +58,10 @@ class ShardedStream:
         self.open = open
         if not self.shards:
             raise UsageError("shards is empty; name one shard or more, such as the files to read")
-        names = [str(shard) for shard in self.shards if isinstance(shard, str | int | os.PathLike)]
+        names = [
+            str(each) if isinstance(each, str | int | os.PathLike) else _equal(each)
+            for each in self.shards
+        ]
         if repeated := [name for name, times in Counter(names).items() if times > 1]:
             raise UsageError(
                 f"shards has {repeated[0]!r} twice, so its elements would count twice; name each "
@@ -82,6 +86,19 @@ class ShardedStream:
         """Yield the elements of all shards, in order."""
         for shard in self.shards:
             yield from self.open(shard)
+
+
+def _equal(name: Any) -> Any:
+    """Return what is equal for equal names; an object that has no hash equals itself alone."""
+    if isinstance(name, list | tuple):
+        return tuple(map(_equal, name))
+    if isinstance(name, dict):
+        return tuple((key, _equal(value)) for key, value in name.items())
+    try:
+        hash(name)
+    except TypeError:
+        return id(name)
+    return name
 
 
 def _count_shards(dataset: Any) -> int:

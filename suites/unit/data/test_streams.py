@@ -222,11 +222,14 @@ def test_what_was_opened_is_closed_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ShardedStream("a.tar", open), "shards is a str; it must be a list of the shards"),
-        (lambda: ShardedStream({"a", "b"}, open), "shards is a set; .* same order on every rank"),
+        (lambda: ShardedStream("a.tar", open), "shards has the type str; it must be a list"),
+        (lambda: ShardedStream({"a", "b"}, open), "the type set; .* same order on every rank"),
+        (lambda: ShardedStream(5, open), "shards has the type int; it must be a list of the"),  # type: ignore
         (lambda: ShardedStream([], open), "shards is empty"),
         (lambda: ShardedStream(["a", "b", "a"], open), "shards has 'a' twice"),
         (lambda: ShardedStream([4, 5, 4], open), "shards has '4' twice"),  # type: ignore
+        (lambda: ShardedStream([("a", 0), ("a", 1), ("a", 0)], open), r"\('a', 0\) twice"),
+        (lambda: ShardedStream([{"a": [0]}, {"a": [0]}], open), "twice"),
         (lambda: ShardedStream(["a"], 3), "open must be a function .*, not 3"),  # type: ignore
         (lambda: Stream([], 0, 1, 2, "contiguous"), "mode 'contiguous' needs samples that have"),
         (lambda: Stream([], 0, 1, 2, limit=0), "limit must be a whole number from 1 up, not 0"),
