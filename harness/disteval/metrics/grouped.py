@@ -39,6 +39,7 @@ class Grouped(Wrapper):
     """
 
     _order = 3
+    _seen: set[Key]
 
     def __init__(self, metric: SummableMetric, *, max_groups: int = 1000) -> None:
         self.max_groups = check_count("max_groups", max_groups)
@@ -66,10 +67,19 @@ class Grouped(Wrapper):
         self._append_with(taken, self._by_row("groups", keys, taken, ids), ids)
         self._seen |= new
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute over these samples alone, whose groups are not counted with other ones."""
+        kept = self._seen
+        self._seen = set()
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._seen = kept
+
     def reset(self) -> None:
         """Remove every entry, and forget the groups."""
         super().reset()
-        self._seen: set[Key] = set()
+        self._seen = set()
 
     def sums_of(self, column: Rows) -> Sums:
         """Sum the rows of each group exactly: one `GroupSums`, shape (1,)."""
@@ -140,7 +150,10 @@ def _keys(groups: Any) -> Rows:
 
 def _key(key: Any) -> Key:
     if isinstance(key, bytes):  # as TensorFlow has texts
-        return key.decode()
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            raise UsageError(f"a group must be a text, and {key!r:.100} is not UTF-8") from None
     if isinstance(key, str):
         return str(key)
     if isinstance(key, Integral | np.bool_):

@@ -185,6 +185,7 @@ def test_rows_stay_on_their_device_until_later_batches_come() -> None:
         ([("a", 1), ("b", 2)], r"a group must be a text or a whole number, not \('a', 1\)"),
         ("ab", "groups must be a list or an array with one group for each sample, not 'ab'"),
         ({"a": 1}, "groups must be a list or an array with one group for each sample"),
+        ([b"\xff", b"a"], r"a group must be a text, and b'\\xff' is not UTF-8"),
         (["a"], "groups have 1 values, but the batch has 2 samples; give one for each"),
     ],
 )
@@ -200,6 +201,16 @@ def test_truth_values_and_texts_as_bytes_are_keys_too() -> None:
     mean.add([1.0, 2.0], groups=np.array([True, False]))
     mean.add([3.0, 4.0], groups=np.array([b"\xc3\xa4", b"x"], dtype=object))
     assert mean.compute()["sizes"] == {0: 1, 1: 1, "x": 1, "ä": 1}
+
+
+def test_a_call_counts_its_own_groups_alone() -> None:
+    mean = Grouped(Mean(dist_backend="non_dist"), max_groups=2)
+    mean.add([1.0, 2.0], groups=["de", "en"])
+    for batch in ("fr", "it", "es"):
+        assert mean([3.0], groups=[batch])["sizes"] == {batch: 1}
+    with pytest.raises(UsageError, match="this rank has 3 groups, and max_groups is 2"):
+        mean.add([3.0], groups=["fr"])
+    assert mean.compute()["sizes"] == {"de": 1, "en": 1}
 
 
 def test_a_group_without_a_result_is_named() -> None:
