@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from disteval.arguments import check_count
+from disteval.arguments import check_count, check_flag
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
 from disteval.metrics.labels import check_paired, class_indices
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
-from disteval.metrics.thresholds import above, check_names, suffixes, thresholds_of
+from disteval.metrics.thresholds import above, check_names, each_of, suffixes, thresholds_of
 
 
 class Accuracy(SummableMetric):
@@ -58,8 +58,9 @@ class Accuracy(SummableMetric):
         counts: bool = False,
     ) -> None:
         super().__init__(dataset_meta, dist_collect_mode, dist_backend)
-        self.topk: tuple[int, ...] = tuple(topk) if isinstance(topk, Iterable) else (topk,)
+        self.topk: tuple[int, ...] = each_of(topk)
         self.thrs = thresholds_of(thrs)
+        check_flag("counts", counts)
         self.counts = counts
         self._keys = _keys(self.topk, self.thrs)
 

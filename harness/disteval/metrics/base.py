@@ -280,7 +280,10 @@ def describe_settings(metric: object, package: str, inner: Sequence[str] = ()) -
 
 def no_samples() -> UsageError:
     """Return the error of a metric that is computed before any rank added a sample."""
-    return UsageError("no samples: add() was not called on any rank, or with empty batches")
+    return UsageError(
+        "no samples: add() was not called on any rank, or with empty batches, as of an empty data "
+        "set or with limit=0; give one sample or more"
+    )
 
 
 def _in_order(shards: Sequence[Sequence[T]], mode: str) -> list[T]:

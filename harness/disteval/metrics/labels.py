@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import is_count
 from disteval.errors import UsageError
 from disteval.metrics.arrays import shape_of, to_numpy
 
@@ -43,6 +44,17 @@ def class_indices(
             f"{what} must be whole numbers{allowed}, but row {first} has {found[first]}{remedy}"
         )
     return whole
+
+
+def check_ignored(label: Any) -> int | None:
+    """Return a label that does not count as an int, or None; UsageError if it is another value."""
+    if label is None:
+        return None
+    if not is_count(label, -(1 << 63)):
+        raise UsageError(
+            f"ignore_label must be a whole number, or None to count every label, not {label!r:.200}"
+        )
+    return int(label)
 
 
 def check_paired(predictions: Any, labels: Any) -> None:

@@ -13,7 +13,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import exact_mean, exact_sum
-from disteval.metrics.labels import class_indices, of_shape, truths_of
+from disteval.metrics.labels import check_ignored, class_indices, of_shape, truths_of
 from disteval.metrics.mean import cross_entropies
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
@@ -49,6 +49,9 @@ class Perplexity(SummableMetric):
         dist_collect_mode: See `BaseMetric`.
         dist_backend: See `BaseMetric`.
         ignore_label: The label of tokens that do not count; None counts every label.
+
+    Raises:
+        UsageError: ``ignore_label`` is not a whole number.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Perplexity(SummableMetric):
         ignore_label: int | None = -100,
     ) -> None:
         super().__init__(dataset_meta, dist_collect_mode, dist_backend)
-        self.ignore_label = ignore_label
+        self.ignore_label = check_ignored(ignore_label)
 
     def add(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import of_shape, truths_of
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
-from disteval.metrics.thresholds import check_names
+from disteval.metrics.thresholds import check_names, each_of
 
 _MOST = 2.0**53
 
@@ -57,8 +57,7 @@ class Retrieval(SummableMetric):
         dist_backend: str | BaseDistBackend | None = None,
     ) -> None:
         super().__init__(dataset_meta, dist_collect_mode, dist_backend)
-        given = tuple(topk) if isinstance(topk, Iterable) else (topk,)
-        self.topk = tuple(check_count("each k of topk", k) for k in given)
+        self.topk = tuple(check_count("each k of topk", k) for k in each_of(topk))
         names = [f"{name}@{k}" for name in ("recall", "ndcg") for k in self.topk]
         check_names(names)
         self._names = ["mrr", "ndcg", *names]

@@ -15,7 +15,7 @@ from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.confusion import best_class, fractions
 from disteval.metrics.exact import as_counts
-from disteval.metrics.labels import class_indices
+from disteval.metrics.labels import check_ignored, class_indices
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 
@@ -47,7 +47,8 @@ class Segmentation(SummableMetric):
         dist_backend: See `BaseMetric`.
 
     Raises:
-        UsageError: ``num_classes`` is not a whole number from 1 up.
+        UsageError: ``num_classes`` is not a whole number from 1 up, or ``ignore_label`` is not a
+            whole number.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Segmentation(SummableMetric):
     ) -> None:
         super().__init__(dataset_meta, dist_collect_mode, dist_backend)
         self.num_classes = check_count("num_classes", num_classes)
-        self.ignore_label = ignore_label
+        self.ignore_label = check_ignored(ignore_label)
 
     def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.

@@ -12,13 +12,19 @@ import numpy.typing as npt
 from disteval.errors import UsageError
 
 
+def each_of(given: Any) -> tuple[Any, ...]:
+    """Return several values as a tuple, or one value as a tuple of it, as an array without axes."""
+    several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
+    return tuple(given) if several else (given,)
+
+
 def thresholds_of(thrs: float | Sequence[float | None] | None) -> tuple[float | None, ...]:
     """Return one threshold or several as a tuple.
 
     Raises:
         UsageError: A threshold is neither a number nor None.
     """
-    found: tuple[Any, ...] = tuple(thrs) if isinstance(thrs, Iterable) else (thrs,)
+    found = each_of(thrs)
     for thr in found:
         if thr is not None and (isinstance(thr, bool) or not isinstance(thr, Real) or thr != thr):
             raise UsageError(f"each threshold of thrs must be a number or None, not {thr!r}")

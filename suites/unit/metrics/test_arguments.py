@@ -82,6 +82,29 @@ def test_a_group_refuses_one_metric_under_two_names() -> None:
         MetricGroup({"a": mean, "b": mean}, "non_dist")
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Segmentation(3, ignore_label="255"), "ignore_label must be a whole number"),  # type: ignore[arg-type]
+        (lambda: Segmentation(3, ignore_label=1.5), "or None to count every label, not 1.5"),  # type: ignore[arg-type]
+        (lambda: Perplexity(ignore_label=True), "ignore_label must be a whole number"),
+        (lambda: Accuracy(counts="no"), "counts must be True or False, not 'no'"),  # type: ignore[arg-type]
+        (lambda: Accuracy(topk=np.array(1)), r"each k of topk .* not array\(1\)"),  # type: ignore[arg-type]
+        (lambda: Accuracy(thrs=np.array(0.5)), r"each threshold of thrs .* not array\(0.5\)"),  # type: ignore[arg-type]
+        (lambda: Retrieval(topk=np.array(1)), r"each k of topk .* not array\(1\)"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_setting_is_refused_when_the_metric_is_made(
+    make: Callable[[], BaseMetric], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_the_ignored_label_may_be_an_integer_of_numpy() -> None:
+    assert Segmentation(3, ignore_label=np.uint8(255)).ignore_label == 255
+
+
 class Forgetful(Mean):
     """A metric whose author forgot a line."""
 
