@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tempfile
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -86,6 +87,14 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
         listed = f"{', '.join(others)} or {last}" if others else last
         raise UsageError(f"{name} {value!r:.200} is not known; use {listed}")
     return value
+
+
+def check_path(name: str, value: Any) -> Path:
+    """Return a path, or raise UsageError if a value is no string or path object that can be one."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise UsageError(f"{name} must be a path, such as 'folder/name', not {value!r:.200}")
+    return Path(path)
 
 
 def check_output_file(name: str, path: Path) -> None:

@@ -300,7 +300,7 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the batch size is no number": ({"batch_size": "256"}, "batch_size must be a whole number"),
     "the limit is negative": ({"limit": -1}, "limit must be a whole number from 0 up, not -1"),
-    "the limit leaves nothing": ({"limit": 0}, "no samples"),
+    "the limit leaves nothing": ({"limit": 0}, "as of an empty data set or with limit=0"),
     "lengths are too few": (
         {"sort_by_length": True, "length": [1, 2]},
         "it must hold one whole number for each of the 10 samples",

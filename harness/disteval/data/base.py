@@ -74,6 +74,11 @@ def check_samples(images: Any, labels: Any, classes: Sequence[str] | None) -> No
         )
     if classes is None:
         return
+    if isinstance(classes, str) or not hasattr(classes, "__len__"):
+        raise UsageError(
+            f"classes must be the names of the classes, such as ('cat', 'dog'), not "
+            f"{classes!r:.200}"
+        )
     numbers = np.asarray(labels)
     if numbers.dtype.kind not in "biuf":
         raise UsageError(

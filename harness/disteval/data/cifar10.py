@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from disteval.arguments import check_choice
+from disteval.arguments import check_choice, check_path
 from disteval.data.base import ArrayDataset
 from disteval.data.download import fetch_archive
 from disteval.data.safe_pickle import PickledArray, load_arrays, shown
-from disteval.errors import DataError
+from disteval.errors import DataError, UsageError
 
 BINARY_FOLDER = "cifar-10-batches-bin"
 PYTHON_FOLDER = "cifar-10-batches-py"
@@ -52,12 +52,12 @@ def load_cifar10(
         The pictures, uint8 of shape (N, 3, 32, 32), and the labels, int64 of shape (N,).
 
     Raises:
-        UsageError: ``split`` is not known.
+        UsageError: ``root`` is no path, or ``split`` is not known.
         DataError: The folder or a file is missing, truncated or not CIFAR-10; names the file and,
             in the binary layout, the offset in bytes.
     """
     check_choice("split", split, ("train", "test"))
-    folder, binary = _find_folder(Path(root))
+    folder, binary = _find_folder(check_path("root", root))
     names = _file_names(split, binary)
     present = [folder / name for name in names if (folder / name).is_file()]
     if not present:
@@ -87,10 +87,16 @@ def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str =
         ``root``, for `load_cifar10`.
 
     Raises:
+        UsageError: An argument is of another kind.
         DataError: The archive can't be downloaded or has another checksum; or ``root`` holds only a
             part of CIFAR-10.
     """
-    root = Path(root)
+    root = check_path("root", root)
+    for name, value in (("url", url), ("md5", md5)):
+        if not isinstance(value, str):
+            raise UsageError(
+                f"{name} must be a string, or left out for the official archive, not {value!r}"
+            )
     folder, binary = _find_layout(root) or (root / BINARY_FOLDER, True)
     names = _file_names("train", binary) + _file_names("test", binary)
     missing = [name for name in names if not (folder / name).is_file()]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from disteval.arguments import check_count
+from disteval.arguments import check_count, check_path
 from disteval.data.predictions import Predictions, Sink
 from disteval.data.shards import ShardedStream
 from disteval.errors import UsageError
@@ -25,15 +26,15 @@ class Leasing:
         UsageError: A value is of another kind or out of range, or is given without leases.
     """
 
-    ledger: str | Path | None = None
+    ledger: str | os.PathLike[str] | None = None
     timeout: float = 60.0
     ranks_per_lease: int = 1
     schedule: str = "leases"
 
     def __post_init__(self) -> None:
         check_count("ranks_per_lease", self.ranks_per_lease)
-        if self.ledger is not None and not isinstance(self.ledger, str | Path):
-            raise UsageError(f"ledger must be a folder, not {self.ledger!r}")
+        if self.ledger is not None:
+            check_path("ledger", self.ledger)
         known = isinstance(self.timeout, Real) and not isinstance(self.timeout, bool)
         if not known or not 0 < self.timeout < math.inf:
             raise UsageError(

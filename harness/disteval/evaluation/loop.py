@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, Literal
 
 from disteval import traces
@@ -53,7 +53,7 @@ def evaluate(
     predictions: Target = None,
     progress: bool | Progress = False,
     schedule: Schedule = "static",
-    ledger: str | Path | None = None,
+    ledger: str | os.PathLike[str] | None = None,
     lease_timeout: float = 60.0,
     ranks_per_lease: int = 1,
 ) -> Evaluation:

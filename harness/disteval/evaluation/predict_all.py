@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from disteval.contract import BaseDistBackend
@@ -22,7 +22,7 @@ def predict_all(
     backend: str | BaseDistBackend | None = None,
     batch_size: int = 256,
     *,
-    folder: str | Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
     format: FormatName = "jsonl",  # noqa: A002
     record: Callable[[Any, Any], Any] | None = None,
     name: str = "",

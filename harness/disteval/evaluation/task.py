@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,10 +94,10 @@ class Task:
         self,
         backend: str | BaseDistBackend | None = None,
         *,
-        predictions: str | Path | Predictions | None = None,
+        predictions: str | os.PathLike[str] | Predictions | None = None,
         progress: bool | Progress = False,
         schedule: Schedule = "static",
-        ledger: str | Path | None = None,
+        ledger: str | os.PathLike[str] | None = None,
         lease_timeout: float = 60.0,
         ranks_per_lease: int = 1,
     ) -> Evaluation:

@@ -40,6 +40,12 @@ def test_arrays_that_are_no_pictures_and_labels(images: Any, labels: Any, messag
         ArrayDataset("mine", images, labels, ("a",))
 
 
+@pytest.mark.parametrize("classes", [3, "cat"])
+def test_classes_are_names(classes: Any) -> None:
+    with pytest.raises(UsageError, match=f"classes must be the names .*, not {classes!r}"):
+        ArrayDataset("mine", IMAGES, LABELS, classes)
+
+
 def test_labels_that_are_names_are_refused() -> None:
     with pytest.raises(UsageError, match=r"labels holds <U3; .* the numbers of classes, from 0 to"):
         check_samples(IMAGES, ["cat", "dog"], ("cat", "dog"))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import DataError, UsageError
-from disteval.data import load_cifar10
+from disteval.data import Predictions, download_cifar10, load_cifar10, load_predictions
 from disteval.data.cifar10 import BINARY_FOLDER, CLASSES, PYTHON_FOLDER
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -168,6 +168,19 @@ def test_folders_that_are_not_there_or_not_right(tmp_path: Path) -> None:
         load_cifar10(tmp_path, "train")
     with pytest.raises(UsageError, match="split 'val' is not known"):
         load_cifar10(tmp_path, "val")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("root", [None, 3, b"data", "", "a\0b"])
+def test_what_is_no_path_is_refused(root: Any) -> None:
+    for use in (load_cifar10, download_cifar10, load_predictions, Predictions):
+        with pytest.raises(UsageError, match=r"(root|folder) must be a path, such as .*, not "):
+            use(root)
+
+
+@pytest.mark.parametrize("name", ["url", "md5"])
+def test_an_address_is_text(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{name} must be a string, or left out for the official"):
+        download_cifar10(tmp_path, **{name: None})
 
 
 IMAGES, LABELS = pictures(2)

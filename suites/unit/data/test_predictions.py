@@ -19,6 +19,7 @@ from disteval import (
     Predictions,
     RankError,
     UsageError,
+    evaluate,
     load_predictions,
     predict_all,
 )
@@ -393,6 +394,25 @@ def test_a_folder_that_can_not_be_written_is_refused_before_the_work(tmp_path: P
     for outcome in go_on(tmp_path / "file" / "folder", 2):
         assert isinstance(outcome, UsageError)
         assert "file/folder can't be written: Not a directory" in str(outcome)
+
+
+class Somewhere(os.PathLike[str]):
+    """A path of another library."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return str(self._path)
+
+
+def test_a_folder_may_be_any_object_that_is_a_path(tmp_path: Path) -> None:
+    folder = Somewhere(tmp_path / "squares")
+    found = predict_all(lambda x: x**2, np.arange(3), "non_dist", folder=folder)
+    assert found.all().tolist() == load_predictions(folder).all().tolist() == [0, 1, 4]
+    assert evaluate(
+        lambda x: x, np.arange(3), {}, "non_dist", predictions=Somewhere(tmp_path / "same")
+    ).size == len(load_predictions(tmp_path / "same"))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "removed", "manifest"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from disteval.arguments import check_path
 from disteval.data.predictions.columns import Table, joined
 from disteval.data.predictions.formats import FORMATS
 from disteval.data.predictions.parts import Part, unsealed
@@ -124,7 +126,7 @@ class PredictionReader:
 _REMEDY = "copy the folder again, or compute its predictions anew in another folder"
 
 
-def load_predictions(folder: str | Path, *, verify: bool = True) -> PredictionReader:
+def load_predictions(folder: str | os.PathLike[str], *, verify: bool = True) -> PredictionReader:
     """Return the finished predictions of a folder.
 
     Args:
@@ -133,10 +135,11 @@ def load_predictions(folder: str | Path, *, verify: bool = True) -> PredictionRe
             are compared in any case.
 
     Raises:
+        UsageError: ``folder`` is no path.
         DataError: The folder has no finished predictions, or a part is missing or damaged.
         LibraryMissingError: The files are Parquet, and pyarrow is not installed.
     """
-    folder = Path(folder)
+    folder = check_path("folder", folder)
     reader = finished(folder)
     if reader is None:
         begun = (folder / UNFINISHED).exists()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from disteval.arguments import check_choice, check_count, check_flag
+from disteval.arguments import check_choice, check_count, check_flag, check_path
 from disteval.data.predictions.formats import FORMATS
 from disteval.errors import UsageError
 
@@ -37,7 +38,7 @@ class Predictions:
         LibraryMissingError: The format needs a package that is not installed.
     """
 
-    folder: str | Path
+    folder: str | os.PathLike[str]
     format: FormatName = "jsonl"
     record: Callable[[Any, Any], Any] | None = None
     name: str = ""
@@ -45,8 +46,7 @@ class Predictions:
     rows_per_part: int = 65536
 
     def __post_init__(self) -> None:
-        if not isinstance(self.folder, str | Path) or not str(self.folder):
-            raise UsageError(f"folder must be the path of a folder, not {self.folder!r}")
+        check_path("folder", self.folder)
         FORMATS[check_choice("format", self.format, FORMATS)].check()
         if self.record is not None and not callable(self.record):
             raise UsageError(f"record must be a function, not {self.record!r}")

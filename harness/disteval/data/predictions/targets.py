@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any
 
 from disteval.arguments import found_value
@@ -12,7 +12,7 @@ from disteval.data.predictions.sink import Sink
 from disteval.data.predictions.writer import PredictionWriter
 from disteval.errors import UsageError
 
-Target = str | Path | Predictions | Sink | None
+Target = str | os.PathLike[str] | Predictions | Sink | None
 """A folder, with or without settings; or what takes the outputs in memory; or nothing."""
 
 
@@ -22,7 +22,7 @@ def check_target(value: Any) -> Predictions | Sink:
     Raises:
         UsageError: It is of another kind.
     """
-    if isinstance(value, str | Path):
+    if isinstance(value, str | os.PathLike):
         return Predictions(value)
     if value is not None and not isinstance(value, Predictions | Sink):
         raise UsageError(
