@@ -36,6 +36,7 @@ _EXAMINE_SECONDS = 10.0
 _CLEAN_UP_SECONDS = 5.0
 _TERMINATE_SECONDS = 10.0
 _END_SECONDS = 5.0
+_KILL_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 
 
@@ -201,13 +202,19 @@ class RayLauncher(Launcher):
         """Kill every actor, remove its files on other nodes, and remove the placement group."""
         if not self._joined:
             return
+        patience = 0.0
         if cluster.import_ray().is_initialized():  # at Python's end it may have been left already
             cluster.bounded(lambda: self._terminate_by_ray(pids), _TERMINATE_SECONDS)
-        deadline = time.monotonic() + _END_SECONDS
-        for pid in [pid for rank, pid in pids.items() if self._is_here(rank)]:
-            kill_rank(pid)  # it may be stopped, or out of Ray's reach
-            while is_rank(pid) and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
+            patience = _KILL_SECONDS
+        begin = time.monotonic()
+        left = [pid for rank, pid in pids.items() if self._is_here(rank)]
+        while (left := list(filter(is_rank, left))) and time.monotonic() < begin + _END_SECONDS:
+            # Ray kills them shortly, and would warn of workers that it has not ended itself. But a
+            # rank may be stopped, or out of Ray's reach.
+            if time.monotonic() >= begin + patience:
+                for pid in left:
+                    kill_rank(pid)
+            time.sleep(_POLL_SECONDS)
         self._reset()
         cluster.leave()
 
