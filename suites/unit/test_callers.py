@@ -23,6 +23,22 @@ class Hangs(NonDist):
         time.sleep(120)
 
 
+class Ends(NonDist):
+    """Gathers, and leaves no status of a child to wait for."""
+
+    def all_gather_object(self, obj: Any) -> Any:
+        return [obj]
+
+
+def test_a_child_whose_end_is_not_told_convicts_nobody() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert _fork_a_child(Ends(), 60.0) == ""
+        assert "still waited" in _fork_a_child(Hangs(os.open(os.devnull, os.O_WRONLY)), 0.1)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_a_child_ends_by_itself_when_its_rank_is_killed() -> None:
     readable, writable = os.pipe()
     rank = os.fork()

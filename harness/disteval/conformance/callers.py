@@ -209,12 +209,14 @@ def _wrong_in_child(backend: BaseDistBackend) -> str:
 
 def _awaited(child: int, seconds: float) -> str:
     """Wait for a child, kill it when the time is over, and return how it ended if not by itself."""
-    deadline, status = time.monotonic() + seconds, 0
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return f"still waited after {seconds:g} s; its collective should have raised an error"
-        time.sleep(_POLL_SECONDS)
+    deadline, late = time.monotonic() + seconds, ""
+    try:
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > deadline and not late:
+                os.kill(child, signal.SIGKILL)
+                late = f"still waited after {seconds:g} s; it should have raised an error"
+            time.sleep(_POLL_SECONDS)
+    except (ChildProcessError, ProcessLookupError):  # SIGCHLD is ignored, or a library reaps all
+        return late
     status = os.waitstatus_to_exitcode(ended[1])
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else ""
+    return late or (f"was killed by {signal.Signals(-status).name}" if status < 0 else "")
