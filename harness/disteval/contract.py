@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -50,6 +51,18 @@ class Capabilities:
     joins_again: bool | No = True
     detects_mismatches: bool | No = True
     grace: float = 3.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "grace" and not isinstance(value, bool | No):
+                raise UsageError(
+                    f"the capability {name} must be True, or No(reason) if the backend does not "
+                    f"have it, not {value!r:.200}"
+                )
+        if not isinstance(self.grace, Real) or not self.grace >= 0:
+            raise UsageError(
+                f"grace must be a number of seconds from 0 up, not {self.grace!r:.200}"
+            )
 
     def why_not(self, name: str) -> str:
         """Return why a backend does not have a capability; empty if it has it."""

@@ -13,8 +13,8 @@ from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from disteval.arguments import did_you_mean
-from disteval.contract import BaseDistBackend
+from disteval.arguments import did_you_mean, found_value
+from disteval.contract import BaseDistBackend, Capabilities
 from disteval.errors import (
     BackendUnavailableError,
     UnknownBackendError,
@@ -86,7 +86,7 @@ def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend
         raise unknown_backend(name)
     try:
         backend = entry.load()
-    except Exception as error:  # a third party's module may raise any exception
+    except (Exception, SystemExit) as error:  # a third party's module may raise any exception
         raise BackendUnavailableError(_unavailable(entry, error)) from error
     origin = entry.name if ":" in entry.name else f"the entry point {entry.name} = {entry.value}"
     _check_class(backend, origin)
@@ -144,6 +144,11 @@ def _check_class(backend: object, origin: str) -> None:
             f"{origin} gives {backend.__name__}, which lacks {', '.join(missing)}; a backend "
             f"defines all five members of the contract, or inherits them from a template"
         )
+    if not isinstance(backend.capabilities, Capabilities):
+        raise UsageError(
+            f"{origin} gives {backend.__name__}, whose capabilities are "
+            f"{found_value(backend.capabilities)}; set them to a disteval.contract.Capabilities"
+        )
 
 
 def unknown_backend(name: object) -> UnknownBackendError:
@@ -161,7 +166,7 @@ def unknown_backend(name: object) -> UnknownBackendError:
     )
 
 
-def _unavailable(entry: EntryPoint, error: Exception) -> str:
+def _unavailable(entry: EntryPoint, error: BaseException) -> str:
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in _EXTRAS:
         reason, extra = f"the package {missing!r} is not installed", _EXTRAS[missing]
@@ -174,7 +179,7 @@ def _unavailable(entry: EntryPoint, error: Exception) -> str:
     return f"backend {entry.name!r} can't be used: {reason}. Install it: {how_to_install(extra)}"
 
 
-def hint_of_import(error: Exception) -> str:
+def hint_of_import(error: BaseException) -> str:
     """Return where a package without the missing module lies, since it may hide another package."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     package, dot, _ = (name or "").partition(".")

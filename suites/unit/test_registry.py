@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import disteval
 import pytest
 from disteval import BackendUnavailableError, UnknownBackendError, UsageError, registry
+from disteval.errors import HarnessError
 from disteval.registry import get_backend_class, load_backend_class
 from disteval_backends.non_dist import NonDist
 
@@ -60,6 +62,32 @@ def test_a_folder_that_hides_the_backends_is_named(tmp_path: Path) -> None:
     done = _run("import disteval; disteval.get_dist_backend('non_dist')", tmp_path)
     assert "No module named 'disteval_backends.non_dist'" in done.stderr
     assert f"disteval_backends was imported from {hiding}: if that hides the" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import sys; sys.exit('no license')", "failed with SystemExit: no license"),
+        (
+            "from disteval import Capabilities; Capabilities(bounded_waits='no timeouts')",
+            "the capability bounded_waits must be True, or No(reason) if the backend does not",
+        ),
+        ("from disteval import Capabilities; Capabilities(grace='3')", "grace must be a number of"),
+        (
+            "from disteval_backends.non_dist import NonDist\n"
+            "class Mine(NonDist): capabilities = {'bounded_waits': False}",
+            "whose capabilities are a value of type dict; set them to a disteval.contract.Cap",
+        ),
+    ],
+)
+def test_a_module_that_gives_no_usable_class_says_why(
+    code: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unusable.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "unusable", raising=False)
+    with pytest.raises(HarnessError, match=re.escape(reason)):
+        get_backend_class("unusable:Mine")
 
 
 def test_names_come_in_a_stable_order() -> None:
