@@ -29,7 +29,7 @@ ASV_RESULTS = Path(".asv/results")
 @html_option()
 @click.option(
     "--badge", type=OutputPath(), metavar="FILE",
-    help="Write the verdict of a backend's newest check to this file, as a badge in SVG.",
+    help="Write the verdict of a backend's newest version to this file, as a badge in SVG.",
 )  # fmt: skip
 def report_command(
     runs: tuple[Path, ...], history: Path | None, html_path: Path | None, badge: Path | None

@@ -17,7 +17,7 @@ _LONGEST, _LONGEST_TITLE = 60, 600  # characters
 
 
 def make_badge(columns: Sequence[Column]) -> str:
-    """Return the badge of the newest check of a backend, as the text of an SVG file.
+    """Return the badge of the newest version of a backend, as the text of an SVG file.
 
     It shows the backend's name and version and the verdict in a few words. Only a conformant
     backend's badge is green and has a tick. The whole sentence is the picture's title.
@@ -32,7 +32,7 @@ def make_badge(columns: Sequence[Column]) -> str:
             f"a badge is of one backend, and the files {found}; give files of one backend that "
             f"disteval check has written with --json"
         )
-    newest = columns[0]  # the columns of one backend begin with its newest check
+    newest = columns[0]  # the columns of one backend begin with its newest version
     run, verdict = newest.run, newest.verdict
     name = " ".join(filter(None, [targets[0], newest.version]))
     sign = SIGNS[VERDICTS[verdict.word]].glyph

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from disteval.errors import UsageError
 from disteval.report.verdict import Verdict, judge, order
 
+_RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
+
 Run = dict[str, Any]
 """A file of ``disteval check --json``, as `disteval.report.files.read_run` returns it."""
 
@@ -126,7 +128,7 @@ class Reason(NamedTuple):
 def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
     """Make a column for each check, from the name and the report of each file.
 
-    The checks of one backend stand side by side, the newest first.
+    The checks of one backend stand side by side, the newest version first.
     """
     targets: dict[str, list[tuple[str, Run]]] = {}
     for name, run in runs:
@@ -146,11 +148,20 @@ def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
 
 
 def _newest_first(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
-    """Sort the checks of one backend by date, and label them by version, or else by file."""
+    """Sort the checks of one backend, and label them by version, or else by file.
+
+    They are sorted by version and date, or by date alone if a version is not numbers and dots.
+    """
     versions = {run.get("target_version", "") for _, run in runs}
     by_version = "" not in versions and len(versions) == len(runs)
+    comparable = all(map(_RELEASE.fullmatch, versions))
+
+    def age(one: tuple[str, Run]) -> tuple[list[int], str]:
+        numbers = one[1]["target_version"].split(".") if comparable else []
+        return [*map(int, numbers)], one[1]["created"]
+
     found = []
-    for name, run in sorted(runs, key=lambda one: one[1]["created"], reverse=True):
+    for name, run in sorted(runs, key=age, reverse=True):
         told = f" {run['target_version']}" if by_version else f" ({name})"
         found.append((run["target"] + (told if len(runs) > 1 else ""), run))
     return found

@@ -64,6 +64,20 @@ def test_versions_are_told_newest_first_with_what_changed_between_them() -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("versions", "order"),
+    [
+        (["0.10.0", "0.9.1", "0.9.0"], ["0.10.0", "0.9.1", "0.9.0"]),
+        (["0.2.0rc1", "0.1.0", "0.2.0"], ["0.2.0", "0.1.0", "0.2.0rc1"]),  # no number; by date
+    ],
+)
+def test_the_newest_version_comes_first_also_if_an_older_one_was_checked_again(
+    versions: list[str], order: list[str]
+) -> None:
+    columns = make_columns([(v, run(v, day)) for day, v in enumerate(versions, 1)])
+    assert [column.version for column in columns] == order
+
+
 def test_checks_of_one_version_are_told_apart_by_their_files() -> None:
     columns = make_columns([("a.json", run("0.1.0", 1)), ("b.json", run("0.1.0", 2))])
     assert [column.label for column in columns] == ["mine (b.json)", "mine (a.json)"]
@@ -84,14 +98,14 @@ def test_the_page_of_one_backend_is_its_conformance_over_time() -> None:
     assert 'now pass" data-failed>' in page  # so that the filter "only failures" keeps it
 
 
-def test_a_badge_says_no_more_than_the_newest_check_shows() -> None:
+def test_a_badge_says_no_more_than_the_newest_version_shows() -> None:
     broken, whole = run("0.1.0", 1, broken="2.1"), run("0.2.0", 2)
     some = whole | {"rules": [r for r in whole["rules"] if r["id"] == "1.1"]}
     alone = {"rules": [r for r in whole["rules"] if r["world_size"] == 1], "single_rank": "x"}
     once = whole | {"rules": [r for r in whole["rules"] if r["world_size"] == 2]}
     told = {
         "✓ conformant": [broken, whole],
-        "✗ breaks 1 of 3 rules": [broken | {"created": "2027"}, whole],
+        "✗ breaks 1 of 3 rules": [broken | {"target_version": "0.3.0"}, whole],
         "? passes 1 of 3 rules": [some],
         "? passes 3 of 3 rules at world size 2": [once],
         "✓ conformant at world size 1": [whole | alone],
