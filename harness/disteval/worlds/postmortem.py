@@ -227,7 +227,8 @@ def _await_stacks(directory: Path, ranks: Sequence[RankStatus]) -> None:
             before[status.rank] = text
         ranks = [status for status in ranks if not status.stack]
     for status in ranks:
-        status.stack = "(the rank wrote no stack: it is blocked outside of Python)"
+        why = f"it is blocked outside of Python, or handles {STACK_SIGNAL.name} itself"
+        status.stack = f"(the rank wrote no stack: {why})"
 
 
 def _trim(thread: str) -> str:
