@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
@@ -18,7 +19,7 @@ from disteval.conformance.results import Report
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.conformance.seen import Seen
 from disteval.conformance.world import BackendWorlds
-from disteval.contract import Rendezvous
+from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.errors import WorldError
 from disteval.report.model import failures, make_columns, make_rows, rules_of
 from disteval.worlds.postmortem import RankStatus, report
@@ -26,6 +27,7 @@ from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.broken import MUTANTS
 from suites.mutants.causes import TRUE_CAUSES
+from suites.mutants.sockets import Sockets
 
 NAME = "suites.mutants.test_causes:LeavesItselfOut"
 
@@ -49,6 +51,24 @@ class SwapsRankAndSize(ThreadsDist):
 
 class NobodyJoins(ThreadsDist):
     is_initialized, rank, world_size = False, 0, 1  # type: ignore[assignment]
+
+
+class RankIsText(ThreadsDist):
+    rank = property(lambda self: str(super().rank))
+
+
+class RankIsAnArray(ThreadsDist):
+    rank = property(lambda self: np.array([super().rank] * 2))
+
+
+class ReturnsTuples(ThreadsDist):
+    def all_gather_object(self, obj: Any) -> Any:
+        return tuple(super().all_gather_object(obj))
+
+
+class TuplesOverSockets(Sockets):
+    def all_gather_object(self, obj: Any) -> Any:
+        return tuple(super().all_gather_object(obj))
 
 
 class EverybodyIsRank0(ThreadsDist):
@@ -78,7 +98,7 @@ class OnAFixedPort(ThreadsDist):
             socket.create_server((rendezvous.host, cls.port)).close()
 
 
-def check(cls: type[ThreadsDist], *rules: str) -> Report:
+def check(cls: type[BaseDistBackend], *rules: str) -> Report:
     return check_backend(cls, (2,), rules=select_rules(rules), examples=5, timeout=5.0)
 
 
@@ -89,11 +109,18 @@ def check(cls: type[ThreadsDist], *rules: str) -> Report:
         (ReturnsNothingButOnRank0, "2.1", lists.ONE_RANK),
         (SwapsRankAndSize, "1.1", special.SWAPPED),
         (NobodyJoins, "1.1", special.ALONE),
+        (RankIsText, "1.1", special.NOT_AN_INTEGER),
+        (RankIsAnArray, "1.1", special.NOT_AN_INTEGER),
+        (ReturnsTuples, "3.4", lists.NOT_A_LIST),
+        (ReturnsTuples, "6.1", lists.NOT_A_LIST),
+        (TuplesOverSockets, "7.5", ""),  # it is wrong without a rank that comes late
         (EverybodyIsRank0, "1.1", special.SAME_RANK),
         (OverJson, "2.2", values.SERIALISER),
     ],
 )
-def test_a_usual_mistake_gets_its_name(backend: type[ThreadsDist], rule: str, cause: str) -> None:
+def test_a_usual_mistake_gets_its_name(
+    backend: type[BaseDistBackend], rule: str, cause: str
+) -> None:
     [result] = check(backend, rule).rules
     assert (result.outcome, result.cause) == ("failed", cause), result.message
 
@@ -179,6 +206,11 @@ def reports() -> Iterator[tuple[str, str]]:
     yield stacks("sendall", "sendall"), "each rank sends before any receives"
     yield stacks("recv", "recv"), "all ranks wait in _exchange (mine.py, line 7), so that none"
     yield stacks("recv"), ""  # where the other rank is cannot be seen
+    yield (
+        "the order failed on all 2 ranks: struct.error: 'H' format requires 0 <= n <= 9",
+        "a length does not fit",
+    )
+    yield "the order failed on all 2 ranks: struct.error: required argument is not an integer", ""
     # What a rank that lives has written says nothing about the failure.
     late = "no progress for 5 s on rank 1; the order was to run compare"
     yield report(late, [RankStatus(1, output="warning: Connection refused, trying again")]), ""

@@ -15,6 +15,7 @@ import numpy as np
 
 from disteval.conformance.fingerprint import Gathered, digest
 from disteval.conformance.seen import MOST_BYTES, Results, Wrong, wrong_of
+from disteval.conformance.world import identity_of
 from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
@@ -140,7 +141,7 @@ def gather_and_identify(backend: BaseDistBackend, calls: int) -> list[Any]:
     identities = []
     for call in range(calls):
         backend.all_gather_object(call)
-        identities.append((bool(backend.is_initialized), backend.rank, backend.world_size))
+        identities.append(identity_of(backend))
     return identities
 
 

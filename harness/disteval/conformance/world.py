@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import index
 from typing import Any
 
 from disteval.conformance.causes.raised import by_words
@@ -21,8 +22,8 @@ from disteval.worlds.world import BACKEND_SECONDS
 
 _LIBRARIES = ("torch", "torch.distributed", "jax", "tensorflow", "paddle")
 
-Identity = tuple[bool, int, int]
-"""Whether a backend is in a group, its rank, and its world size."""
+Identity = tuple[bool, int | str, int | str]
+"""Whether a backend is in a group, its rank, and its world size; text where that is no integer."""
 
 
 class JudgedWorld(World):
@@ -233,7 +234,14 @@ def _launcher(chosen: str | None, cls: type[BaseDistBackend], world_size: int) -
 
 def identity_of(backend: BaseDistBackend) -> Identity:
     """Return the identity that a backend reports."""
-    return bool(backend.is_initialized), backend.rank, backend.world_size
+    return bool(backend.is_initialized), _integer(backend.rank), _integer(backend.world_size)
+
+
+def _integer(value: Any) -> int | str:
+    try:
+        return index(value)
+    except TypeError:  # what it is may not even be comparable
+        return f"{value!r:.200}"
 
 
 def _identity_of_new(_: None, cls: type[BaseDistBackend]) -> Identity | str:

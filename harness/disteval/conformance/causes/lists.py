@@ -94,7 +94,18 @@ def _all_lists(difference: Difference, test: Callable[[list[Any], list[Any]], bo
 
 
 def not_a_list(seen: Seen) -> str:
-    """Recognise the error that `disteval.conformance.on_ranks.sequence` raises."""
+    """Recognise the error that `disteval.conformance.on_ranks.sequence` raises, and tuples."""
+
+    def is_tuple(got: Any, expected: Any) -> bool:
+        return type(got) is tuple and type(expected) is list and same([*got], expected)
+
+    def are_tuples(difference: Difference) -> bool:
+        found = zip(difference.got or (), difference.expected, strict=True)
+        wrong = [pair for pair in found if not same(*pair)]
+        return bool(wrong) and all(is_tuple(*pair) for pair in wrong)
+
+    if explains(seen, are_tuples):
+        return NOT_A_LIST
     kinds = [str(e) for e in seen.errors.values() if "all_gather_object returned a " in str(e)]
     if not kinds:
         return ""

@@ -41,7 +41,7 @@ _BY_WORDS = {
         "the memory of this machine does not suffice; check fewer ranks, and copy large payloads "
         "fewer times"
     ),
-    r"struct\.error|OverflowError|int too (large|big) to convert": (
+    r"struct\.error: .*(requires|out of range)|OverflowError|int too (large|big) to convert": (
         "a length does not fit into its field; send lengths in 64 bits"
     ),
     r"is not JSON serializable|can ?not serialize .* object|can't serialize": (

@@ -14,6 +14,10 @@ ALONE = (
 )
 SWAPPED = "rank and world size are swapped; check the order in which they are passed and returned"
 FROM_ONE = "ranks are counted from 1; return the library's number less 1"
+NOT_AN_INTEGER = (
+    "rank or world_size is not an integer; make it a property that returns int(…) of what the "
+    "library says"
+)
 SAME_RANK = (
     "all processes have the same rank, as if it came from a variable of the environment or of the "
     "class; use the rank that init_process is given"
@@ -81,6 +85,8 @@ _WAITS = re.compile(r"^  rank \d+: (?:waits in|never entered) ", re.MULTILINE)
 def identity(seen: Seen) -> str:
     """Recognise what ranks say in rule 1.1: whether in a group, the rank and the world size."""
     found, world = seen.facts or [], seen.world_size
+    if any(isinstance(value, str) for identity in found for value in identity):
+        return NOT_AN_INTEGER
     ranks, sizes = [rank for _, rank, _ in found], [size for *_, size in found]
     right = list(range(world))
     if (ranks, sizes) == (right, [world] * world):
