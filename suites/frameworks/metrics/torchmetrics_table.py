@@ -18,7 +18,8 @@ from disteval.metrics import from_torchmetrics
 from disteval.metrics.tensors import to_tensors
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.frameworks.metrics.torchmetrics_rows import NOT_TRIED, ROWS, SAMPLES, VARIANTS, Row
+from suites.frameworks.metrics.torchmetrics_columns import SAMPLES
+from suites.frameworks.metrics.torchmetrics_rows import NOT_TRIED, ROWS, VARIANTS, Row
 from suites.thread_world import run_ranks, values
 
 PAGE = Path(__file__).parents[3] / "docs" / "torchmetrics.md"
