@@ -2,27 +2,32 @@
 
 cosmic-ray makes the mutants; each runs the tests of its module in a copy of the folder. Of an
 operator's many replacements the nearest is taken (``<`` becomes ``<=``, ``+`` becomes ``-``), and
-what stands in a type is left alone: it is never evaluated. A mutant that survives has to be
-explained in `survivors.toml`; one that is not, and an explanation that no mutant needs, fail.
+what stands in a type is left alone: it is never evaluated. A mutant that survives, or runs into the
+time limit, has to be explained in `survivors.toml`; one that is not, and an explanation that no
+mutant needs, fail. Modules that were not asked for are not judged.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import TestOutcome, WorkItem
+from cosmic_ray.work_item import MutationSpec
 
 try:
     import tomllib
@@ -31,15 +36,24 @@ except ImportError:  # Python 3.10; pytest brings it there
 
 ROOT = Path(__file__).parents[1]
 EXPLAINED = Path(__file__).with_name("survivors.toml")
-TIMEOUT_S = 60.0
-PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+TIMEOUT_S = 120.0
+# A failure is all that is asked for: to find a smaller example of it takes minutes.
+PYTEST = [
+    *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"),
+    *("--hypothesis-profile=unshrunk", "--hypothesis-seed=0"),
+]
 
 FRAMES = ["unit/test_frames", "unit/test_frame_blocks", "unit/test_frames_fuzz"]
+COVERAGE = ["unit/test_coverage", "unit/test_counted"]
 TESTS = {
     "harness/disteval/sharding.py": ["unit/test_sharding"],
+    "harness/disteval/coverage/counted.py": COVERAGE,
+    "harness/disteval/coverage/faults.py": COVERAGE,
+    "harness/disteval/coverage/proof.py": COVERAGE,
     "harness/disteval/frames/cap.py": FRAMES,
     "harness/disteval/frames/layout.py": FRAMES,
     "harness/disteval/frames/serialising.py": FRAMES,
+    "harness/disteval/frames/tags.py": FRAMES,
     "harness/disteval/metrics/accuracy.py": [
         "unit/metrics/test_accuracy",
         "unit/metrics/test_labels",
@@ -71,7 +85,10 @@ TESTS = {
         "unit/metrics/test_failures",
     ],
     "harness/disteval/metrics/tensors.py": ["frameworks/metrics/test_tensors"],
-    "harness/disteval/metrics/torchmetrics_adapter.py": ["frameworks/metrics/test_torchmetrics"],
+    "harness/disteval/metrics/torchmetrics_adapter.py": [
+        "frameworks/metrics/test_torchmetrics",
+        "frameworks/metrics/test_torchmetrics_refused",
+    ],
 }
 """Each module, and the tests below suites that have to notice a change in it."""
 
@@ -86,16 +103,15 @@ NEAREST = re.compile(
 
 
 class Outcome(NamedTuple):
-    """The result of the tests on one mutant."""
+    """The result of the tests on one mutant: ``killed``, ``survived`` or ``timed out``."""
 
     module: str
     place: str
     line: str
-    survived: bool
-    timed_out: bool
+    result: str
 
 
-def mutants_of(module: str) -> list[WorkItem]:
+def mutants_of(module: str) -> list[MutationSpec]:
     """Return the mutants of a module that cosmic-ray lists, without those that are not tried."""
     with tempfile.TemporaryDirectory() as folder:
         config, session = Path(folder) / "config.toml", Path(folder) / "session.sqlite"
@@ -106,15 +122,15 @@ def mutants_of(module: str) -> list[WorkItem]:
         command = [sys.executable, "-m", "cosmic_ray.cli", "init", str(config), str(session)]
         subprocess.run(command, check=True, cwd=ROOT)
         with use_db(str(session)) as database:
-            items = list(database.work_items)
+            mutations = [item.mutations[0] for item in database.work_items]
     types = _types_of(ROOT / module)
     mutants = [
-        item
-        for item in items
-        if NEAREST.fullmatch(item.mutations[0].operator_name)
-        and not any(start <= item.mutations[0].start_pos < end for start, end in types)
+        mutation
+        for mutation in mutations
+        if NEAREST.fullmatch(mutation.operator_name)
+        and not any(start <= mutation.start_pos < end for start, end in types)
     ]
-    return sorted(mutants, key=lambda item: (item.mutations[0].start_pos, item.job_id))
+    return sorted(mutants, key=lambda one: (one.start_pos, one.operator_name, one.occurrence))
 
 
 def _types_of(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -128,92 +144,168 @@ def _types_of(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     return spans
 
 
-def work_in_a_copy(parent: str) -> None:
-    """Copy the repository to a folder in which this process can break it."""
-    copy = Path(tempfile.mkdtemp(dir=parent))
-    for name in ("harness", "backends", "suites"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", copy)
-    os.chdir(copy)
-    # A compiled file is told from a stale one by its second, and a mutant lives shorter.
-    os.environ.update(
-        PYTHONPATH=os.pathsep.join(str(copy / name) for name in ("harness", "backends")),
-        PYTHONDONTWRITEBYTECODE="1",
-    )
+class Copy:
+    """A copy of the repository that mutants break, one at a time.
 
+    Each process that works for it has the copy's path in its environment, as PYTHONPATH.
+    """
 
-def outcome_of(item: WorkItem) -> Outcome:
-    """Run the tests of its module on a mutant, and return the result."""
-    mutation = item.mutations[0]
-    module = str(mutation.module_path)
-    command = " ".join([*PYTEST, "--hypothesis-seed=0", *_files(module)])
-    result = mutate_and_test(item.mutations, command, TIMEOUT_S)
-    if result.test_outcome is None:
-        raise RuntimeError(f"cosmic-ray made no mutant at {module}:{mutation.start_pos}: {result}")
-    place = f"{module}:{mutation.start_pos[0]} {mutation.operator_name.removeprefix('core/')}"
-    lines = (result.diff or "").splitlines()
-    changed = [line[1:].strip() for line in lines if re.match(r"\+(?!\+\+)", line)]
-    removed = [line[1:].strip() for line in lines if re.match(r"-(?!--)", line)]
-    text = " ".join(changed) or f"without {' '.join(filter(None, removed))}"
-    timed_out = result.output == "timeout"  # what cosmic-ray says instead of pytest
-    return Outcome(module, place, text, result.test_outcome == TestOutcome.SURVIVED, timed_out)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("harness", "backends", "suites"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        # A compiled file is told from a stale one by its second, and a mutant lives shorter.
+        compiling = ["compileall", "-q", "--invalidation-mode=checked-hash", "harness", "backends"]
+        subprocess.run([sys.executable, "-m", *compiling], cwd=folder, check=True)
+        self._environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(str(folder / name) for name in ("harness", "backends")),
+            "TMPDIR": str(folder),
+        }
 
+    def passes(self, modules: list[str]) -> bool:
+        """Return whether every test passes on unchanged code; otherwise mutants prove nothing."""
+        tests = sorted({path for module in modules for path in _files(module)})
+        command = [*PYTEST, *tests]
+        # It leaves the tests compiled, which do not change.
+        return not subprocess.run(command, cwd=self.folder, env=self._environment).returncode
 
-def unmutated_passes(modules: list[str]) -> bool:
-    """Return whether every test passes on unchanged code; otherwise mutants prove nothing."""
-    tests = sorted({path for module in modules for path in _files(module)})
-    return subprocess.run([*PYTEST, *tests], cwd=ROOT).returncode == 0
+    def begin(self, mutation: MutationSpec) -> None:
+        """Make a mutant, and start the tests of its module."""
+        module = str(mutation.module_path)
+        self.place = f"{module}:{mutation.start_pos[0]} {mutation.operator_name[5:]}"
+        self._path, self._original = self.folder / module, (ROOT / module).read_text()
+        operator = get_operator(mutation.operator_name)(**mutation.operator_args)
+        mutated = mutate_code(self._original, operator, mutation.occurrence)
+        if mutated is None:
+            raise RuntimeError(f"cosmic-ray made no mutant at {self.place}")
+        diff = list(difflib.ndiff(self._original.splitlines(), mutated.splitlines()))
+        new, old = ([line[2:].strip() for line in diff if line[0] == sign] for sign in "+-")
+        self.line = " ".join(new) or f"without {' '.join(filter(None, old))}"
+        self._path.write_text(mutated)
+        self._process = subprocess.Popen(
+            [*PYTEST, *_files(module)],
+            cwd=self.folder,
+            env=self._environment | {"PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this program alone
+        )
+        self._deadline = time.monotonic() + TIMEOUT_S
+        self._module = module
+
+    def outcome(self) -> Outcome | None:
+        """Return the result once the tests have ended or run out of time, and end what is left."""
+        status = self._process.poll()
+        if status is None and time.monotonic() < self._deadline:
+            return None
+        end_processes(self.folder)
+        self._process.wait()
+        self._path.write_text(self._original)
+        result = {None: "timed out", 0: "survived"}.get(status, "killed")
+        return Outcome(self._module, self.place, self.line, result)
 
 
 def _files(module: str) -> list[str]:
     return [f"suites/{name}.py" for name in TESTS[module]]
 
 
-def main() -> int:
-    """Print each survivor and a table, and return 1 if a survivor is not explained.
+def end_processes(folder: Path) -> None:
+    """Kill every process that has the folder in its environment, and those they start meanwhile."""
+    named, found = os.fsencode(f"={folder}{os.sep}"), True
+    while found:
+        found = False
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if named in environment.read_bytes():
+                    os.kill(int(environment.parent.name), signal.SIGKILL)
+                    found = True
+            except OSError:  # it has ended, or is another user's
+                continue
 
-    What ran into the timeout has a line too: it hangs, or the machine is too busy to tell.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("modules", nargs="*", help="of those known; all without any")
+
+def guard(folder: Path) -> None:
+    """Wait until the program that holds the other end of standard input ends, and clear up."""
+    sys.stdin.read()
+    end_processes(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def outcomes_of(mutants: list[MutationSpec], copies: list[Copy]) -> Iterator[Outcome]:
+    """Run the tests on each mutant, and yield what came of it."""
+    parent, waiting, free, running = os.getppid(), iter(mutants), list(copies), []
+    while True:
+        while free and (mutant := next(waiting, None)):
+            free[-1].begin(mutant)
+            running.append(free.pop())
+        if not running:
+            return
+        time.sleep(0.05)
+        if os.getppid() != parent:
+            raise KeyboardInterrupt
+        for copy in list(running):
+            if outcome := copy.outcome():
+                running.remove(copy)
+                free.append(copy)
+                yield outcome
+
+
+def main() -> int:
+    """Print each survivor and a table, and return 1 if a survivor is not explained."""
+    parser = argparse.ArgumentParser(prog="nox -s mutation --", description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of the modules' paths; all without any")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
+    parser.add_argument("--guard", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    modules = options.modules or list(TESTS)
-    for module in modules:
-        if module not in TESTS:
-            parser.error(f"{module!r} has no tests here; known are {', '.join(TESTS)}")
-    if not unmutated_passes(modules):
-        return 1
-    items = [item for module in modules for item in mutants_of(module)]
-    with tempfile.TemporaryDirectory() as parent:
-        copies = {"initializer": work_in_a_copy, "initargs": (parent,)}
-        with ProcessPoolExecutor(options.jobs, **copies) as pool:
-            outcomes = []
-            for outcome in pool.map(outcome_of, items):
-                outcomes.append(outcome)
-                if outcome.survived or outcome.timed_out:
-                    what = "survived" if outcome.survived else f"killed after {TIMEOUT_S:g} s"
-                    print(f"{what}: {outcome.place}: {outcome.line}", flush=True)
-    return report(outcomes, modules)
+    if options.guard:
+        guard(options.guard)
+        return 0
+    for name in options.names:
+        if not any(name in module for module in TESTS):
+            parser.error(f"no module here has {name!r} in its path; known are {', '.join(TESTS)}")
+    modules = [one for one in TESTS if any(name in one for name in options.names or [""])]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+    # It also clears up after this program where that is killed.
+    watching = [sys.executable, __file__, f"--guard={folder}"]
+    guarding = subprocess.Popen(watching, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        copies = [Copy(folder / str(number)) for number in range(options.jobs)]
+        if not all(copy.passes(modules) for copy in copies):
+            return 1
+        outcomes = []
+        mutants = [mutant for module in modules for mutant in mutants_of(module)]
+        for outcome in outcomes_of(mutants, copies):
+            outcomes.append(outcome)
+            if outcome.result != "killed":
+                print(f"{outcome.result}: {outcome.place}: {outcome.line}", flush=True)
+        return report(outcomes, modules)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        guarding.communicate()
 
 
 def report(outcomes: list[Outcome], modules: list[str]) -> int:
-    """Compare the survivors with their explanations."""
+    """Compare what no test killed with the explanations."""
     entries = tomllib.loads(EXPLAINED.read_text())
     explained = {(m, line) for m in modules for line in entries.get(m, {})}
-    survivors = {(o.module, o.line) for o in outcomes if o.survived}
-    print(f"{'module':45} mutants  killed  explained  left")
+    alive = {(o.module, o.line) for o in outcomes if o.result != "killed"}
+    print(f"{'module':45} mutants  killed  timed out  explained  left")
     for module in modules:
         own = [o for o in outcomes if o.module == module]
-        alive = [(o.module, o.line) for o in own if o.survived]
-        known = sum(key in explained for key in alive)
-        counts = (len(own), len(own) - len(alive), known, len(alive) - known)
-        print(f"{module:45} {counts[0]:7} {counts[1]:7} {counts[2]:10} {counts[3]:5}")
-    for module, line in sorted(survivors - explained):
+        results = [o.result for o in own]
+        left = [(o.module, o.line) for o in own if o.result != "killed"]
+        known = sum(key in explained for key in left)
+        killed, late = (results.count(name) for name in ("killed", "timed out"))
+        print(f"{module:45} {len(own):7} {killed:7} {late:10} {known:10} {len(left) - known:5}")
+    for module, line in sorted(alive - explained):
         print(f"no test saw, and {EXPLAINED.name} does not explain: {module}: {line}")
-    for module, line in sorted(explained - survivors):
+    for module, line in sorted(explained - alive):
         print(f"{EXPLAINED.name} explains what a test kills now: {module}: {line}")
-    return int(survivors != explained)
+    return int(alive != explained)
 
 
 if __name__ == "__main__":
