@@ -62,6 +62,12 @@ def test_regular_ids_take_no_memory_of_their_own(ids: Any) -> None:
     assert many < some + 100
 
 
+def test_ids_that_go_on_with_an_earlier_run_stay_where_they_were_added() -> None:
+    run, others = np.arange(2**15), np.random.default_rng(0).permutation(2**15)
+    ids = np.concatenate([run, others, run + len(run)])
+    assert np.array_equal(counted(ids).all(), ids)
+
+
 def test_irregular_ids_take_at_most_their_own_memory() -> None:
     ids = np.random.default_rng(0).permutation(MANY)
     assert len(pickle.dumps(counted(ids))) < 4.5 * MANY
