@@ -105,15 +105,16 @@ def validate(
 
     Raises:
         UsageError: On every rank, when there are no samples at all, or metrics were given and
-            steps returned no scores and labels for them, or some steps returned scores of classes
-            and others did not.
+            steps returned no scores and labels for them; or some steps returned scores of classes
+            and others did not, or fewer scores than samples; or two entries of the record would
+            have one name.
     """
     buffer = context.log_buffer if stages else LogBuffer()
     asked = context.metrics if metrics is None else named_metrics(metrics)
     chosen = {"accuracy": Accuracy(counts=True)} if asked is None else asked
     group = MetricGroup(chosen, context.backend)
     group.reset()
-    samples = scored = unscored = 0
+    samples = scored = unscored = short = 0
     total = len(loader) if limit is None else min(limit, len(loader))
     with evaluating(context.model, context.backend):
         if stages:
@@ -124,11 +125,13 @@ def validate(
                 context.data_batch, context.inner_iter = data, done
                 context.call_hook("before_val_iter")
             outputs = step(context, data, train=False, **kwargs)
-            samples += report(outputs, buffer)
+            counted = report(outputs, buffer)
+            samples += counted
             if "scores" in outputs and (asked is not None or _are_of_classes(outputs)):
                 with traces.span("metric", "add"):
                     group.add(outputs["scores"], outputs["labels"])
                 scored += len(outputs["labels"])
+                short += max(counted - len(outputs["labels"]), 0)
             else:
                 unscored += 1
             if stages:
@@ -137,8 +140,9 @@ def validate(
             if context.on_progress is not None:
                 context.on_progress(done + 1, total)
     seconds = time.perf_counter() - begin
-    record, notes = gather_record(context, "val", buffer, samples, seconds, (scored, unscored))
-    evaluated, lacking = (sum(counts) for counts in zip(*notes, strict=True))
+    note = (scored, unscored, short)
+    record, notes = gather_record(context, "val", buffer, samples, seconds, note)
+    evaluated, lacking, missing = (sum(counts) for counts in zip(*notes, strict=True))
     if not record["num_samples"]:
         raise UsageError("no rank has a validation sample; give a loader that is not empty")
     if asked and lacking:
@@ -153,8 +157,21 @@ def validate(
             f"(batch, classes), and the others have; let every val_step return them, also for a "
             f"batch of one sample"
         )
+    if missing:
+        raise UsageError(
+            f"{missing} of {record['num_samples']} samples have no scores and labels of "
+            f"{type(inner(context.model)).__name__}, whose batches have fewer than their "
+            f"num_samples says; let val_step return them for every sample"
+        )
     if evaluated and chosen:
-        record |= _flat(group.compute(), plain=asked is None) | {"evaluated": evaluated}
+        for name, value in _flat(group.compute(), plain=asked is None):
+            if name in record:
+                raise UsageError(
+                    f"{name!r} is the name of two entries of the record, of a metric's result and "
+                    f"of a variable in log_vars or another result; give one of them another name"
+                )
+            record[name] = value
+        record["evaluated"] = evaluated
     return record
 
 
@@ -203,20 +220,19 @@ def _are_of_classes(outputs: Mapping[str, Any]) -> bool:
     return whole and (many or (scores.ndim == 1 and not scores.is_floating_point()))
 
 
-def _flat(results: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
-    """Name each result by its metric, and results of several values by the metric and the key."""
+def _flat(results: Mapping[str, Any], *, plain: bool) -> Iterator[tuple[str, Any]]:
+    """Yield each result by the metric's name; several ones by that and their key."""
     if plain:
         found = results["accuracy"]
-        return {"accuracy": found["top1"], "correct": found["correct_top1"]}
-    flat: dict[str, Any] = {}
+        yield from {"accuracy": found["top1"], "correct": found["correct_top1"]}.items()
+        return
     for name, result in results.items():
         if not isinstance(result, Mapping):
-            flat[name] = result
+            yield name, result
         elif len(result) == 1:
-            flat[name] = next(iter(result.values()))
+            yield name, next(iter(result.values()))
         else:
-            flat |= {f"{name}_{key}": value for key, value in result.items()}
-    return flat
+            yield from ((f"{name}_{key}", value) for key, value in result.items())
 
 
 def _checked(outputs: Any, origin: str, *, loss: bool) -> dict[str, Any]:

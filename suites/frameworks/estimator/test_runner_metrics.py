@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from disteval import UsageError
-from disteval.metrics import Accuracy, Mean
+from disteval.metrics import Accuracy, CrossEntropy, Mean
 
 from suites.requirements import framework
 
@@ -61,6 +61,13 @@ class MeanDistance(Mean):
 
     def add(self, scores: Any, labels: Any) -> None:
         super().add((scores[:, 0] - labels).abs())
+
+
+class MultipleResults(Accuracy):
+    """A metric with a result whose name begins with that of the metric."""
+
+    def from_sums(self, sums: Any, size: int) -> dict[str, Any]:
+        return {"samples": size, "others": 0}
 
 
 def regress(scored: Any = lambda x: True, **options: Any) -> Any:
@@ -120,6 +127,38 @@ def test_names_that_would_replace_entries_of_a_record_are_refused(name: str) -> 
     runner.model.val_step = lambda batch, optimizer: {"log_vars": {name: 7}, "num_samples": 8}
     with pytest.raises(UsageError, match=f"the variable '{name}' would replace an entry"):
         runner.run([loader()], [("val", 1)])
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "metrics"),
+    [
+        ("loss", {"loss": 0.5}, {"loss": CrossEntropy()}),
+        ("accuracy", {"accuracy": 0.5}, None),
+        ("hits_top1", {"hits_top1": 0.5}, {"hits": Accuracy(topk=(1, 2))}),
+        ("hits_top1", {}, {"hits": Accuracy(topk=(1, 2)), "hits_top1": Accuracy()}),
+        ("num_samples", {}, {"num": MultipleResults()}),
+    ],
+)
+def test_two_entries_of_a_record_have_two_names(name: str, variables: Any, metrics: Any) -> None:
+    runner = make(metrics=metrics)
+    step = runner.model.val_step
+    runner.model.val_step = lambda *args: step(*args) | {"log_vars": variables}
+    with pytest.raises(UsageError, match=f"'{name}' is the name of two entries of the record"):
+        runner.run([loader()], [("val", 1)])
+
+
+@pytest.mark.parametrize("metrics", [None, {"accuracy": Accuracy()}])
+def test_every_sample_needs_a_score(metrics: Any) -> None:
+    runner = make(metrics=metrics)
+    step = runner.model.val_step
+
+    def without_the_last(batch: Any, optimizer: Any) -> Any:
+        outputs = step(batch, optimizer)
+        return outputs | {"scores": outputs["scores"][:-1], "labels": outputs["labels"][:-1]}
+
+    runner.model.val_step = without_the_last
+    with pytest.raises(UsageError, match="3 of 20 samples have no scores and labels of Tiny"):
+        runner.run([loader(20)], [("val", 1)])
 
 
 @pytest.mark.parametrize("metrics", [Accuracy(), {"accuracy": Accuracy}])
