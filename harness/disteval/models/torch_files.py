@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickletools
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -69,11 +70,15 @@ def _refused(name: str, remedy: str) -> Iterator[None]:
     except WeightsError:
         raise
     except Exception as error:  # a damaged file can make the unpickler raise anything
-        reason = str(error).splitlines()[0] if str(error) else "no reason given"
+        reason = (str(error) or "no reason given").splitlines()[0]
+        cause: Exception | None = error
+        if "weights_only" in str(error):  # torch advises to switch off what protects the user
+            named = re.search(r"GLOBAL (\S+)", str(error))
+            reason, cause = f"it names {named[1]}" if named else "its pickle is refused", None
         raise WeightsError(
             f"{name} can't be read: it is damaged, or holds more than tensors and "
             f"plain containers ({type(error).__name__}: {reason}); {remedy}"
-        ) from error
+        ) from cause
 
 
 def state_dict_of(content: Any) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 import zipfile
 from importlib import resources
 from math import prod
@@ -127,6 +128,21 @@ def test_a_torch_file_runs_nothing(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"w.pt can't be read: it is damaged, or holds"):
         load_weights(tmp_path / "w.pt")
     assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_nobody_is_told_to_trust_a_torch_file(tmp_path: Path, older: bool) -> None:
+    torch = framework("torch")
+    path = tmp_path / "w.pt"
+    torch.save(
+        {"a": _Trap(path)}, path, pickle_protocol=2, _use_new_zipfile_serialization=not older
+    )
+    with pytest.raises(
+        WeightsError, match=r"plain containers \(UnpicklingError: it names "
+    ) as told:
+        load_weights(path)
+    shown = "".join(traceback.format_exception(told.value))
+    assert "weights_only` set" not in shown and "trusted source" not in shown
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
