@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from disteval.arguments import check_path
 from disteval.errors import UsageError, WeightsError
 from disteval.estimator.distributed import inner
 from disteval.estimator.files import SealedFile, problem_of, read_seal
@@ -189,7 +190,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         WeightsError: The file is missing, too large or damaged, can't be read, or holds no weights.
     """
-    path = Path(path)
+    path = check_path("the path of a checkpoint", path)
     name = f"checkpoint {path}"
     if not path.is_file():
         raise WeightsError(f"{name} does not exist or is not a file; give one that does")

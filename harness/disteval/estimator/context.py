@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from disteval.arguments import check_choice
+from disteval.arguments import check_choice, check_path
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.estimator import rng
@@ -113,7 +113,7 @@ class Context:
         self.stopped: str | None = None
         self.batch_processor = batch_processor
         self.optimizer = optimizer
-        self.work_dir = None if work_dir is None else Path(work_dir)
+        self.work_dir = None if work_dir is None else check_path("work_dir", work_dir)
         self.logger = logger or logging.getLogger("disteval.estimator")
         self.meta = dict(meta or {})
         self.max_epochs = max_epochs
@@ -218,7 +218,8 @@ class Context:
             RankError: On every rank, when rank 0 could not write.
         """
         done = self.trained()[0 if self.by_epoch else 1]
-        path = Path(out_dir) / name_template(filename_tmpl, self.by_epoch).format(done)
+        name = name_template(filename_tmpl, self.by_epoch).format(done)
+        path = check_path("out_dir", out_dir) / name
         state = self.state_dict(save_optimizer)
         write_on_rank_0(self.backend, path, lambda: write_checkpoint(path, state))
         return path

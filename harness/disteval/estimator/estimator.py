@@ -216,7 +216,7 @@ class Estimator:
         It holds weights, optimizer, epoch, iteration, hooks, sampler and random generators, up to
         1 GiB; a larger state needs a checkpoint hook, which writes on the ranks' own machines.
         """
-        path = Path(path)
+        path = arguments.check_path("path", path)
         path.parent.mkdir(parents=True, exist_ok=True)
         arguments.check_output_file("path", path)
         data = self._order("save")[0]
@@ -236,7 +236,7 @@ class Estimator:
             WeightsError: The file is missing or damaged, holds weights alone, or does not fit the
                 runner; or the folder has no whole checkpoint.
         """
-        data = read_whole_state(Path(path), _log.warning)
+        data = read_whole_state(arguments.check_path("path", path), _log.warning)
         if not self._world.is_open:
             self._start()
         self._order("load", data)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from disteval.arguments import unwritable
+from disteval.arguments import check_path, unwritable
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WeightsError
 from disteval.estimator.checkpoint import FORMAT, LATEST, link_to, read_checkpoint
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 def entries(folder: str | Path) -> list[Entry]:
     """Return a folder's checkpoints, without links, from the newest on; first those without end."""
     found = []
-    for path in sorted(Path(folder).glob("[!.]*")):
+    for path in sorted(check_path("folder", folder).glob("[!.]*")):
         if path.is_symlink() or not path.is_file() or _SET_ASIDE.fullmatch(path.name):
             continue
         seal, head = None, b""
@@ -184,7 +184,7 @@ def read_together(
         UsageError: The folder has no checkpoints, or those of several trainings.
         WeightsError: The file can't be read on some rank, or ranks see different files.
     """
-    path, chosen = Path(checkpoint), None
+    path, chosen = check_path("checkpoint", checkpoint), None
     failure: Exception | None = None
     if backend.rank == 0 and path.is_dir():
         try:

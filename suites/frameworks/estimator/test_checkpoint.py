@@ -29,6 +29,7 @@ from disteval.estimator.checkpoint import (  # noqa: E402
     write_safetensors,
 )
 from disteval.estimator.folder import latest_checkpoint  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook  # noqa: E402
 from disteval.files import write_atomically  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 
@@ -176,3 +177,15 @@ def test_what_a_checkpoint_may_hold_is_what_torch_reads_back(tmp_path: Path) -> 
     for wrong in ({1, 2}, object(), Path("x"), torch.nn.Linear(1, 1)):
         with pytest.raises(UsageError, match=r"it\['deep'\]\[1\] is of type"):
             check_plain({"deep": [0, wrong]}, "it")
+
+
+@pytest.mark.parametrize("path", [3, b"run", "a\0b"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    runner = EpochBasedRunner(Tiny())
+    for use in (
+        read_checkpoint, latest_checkpoint, runner.resume, runner.save_checkpoint,
+        lambda path: EpochBasedRunner(Tiny(), work_dir=path),
+        lambda path: CheckpointHook(out_dir=path),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=r" must be a path, such as .*, not "):
+            use(path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disteval.arguments import check_count, check_output_folder, is_count
+from disteval.arguments import check_count, check_output_folder, check_path, is_count
 from disteval.errors import UsageError
 from disteval.estimator.context import Context
 
@@ -142,6 +142,8 @@ class IntervalHook(Hook):
 
     def __post_init__(self) -> None:
         check_count(f"{type(self).__name__}: interval", self.interval)
+        if self.out_dir is not None:
+            check_path(f"{type(self).__name__}: out_dir", self.out_dir)
 
     def act(self, runner: Context) -> None:
         """Do what the hook is for."""

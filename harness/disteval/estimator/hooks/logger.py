@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from disteval.arguments import check_count, check_output_folder
+from disteval.arguments import check_count, check_output_folder, check_path
 from disteval.errors import LibraryMissingError, UsageError
 from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
@@ -146,7 +146,7 @@ class TensorboardLoggerHook(LoggerHook):
                 f"TensorboardLoggerHook needs the package tensorboard ({error}); "
                 f"install it: pip install tensorboard"
             ) from error
-        self.log_dir = None if log_dir is None else Path(log_dir)
+        self.log_dir = None if log_dir is None else check_path("log_dir", log_dir)
         self._open = SummaryWriter
         self._writer: Any = None
 
