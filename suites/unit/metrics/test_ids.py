@@ -414,6 +414,17 @@ def test_samples_that_were_added_once_need_one_small_collective(size: int, world
     assert values(run_ranks(world, rank)) == [expected] * world
 
 
+def test_of_samples_that_were_added_once_no_value_travels() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        counting = Counting(backend)
+        metric = Mean(dist_backend=counting)
+        ids = np.append(np.arange(5000)[backend.rank :: 2], 0)
+        metric.add(ids, ids=ids)
+        return metric.compute(5000)["mean"], counting.sent[-1]
+
+    assert values(run_ranks(2, rank)) == [(2499.5, frames.BLOCK_BYTES)] * 2
+
+
 def test_ids_may_be_reused_reset_and_taken_from_a_call() -> None:
     mean = Mean(dist_backend="non_dist")
     ids = np.array([0, 1])
