@@ -14,8 +14,9 @@ from disteval.audit.findings import case_text
 from suites.evalbugs.table import ENTRIES, Entry
 
 MODULES = (
-    "accelerate_loops", "datasets_loops", "ignite_loops", "lightning_loops", "other_loops",
-    "torchmetrics_loops", "torchmetrics_text_loops", "transformers_loops",
+    "accelerate_loops", "datasets_loops", "ignite_loops", "lightning_loops",
+    "lm_eval_loops", "other_loops", "sentence_transformers_loops", "torchmetrics_loops",
+    "torchmetrics_text_loops", "transformers_loops",
 )  # fmt: skip
 
 

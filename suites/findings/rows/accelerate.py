@@ -167,4 +167,18 @@ FINDINGS = [
         promise=f'[each worker "doesn\'t need to know its shape"]({_SOURCE})',
         kind="defect",
     ),
+    Finding(
+        slug="accelerate-drop-last-of-a-batch-sampler",
+        library="accelerate 1.15.0",
+        environment="newest",
+        command="",
+        says="",
+        subject="`gather_for_metrics` with a batch sampler that has `drop_last=True`",
+        case="7 samples in batches of 2",
+        what="two processes evaluate samples 0 to 3 and gather 0 to 2, and one process evaluates "
+        "0 to 5 and gathers 0 to 4: the last batch is cut to the size of the dropped one",
+        promise=_GATHER,
+        kind="defect",
+        thread="https://github.com/huggingface/accelerate/issues/2007",
+    ),
 ]
