@@ -287,6 +287,18 @@ def test_rows_of_a_sample_that_differ_are_an_error_on_every_rank(
         assert "sample 0 was added with one value on rank 0 and another on rank 1" in str(outcome)
 
 
+def test_of_several_samples_with_two_values_the_first_is_named_with_its_ranks() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metric = Mean(dist_backend=backend)
+        metric.add([backend.rank] * 2, ids=[backend.rank + 4, backend.rank + 5])
+        return metric.compute()
+
+    named = "sample 5 was added with one value on rank 0 and another on rank 1; 2 samples have"
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, CoverageError)
+        assert f"{named} several values (5, 6)" in str(outcome)
+
+
 def test_arrays_that_are_rounded_otherwise_and_samples_without_rows_are_no_conflict() -> None:
     def rank(backend: ThreadsDist) -> Any:
         rows = Words(dist_backend=backend)
