@@ -169,6 +169,18 @@ def test_a_first_call_may_take_several_times_the_limit() -> None:
     assert found.replay.endswith(" --case N=3,B=1,W=2 --backend threads --timeout 0.2")
 
 
+def takes_half_a_second(case: Case) -> Any:
+    time.sleep(0.5)
+    return {"count": len(case.dataset)}
+
+
+def test_a_later_call_of_one_rank_may_be_merely_slow() -> None:
+    report = Audit(takes_half_a_second, (1,), backend="threads", timeout=0.2).run()
+    assert report.verdict == "not judged"
+    assert report.reason.endswith("; if it is merely slow, allow more with --timeout")
+    assert "first call" not in report.reason or "no progress for 1.2 s" in report.reason
+
+
 @pytest.mark.parametrize(
     ("rank_1", "state", "function", "expected"),
     [

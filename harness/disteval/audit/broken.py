@@ -80,6 +80,17 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
     return Broken("hangs", hangs + parted, alone)
 
 
+def hint_of_time(found: Broken, was_fresh: bool, size: int) -> str:
+    """Return that a call may need more time; empty text where it does not.
+
+    A first call may compile. One rank waits for no other, so it may be slow in any call.
+    """
+    if not (was_fresh or size == 1) or not may_be_slow(found):
+        return ""
+    first = "; this was the first call of these ranks" if was_fresh else ""
+    return f"{first}; if it is merely slow, allow more with --timeout"
+
+
 def may_be_slow(found: Broken) -> bool:
     """Return whether ranks that hang may also be slow: not if they called different collectives."""
     if PARTED.strip() not in found.sentence:

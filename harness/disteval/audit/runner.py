@@ -31,7 +31,6 @@ _IDS = (
     "the function is right where ids are positions, as they are not here; one that needs that must "
     "say so, with evaluate.assumes = ('numbered',)"
 )
-_SLOW = "this was the first call of these ranks; if it is merely slow, allow more with --timeout"
 
 
 class Audit:
@@ -254,8 +253,7 @@ class Audit:
         if found.kind == "hangs" and self._worlds.limits.hurry:
             return "skipped"  # a hang costs one time limit, and this call was given less
         self._worlds.limits.hurry |= found.kind == "hangs"
-        is_slow = was_fresh and broken.may_be_slow(found)
-        sentence = f"{found.sentence}; {_SLOW}" if is_slow else found.sentence
+        sentence = found.sentence + broken.hint_of_time(found, was_fresh, settings.world_size)
         self._add(Problem(found.kind, "", sentence), settings, planted, details=str(error))
         return "wrong"
 
