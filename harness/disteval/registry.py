@@ -149,6 +149,11 @@ def _check_class(backend: object, origin: str) -> None:
             f"{origin} gives {backend.__name__}, whose capabilities are "
             f"{found_value(backend.capabilities)}; set them to a disteval.contract.Capabilities"
         )
+    if isinstance(backend.preload, str):
+        raise UsageError(
+            f"{origin} gives {backend.__name__}, whose preload is {backend.preload!r}; give the "
+            f"names of modules in a tuple: ({backend.preload!r},)"
+        )
 
 
 def unknown_backend(name: object) -> UnknownBackendError:

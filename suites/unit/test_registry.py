@@ -78,6 +78,11 @@ def test_a_folder_that_hides_the_backends_is_named(tmp_path: Path) -> None:
             "class Mine(NonDist): capabilities = {'bounded_waits': False}",
             "whose capabilities are a value of type dict; set them to a disteval.contract.Cap",
         ),
+        (
+            "from disteval_backends.non_dist import NonDist\n"
+            "class Mine(NonDist): preload = 'numpy'",
+            "whose preload is 'numpy'; give the names of modules in a tuple: ('numpy',)",
+        ),
     ],
 )
 def test_a_module_that_gives_no_usable_class_says_why(
