@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -20,8 +21,9 @@ from disteval.conformance.rules import (
 )
 from disteval.conformance.trials import Collective, trial_of
 from disteval.contract import BaseDistBackend
-from disteval.errors import WorldError
+from disteval.errors import WorldError, describe_error
 
+_TIMEOUT = re.compile("timed? ?out", re.IGNORECASE)
 _COLLECTIVES = 8
 _LATE_SECONDS = 0.01
 _MOST_BESIDE = 8  # for two worlds of that many ranks there is room on any machine
@@ -60,7 +62,7 @@ def check_joining_again(bench: Bench) -> None:
     if reason and (alone or not worlds.can_be_lost):
         raise NotApplicableError(reason)
     own = worlds.another(backend_timeout=WAIT_SECONDS) if worlds.can_be_lost else worlds
-    with own if worlds.can_be_lost else nullcontext():
+    with own if worlds.can_be_lost else nullcontext(), _short_waits():
         ranks = Bench(own)
         _call(ranks, "the first group")
         ranks.run(on_ranks.broadcast_from_nowhere, [-1] * worlds.world_size)
@@ -114,6 +116,20 @@ def _no_start_is_a_failure() -> Iterator[None]:
         yield
     except WorldError as error:
         raise LostWorld(error, "") from error
+
+
+@contextmanager
+def _short_waits() -> Iterator[None]:
+    """Have a failure tried again in which a wait was over: the machine may have been too busy."""
+    try:
+        yield
+    except (BrokenRuleError, LostWorld) as error:
+        errors = error.error.errors.values() if error.error else ()
+        if error.error is None or not any(_TIMEOUT.search(describe_error(e)) for e in errors):
+            raise
+        lost = LostWorld(error.error, error.counterexample, error.facts)
+        lost.what, lost.may_not_recur = error.what, True
+        raise lost from error
 
 
 @contextmanager

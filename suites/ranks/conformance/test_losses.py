@@ -146,6 +146,22 @@ class DiesAtStart(Sockets):
         super().init_process(rank, world_size, rendezvous)
 
 
+class LateToJoinAgain(ThreadsDist):
+    """A backend whose rank 0 waits in vain when it joins its second group."""
+
+    late_at = (2,)
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        if rank == 0 and nth_time("joins") in cls.late_at:
+            raise TimeoutError("no other rank came")
+        super().init_process(rank, world_size, rendezvous)
+
+
+class NeverJoinsAgain(LateToJoinAgain):
+    late_at = (2, 4)
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(FOLDER, str(tmp_path))
@@ -191,6 +207,18 @@ def test_a_rank_killed_from_outside_leaves_the_rule_without_a_verdict(folder: Pa
     told = f"? 2.2 at W=2: {lost['message']}; again: {lost['replay']}"
     assert told in done.stdout
     assert "it did not happen again" in (folder / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("backend", "outcome", "text"),
+    [(LateToJoinAgain, "error", NOT_AGAIN), (NeverJoinsAgain, "failed", "failed twice; the first")],
+)
+def test_a_group_that_is_joined_again_too_late_is_tried_on_other_ranks(
+    backend: type[LateToJoinAgain], outcome: str, text: str
+) -> None:
+    [result] = check_backend(backend, (3,), rules=select_rules(["1.5"])).rules
+    assert result.outcome == outcome
+    assert text in result.message
 
 
 def test_a_backend_that_crashes_each_time_is_broken_and_the_other_rules_are_judged() -> None:
