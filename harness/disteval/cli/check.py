@@ -280,7 +280,8 @@ def _show_failure(console: Console, failure: Failure, also: list[Cell]) -> None:
         sizes = ", ".join(str(cell.size) for cell in also)
         lines.append(f"also broken at world size{'s' * (len(also) > 1)} {sizes}")
     if failure.alike:
-        lines.append(f"the same cause breaks {rules_of(failure.alike)}")
+        alone = "check one of these alone, with --rules, to see its example"
+        lines.append(f"the same cause breaks {rules_of(failure.alike)}; {alone}")
     lines.append(f"again: {escape(result['replay'])}")
     console.print("\n".join(lines), soft_wrap=True)  # commands and paths stay in one piece
 

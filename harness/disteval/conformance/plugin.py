@@ -234,7 +234,8 @@ def failure_text(config: pytest.Config, backend: str, result: Result) -> str:
     if result.cause:
         first = config.stash.setdefault(_TOLD, {}).setdefault((backend, result.cause), where)
         if first != where:
-            return f"{result.sentence}\nlikely cause, the same as of {first}: {result.cause}"
+            same = f"likely cause, the same as of {first}: {result.cause}"
+            return f"{result.sentence}\n{same}\nthe example is shown by the next command"
     example = f"example: {result.counterexample}" if result.counterexample else ""
     lines = [result.sentence, example, result.message]
     lines += [f"likely cause: {result.cause}"] if result.cause else []
