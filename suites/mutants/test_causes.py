@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -88,6 +89,13 @@ class NotWritten(ThreadsDist):
         return self.all_gather_object(obj)[src]
 
 
+class RaisesWhatCannotBePickled(NotWritten):
+    def all_gather_object(self, obj: Any) -> Any:
+        error = NotImplementedError()
+        error.lock = threading.Lock()  # type: ignore[attr-defined]
+        raise error
+
+
 class OnAFixedPort(ThreadsDist):
     port: ClassVar[int] = 0
 
@@ -158,8 +166,9 @@ def test_a_fixed_port_is_named_where_the_world_does_not_start(
     assert str(error.value).endswith(f"likely cause: {raised.ADDRESS_IN_USE}")
 
 
-def test_one_cause_is_told_once_with_the_other_rules_under_it() -> None:
-    found = check(NotWritten, "2.1", "2.3", "3.1", "4.1")
+@pytest.mark.parametrize("backend", [NotWritten, RaisesWhatCannotBePickled])
+def test_one_cause_is_told_once_with_the_other_rules_under_it(backend: type[NotWritten]) -> None:
+    found = check(backend, "2.1", "2.3", "3.1", "4.1")
     causes = {result.cause for result in found.rules}
     assert len(causes) == 1
     [cause] = causes
@@ -178,6 +187,7 @@ def test_a_failure_in_pytest_has_its_cause_and_its_replay_and_tells_a_cause_once
     assert all(lists.OWN_MISSING in text for text in told)
     assert [("instead of" in text) for text in told] == [True, False, True]
     assert "the same as of rule 2.1 at world size 2" in told[1]
+    assert told[1].endswith("\nthe example is shown by the next command")
     assert replay(config, NAME, second) == (
         f"disteval check {NAME} --rules 2.3 --world-size 2 --seed 0 --examples 25 --timeout 5"
     )

@@ -20,7 +20,7 @@ from disteval.conformance.rules import (
 )
 from disteval.conformance.seen import Results
 from disteval.contract import BaseDistBackend
-from disteval.errors import WorldError
+from disteval.errors import WorldError, describe_error
 
 _ERROR = "an error"
 
@@ -114,4 +114,4 @@ def gather_call(backend: BaseDistBackend, call: Any) -> Any:
     try:
         return backend.all_gather_object((call, backend.rank))
     except Exception as error:  # the contract asks for an error of any class
-        return f"{type(error).__name__}: {error}"
+        return describe_error(error)

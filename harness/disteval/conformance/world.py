@@ -11,7 +11,7 @@ from typing import Any
 from disteval.conformance.causes.raised import by_words
 from disteval.conformance.seen import Seen
 from disteval.contract import BaseDistBackend
-from disteval.errors import UsageError, WorldError
+from disteval.errors import UsageError, WorldError, describe_error
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.worlds import Launcher, World
@@ -248,4 +248,4 @@ def _identity_of_new(_: None, cls: type[BaseDistBackend]) -> Identity | str:
     try:
         return identity_of(cls())
     except Exception as error:  # rule 1.3 judges it; the world can start all the same
-        return f"{type(error).__name__}: {error}"
+        return describe_error(error)

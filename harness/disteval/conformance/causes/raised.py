@@ -76,6 +76,7 @@ _WAITS = (
 )
 _FRAME = re.compile(r'File "(.+)", line (\d+),? in (\S+)')
 _RAISED = re.compile(r"^(?:.*(?:raised|ranks?): )?[A-Za-z_][\w.]*: .*$", re.MULTILINE)
+_KIND = re.compile(r"(?:raised|failed on [\w ,]+:) ([A-Za-z_][\w.]*)")
 _SENDING = re.compile(
     r"(?:^|\.)_?(send|sendall|send_bytes|sendmsg|write|put)(?:$|\()", re.IGNORECASE
 )
@@ -101,12 +102,14 @@ def by_words(seen: Seen) -> str:
 
 def at_one_place(seen: Seen) -> str:
     """Recognise an exception, or a wait of all ranks, at one line of the backend."""
-    _, parts = evidence(seen.report)
+    summary, parts = evidence(seen.report)
     if _all_send(seen, parts):
         return SENDS
     texts = [text for title, text in parts if title.startswith("traceback")]
     places = {_place(_frames(text), seen.files) for text in texts}
     kinds = {type(error).__name__ for error in seen.errors.values()}
+    if not kinds:  # exceptions that can't be pickled
+        kinds = {name.rpartition(".")[2] for name in _KIND.findall(summary)}
     # An error of disteval says itself what to do, and may come of what another rank does.
     own = any(isinstance(error, HarnessError) for error in seen.errors.values())
     if len(places) == len(kinds) == 1 and all(places) and not own:
