@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.causes import lists, raised, special, values
+from disteval.conformance.causes import lists, raised, special, state, values
 from disteval.conformance.plugin import failure_text, replay
 from disteval.conformance.results import Report
 from disteval.conformance.runner import check_backend, select_rules
@@ -81,6 +81,13 @@ class OverJson(ThreadsDist):
         return [json.loads(text) for text in super().all_gather_object(json.dumps(obj))]
 
 
+class CannotLeave(ThreadsDist):
+    @classmethod
+    def finalize_process(cls) -> None:
+        super().finalize_process()
+        raise OSError("a file was closed before")
+
+
 class NotWritten(ThreadsDist):
     def all_gather_object(self, obj: Any) -> Any:
         raise NotImplementedError
@@ -124,6 +131,7 @@ def check(cls: type[BaseDistBackend], *rules: str) -> Report:
         (TuplesOverSockets, "7.5", ""),  # it is wrong without a rank that comes late
         (EverybodyIsRank0, "1.1", special.SAME_RANK),
         (OverJson, "2.2", values.SERIALISER),
+        (CannotLeave, "1.5", state.NOT_LEFT),
     ],
 )
 def test_a_usual_mistake_gets_its_name(

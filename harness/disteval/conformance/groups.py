@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 
 from disteval.conformance import on_ranks
 from disteval.conformance.causes.lists import LISTS
-from disteval.conformance.causes.state import ENDS_OTHERS, LEFT_BEHIND, SHARED, of_step
+from disteval.conformance.causes.state import ENDS_OTHERS, LEFT_BEHIND, NOT_LEFT, SHARED, of_step
 from disteval.conformance.checks import check_identity, check_identity_before
 from disteval.conformance.faults import WAIT_SECONDS, WORLD_SIZES
 from disteval.conformance.rules import (
@@ -22,6 +22,7 @@ from disteval.conformance.rules import (
 from disteval.conformance.trials import Collective, trial_of
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError, describe_error
+from disteval.worlds.postmortem import first_line
 
 _TIMEOUT = re.compile("timed? ?out", re.IGNORECASE)
 _COLLECTIVES = 8
@@ -98,7 +99,8 @@ def _join_again(bench: Bench) -> None:
     try:
         bench.worlds.join_again()
     except WorldError as error:
-        raise LostWorld(error, "") from error
+        leaving = "leave the group" in first_line(str(error))
+        raise LostWorld(error, "", NOT_LEFT if leaving else None) from error
     check_identity(bench)
     check_identity_before(bench)
 
@@ -138,5 +140,6 @@ def _while(when: str, cause: str) -> Iterator[None]:
     try:
         yield
     except (BrokenRuleError, LostWorld) as error:
-        error.what, error.facts = f"when {when}: {error.what}", cause
+        error.what = f"when {when}: {error.what}"
+        error.facts = error.facts if isinstance(error.facts, str) else cause
         raise

@@ -18,6 +18,10 @@ LEFT_BEHIND = (
     "the group that was left is still there in part; undo in finalize_process all that "
     "init_process has done, or, where the library can't, declare joins_again a No with the reason"
 )
+NOT_LEFT = (
+    "finalize_process raises or does not return; have it leave the group without waiting for other "
+    "ranks, also after an error"
+)
 THREADS = (
     "calls of two threads share connections, buffers or numbers; refuse the second call, as "
     "BytesBaseDistBackend does, or hold a lock during the whole collective"
