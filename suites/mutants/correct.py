@@ -90,7 +90,10 @@ class GathersByBroadcasting(ThreadsDist):
 
 @correct
 class ListOfItsOwnMaking(ThreadsDist):
-    """Fills the list of results in reverse order."""
+    """Fills the list of results in reverse order, and counts in integers of NumPy."""
+
+    rank = property(lambda self: np.int64(super().rank))
+    world_size = property(lambda self: np.int64(super().world_size))
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         gathered = super().all_gather_object(obj)

@@ -183,7 +183,7 @@ def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
         sent = [(turn, index, backend.rank) for index in range(len(objects))]
         results += [o.all_gather_object(mine) for o, mine in zip(objects, sent, strict=True)]
         results += [o.broadcast_object(mine, src) for o, mine in zip(objects, sent, strict=True)]
-    results.append([(each.rank, each.world_size) for each in objects])
+    results.append([identity_of(each)[1:] for each in objects])
     return results
 
 

@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,13 +86,13 @@ class LoggedBackend(BaseDistBackend):
 
     @property
     def rank(self) -> int:
-        """The inner backend's rank."""
-        return self.inner.rank
+        """The inner backend's rank, as a plain int also where a library has others."""
+        return _plain(self.inner.rank)
 
     @property
     def world_size(self) -> int:
         """The inner backend's world size."""
-        return self.inner.world_size
+        return _plain(self.inner.world_size)
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """Record and call the inner backend's all-gather."""
@@ -114,3 +115,10 @@ class LoggedBackend(BaseDistBackend):
             if self._recorder is not None:
                 values = self._left, self._group, root, self._recorder.bytes
                 self._series[name](begin, time.monotonic_ns(), *values)
+
+
+def _plain(number: Any) -> int:
+    try:
+        return index(number)
+    except TypeError:  # whoever checks the backend should see it
+        return number  # type: ignore[no-any-return]
