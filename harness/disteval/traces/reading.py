@@ -199,8 +199,9 @@ def _take(row: Row, found: dict[str, Any], path: Path) -> None:
         if (header := _header([found])) is not None:
             row.header = header
         elif found.get("name") == END:
-            dropped = found.get("args", {}).get("dropped")
-            row.is_whole, row.dropped = True, dropped if isinstance(dropped, int) else 0
+            about = found.get("args")
+            dropped = about.get("dropped") if isinstance(about, dict) else 0
+            row.is_whole, row.dropped = True, dropped if dropped and is_count(dropped) else 0
         return
     times = found.get("ts"), found.get("dur")
     name, category, arguments = found.get("name"), found.get("cat"), found.get("args", {})
@@ -208,6 +209,8 @@ def _take(row: Row, found: dict[str, Any], path: Path) -> None:
     if found.get("ph") != "X" or not right or not all(map(_is_time, times)):
         raise UsageError(f"{path} has an event that disteval has not written; {_REMEDY}")
     start, duration = (round(time * 1000) for time in times)  # type: ignore[operator]
+    if duration < 0:
+        raise UsageError(f"{path} has an event that ends before it begins; {_REMEDY}")
     row.events.append(Event(category, name, start, start + duration, arguments))  # type: ignore[arg-type]
 
 

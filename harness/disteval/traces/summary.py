@@ -136,7 +136,9 @@ def told_apart(row: Row, waits: Waits) -> list[Doing]:
         if event is not None and event.category == "collective" and row.rank is not None:
             key = key_of(event)
             wait = None if key is None else waits.waits.get((key, row.rank))
-        if event is None or wait is None or wait.until <= doing.start:
+        # The rank may have been started again, and have counted its collectives from 1 again.
+        other = event is None or wait is None or wait.until - wait.nanoseconds != event.start
+        if event is None or wait is None or other or wait.until <= doing.start:
             found.append(doing)
             continue
         middle = min(wait.until, doing.end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -83,8 +84,17 @@ def _add(found: Waits, key: Key, ranks: dict[int, Before]) -> None:
     if len({*names.values()}) > 1 and found.parting is None:
         found.parting = Parting(key[1], names)
     waiting: dict[int, list[Counter[tuple[str, str]]]] = {}
+    order = sorted(events, key=lambda rank: events[rank].start)
+    starts = [events[rank].start for rank in order]
+    # If some rank left before another one entered, each needed the root alone.
+    left_early = min(event.end for event in events.values()) < starts[-1]
     for rank, event in events.items():
-        other = _awaited(rank, events)
+        root = event.arguments.get("root")
+        if left_early and isinstance(root, int) and root in events:
+            other = root
+        else:  # the last rank that entered before this one left; itself if it did not wait
+            latest = starts[bisect_right(starts, event.end) - 1]
+            other = order[bisect_left(starts, latest)]
         until = min(event.end, events[other].start)
         if until > event.start:
             found.waits[key, rank] = Wait(rank, other, key, until, until - event.start)
@@ -94,15 +104,3 @@ def _add(found: Waits, key: Key, ranks: dict[int, Before]) -> None:
         for what, spent in ranks[rank].spent.items():
             usual = statistics.median(each[what] for each in others)
             behind[what] += max(0, round(spent - usual))
-
-
-def _awaited(rank: int, events: dict[int, Event]) -> int:
-    """Return the rank for which a rank waited last in a collective; itself if it did not wait."""
-    own, last = events[rank], max(events, key=lambda r: events[r].start)
-    root = own.arguments.get("root")
-    # If some rank left before another one entered, each needed the root alone.
-    left_early = any(event.end < events[last].start for event in events.values())
-    if left_early and isinstance(root, int) and root in events:
-        return root
-    entered = [r for r in events if events[r].start <= own.end]
-    return max(entered, key=lambda r: events[r].start)

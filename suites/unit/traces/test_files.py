@@ -189,6 +189,7 @@ def test_an_empty_folder_another_file_and_other_runs_are_refused(tmp_path: Path)
     [
         ('{"name":"x","cat":"y","ph":"X","ts":1e99,"dur":1,"args":{}},', "has not written"),
         ('{"name":"x","cat":"y","ph":"X","ts":"1","dur":1,"args":{}},', "has not written"),
+        ('{"name":"x","cat":"y","ph":"X","ts":1,"dur":-1,"args":{}},', "ends before it begins"),
         ("this is no JSON", "is damaged in line 2"),
     ],
 )
@@ -198,6 +199,14 @@ def test_a_damaged_file_is_refused(line: str, message: str, tmp_path: Path) -> N
     file.write_text(f"{first}\n{line}\n{rest}")
     with pytest.raises(UsageError, match=message):
         list(read_worlds(tmp_path))
+
+
+@pytest.mark.parametrize("about", ["[]", "null", '{"dropped": -5}', '{"dropped": true}'])
+def test_an_end_of_another_form_leaves_nothing_out(about: str, tmp_path: Path) -> None:
+    file = two_events(tmp_path)
+    file.write_text(file.read_text().replace('{"dropped": 0}', about))
+    (world,) = read_worlds(tmp_path)
+    assert (len(world.ranks[0].events), world.ranks[0].dropped) == (2, 0)
 
 
 def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:

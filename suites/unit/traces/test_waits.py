@@ -79,6 +79,14 @@ def test_values_that_no_trace_has_do_no_harm(value: Any) -> None:
     assert json.dumps(summarise(world(rank(3), rank(5))).to_json())
 
 
+def test_a_rank_that_was_started_again_waits_in_its_own_collectives_alone() -> None:
+    """Its collectives are counted from 1 again."""
+    first, second = Row(0, 1, {}, [gather(0, 5)]), Row(0, 2, {}, [gather(100, 106)])
+    found = summarise(WorldTrace(1, "", 2, [first, second, Row(1, 1, {}, [gather(104, 106)])]))
+    waiting = [round(rank.seconds["waiting"] * SECOND) for rank in found.ranks]
+    assert waiting == [0, 4, 0]
+
+
 def test_the_first_collective_at_which_ranks_parted_is_named() -> None:
     other = gather(0, 9, 2)._replace(name="broadcast")
     waits = find_waits(world([gather(0, 5, 1), gather(6, 9, 2)], [gather(0, 5, 1), other]))
