@@ -212,7 +212,7 @@ def test_files_of_the_recorder_are_compared(tmp_path: Path) -> None:
     assert "first parted: rank 12 is in broadcast #2 (2 float64), ranks 0 and 1 are" in found.output
 
 
-@pytest.mark.parametrize("damage", ["code", "text", "no record"])
+@pytest.mark.parametrize("damage", ["code", "text", "no record", "no number"])
 def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.touch()
@@ -220,12 +220,25 @@ def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_pa
         "code": pickle.dumps(Removes(kept)),
         "text": b"nothing",
         "no record": pickle.dumps({"entries": [{"name": "x"}]}),
+        "no number": pickle.dumps({"entries": [SUM | {"collective_seq_id": "one"}]}),
     }
     (tmp_path / "rank_0").write_bytes(data[damage])
     found = CliRunner().invoke(main, ["calls", str(tmp_path)])
     assert found.exit_code == 2, found.output
     assert "is no record of torch's flight recorder" in found.output
     assert kept.exists()
+
+
+def test_a_file_of_one_rank_alone_is_not_called_right(tmp_path: Path) -> None:
+    (tmp_path / "rank_0").write_bytes(pickle.dumps({"entries": [SUM]}))
+    found = CliRunner().invoke(main, ["calls", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "a file of one rank alone; add those of the other ranks" in found.output
+
+
+def test_numbers_that_are_far_apart_take_no_longer() -> None:
+    far = [SUM, entry(10**15, "all_reduce")]
+    assert describe_parting({0: calls(*far), 1: calls(*far)}) == ""
 
 
 def test_the_files_of_two_runs_are_not_mixed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from disteval.errors import UsageError
 from disteval.text import visible
 from disteval.worlds.torch_calls import describe_parting
 from disteval.worlds.torch_dumps import read_dumps
@@ -17,9 +18,9 @@ from disteval.worlds.torch_dumps import read_dumps
 def calls_command(folder: Path) -> None:
     r"""Name the first collective at which ranks parted, from files of torch's flight recorder.
 
-    DIR holds a file of each rank, as torch writes them after a timeout of NCCL, and a rank of
-    disteval after any failure, where TORCH_FR_DUMP_TEMP_FILE says. The exit status is 0 if the
-    ranks made the same calls, 1 if they parted, and 2 if there is no such file.
+    DIR holds a file of each rank. torch writes such files after a timeout of NCCL, and the ranks of
+    disteval write them after any failure if TORCH_FR_DUMP_TEMP_FILE is set. The exit status is 0 if
+    the ranks made the same calls, 1 if they parted, and 2 without files of at least two ranks.
 
     \b
     TORCH_FR_DUMP_TEMP_FILE=dumps/rank_ disteval audit my_eval:evaluate
@@ -28,7 +29,10 @@ def calls_command(folder: Path) -> None:
     calls = read_dumps(folder)
     for rank, own in calls.items():
         last = f", the last {own[-1]}" if own else ""
-        click.echo(visible(f"rank {rank}: {len(own)} collectives remembered{last}"))
+        plural = "s" * (len(own) != 1)
+        click.echo(visible(f"rank {rank}: {len(own)} collective{plural} remembered{last}"))
+    if len(calls) < 2:
+        raise UsageError(f"{folder} has a file of one rank alone; add those of the other ranks")
     parting = describe_parting(calls)
     click.echo(visible(f"first parted: {parting}" if parting else "no parting is to be seen"))
     sys.exit(1 if parting else 0)

@@ -140,7 +140,7 @@ def _read(entry: Mapping[str, Any]) -> Call:
     elements = -1 if name in _OF_ANY_SIZE else sum(math.prod(size) for size in sizes)
     dtype = ", ".join(dict.fromkeys(_DTYPES.get(each, each.lower()) for each in dtypes))
     inside = not (entry["retired"] or entry["state"] == "completed")
-    number, begin = entry["collective_seq_id"], entry["time_created_ns"]
+    number, begin = int(entry["collective_seq_id"]), int(entry["time_created_ns"])
     return Call(number, name, elements, dtype, inside, begin, _group_of(entry))
 
 
@@ -190,8 +190,7 @@ def _first_parting(of_rank: Mapping[int, Numbered]) -> dict[int, Call | None]:
     """Return what each rank did in the first call that differs; nothing if there is none."""
     # What a rank has forgotten is not compared.
     begin = max((min(own) for own in of_rank.values() if own), default=1)
-    end = max((max(own) for own in of_rank.values() if own), default=0)
-    for number in range(begin, end + 1):
+    for number in sorted({n for own in of_rank.values() for n in own if n >= begin}):
         found = {rank: own.get(number) for rank, own in of_rank.items()}
         if len({call and call.what for call in found.values()}) > 1:
             return found
