@@ -23,7 +23,15 @@ def test_wrong(disteval_audit):
 
 def test_a_wrong_loop_fails_its_test_and_is_noted(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TEST)
-    command = [sys.executable, "-m", "pytest", "-q", "--junitxml=junit.xml", "test_mine.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-Werror::pytest.PytestWarning",
+        "--junitxml=junit.xml",
+        "test_mine.py",
+    ]
     found = run_plainly(command, tmp_path, 120.0)
     assert "1 failed, 1 passed" in found.stdout, found.stdout + found.stderr
     assert "counted twice: count is 2 instead of 1 (N=1, B=1, W=2)" in found.stdout

@@ -26,7 +26,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 
 @pytest.fixture
-def disteval_audit(record_property: Callable[[str, object], None]) -> Callable[..., Any]:
+def disteval_audit(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Audit an evaluation function as `disteval.audit.audit` does, and note the result for JUnit.
 
     The verdict, the number of cases and each finding become properties of the test.
@@ -43,9 +43,11 @@ def disteval_audit(record_property: Callable[[str, object], None]) -> Callable[.
         return report
 
     def note(report: Any) -> None:
-        record_property("disteval_verdict", report.verdict)
-        record_property("disteval_cases", sum(report.counts.values()))
-        for finding in report.findings:
-            record_property("disteval_finding", str(finding))
+        # pytest's own fixture for this warns under its default form of the file.
+        request.node.user_properties += [
+            ("disteval_verdict", report.verdict),
+            ("disteval_cases", sum(report.counts.values())),
+            *(("disteval_finding", str(finding)) for finding in report.findings),
+        ]
 
     return run
