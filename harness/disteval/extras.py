@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,6 +16,13 @@ from disteval.errors import LibraryMissingError
 
 DISTRIBUTION = "disteval-harness"
 
+INSTALL_NOTE = (
+    "Run pip install '.[…]' in a clone; with a built wheel, put its file in place of the dot."
+)
+"""Where the commands of messages that `shortened` returned are to be run."""
+
+_WHERE = " in a clone, or pip install 'WHEEL{}' with a built wheel"
+
 
 def how_to_install(extra: str = "") -> str:
     """Return the command that installs the packages of an extra, and where to run it.
@@ -22,7 +30,12 @@ def how_to_install(extra: str = "") -> str:
     The package is on no index yet. When it is published, only this function changes.
     """
     extras = f"[{extra}]" if extra else ""
-    return f"pip install '.{extras}' in a clone, or pip install 'WHEEL{extras}' with a built wheel"
+    return f"pip install '.{extras}'{_WHERE.format(extras)}"
+
+
+def shortened(text: str) -> str:
+    """Return a message without what `INSTALL_NOTE` says, for a list of many such messages."""
+    return re.sub(_WHERE.format(r"[^']*"), "", text)
 
 
 def installed_version(distribution: str) -> str:

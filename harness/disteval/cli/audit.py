@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from disteval.cli.completion import complete_backend
 from disteval.cli.options import (
+    POSITIVE,
     check_room,
     chosen_interface,
     counts,
@@ -81,13 +82,13 @@ _STARTED_BY = {
 )  # fmt: skip
 @interface_option
 @force_option
-@click.option("--tokens", is_flag=True, help="Give samples tokens, of different numbers.")
+@click.option("--tokens", is_flag=True, help="Give each sample tokens, whose number varies.")
 @click.option("--case", metavar="N=5,B=4,W=2", help="Try this case alone.")
 @click.option("--first", is_flag=True, help="Stop at the first case that is wrong.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of what is planted.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the cases.")
 @timeout_option(20.0, "Seconds that one call may take; six times as many for the first one.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=300.0,
+    "--seconds", type=POSITIVE, default=300.0,
     help="Seconds after which no further case is tried.",
 )  # fmt: skip
 @click.option(

@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass, fields
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from disteval.cli.terminal import table_console
 from disteval.contract import Capabilities, No
 from disteval.errors import LibraryMissingError, describe_error
-from disteval.extras import installed_version
+from disteval.extras import INSTALL_NOTE, installed_version, shortened
 from disteval.registry import list_all_backends, load_backend_class
 from disteval.text import visible
 
@@ -33,6 +33,11 @@ class Support:
     devices: str = ""
     launcher: str = ""
     cannot: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def told(self) -> str:
+        """Why it can't be used, for a list of backends."""
+        return shortened(self.why_not.removeprefix(f"backend {self.name!r} can't be used: "))
 
 
 def support_of(name: str) -> Support:
@@ -74,7 +79,7 @@ def backends_command(as_json: bool) -> None:
         library = f"{support.library} {support.version}".strip()
         here = "yes" if support.available else "no"
         table.add_row(support.name, library, here, support.devices, support.launcher)
-    console = Console()
+    console = table_console()
     console.print(table)
     for support in found:
         for capability, reason in support.cannot:
@@ -82,4 +87,6 @@ def backends_command(as_json: bool) -> None:
                 f"– {support.name} has no {capability}: {escape(visible(reason))}", soft_wrap=True
             )
         if not support.available:
-            console.print(f"– {escape(visible(support.why_not))}", soft_wrap=True)
+            console.print(f"– {escape(visible(f'{support.name}: {support.told}'))}", soft_wrap=True)
+    if not all(support.available for support in found):
+        console.print(escape(INSTALL_NOTE), soft_wrap=True)

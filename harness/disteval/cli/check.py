@@ -27,7 +27,7 @@ from disteval.cli.options import (
     trace_folder,
     trace_option,
 )
-from disteval.cli.terminal import is_quiet, print_error, write_reports
+from disteval.cli.terminal import is_quiet, print_error, table_console, write_reports
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
 from disteval.extras import needs
 from disteval.registry import add_working_directory, get_backend_class
@@ -151,7 +151,7 @@ def check_command(
         _fail(error)
     written = write_reports("check", report.target, report.to_json(), json_path, html_path)
     code = report.exit_code or (0 if written else 2)
-    _show(Console(), report, {rule.number: rule for rule in chosen})
+    _show(table_console(), report, {rule.number: rule for rule in chosen})
     if led is not None:
         release(led, code)
     sys.exit(code)
@@ -209,7 +209,7 @@ def _list_rules(rules: list[Rule]) -> None:
     table = Table("rule", "name", "level", "what a backend has to do")
     for rule in rules:
         table.add_row(rule.number, rule.name, rule.level, rule.sentence)
-    Console().print(table)
+    table_console().print(table)
 
 
 def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:

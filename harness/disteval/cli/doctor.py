@@ -22,7 +22,13 @@ from disteval.cli.machine import (
 from disteval.cli.options import timeout_option
 from disteval.cli.probe import Trial, try_backend
 from disteval.cli.terminal import is_verbose
-from disteval.extras import DISTRIBUTION, how_to_install, installed_version
+from disteval.extras import (
+    DISTRIBUTION,
+    INSTALL_NOTE,
+    how_to_install,
+    installed_version,
+    shortened,
+)
 from disteval.registry import add_working_directory, list_all_backends
 from disteval.text import visible
 from disteval.worlds.cores import available_cores
@@ -82,6 +88,7 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
     else:
         works = sum(trial.works for trial in trials)
         click.echo(f"\n{works} of {len(trials)} backends {'work' if start else 'are installed'}.")
+        click.echo(INSTALL_NOTE)
     if broken:
         click.echo(f"disteval doctor: required, but not working: {', '.join(broken)}", err=True)
         sys.exit(1)
@@ -115,7 +122,7 @@ def _show_machine(host: dict[str, Any], findings: list[Finding], packages: list[
 def _show_extra(extra: str, packages: list[Package]) -> None:
     there = ", ".join(f"{p.name} {p.version} ({p.allowed})" for p in packages if p.version)
     missing = ", ".join(p.name for p in packages if not p.version)
-    absent = f"without {missing}: {how_to_install(extra)}" if missing else ""
+    absent = f"without {missing}: {shortened(how_to_install(extra))}" if missing else ""
     line = "; ".join(filter(None, [there, absent]))
     click.echo(f"{_SIGNS[not missing]} {extra or 'always'}: {line}")
 
@@ -124,7 +131,7 @@ def _show_trial(trial: Trial) -> None:
     library = f"{trial.library} {trial.version}".strip()
     ranks = f"{trial.ranks} rank{'s' * (trial.ranks > 1)}, launcher {trial.launcher}"
     took = f"{ranks}, in {trial.seconds:g} s" if trial.ranks else ""
-    why_not = trial.why_not if is_verbose() else trial.why_not.partition("\n")[0]
+    why_not = trial.told if is_verbose() else trial.told.partition("\n")[0]
     details = "; ".join(filter(None, [library, took, why_not])) or "installed"
     sign = _SIGNS[trial.works] if trial.works or trial.absent else "✗"
     click.echo(visible(f"{sign} {trial.name}: {details}"))

@@ -56,12 +56,12 @@ class Meeting:
         """
         try:
             found = json.loads((folder / _FILE).read_text())
-        except (OSError, ValueError) as error:
+            return cls(Path(found["directory"]), str(found["address"]))
+        except (OSError, LookupError, TypeError, ValueError) as error:
             raise UsageError(
                 f"--join: no evaluation runs with the ledger {folder} ({error}); start one with "
                 f"--elastic --ledger {folder}, and join it while it runs"
             ) from error
-        return cls(Path(found["directory"]), found["address"])
 
     @contextmanager
     def announced(self, folder: Path) -> Iterator[None]:

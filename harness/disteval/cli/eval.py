@@ -85,11 +85,12 @@ _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "downl
     None, "The number of samples in a batch, on each rank.", show_default="256, or the task's"
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), help="Evaluate only the first samples, this many."
-)
+    "--limit", type=click.IntRange(min=1), show_default="all",
+    help="The number of samples to evaluate, from the first on.",
+)  # fmt: skip
 @click.option(
     "--predictions", type=OutputPath(check_output_folder), metavar="DIR",
-    help="Write predictions to this folder; what was interrupted there goes on.",
+    help="Write predictions to this folder; an interrupted evaluation continues there.",
 )  # fmt: skip
 @click.option(
     "--predictions-format", type=click.Choice(list(FORMATS)), default="jsonl",
@@ -170,6 +171,10 @@ def eval_command(
     disteval eval my_task:task --launcher ray
     disteval eval my_task:task --elastic --ledger leases
     """
+    if predictions is None:
+        _refuse_without("--predictions DIR", "predictions_format", "overwrite")
+    if not (elastic or join or ledger is not None):
+        _refuse_without("--elastic", "ranks_per_lease")
     source: TaskSource
     if task is not None:
         _refuse_options_of_resnet18(task)
@@ -222,6 +227,12 @@ def _is_given(option: str) -> bool:
     """Return whether an option stands on the command line."""
     source = click.get_current_context().get_parameter_source(option)
     return source is ParameterSource.COMMANDLINE
+
+
+def _refuse_without(needed: str, *options: str) -> None:
+    for name in filter(_is_given, options):
+        option = name.replace("_", "-")
+        raise UsageError(f"--{option} has no effect without {needed}; add it, or leave this out")
 
 
 def _refuse_options_of_resnet18(task: str) -> None:

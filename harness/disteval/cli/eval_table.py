@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
+from disteval.cli.terminal import table_console
 from disteval.report.values import rows
 from disteval.text import visible
 
@@ -16,7 +16,8 @@ def print_evaluation(report: dict[str, Any]) -> None:
     """Print the report of an evaluation as a table."""
     named = report.get("task")
     title = named or f"ResNet-18 on {report['dataset']}"
-    table = Table(title=escape(visible(title)), show_header=False)
+    columns = [Column(overflow="fold") for _ in range(2)]  # long paths stay whole
+    table = Table(*columns, title=escape(visible(title)), show_header=False)
     if named:
         for name, value in rows(report["metrics"]):
             table.add_row(escape(visible(name)), escape(visible(value)))
@@ -44,4 +45,4 @@ def print_evaluation(report: dict[str, Any]) -> None:
         table.add_row("ranks lost", str(len(found["lost"])))
     if "predictions" in report:
         table.add_row("predictions", escape(visible(report["predictions"])))
-    Console().print(table)
+    table_console().print(table)

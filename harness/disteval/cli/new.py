@@ -27,7 +27,7 @@ def new_command(name: str, framework: str) -> None:
     r"""Write the file NAME.py with a task to start from.
 
     The file is a small task that can be evaluated as it is, with the command that is printed. Put
-    your own data, model and metrics into it. A file that is there is never overwritten.
+    your own data, model and metrics into it. An existing file is never overwritten.
 
     \b
     disteval new

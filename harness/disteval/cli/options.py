@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,18 @@ from disteval.worlds.launchers import get_launcher
 Command = Callable[..., Any]
 
 _FORCE = "disteval.cli.force"
+_OUTPUTS = "disteval.cli.outputs"
 _INTERFACE = "disteval.cli.interface"
 
-POSITIVE = click.FloatRange(min=0, min_open=True)
-"""The type of an option that takes a number above 0."""
+
+class _Positive(click.FloatRange):
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        found = super().convert(value, param, ctx)
+        return found if math.isfinite(found) else self.fail(f"{value} is not finite.", param, ctx)
+
+
+POSITIVE = _Positive(min=0, min_open=True)
+"""The type of an option that takes a finite number above 0."""
 
 
 def counts(most: int | None = None) -> Callable[[object, object, str | None], Any]:
@@ -58,9 +68,16 @@ class OutputPath(click.Path):
         self._check = check
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the path."""
+        """Return the path; UsageError if another option's file would replace this one's."""
         path: Any = super().convert(value, param, ctx)
-        self._check(param.opts[0], path)
+        option = param.opts[0]
+        self._check(option, path)
+        outputs = ctx.meta.setdefault(_OUTPUTS, {})
+        other, check = outputs.setdefault(os.path.realpath(path), (option, self._check))
+        are_folders = check is self._check is check_output_folder
+        is_device = path.exists() and not (path.is_file() or path.is_dir())
+        if other != option and not are_folders and not is_device:
+            raise UsageError(f"{other} and {option} both name {path}; give each a file of its own")
         return path
 
 

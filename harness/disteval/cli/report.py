@@ -38,8 +38,8 @@ def report_command(
 
     RUN.json is a report that disteval check, audit, eval or fit wrote with --json, and DIR a folder
     that one of them wrote with --trace; traces are drawn side by side. The page is one file that
-    needs no network. Checks of one backend, each with its version, become the conformance of that
-    backend over time. The exit status is 0 if the files were written, whatever the verdicts in them
+    needs no network. Several checks of one backend are shown as its conformance over time, by
+    version. The exit status is 0 if the files were written, whatever the verdicts in them
     are, and 2 if there is nothing to show or a file is not such a report.
 
     \b
@@ -51,6 +51,9 @@ def report_command(
     """
     if html_path is None and badge is None:
         raise UsageError("there is nothing to write; give --html FILE, --badge FILE or both")
+    for option, path in (("--html", html_path), ("--badge", badge)):
+        if path is not None and path.is_file() and any(_is_same(path, run) for run in runs):
+            raise UsageError(f"{option} {path} would replace that report; give another file")
     found = [(path.name, read_run(path)) for path in runs if not path.is_dir()]
     if badge is not None:
         checks = [(name, run) for name, run in found if run["kind"] == "check"]
@@ -58,6 +61,10 @@ def report_command(
         click.echo(f"{badge}: a badge")
     if html_path is not None:
         _write_page(runs, found, history, html_path)
+
+
+def _is_same(path: Path, run: Path) -> bool:
+    return run.exists() and path.samefile(run)
 
 
 def _write_page(

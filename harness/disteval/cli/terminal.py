@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from disteval.cli.streams import printing_safely
@@ -27,6 +28,8 @@ from disteval.worlds.launchers.threads import rank_threads_left
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""
+
+_LEAST_WIDTH = 80
 
 _LOGGER = logging.getLogger("disteval")
 
@@ -82,6 +85,10 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # click handles these
         except Exception as error:
+            if isinstance(error, PermissionError) and error.filename:  # of some file or folder
+                what = f"{error.filename}: permission denied; correct its mode, or name another"
+                print_error(ctx.invoked_subcommand, what, error)
+                ctx.exit(2)
             hint = "" if is_verbose() else " Add --verbose to see where it was raised."
             reason = f"unexpected {type(error).__name__}: {error}".rstrip(".")
             print_error(ctx.invoked_subcommand, f"{reason}.{hint}", error)
@@ -180,6 +187,11 @@ def _log_on_stderr() -> Iterator[None]:
     finally:
         _LOGGER.removeHandler(handler)
         _LOGGER.setLevel(level)
+
+
+def table_console() -> Console:
+    """Return a console for tables: on a narrow terminal lines go on in the next one, uncut."""
+    return Console(width=max(_LEAST_WIDTH, Console().width))
 
 
 def write_reports(

@@ -12,11 +12,12 @@ from rich.table import Column, Table
 
 from disteval.arguments import check_output_file, unwritable
 from disteval.cli.options import OutputPath, json_option
+from disteval.cli.terminal import table_console
 from disteval.errors import UsageError
 from disteval.report.files import SCHEMA_VERSION, write_file, write_run
 from disteval.report.pictures import draw_alone
 from disteval.text import visible
-from disteval.traces.folder import MERGED
+from disteval.traces.folder import MERGED, NAME
 from disteval.traces.merging import write_merged
 from disteval.traces.reading import read_worlds
 from disteval.traces.summary import Summary, summarise
@@ -53,6 +54,11 @@ def trace_command(
     """
     path = merged or folder / MERGED
     worlds = read_worlds(folder)
+    for option, file in (("--merged", path), ("--svg", svg), ("--json", json_path)):
+        if file is not None and NAME.fullmatch(file.name) and file.parent.samefile(folder):
+            raise UsageError(
+                f"{option} {file} would replace a file of the trace; give another name"
+            )
     check_output_file("--merged", path)
     summaries = [summarise(one) for one in worlds if world in (None, one.number)]
     if not summaries:
@@ -73,7 +79,7 @@ def trace_command(
     try:
         write_run(json_path, report)
     finally:
-        _show(Console(), summaries)
+        _show(table_console(), summaries)
         click.echo(f"{path}: open it in https://ui.perfetto.dev or chrome://tracing")
 
 

@@ -20,7 +20,7 @@ _MOST = (1 << 63) - 1  # ids are int64
 
 @dataclass(frozen=True, eq=False)
 class Covered:
-    """What `Coverage.certify` proved, which is the same on every rank.
+    """The proof that `Coverage.certify` returns, the same on every rank.
 
     Attributes:
         size: The number of samples, each of which was counted.

@@ -1,4 +1,4 @@
-"""The JSON files of ``--json`` of ``disteval check``, ``eval`` and ``fit``, which pages show.
+"""The JSON files of ``--json`` of ``disteval check``, ``audit``, ``eval`` and ``fit``, for pages.
 
 ``report.schema.json``, beside this file, describes them. A file that does not fit the schema is
 refused before a page is drawn from it.

@@ -38,6 +38,8 @@ def test_the_table_names_what_is_missing() -> None:
     for name in list_all_backends():
         assert name in done.stdout
     assert "non_dist has no multi_rank: it is one process by design" in done.stdout
+    if "is not installed" in done.stdout:  # each has its extra, and one line says where
+        assert done.stdout.count("in a clone") == 1
 
 
 @pytest.mark.parametrize("name", list_all_backends())

@@ -77,6 +77,10 @@ def main():
 def fall():
     raise ZeroDivisionError("by nought")
 
+@main.command()
+def read():
+    raise PermissionError(13, "Permission denied", "trace/closed.json")
+
 main(prog_name="disteval")
 """
 
@@ -171,6 +175,44 @@ def test_an_unexpected_error_is_one_line_too(tmp_path: Path) -> None:
     assert verbose.returncode == 1
     assert 'raise ZeroDivisionError("by nought")' in verbose.stderr
     assert verbose.stderr.endswith("disteval fall: unexpected ZeroDivisionError: by nought.\n")
+
+
+def test_a_file_that_can_not_be_read_is_wrong_usage_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "falling.py").write_text(FALLING)
+    done = run_plainly([sys.executable, "falling.py", "read"], tmp_path, 60)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "disteval read: trace/closed.json: permission denied; correct its mode, or name another\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check threads --json same --html same",
+        "eval --json same --trace same",
+        "report --html same --badge ./same",
+        "trace run --json same --svg link",
+    ],
+)
+def test_no_option_writes_over_the_file_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 is not installed")
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("same")
+    done = CliRunner().invoke(main, command.split())
+    assert done.exit_code == 2
+    assert re.search(r"--\w+ and --\w+ both name .*; give each a file of its own", done.output)
+    assert list(tmp_path.iterdir()) == [tmp_path / "link"]
+
+
+@pytest.mark.parametrize("option", ["doctor --timeout", "audit --seconds", "fit --lr"])
+@pytest.mark.parametrize("value", ["nan", "inf", "0"])
+def test_a_time_or_rate_is_a_finite_number_above_zero(option: str, value: str) -> None:
+    done = CliRunner().invoke(main, [*option.split(), value])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option.split()[1]}': {value}" in done.output
 
 
 @pytest.mark.parametrize(

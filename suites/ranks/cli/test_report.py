@@ -324,6 +324,16 @@ def test_a_page_that_can_not_be_written(history: Path, tmp_path: Path) -> None:
     assert f"--html {tmp_path} is a folder; give the name of a file" in done.output
 
 
+def test_a_report_is_not_replaced_by_its_page(tmp_path: Path) -> None:
+    framework("jinja2")
+    path = tmp_path / "run.json"
+    path.write_text("the report")
+    done = CliRunner().invoke(main, ["report", str(path), f"--html={tmp_path}/./run.json"])
+    assert done.exit_code == 2
+    assert "run.json would replace that report; give another file" in done.output
+    assert path.read_text() == "the report"
+
+
 def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
     framework("jinja2")
     path, page = tmp_path / "run.json", tmp_path / "page.html"

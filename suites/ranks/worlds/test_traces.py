@@ -257,6 +257,8 @@ def test_commands_write_traces_and_show_them(
     # The last ones may be lent twice, so that nobody waits for a slow rank.
     units = {u for e in leases for u in range(e.arguments["start"], e.arguments["stop"])}
     assert units == {*range(8)}
+    code, output = disteval("trace", "run", "--merged", "run/world-1-leader.json")
+    assert code == 2 and "would replace a file of the trace; give another" in output
     code, output = disteval("trace", "nowhere")
     assert code == 2 and "nowhere does not exist; give a folder that --trace has written" in output
     code, output = disteval("trace", "run", "--world", "7")
