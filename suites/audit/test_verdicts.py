@@ -135,6 +135,19 @@ def test_ranks_that_do_each_others_work_are_noted() -> None:
     assert report.warnings[0].startswith("every rank evaluates every sample, as in the case N=")
 
 
+@pytest.mark.parametrize(("drop_last", "verdict"), [(False, "sound"), (True, "wrong")])
+def test_reading_samples_to_write_them_first_is_not_told_of(drop_last: bool, verdict: str) -> None:
+    def evaluate(case: Case) -> Any:
+        file = [sample["id"] for sample in case.samples()]
+        end = len(file) - len(file) % case.world_size if drop_last else len(file)
+        own = gathered(file[case.rank : end : case.world_size])
+        return {"ids": [i for ids in own for i in ids]}
+
+    report = Audit(evaluate, (1, 2), backend="threads", first=True).run()
+    assert (report.verdict, report.warnings) == (verdict, [])
+    assert "fetched" not in " ".join(map(str, report.findings))
+
+
 def counts_once_and_divides_wrongly(case: Case) -> Any:
     own = [float(s["value"]) for b in batches(case, strided(case)) for s in b]
     means = [sum(part) / len(part) for part in gathered(own) if part]

@@ -184,6 +184,10 @@ class Case:
             )
         return (SizedStream if sized else Stream)(self.dataset)
 
+    def samples(self) -> list[dict[str, Any]]:
+        """Return all samples, to write them where a library reads; these fetches are not noted."""
+        return [self.dataset._planted.sample(i) for i in range(len(self.dataset))]
+
     def predict(self, x: Any) -> Any:
         """Return the scores of a batch, as an array of the framework and device of ``x``.
 
@@ -252,8 +256,7 @@ class Case:
         """Return the samples as a ``datasets.Dataset``; its fetches are not noted."""
         from datasets import Dataset as HuggingFaceDataset
 
-        samples = [self.dataset._planted.sample(i) for i in range(len(self.dataset))]
-        return HuggingFaceDataset.from_dict(_columns(samples))
+        return HuggingFaceDataset.from_dict(_columns(self.samples()))
 
     def tf_dataset(self) -> Any:
         """Return the samples as a ``tf.data.Dataset`` that reads them all."""
