@@ -254,8 +254,7 @@ def evalbugs(session: nox.Session, releases: str) -> None:
     Not part of `tests`. ``-- eval_loss`` audits the loops with that in their names alone.
     """
     _install_releases(session, releases)
-    older = [] if releases == "newest" else ["--older"]
-    session.run("python", "-m", "suites.evalbugs", *older, *session.posargs)
+    session.run("python", "-m", "suites.evalbugs", f"--environment={releases}", *session.posargs)
     if releases == "newest" and not session.posargs:
         # The functions to start from, of which `tests` has only the libraries that load quickly.
         required = {"DISTEVAL_REQUIRE": "lightning,transformers,ignite,mmengine"}

@@ -6,17 +6,18 @@ import argparse
 import importlib
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from disteval.audit import Audit, Report
 from disteval.audit.findings import case_text
 
 from suites.evalbugs.table import ENTRIES, Entry
+from suites.findings.table import environments, installed
 
 MODULES = (
     "accelerate_loops", "datasets_loops", "ignite_loops", "lightning_loops",
-    "lm_eval_loops", "other_loops", "sentence_transformers_loops", "torchmetrics_loops",
-    "torchmetrics_text_loops", "transformers_loops",
+    "lm_eval_loops", "other_loops", "sentence_transformers_loops", "streaming_loops",
+    "torchmetrics_loops", "torchmetrics_text_loops", "transformers_loops",
 )  # fmt: skip
 
 
@@ -25,17 +26,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of the names of loops; all by default")
     parser.add_argument(
-        "--older", action="store_true", help="hold the loops to what is known of older releases"
-    )
+        "--environment", default="newest", choices=environments(),
+        help="audit the loops whose libraries this environment installs",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=300.0, help="the limit of each audit")
     parser.add_argument("--minutes", type=float, default=60.0, help="no audit begins after these")
     chosen = parser.parse_args()
     for module in MODULES:
         importlib.import_module(f"suites.evalbugs.{module}")
     unexpected = []
-    entries = [entry for entry in ENTRIES if _is_chosen(entry, chosen.names, chosen.older)]
+    entries = [entry for entry in ENTRIES if _is_chosen(entry, chosen.names, chosen.environment)]
     if not entries:
-        parser.error("no loop has such a name and is known with the releases that are installed")
+        parser.error("no loop has such a name and a library that this environment installs")
     end = time.monotonic() + chosen.minutes * 60
     for entry in entries:
         if time.monotonic() > end:
@@ -59,15 +61,10 @@ def main() -> int:
     return 1 if unexpected else 0
 
 
-def _is_chosen(entry: Entry, names: list[str], older: bool) -> bool:
+def _is_chosen(entry: Entry, names: list[str], environment: str) -> bool:
     if names and not any(name in entry.target for name in names):
         return False
-    if not older:
-        return not entry.release
-    try:
-        return entry.release == version(entry.library)
-    except PackageNotFoundError:
-        return False
+    return installed(entry.library, entry.release)[1] == environment
 
 
 def _expected(entry: Entry) -> str:

@@ -111,7 +111,7 @@ def of_loop(
         newest: Whether a release that is installed as the newest is that.
     """
     entry = entries()[loops[0], release]
-    version, environment = _installed(entry.library, release)
+    version, environment = installed(entry.library, release)
     thread = entry.see if re.search("/(issues|pull)/", entry.see) else ""
     documented = f"[documented]({entry.see})" if entry.see and not thread else ""
     return Finding(
@@ -168,18 +168,18 @@ def _entries(module: str, function: ast.FunctionDef) -> list[Entry]:
     return found
 
 
-def _installed(library: str, release: str) -> tuple[str, str]:
+def installed(library: str, release: str = "") -> tuple[str, str]:
     """Return a release of a library that loops are audited with, and the environment that has it.
 
     Args:
         library: The name of the distribution.
-        release: An older release; empty for that of the environment "newest".
+        release: An older release; empty for the newest, which no environment "older-..." has.
     """
     if library == "torch":
         sessions = tomllib.loads((ROOT / "suites" / "sessions.toml").read_text())
         return sessions["versions"]["torch"].partition("==")[2], "newest"
     for environment, table in environments().items():
-        if table.get("loops") and (release or environment == "newest"):
+        if table.get("loops") and (release or not environment.startswith("older")):
             for text in (*table["installs"], *table.get("no_deps", ())):
                 name, _, version = text.partition("==")
                 if name == library and release in ("", version):

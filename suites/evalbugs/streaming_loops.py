@@ -1,0 +1,171 @@
+"""Evaluation loops over libraries that stream samples from files, as their users write them.
+
+Each rank writes the files into a temporary folder of its own, where it needs no other rank.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from disteval.audit import Case
+from torch.utils.data import default_collate
+
+from suites.evalbugs.parts import all_ids
+from suites.evalbugs.table import sound, wrong
+
+_SHARDS = 3
+
+
+@sound("webdataset")
+def shards(case: Case) -> Any:
+    """``WebDataset`` with ``split_by_node``, where ranks and workers may have no shard."""
+    return _of_shards(case, empty_check=False)
+
+
+@wrong(
+    "webdataset", "documented", "crashes", "N=1,B=1,W=2",
+    "https://github.com/webdataset/webdataset/blob/main/src/webdataset/compat.py",
+)  # fmt: skip
+def checked_shards(case: Case) -> Any:
+    """The same with the check for empty pipelines, which is on by default."""
+    return _of_shards(case)
+
+
+def _of_shards(case: Case, **settings: Any) -> Any:
+    import webdataset as wds
+
+    ids = [int(sample["id"]) for sample in case.samples()]
+    with TemporaryDirectory() as folder:
+        urls = [f"{folder}/{shard}.tar" for shard in range(min(_SHARDS, len(ids)))]
+        for shard, url in enumerate(urls):
+            with wds.TarWriter(url) as writer:
+                for i in ids[shard::_SHARDS]:
+                    writer.write({"__key__": str(i), "id": i})
+        data = wds.WebDataset(urls, shardshuffle=False, nodesplitter=wds.split_by_node, **settings)
+        data = data.decode().to_tuple("id").batched(case.batch_size)
+        loader = wds.WebLoader(data, batch_size=None, num_workers=case.num_workers)
+        return {"ids": all_ids(case, [i for (batch,) in loader for i in batch])}
+
+
+@sound("litdata")
+def optimized(case: Case) -> Any:
+    """``StreamingDataset`` with ``drop_last=False``, as for validation."""
+    with _written(case, [case.samples()]) as (data,):
+        return _of_data(case, data(drop_last=False))
+
+
+@wrong(
+    "litdata", "documented", "dropped", "N=1,B=1,W=2",
+    "https://github.com/Lightning-AI/litData#shuffle",
+)  # fmt: skip
+def optimized_by_default(case: Case) -> Any:
+    """The same with the default, by which all ranks get equally many samples."""
+    with _written(case, [case.samples()]) as (data,):
+        return _of_data(case, data())
+
+
+@wrong("litdata", "defect", "crashes", "N=2,B=1,W=2")
+def combined(case: Case) -> Any:
+    """``CombinedStreamingDataset`` of two data sets, of which the first has one sample."""
+    from litdata import CombinedStreamingDataset
+
+    samples = case.samples()
+    with _written(case, [samples[:1], samples[1:]]) as parts:
+        return _of_data(case, CombinedStreamingDataset([data(drop_last=False) for data in parts]))
+
+
+combined.assumes = ("nonempty",)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _written(case: Case, parts: list[list[dict[str, Any]]]) -> Iterator[list[Callable[..., Any]]]:
+    """Write data sets, and yield for each a function that reads it with more settings."""
+    from functools import partial
+
+    from litdata import StreamingDataset, complete_dataset
+    from litdata.streaming import Cache
+
+    logging.getLogger("litdata").setLevel(logging.ERROR)
+    with TemporaryDirectory() as folder:
+        found = []
+        for number, samples in enumerate(filter(None, parts)):
+            cache = Cache(f"{folder}/{number}", chunk_size=2)
+            for index, sample in enumerate(samples):
+                cache[index] = {"id": int(sample["id"])}
+            cache.done()
+            complete_dataset(f"{folder}/{number}")
+            shuffle = {"shuffle": case.shuffle, "seed": case.seed}
+            found.append(partial(StreamingDataset, f"{folder}/{number}", **shuffle))
+        yield found
+
+
+def _of_data(case: Case, data: Any) -> Any:
+    from litdata import StreamingDataLoader
+
+    loader = StreamingDataLoader(data, batch_size=case.batch_size, num_workers=case.num_workers)
+    return {"ids": all_ids(case, [i for batch in loader for i in batch["id"]])}
+
+
+@sound("torchdata")
+def stateful_loader(case: Case) -> Any:
+    """``StatefulDataLoader`` over a share, stopped after a batch and resumed by another."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def make() -> Any:
+        return StatefulDataLoader(
+            case.dataset, case.batch_size, sampler=_own(case), num_workers=case.num_workers
+        )
+
+    return {"ids": all_ids(case, _resumed(make))}
+
+
+@sound("torchdata")
+def nodes(case: Case) -> Any:
+    """A pipeline of ``torchdata.nodes`` over a share, stopped and resumed, too."""
+    import torchdata.nodes as tn
+
+    def read(indices: list[int]) -> Any:
+        return default_collate([case.dataset[index] for index in indices])
+
+    def make() -> Any:
+        batches = tn.Batcher(tn.SamplerWrapper(_own(case)), case.batch_size, drop_last=False)
+        workers = {"num_workers": max(1, case.num_workers), "method": "thread"}
+        node = tn.Prefetcher(tn.ParallelMapper(batches, read, **workers), prefetch_factor=2)
+        return tn.Loader(node, restart_on_stop_iteration=False)
+
+    return {"ids": all_ids(case, _resumed(make))}
+
+
+@wrong(
+    "torchdata", "documented", "dropped", "N=1,B=2,W=1",
+    "https://pytorch.org/data/0.11/torchdata.nodes.html",
+)  # fmt: skip
+def nodes_by_default(case: Case) -> Any:
+    """``torchdata.nodes.Batcher`` with its default, which drops a short batch."""
+    import torchdata.nodes as tn
+
+    loader = tn.Loader(tn.Batcher(tn.SamplerWrapper(_own(case)), case.batch_size))
+    return {"ids": all_ids(case, [case.dataset[i]["id"] for batch in loader for i in batch])}
+
+
+def _own(case: Case) -> Any:
+    return list(range(case.rank, len(case.dataset), case.world_size))
+
+
+def _resumed(make: Callable[[], Any]) -> list[int]:
+    """Return the ids of a loader's first batch, and those that a new one resumes with."""
+    ids: list[int] = []
+    loader, state = make(), None
+    for batch in loader:
+        ids += batch["id"].tolist()
+        state = loader.state_dict()
+        break
+    if state is not None:
+        loader = make()
+        loader.load_state_dict(state)
+        ids += [i for batch in loader for i in batch["id"].tolist()]
+    return ids
