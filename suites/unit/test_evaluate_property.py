@@ -80,8 +80,8 @@ def stream_of(size: int, cuts: list[int]) -> Any:
     if not cuts:
         return lambda: (sample(i) for i in range(size))
     ends = [0, *sorted(min(cut, size) for cut in cuts), size]
-    parts = list(pairwise(ends))
-    return ShardedStream(parts, lambda part: (sample(i) for i in range(*part)))
+    parts = list(enumerate(pairwise(ends)))  # empty ones would be equal without a number
+    return ShardedStream(parts, lambda part: (sample(i) for i in range(*part[1])))
 
 
 @st.composite

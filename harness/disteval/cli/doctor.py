@@ -112,7 +112,8 @@ def _show_machine(host: dict[str, Any], findings: list[Finding], packages: list[
     )
     click.echo("\nmachine")
     for finding in findings:
-        click.echo(visible(f"{_SIGNS[finding.works]} {finding.name}: {finding.detail}"))
+        detail = shortened(finding.detail)
+        click.echo(visible(f"{_SIGNS[finding.works]} {finding.name}: {detail}"))
     click.echo("\npackages")
     for extra in dict.fromkeys(package.extra for package in packages):
         _show_extra(extra, [package for package in packages if package.extra == extra])
