@@ -207,8 +207,8 @@ def padded_and_masked(case: Case) -> Any:
 
 
 def gathered_in_reverse(case: Case) -> Any:
-    """Predictions come back by rank from the last one on, in an order that nothing promises."""
-    own = [(s["id"], int(case.predict(s["x"][None]).argmax())) for [s] in batches_of_one(case)]
+    """Scores come back by rank from the last one on, in an order that nothing promises."""
+    own = [(s["id"], np.log1p(case.predict(s["x"][None]))[0]) for [s] in batches_of_one(case)]
     pairs = [pair for part in reversed(gathered(own)) for pair in reversed(part)]
     return {"ids": [i for i, _ in pairs], "outputs": np.array([out for _, out in pairs])}
 

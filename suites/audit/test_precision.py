@@ -123,7 +123,8 @@ def test_a_wrong_result_in_few_bits_is_convicted(loop: Loop) -> None:
     if loop is rounds_to_bfloat16_and_returns_a_float:
         assert found.sentence == (
             "mean is 36.25 instead of 36.3333, which bfloat16 rounds to that; each sample alone "
-            "counts as it should, so sums overflow or are rounded, as in float16, or what one "
+            "counts as it should, so sums overflow or are rounded, as in float16, large values are "
+            "cut off, or what one "
             "sample counts depends on the others; return a number that is meant to be rounded as "
             "the array that it is, not as a Python float"
         )

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from disteval.audit import Audit, AuditError, Case, audit
@@ -17,7 +18,7 @@ from disteval.audit.worlds import AuditWorlds
 from disteval.cli.audit import audit_command
 from disteval.errors import WorldError
 
-from suites.audit.parts import batches, gathered, padded, strided
+from suites.audit.parts import batches, gathered, padded, rights, strided
 from suites.audit.right import every_rank_everything, sums_of_integers
 from suites.audit.wrong import counts_padding
 from suites.processes import run_plainly
@@ -220,6 +221,16 @@ def test_what_a_script_defines_is_replayed_in_python(tmp_path: Path) -> None:
         audit(lambda case: {"count": 2}, case="N=1,B=1,W=1", backend="threads")
 
 
+def _among_first(case: Case, k: int) -> list[bool]:
+    """Return whether the label is among the k best scores, of which all but one are equal."""
+    best = [np.argsort(-case.predict(s["x"][None])[0], kind="stable")[:k] for s in case.dataset]
+    return [s["label"] in some for s, some in zip(case.dataset, best, strict=True)]
+
+
+def _of_low_classes(case: Case) -> list[int]:
+    return rights(case, [s for s in case.dataset if s["label"] < 10])
+
+
 @pytest.mark.parametrize(
     ("loop", "words"),
     [
@@ -227,6 +238,22 @@ def test_what_a_script_defines_is_replayed_in_python(tmp_path: Path) -> None:
         (
             lambda case: {"accuracy": round(sums_of_integers(case)["accuracy"], 3)},
             "accuracy is 0.667 instead of 0.666667, rounded to 3 digits; return the number as it",
+        ),
+        (
+            lambda case: {"mean": float(np.median([s["value"] for s in case.dataset]))},
+            "fetched once, by rank 0: what a sample counts depends on what the others hold",
+        ),
+        (
+            lambda case: {"accuracy": sum(_among_first(case, 2)) / len(case.dataset)},
+            "instead of 0, so something counts that should not, such as a wrong prediction",
+        ),
+        (
+            lambda case: {"accuracy": sum(_of_low_classes(case)) / len(case.dataset)},
+            "where it holds something else, such as another label, it counts",
+        ),
+        (
+            lambda case: {"ids": [s["id"] + 1 for s in case.dataset]},
+            "there are as many ids as samples, but other ones; 0 missing",
         ),
     ],
 )

@@ -17,6 +17,7 @@ from suites.audit.parts import (
     counted,
     divided,
     gathered,
+    padded,
     predicted,
     rights,
     strided,
@@ -192,6 +193,33 @@ def takes_label_0_for_no_label(case: Case) -> Any:
 def leaves_one_class_out(case: Case) -> Any:
     own = [s for [s] in batches_of_one(case) if s["label"] != 7]
     return {"accuracy": divided(gathered((sum(rights(case, own)), len(own))))}
+
+
+def _scores(case: Case, indices: list[int]) -> Any:
+    """Return scores in rows of zeros for the samples of other ranks."""
+    scores = np.zeros((len(case.dataset), 16), np.float32)
+    for i in indices:
+        scores[i] = case.predict(case.dataset[i]["x"][None])[0]
+    return scores
+
+
+@wrong("differs from one rank", "N=1,B=1,W=2")
+def adds_up_the_scores_of_repeated_samples(case: Case) -> Any:
+    return {"outputs": np.sum(gathered(_scores(case, padded(case))), axis=0), "ordered": True}
+
+
+@wrong("differs from one rank", "N=1,B=1,W=2")
+def averages_scores_with_zeros_of_others(case: Case) -> Any:
+    return {"outputs": np.mean(gathered(_scores(case, strided(case))), axis=0), "ordered": True}
+
+
+@wrong("differs from one rank", "N=2,B=1,W=1")
+def normalises_scores_over_the_batch(case: Case) -> Any:
+    own = [
+        np.exp(case.predict(np.stack([s["x"] for s in b]))) for b in batches(case, strided(case))
+    ]
+    rows = [row / scores.sum() for scores in own for row in scores]
+    return {"outputs": np.array([row for part in gathered(rows) for row in part])}
 
 
 @wrong("dropped", "N=1,B=1,W=1,ids")

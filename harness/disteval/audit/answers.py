@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.metrics.arrays import shape_of, to_numpy
@@ -19,6 +20,9 @@ Fetched = Mapping[int, Sequence[int]]
 
 LISTS = ("ids", "outputs")
 """The names of results that have one entry for each sample."""
+
+SCORES = "scores of outputs"
+"""The name of what `read_result` adds where outputs are scores, see `_ranges`."""
 
 _EXACT = ("count", *LISTS)
 
@@ -71,6 +75,8 @@ def read_result(returned: Any) -> tuple[Result | None, bool]:
     for name, value in named.items():
         what = f"the value of {name!r}"
         found[name] = _numbers(what, value, name) if name in LISTS else _number(what, value)
+        if name == "outputs" and len(shape_of(value)) == 2:
+            found[SCORES] = _ranges(to_numpy(value))
     return found, bool(ordered)
 
 
@@ -129,6 +135,17 @@ def _number(what: str, value: Any) -> Value:
     if array.size == 1:
         return float(array.reshape(()))
     return [float(each) for each in array.reshape(-1)]
+
+
+def _ranges(scores: npt.NDArray[Any]) -> list[float]:
+    """Return the smallest and the largest scores of each predicted class, class by class.
+
+    What a function makes of the scores of one sample, it must make of all with that prediction.
+    """
+    best = scores.argmax(axis=1)
+    alike = (scores[best == each] for each in np.unique(best))
+    ends = [end for rows in alike for end in (rows.min(axis=0), rows.max(axis=0))]
+    return [float(each) for end in ends for each in end]
 
 
 def _numbers(what: str, value: Any, name: str) -> list[float]:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from disteval.audit.answers import LISTS, Answer, Result, Value, is_close, rounds_to
+from disteval.audit.answers import LISTS, SCORES, Answer, Result, Value, is_close, rounds_to
 from disteval.audit.findings import Kind
 from disteval.audit.planted import KNOWN, WEIGHED, Planted
 
 _NAMED = 5
+_OF_SCORES = 2.0**-6  # kernels may round them otherwise in batches of other sizes
 _DIGITS = range(2, 6)  # to which people round; fewer may be another number
 
 
@@ -82,6 +83,7 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
     for problem in [
         *_numbers(planted, first.result, reference, roundings, len(answers)),
         *_lists(planted, first.result, first.ordered),
+        *_scores(answers, reference or {}),
     ]:
         problems.setdefault(problem.name, problem)
     compared = _compared_with_one_rank(planted, first.result, reference or {})
@@ -93,7 +95,7 @@ def changed_since(first: Judgement, again: Judgement) -> Problem | None:
     before, after = first.result or {}, again.result or {}
     for name in dict.fromkeys([*before, *after]):
         one, other = before.get(name), after.get(name)
-        if name in LISTS and None not in (one, other):
+        if name in (*LISTS, SCORES) and None not in (one, other):
             continue
         if one is None or other is None or not is_close(one, other, again.roundings.get(name, 0.0)):
             return Problem(
@@ -109,6 +111,8 @@ def _disagreements(
     first: int, expected: Result, rank: int, found: Result, roundings: Mapping[str, float]
 ) -> Iterable[Problem]:
     for name in dict.fromkeys([*expected, *found]):
+        if name == SCORES:
+            continue
         one, other = expected.get(name), found.get(name)
         if one is None or other is None or not is_close(one, other, roundings.get(name, 0.0)):
             yield Problem(
@@ -128,7 +132,7 @@ def _numbers(
 ) -> Iterable[Problem]:
     truth = planted.truth()
     for name, value in result.items():
-        if name in LISTS:
+        if name in (*LISTS, SCORES):
             continue
         rounding = roundings.get(name, 0.0)
         if name in truth:
@@ -162,7 +166,7 @@ def _numbers(
 def _compared_with_one_rank(
     planted: Planted, result: Result, reference: Result
 ) -> dict[str, Value | None]:
-    others = {name: value for name, value in result.items() if name not in (*KNOWN, *LISTS)}
+    others = {name: value for name, value in result.items() if name not in (*KNOWN, *LISTS, SCORES)}
     return {
         n: v if n in reference and not is_close(v, math.nan) else None for n, v in others.items()
     }
@@ -201,6 +205,25 @@ def _lists(planted: Planted, result: Result, ordered: bool) -> Iterable[Problem]
         yield problem
 
 
+def _scores(answers: Sequence[Answer], reference: Result) -> Iterable[Problem]:
+    """Hold scores to those of one rank, since all that a function makes of them is not known."""
+    alone = reference.get(SCORES)
+    for rank, answer in enumerate(answers):
+        scores = (answer.result or {}).get(SCORES)
+        if not isinstance(scores, list) or not isinstance(alone, list):
+            continue
+        for one, other in zip(scores, alone, strict=False):
+            if not is_close(one, other, _OF_SCORES):
+                yield Problem(
+                    "differs from one rank",
+                    "outputs",
+                    f"a score is {show(one)} on rank {rank} of {len(answers)}, and {show(other)} "
+                    f"on one rank in one batch; the scores of a sample must not depend on the "
+                    f"other samples of its batch, or on the number of ranks",
+                )
+                return
+
+
 def _compared(
     name: str, found: list[float], expected: list[float], ordered: bool
 ) -> Problem | None:
@@ -224,6 +247,8 @@ def _compared(
     elif len(found) > len(expected):
         kind = "counted twice"
     parts = [f"the number of {what} is {len(found)} instead of {len(expected)}"]
+    if len(found) == len(expected):
+        parts = [f"there are as many {what} as samples, but other ones"]
     parts += [f"{_some(missing)} missing"] if missing else []
     parts += [f"{_some(extra)} too often"] if extra else []
     return Problem(kind, name, "; ".join(parts))

@@ -11,13 +11,14 @@ from disteval.audit import broken
 from disteval.audit.answers import LISTS, Answer, Result
 from disteval.audit.case import Settings
 from disteval.audit.cases import cases, in_steps, not_held
+from disteval.audit.fetches import dealt
 from disteval.audit.findings import DEFAULT_TIMEOUT, Finding, Report
 from disteval.audit.findings import replay as replay_of
 from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, judge
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import KNOWN, Planted
-from disteval.audit.weights import Weights, dealt, explain, groups_of, measure
+from disteval.audit.weights import Weights, explain, groups_of, measure
 from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
 from disteval.traces import TraceFolder
@@ -211,8 +212,6 @@ class Audit:
             return
         result = judgement.result or {}
         fetched = [answer.fetched for answer in answers]
-        wrong = [problem.name for problem in judgement.problems]
-        gathered = any(name in result and name not in wrong for name in ("count", "ids"))
         named = [finding.name for finding in known]
         # Weights cost a call for each sample, so they are measured once for each name.
         unknown = [
@@ -223,8 +222,9 @@ class Audit:
         for problem in unknown:
             if problem.name in weights:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]
-                rounding = judgement.roundings.get(problem.name, 0.0)
-                explained = explain(problem, measured, fair, fetched, gathered, rounding)
+                explained = explain(
+                    self._worlds, settings, planted, problem, judgement, measured, fetched
+                )
                 self._add(explained, settings, planted, measured.weights, fair)
             else:
                 self._add(dealt(problem, fetched, settings.size), settings, planted)

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from disteval.audit.answers import Fetched, Result
-from disteval.audit.case import ITSELF, Settings
+from disteval.audit.answers import Fetched, Result, Value
+from disteval.audit.case import Settings
+from disteval.audit.fetches import described, fetches_of
 from disteval.audit.findings import Kind
-from disteval.audit.judge import Problem, show
+from disteval.audit.judge import Judgement, Problem, show
 from disteval.audit.planted import Planted
 from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
@@ -22,14 +23,19 @@ _MOST_GROUPS = 16
 _MOST_PROBES = 128  # each is a call; larger cases are told without weights
 _FEW_PROBES, _MOST_SECONDS = 20, 10.0  # more probes than that may not take longer
 _TOLERANCE = 1e-3
+_OTHERS = 4  # a class may be the same by chance
 _COARSE = 2.0**-7  # of bfloat16
 _ROUNDED = (
-    "each sample alone counts as it should, so sums overflow or are rounded, as in float16, or "
-    "what one sample counts depends on the others; return a number that is meant to be rounded as "
-    "the array that it is, not as a Python float"
+    "each sample alone counts as it should, so sums overflow or are rounded, as in float16, large "
+    "values are cut off, or what one sample counts depends on the others; return a number that is "
+    "meant to be rounded as the array that it is, not as a Python float"
 )
 
 Weights = npt.NDArray[np.float64]
+
+_LOST = "its result was lost after that"
+_DIVISION = "the division is wrong"
+_OF_TOKENS = "tokens are lost or repeated, or the division is wrong"
 
 
 class Measured(NamedTuple):
@@ -42,13 +48,6 @@ class Measured(NamedTuple):
 
     weights: Weights
     beyond: float
-
-
-class Fetch(NamedTuple):
-    """A fetch of a sample: the rank, and its loader worker as `Fetches.take` numbers it."""
-
-    rank: int
-    worker: int = ITSELF
 
 
 def measure(
@@ -112,28 +111,35 @@ def groups_of(size: int, roundings: Iterable[float]) -> list[range]:
 
 
 def explain(
+    worlds: AuditWorlds,
+    settings: Settings,
+    planted: Planted,
     problem: Problem,
+    judgement: Judgement,
     found: Measured,
-    fair: Weights,
     fetched: Sequence[Fetched],
-    gathered: bool = False,
-    rounding: float = 0.0,
 ) -> Problem:
     """Name the sample whose weight is the most wrong, and where the defect sits.
 
     Args:
+        worlds: The worlds in which the function is called.
+        settings: The case.
+        planted: What its samples hold.
         problem: The wrong result.
+        judgement: The judgement of the call.
         found: The weight that the loop gives to each sample.
-        fair: The weight that each sample should have.
         fetched: The fetches of each rank.
-        gathered: Whether another result shows that each sample was gathered once.
-        rounding: The relative error that the result may have.
 
     Returns:
         The problem, with a kind and a sentence that say more; with its own kind if every weight is
         right.
     """
-    measured = found.weights
+    result, wrong = judgement.result or {}, [each.name for each in judgement.problems]
+    gathered = any(name in result and name not in wrong for name in ("count", "ids"))
+    rounding = judgement.roundings.get(problem.name, 0.0)
+    is_accuracy = problem.name == "accuracy"
+    by_tokens = problem.name == "loss" and planted.tokens
+    measured, fair = found.weights, planted.fair_weights(problem.name)
     if found.beyond > _COARSE * fair.max() and (measured > found.beyond).all():
         return problem._replace(
             sentence=f"{problem.sentence}; with planted samples of which none counts for anything "
@@ -144,19 +150,27 @@ def explain(
         return problem._replace(
             sentence=f"{problem.sentence}; it is {show(found.beyond)} whichever sample alone "
             f"counts, and also if none does, so it is a constant or the result of another call, "
-            f"which may be kept in a file"
+            f"which may be kept in a file{', or wrong predictions count as right' * is_accuracy}"
+        )
+    if found.beyond > _COARSE * fair.max():
+        return problem._replace(
+            sentence=f"{problem.sentence}; with planted samples of which none counts for anything "
+            f"it is {show(found.beyond)} instead of 0, so something counts that should not"
+            f"{', such as a wrong prediction' * is_accuracy}"
         )
     nothing = np.isnan(measured)  # the mean of no samples
     off = np.where(nothing, fair, np.abs(measured - fair))
     if not (off > _COARSE * fair.max()).any():
-        return problem._replace(sentence=f"{problem.sentence}; {_ROUNDED}")
+        of_tokens = "; some tokens of a sample may also count otherwise than others" * by_tokens
+        return problem._replace(sentence=f"{problem.sentence}; {_ROUNDED}{of_tokens}")
     tolerance = max(_TOLERANCE, rounding)
     fetches = fetches_of(fetched, len(fair))
     noted = any(fetched)
     times = np.array([len(each) for each in fetches])
     lost = np.flatnonzero(nothing | (np.abs(measured) <= tolerance * fair))
     kind: Kind = "weighted wrongly"
-    sample, where = int(off.argmax()), "the division is wrong" if times.max() < 2 else ""
+    division = _OF_TOKENS if by_tokens else _DIVISION
+    sample, where = int(off.argmax()), division if times.max() < 2 else ""
     if (
         noted
         and times.max() > 1
@@ -166,20 +180,50 @@ def explain(
         where = "it was dealt out more than once and each time counted"
     elif len(lost):
         kind, sample = "dropped", int(lost[0])
-        where = "its result was lost after that" if fetches[sample] else ""
+        where = _LOST if fetches[sample] else ""
+        if where and _counts_otherwise(worlds, settings, planted, problem.name, sample):
+            where = "where it holds something else, such as another label, it counts"
     elif problem.name == "sum" or not noted:
         repeated = _repeated(measured, fair, tolerance, absolute=problem.name == "sum")
         if len(repeated):
             kind, sample, where = "counted twice", int(repeated[0]), "it was gathered repeatedly"
+    is_guessed = where in (_LOST, _DIVISION) and not rounding
+    if is_guessed and not _adds_up(problem.name, found, planted, result.get(problem.name)):
+        where = "what a sample counts depends on what the others hold"
     return Problem(
         kind,
         problem.name,
         f"sample {sample} of {len(fair)} counts {show(float(measured[sample]))} instead of "
         f"{show(float(fair[sample]))} in {problem.name}"
-        + (f"; it was {_fetched(fetches[sample])}" if noted else "")
+        + (f"; it was {described(fetches[sample])}" if noted else "")
         + (" and gathered once" if noted and gathered and kind == "weighted wrongly" else "")
         + (f": {where}" if where else ""),
     )
+
+
+def _adds_up(name: str, found: Measured, planted: Planted, value: Value | None) -> bool:
+    """Return whether samples count in the result what they count alone, as far as that is known."""
+    if planted.tokens or not isinstance(value, float) or np.isnan([*found.weights, value]).any():
+        return True
+    parts = found.weights * (planted.right if name == "accuracy" else planted.values)
+    return bool(abs(parts.sum() - value) <= _TOLERANCE * max(abs(value), 1.0))
+
+
+def _counts_otherwise(
+    worlds: AuditWorlds, settings: Settings, planted: Planted, name: str, sample: int
+) -> bool:
+    """Return whether a sample that was lost counts in one of some cases that hold other labels."""
+    fair = planted.fair_weights(name)[sample]
+    for seed in range(planted.seed + 1, planted.seed + _OTHERS):
+        other = replace(planted, seed=seed, probe=range(sample, sample + 1))
+        try:
+            answers = worlds.call(settings, other)
+        except WorldError:
+            return False
+        value = next((a.result.get(name) for a in answers if a.result is not None), None)
+        if isinstance(value, float) and value > fair / 2:
+            return True
+    return False
 
 
 def _counted(times: Weights, fair: Weights, name: str) -> Weights:
@@ -201,54 +245,3 @@ def _repeated(
     whole = np.round(times)
     found = np.flatnonzero(whole > 1)
     return found if np.abs(times - whole).max() < 10 * tolerance else found[:0]
-
-
-def fetches_of(fetched: Sequence[Fetched], size: int) -> list[list[Fetch]]:
-    """Return the fetches of each sample by all ranks."""
-    return [
-        [Fetch(rank, worker) for rank, seen in enumerate(fetched) for worker in seen.get(i, ())]
-        for i in range(size)
-    ]
-
-
-def dealt(problem: Problem, fetched: Sequence[Fetched], size: int) -> Problem:
-    """Add to a wrong number of samples how they were dealt, as far as that was noted."""
-    if not any(fetched) or problem.kind not in ("counted twice", "dropped"):
-        return problem
-    fetches = fetches_of(fetched, size)
-    order = sorted(range(size), key=lambda i: len(fetches[i]))
-    sample = order[-1] if problem.kind == "counted twice" else order[0]
-    what = f"sample {sample} was {_fetched(fetches[sample])}"
-    if len(fetches[sample]) == 1:
-        what = "each sample was fetched once, so it happened after that"
-        if len(fetches[order[0]]) != len(fetches[order[-1]]):
-            return problem
-    return problem._replace(sentence=f"{problem.sentence}; {what}")
-
-
-def _fetched(fetches: Sequence[Fetch]) -> str:
-    if not fetches:
-        return "fetched by no rank"
-    times = "once" if len(fetches) == 1 else f"{len(fetches)} times"
-    return f"fetched {times}, by {_fetchers(fetches)}"
-
-
-def _fetchers(fetches: Sequence[Fetch]) -> str:
-    """Return in words who fetched a sample: ranks, or the workers of ranks."""
-    if all(fetch.worker == ITSELF for fetch in fetches):
-        return _listed("rank", sorted({fetch.rank for fetch in fetches}))
-    found = []
-    for rank in sorted({fetch.rank for fetch in fetches}):
-        workers = sorted({fetch.worker for fetch in fetches if fetch.rank == rank})
-        numbered = [worker for worker in workers if worker >= 0]
-        others = [-worker for worker in workers if worker < ITSELF]
-        parts = [("worker", numbered), ("process", others)]
-        found += [f"{_listed(what, some)} of rank {rank}" for what, some in parts if some]
-        found += [f"rank {rank}"] * (ITSELF in workers)
-    return " and ".join(found)
-
-
-def _listed(what: str, numbers: Sequence[int]) -> str:
-    plural = ("es" if what.endswith("s") else "s") * (len(numbers) > 1)
-    *others, last = map(str, numbers)
-    return f"{what}{plural} " + (f"{', '.join(others)} and {last}" if others else last)
