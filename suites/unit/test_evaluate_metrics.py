@@ -103,7 +103,7 @@ def test_what_no_metric_can_be_given_is_refused() -> None:
             evaluate(lambda x: x, data, {"m": Mean()}, "non_dist", 2, update=update)  # type: ignore[arg-type]
 
 
-def test_a_sample_costs_under_three_microseconds() -> None:
+def test_a_sample_costs_little_more_than_the_dict_that_holds_it() -> None:
     size = 30_000
     data = Made(size)
 
@@ -119,5 +119,4 @@ def test_a_sample_costs_under_three_microseconds() -> None:
     def ours() -> None:
         evaluate(lambda batch: batch["x"], data, {"mean": Mean()}, "non_dist")
 
-    least = min(seconds(ours) - seconds(bare) for _ in range(5))
-    assert least / size < 3e-6
+    assert min(seconds(ours) / seconds(bare) for _ in range(5)) < 20  # 9 to 13 were measured
