@@ -30,8 +30,13 @@ TIMEOUT_OF_CORRECT = 60.0
 EXAMPLES_OF_CORRECT = 25
 
 
-def check(cls: type[BaseDistBackend], world_sizes: tuple[int, ...], *rules: str) -> Report:
-    return check_backend(cls, world_sizes, rules=select_rules(rules), timeout=TIMEOUT)
+def check(
+    cls: type[BaseDistBackend],
+    world_sizes: tuple[int, ...],
+    *rules: str,
+    timeout: float = TIMEOUT,
+) -> Report:
+    return check_backend(cls, world_sizes, rules=select_rules(rules), timeout=timeout)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
@@ -51,7 +56,11 @@ def test_every_mutant_is_killed_by_its_rule_which_names_the_true_cause(
     assert killed, f"{mutant.__name__} survived rule {breaks} at world sizes {sizes}"
     # What was sent long before an example is not known, so its cause may not be seen.
     depends = result.cause == "" and DEPENDS in result.message
-    assert depends or result.cause == TRUE_CAUSES.get(mutant.__name__, "")
+    true_cause = TRUE_CAUSES.get(mutant.__name__, "")
+    if not depends and result.cause != true_cause:
+        # Ranks of a busy machine may have been too slow for large objects, which looks like a hang.
+        [result] = check(mutant, (size,), breaks, timeout=TIMEOUT_OF_CORRECT).rules
+    assert depends or result.cause == true_cause
 
 
 @pytest.mark.parametrize("backend", CORRECT, ids=lambda backend: backend.__name__)
