@@ -93,10 +93,7 @@ class RayLauncher(Launcher):
         return (self._address or os.environ.get("RAY_ADDRESS") or "local") == "local"
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
-        """Refuse a second world, and a backend whose ranks can't be plain processes."""
-        # Before anything is started: a failed start would terminate the first world's ranks.
-        if self._joined:
-            raise UsageError("this launcher serves a world already; make another")
+        """Refuse a backend whose ranks can't be plain processes."""
         if backend.launcher not in ("local", self.name):
             raise UsageError(
                 f"{backend.__name__}'s ranks are started by {backend.launcher!r}, and Ray starts "
