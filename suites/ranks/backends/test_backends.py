@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -295,8 +296,8 @@ def _gather_in_small_rounds(backend: Any) -> Any:
     return [len(obj) for obj in gathered], [len(obj) for obj in sent]
 
 
-def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
-    backend_class("mpi4py")
+def _mpi_job(tmp_path: Path, *around: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of an MPI job of which rank 1 raises."""
     from disteval.worlds.launchers import MpirunLauncher
 
     script = tmp_path / "job.py"
@@ -309,17 +310,38 @@ def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
     launcher = MpirunLauncher()
     [command] = launcher.commands(tmp_path, WORLD_SIZE)
     python = command.index(sys.executable)
+    command[python:] = [*around, sys.executable, str(script)]
+    return command, os.environ | launcher.environment()
+
+
+def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
+    backend_class("mpi4py")
+    command, environment = _mpi_job(tmp_path)
     done = subprocess.run(
-        [*command[: python + 1], str(script)],
-        env=os.environ | launcher.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0
     assert "rank 1 of 3 raised; ending the MPI job" in done.stderr
     assert "LookupError: the one mistake" in done.stderr
+
+
+def test_an_mpi_job_does_not_end_before_somebody_has_read_why(tmp_path: Path) -> None:
+    backend_class("mpi4py")
+    fifo = tmp_path / "stderr"
+    os.mkfifo(fifo)
+    command, environment = _mpi_job(tmp_path, "sh", "-c", f'exec "$@" 2>"{fifo}"', "sh")
+    with subprocess.Popen(command, env=environment) as job:
+        try:
+            # Without waiting for a writer, which never comes where mpirun fails.
+            with open(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb") as output:
+                assert select.select([output], [], [], 60)[0]
+                with pytest.raises(subprocess.TimeoutExpired):
+                    job.wait(1)
+                os.set_blocking(output.fileno(), True)
+                assert b"rank 1 of 3 raised" in output.read()
+            assert job.wait(30) != 0
+        finally:
+            job.kill()
 
 
 def test_cuda_without_a_device_says_so() -> None:
