@@ -100,7 +100,9 @@ class Rank:
             found: Any = run_leases(task(call), directory, self.rank, patience=patience).metrics
         except Exception as error:
             found = f"{type(error).__name__}: {error}"
-        self.path.write_text(json.dumps(found))
+        draft = self.path.with_suffix(".part")  # the rank may be killed while it writes
+        draft.write_text(json.dumps(found))
+        draft.rename(self.path)
         os._exit(0)
 
     def send(self, signal_name: str) -> None:
