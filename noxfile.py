@@ -243,7 +243,7 @@ def hosts_slurm(session: nox.Session, mpi: str) -> None:
     session.install(f".[torch,{mpi},conformance]", TORCH)
     _install_debian(session, ("slurmctld", "slurmd", "srun"), ("slurm-wlm", "libpmix-dev"))
     required = {"DISTEVAL_REQUIRE": "slurm,mpi4py,torch_cpu"}
-    session.run("pytest", "suites/ranks/worlds/test_hosts_slurm.py", env=required)
+    session.run("pytest", "suites/worlds/test_hosts_slurm.py", env=required)
 
 
 @nox.session

@@ -11,8 +11,8 @@ from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.worlds import detect_outer_world
 
-from suites import marks, requirements
-from suites.pictures import write_small_cifar10
+from suites.helpers import marks, requirements
+from suites.helpers.pictures import write_small_cifar10
 
 try:
     import tomllib
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the first pictures of the embedded set as CIFAR-10, see `suites.pictures`."""
+    """A folder with the first pictures of the embedded set as CIFAR-10."""
     folder = tmp_path_factory.mktemp("cifar10")
     write_small_cifar10(folder)
     return folder

@@ -10,7 +10,7 @@ from disteval.audit.cases import parse
 from disteval.audit.findings import case_text
 from disteval.worlds.postmortem import PARTED
 
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 WRONG = {
     "sums_of_prepared_batches": ("counted twice", "N=1,B=1,W=2"),

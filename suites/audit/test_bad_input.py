@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from disteval.audit.guard import guarded
 from disteval.cli.audit import audit_command
 
-from suites.processes import run_plainly
-from suites.requirements import framework
+from suites.helpers.processes import run_plainly
+from suites.helpers.requirements import framework
 
 MODULE = """
 import os, sys

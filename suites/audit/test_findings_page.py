@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from suites.findings.table import entries
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 framework("torch")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from suites.processes import run_plainly
+from suites.helpers.processes import run_plainly
 
 TEST = """
 from suites.audit.right import sums_of_integers

@@ -12,7 +12,7 @@ from disteval.audit.cases import parse
 from disteval.audit.findings import case_text
 
 from suites.audit.parts import JoinedOnce
-from suites.requirements import backend_class
+from suites.helpers.requirements import backend_class
 
 BACKENDS = {"mpi4py": "mpi_loops", "jax": "jax_loops", "tf_collective": "keras_loops"}
 SOME = ("N=1,B=1,W=2", "N=5,B=2,W=2,shuffle", "N=9,B=4,W=2,ids", "N=23,B=3,W=2")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from suites.processes import run_plainly
-from suites.requirements import backend_class
+from suites.helpers.processes import run_plainly
+from suites.helpers.requirements import backend_class
 
 LOOPS = """
 from disteval import get_dist_backend

@@ -11,8 +11,8 @@ from disteval.audit.cases import cases
 from disteval.audit.runner import DEFAULT_WORLD_SIZES
 
 from suites.docs.pages import blocks_of, text_of, write_files
-from suites.processes import run_plainly
-from suites.requirements import framework
+from suites.helpers.processes import run_plainly
+from suites.helpers.requirements import framework
 
 PAGE = "docs/audit.md"
 

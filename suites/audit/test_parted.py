@@ -16,7 +16,7 @@ from disteval.worlds.postmortem import PARTED
 from disteval.worlds.torch_calls import describe_parting
 from disteval.worlds.torch_dumps import read_dumps
 
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 framework("torch")
 

@@ -11,7 +11,7 @@ from disteval.audit.answers import rounds_to
 from disteval.audit.findings import case_text
 
 from suites.audit.parts import Loop, batches, gathered, padded, strided
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 
 def _values(case: Case, indices: list[int]) -> list[float]:

@@ -12,7 +12,7 @@ from disteval.report.audits import matrix_of
 
 from suites.audit.right import sums_of_integers
 from suites.audit.wrong import counts_padding, returns_positions_as_ids
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from disteval.audit import Audit
 from disteval.audit.cases import parse
 from disteval.cli.audit import STARTERS, audit_command
 
-from suites.requirements import backend_class, framework
+from suites.helpers.requirements import backend_class, framework
 
 LIBRARIES = {"plain": "torch", "keras": "tensorflow", "flax": "jax"}
 WHOLE = ("plain", "torchmetrics")

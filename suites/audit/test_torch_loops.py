@@ -11,7 +11,7 @@ from disteval.audit.findings import case_text
 from disteval.worlds import World
 
 from suites.audit.parts import JoinedOnce
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 framework("torch")
 

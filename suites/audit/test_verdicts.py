@@ -21,8 +21,8 @@ from disteval.errors import WorldError
 from suites.audit.parts import batches, gathered, padded, rights, strided
 from suites.audit.right import every_rank_everything, sums_of_integers
 from suites.audit.wrong import counts_padding
-from suites.processes import run_plainly
-from suites.requirements import framework
+from suites.helpers.processes import run_plainly
+from suites.helpers.requirements import framework
 
 
 class Evaluation:

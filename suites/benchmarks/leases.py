@@ -35,7 +35,7 @@ from disteval.metrics import Mean
 from disteval.worlds import World
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.thread_world import run_ranks, values
+from suites.helpers.thread_world import run_ranks, values
 
 RANKS = 3
 BATCHES = 240

@@ -164,7 +164,7 @@ each other), and on a network alpha and beta have other values. Milliseconds of 
 _END = """
 Gathered samples are 8 bytes each, in one column, and every rank receives all of them. The time
 for sums does not depend on the number of samples; with thousands of ranks most of it is spent on
-opening the frames of all other ranks. A test (`suites/unit/test_scale.py`) shows that an
+opening the frames of all other ranks. A test (`suites/evaluation/test_scale.py`) shows that an
 evaluation on 512 ranks takes two collectives of one block and gives the same result as one rank.
 
 ![Seconds of one compute against ranks](scaling.svg)"""

@@ -16,9 +16,9 @@ import pytest
 from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, Block, blocks_of, write_files
-from suites.marks import needing
-from suites.processes import run_plainly
-from suites.requirements import backend_class, framework
+from suites.helpers.marks import needing
+from suites.helpers.processes import run_plainly
+from suites.helpers.requirements import backend_class, framework
 
 SECONDS = 180.0
 _END = "\x1e"

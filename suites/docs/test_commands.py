@@ -15,9 +15,9 @@ from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, blocks_of, write_files
 from suites.docs.shell import LAUNCHERS, Command, check, check_disteval, commands_of, mentions_of
-from suites.marks import needing
-from suites.processes import horovodrun, mpirun, run_plainly, torchrun
-from suites.requirements import backend_class, framework
+from suites.helpers.marks import needing
+from suites.helpers.processes import horovodrun, mpirun, run_plainly, torchrun
+from suites.helpers.requirements import backend_class, framework
 
 SECONDS = 120.0
 _THEIR_OWN = ("--data", "--download", "--weights", "--device", "--json", "--html")
@@ -35,9 +35,9 @@ def pytest_options() -> set[str]:
 def needs(command: Command) -> set[str] | None:
     """Return the libraries and backends that a command needs, or None if it is not run here.
 
-    A complete check of a backend is not run, because `suites/ranks/conformance` does that for all
-    backends, and neither is an evaluation with torch, which `suites/ranks/cli/test_eval.py` and
-    `suites/ranks/worlds/test_ray.py` start in each way that pages show. Commands that need files of
+    A complete check of a backend is not run, because `suites/conformance` does that for all
+    backends, and neither is an evaluation with torch, which `suites/cli/test_eval.py` and
+    `suites/worlds/test_ray.py` start in each way that pages show. Commands that need files of
     a user, a network or minutes are not run either.
     """
     name, *words = [part for word in command.words for part in word.split("=", 1)]
@@ -72,7 +72,7 @@ def _needs_of_check(
     if f"{target.partition(':')[0].replace('.', '/')}.py" in shown:
         return found | {"hypothesis"}
     if "--launcher" in given:
-        return None  # `suites/ranks/worlds/test_ray.py` checks a backend on Ray
+        return None  # `suites/worlds/test_ray.py` checks a backend on Ray
     if "--rules" in given and target in list_all_backends():
         return found | {"hypothesis", target}
     return None

@@ -19,8 +19,8 @@ from disteval.worlds import World
 
 from suites.docs.pages import ROOT, blocks_of, write_files
 from suites.docs.tasks import exactly, load
-from suites.marks import needing
-from suites.requirements import backend_class, framework
+from suites.helpers.marks import needing
+from suites.helpers.requirements import backend_class, framework
 
 PAGE = "docs/demonstrations.md"
 SIZES = (1, 2, 3)

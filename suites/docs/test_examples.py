@@ -12,9 +12,9 @@ import pytest
 from disteval.worlds.launchers import MpirunLauncher
 
 from suites.docs.tasks import exactly, load
-from suites.processes import run_plainly
-from suites.requirements import backend_class, framework
-from suites.thread_world import run_ranks, values
+from suites.helpers.processes import run_plainly
+from suites.helpers.requirements import backend_class, framework
+from suites.helpers.thread_world import run_ranks, values
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

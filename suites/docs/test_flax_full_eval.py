@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flax_full_eval.py"
 WRONG = {"drops_the_remainder": 200, "counts_the_padding": 208}

@@ -37,7 +37,7 @@ from disteval.report.values import plain
 from disteval.worlds import ElasticWorld, LocalLauncher
 
 from suites.faults import lease_task
-from suites.processes import left_over, processes_below, wait_for
+from suites.helpers.processes import left_over, processes_below, wait_for
 
 TASK = "suites.faults.lease_task:task"
 HOWS = ("SIGKILL", "SIGSTOP", "exit", "exception")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from suites.pictures import write_small_cifar10
+from suites.helpers.pictures import write_small_cifar10
 
 
 def make_data(folder: Path) -> None:

@@ -11,7 +11,7 @@ from disteval.audit.case import Fetches
 from disteval.audit.cases import parse
 from disteval.audit.planted import Planted
 
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 
 def _plain(sample: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from disteval import UsageError, evaluate
 from disteval.metrics import BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.requirements import framework
-from suites.thread_world import run_ranks, values
+from suites.helpers.requirements import framework
+from suites.helpers.thread_world import run_ranks, values
 
 torch: Any = framework("torch")
 

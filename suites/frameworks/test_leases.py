@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 framework("torch")
 

@@ -22,7 +22,7 @@ from disteval.data.loading import load_ahead
 from disteval.errors import HarnessError, RankError
 from disteval.metrics import Accuracy
 
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 torch: Any = framework("torch")
 

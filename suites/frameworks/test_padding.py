@@ -15,8 +15,8 @@ from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.requirements import JAX_DEVICES, framework
-from suites.thread_world import run_ranks, values
+from suites.helpers.requirements import JAX_DEVICES, framework
+from suites.helpers.thread_world import run_ranks, values
 
 DTYPES = ["float32", "uint8", "bfloat16", "int32"]
 

@@ -18,8 +18,8 @@ from disteval.models import default_weights
 from disteval.models.preprocess import preprocess
 from safetensors.numpy import load_file
 
-from suites.pictures import SIZES
-from suites.requirements import backend_class, framework
+from suites.helpers.pictures import SIZES
+from suites.helpers.requirements import backend_class, framework
 
 REFERENCE = Path(__file__).with_name("reference_scores.safetensors")
 TOLERANCE = 1e-4

@@ -12,9 +12,9 @@ from disteval.data.predictions import PredictionWriter
 from disteval.metrics import Accuracy
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.requirements import framework
-from suites.thread_world import run_ranks, values
-from suites.unit.data.test_predictions import LISTS, OUTPUTS, same, write_alone
+from suites.data.test_predictions import LISTS, OUTPUTS, same, write_alone
+from suites.helpers.requirements import framework
+from suites.helpers.thread_world import run_ranks, values
 
 IDS = np.arange(6)
 

@@ -10,9 +10,9 @@ from typing import Any
 from disteval import UsageError, evaluate
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.processes import run_plainly, torchrun
-from suites.requirements import backend_class, framework
-from suites.thread_world import run_ranks
+from suites.helpers.processes import run_plainly, torchrun
+from suites.helpers.requirements import backend_class, framework
+from suites.helpers.thread_world import run_ranks
 
 SCRIPT = Path(__file__).with_name("samplers.py")
 ONCE = list(range(10))

@@ -13,9 +13,9 @@ from disteval.data.streams import Stream, is_stream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.requirements import framework
-from suites.thread_world import values
-from suites.unit.data.test_streams import elements_of, read_on
+from suites.data.test_streams import elements_of, read_on
+from suites.helpers.requirements import framework
+from suites.helpers.thread_world import values
 
 
 def torch_stream() -> Any:

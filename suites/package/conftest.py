@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 ROOT = Path(__file__).parents[2]
 _OF_THIS_RUN = ("DISTEVAL_", "PYTHON", "PYTEST_", "COVERAGE_", "CIFAR10_ROOT")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from suites.helpers.requirements import framework
 from suites.package.conftest import run_here
-from suites.requirements import framework
 
 EXTRAS = ("conformance", "report")
 """The extras of the session with the oldest versions."""

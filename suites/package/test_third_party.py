@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from suites.helpers.requirements import framework
 from suites.package.conftest import Built, Environment
-from suites.requirements import framework
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.processes import run_plainly
-from suites.requirements import chromium, framework
+from suites.helpers.processes import run_plainly
+from suites.helpers.requirements import chromium, framework
 
 if TYPE_CHECKING:
     from suites.web.browser import Browser

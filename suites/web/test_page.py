@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from disteval.conformance.runner import select_rules
 
-from suites.requirements import framework
+from suites.helpers.requirements import framework
 
 if TYPE_CHECKING:
     from suites.web.browser import Browser

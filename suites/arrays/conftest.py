@@ -1,0 +1,16 @@
+"""Libraries that several modules of tests here need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from suites.helpers.requirements import framework
+
+
+@pytest.fixture
+def tm() -> Any:
+    """torchmetrics, which needs torch."""
+    framework("torch")
+    return framework("torchmetrics")

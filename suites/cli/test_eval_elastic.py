@@ -1,0 +1,265 @@
+"""``disteval eval --elastic``: ranks and leaders are lost, and the answer stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from disteval import HarnessError
+from disteval.cli import main
+from disteval.cli.elastic_options import Elastic
+from disteval.cli.eval_elastic import lend
+from disteval.cli.job import EvalJob
+from disteval.cli.named_task import NamedTask
+from disteval.data.predictions import load_predictions
+from disteval.worlds.launchers.mpirun import MpirunLauncher
+
+from suites.faults import lease_task
+from suites.faults.leases import TASK, Forked, judge, lose_leaders, lose_ranks, right
+from suites.helpers.processes import (
+    is_running,
+    mpirun,
+    processes_below,
+    ranks_below,
+    start_as_from_a_terminal,
+    torchrun,
+    wait_for,
+)
+from suites.helpers.requirements import backend_class
+
+SECONDS = 180.0
+COMMAND = [sys.executable, "-m", "disteval.cli", "eval", TASK, "--elastic", "--force"]
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    return right()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a command whose batches take a while, and ends it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str, seconds: float = 0.05) -> subprocess.Popen[str]:
+        environment = os.environ | MpirunLauncher().environment()
+        environment |= {lease_task.SECONDS: str(seconds), "OMP_NUM_THREADS": "1"}
+        started.append(start_as_from_a_terminal([*command], env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def run(*options: str, task: str = TASK) -> Result:
+    words = ["eval", task, "--elastic", "--launcher=threads", *options]
+    return CliRunner().invoke(main, words, env={"COLUMNS": "100"})
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+# Together they have each way to be lost, at the beginning, in the middle and late.
+@pytest.mark.parametrize("seed", [4, 6, 8])
+def test_lost_ranks_change_nothing(expected: dict[str, Any], seed: int, tmp_path: Path) -> None:
+    found = lose_ranks(seed, expected, tmp_path)
+    assert found.wrong == ""
+    assert found.lost > 0
+
+
+def test_ranks_that_hold_a_lease_together_find_each_other_and_are_lost_together(
+    expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(lease_task.FAULTS, '{"1": ["exit", 3]}')
+    monkeypatch.setenv(lease_task.SECONDS, "0.002")
+    start = Forked(4, None, None, 20.0, 1, False, None, [])
+    job = EvalJob(NamedTask("suites.faults.lease_task:spanning"), "none", None, None, None)
+    report = lend(start, job, Elastic(None, join=False, ranks_per_lease=2))
+    assert judge(report, expected) == ""
+    assert report["leases"]["lost"][0] == {"rank": 1, "how": "its process exited with status 3"}
+    assert not {2, 3} & {one["rank"] for one in report["leases"]["lost"]}
+
+
+def test_a_killed_leader_goes_on_from_its_ledger(tmp_path: Path, expected: dict[str, Any]) -> None:
+    found = lose_leaders(3, tmp_path, expected, lives=[0.5])
+    assert found.wrong == ""
+    assert found.lost == 1
+    folders = ["--ledger", tmp_path / "ledger-3", "--predictions", tmp_path / "predictions-3"]
+    again = run(*map(str, folders), "--json", str(tmp_path / "again.json"))
+    assert again.exit_code == 0, again.output
+    report = read(tmp_path / "again.json")
+    assert judge(report, expected) == ""
+    assert report["leases"]["resumed"] == lease_task.SAMPLES
+    assert f"samples of earlier runs │ {lease_task.SAMPLES}" in " ".join(again.output.split())
+
+
+def test_finished_predictions_are_replaced_on_request_alone(tmp_path: Path) -> None:
+    words = ["--predictions", str(tmp_path), "--limit", "6"]
+    assert run(*words).exit_code == 0
+    again = run(*words)
+    assert again.exit_code == 2
+    assert "has finished predictions of 6 samples" in " ".join(again.output.split())
+    assert run(*words, "--overwrite").exit_code == 0
+    assert len(load_predictions(tmp_path)) == 6
+
+
+def test_ctrl_c_ends_everything_and_the_next_run_goes_on(
+    tmp_path: Path, expected: dict[str, Any], start: Start
+) -> None:
+    options = ["--ledger", str(tmp_path / "leases"), "--json", str(tmp_path / "r.json")]
+    leader = start(*COMMAND, *options)
+    ledger = tmp_path / "leases" / "ledger.sqlite"
+    assert wait_for(lambda: len(ranks_below(leader.pid)) == 3 and ledger.exists(), SECONDS)
+    below = processes_below(leader.pid)
+    leader.send_signal(signal.SIGINT)
+    _, told = leader.communicate(timeout=SECONDS)
+    assert leader.returncode == 130, told
+    assert told.splitlines()[-1] == "disteval eval: interrupted"
+    assert wait_for(lambda: not any(map(is_running, below)), SECONDS)
+    assert not (tmp_path / "leases" / "leader.json").exists()
+    done = run(*options)
+    assert done.exit_code == 0, done.output
+    assert judge(read(tmp_path / "r.json"), expected) == ""
+
+
+def test_another_command_joins_and_finishes_what_all_ranks_have_left(
+    tmp_path: Path, expected: dict[str, Any], start: Start
+) -> None:
+    options = ["--ledger", str(tmp_path / "leases")]
+    led, joined = tmp_path / "led.json", tmp_path / "joined.json"
+    own_options = ["--world-size=2", "--timeout=60", "--json", str(led)]
+    leader = start(*COMMAND, *options, *own_options, seconds=0.5)
+    assert wait_for((tmp_path / "leases" / "leader.json").exists, SECONDS)
+    assert (tmp_path / "leases" / "leader.json").stat().st_mode & 0o777 == 0o600
+    assert wait_for(lambda: len(ranks_below(leader.pid)) == 2, SECONDS)
+    own = ranks_below(leader.pid).values()
+    for pid in own:  # so that they don't finish before the others are there
+        os.kill(pid, signal.SIGSTOP)
+    other = start(*COMMAND, *options, "--join", "--json", str(joined))
+    assert leader.stderr is not None
+    lines = [leader.stderr.readline()]
+    while lines[-1] and "rank 2 has joined" not in lines[-1]:  # ranks may be late, which is said
+        lines.append(leader.stderr.readline())
+    assert lines[-1], lines
+    for pid in own:
+        os.kill(pid, signal.SIGKILL)
+    lines += leader.communicate(timeout=SECONDS)[1].splitlines()
+    assert other.wait(SECONDS) == leader.returncode == 0, lines
+    # It is said as well if a rank had not reported yet.
+    assert any(line.startswith("disteval eval: rank 0 was lost: killed by SIG") for line in lines)
+    assert judge(read(led), expected) == judge(read(joined), expected) == ""
+    assert sorted(one["rank"] for one in read(led)["leases"]["lost"]) == [0, 1]
+
+
+def lose_one_below(
+    start: Start, launcher: tuple[str, ...], tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    """Kill rank 1 at its first batch where somebody's launcher has started the ranks.
+
+    Rank 0 takes part at once, and would leave nothing to ranks that start late, so it fails.
+    """
+    report = tmp_path / "r.json"
+    faults = json.dumps({"0": ["exception", 0], "1": ["SIGKILL", 0]})
+    words = [*launcher, *COMMAND, "--json", str(report)]
+    job = start("env", f"{lease_task.FAULTS}={faults}", *words)
+    printed, told = job.communicate(timeout=SECONDS)
+    assert job.returncode == 0, printed + told
+    assert judge(read(report), expected) == ""
+    assert {"rank": 1, "how": "killed by SIGKILL"} in read(report)["leases"]["lost"]
+
+
+def test_ranks_of_mpirun_may_be_killed(
+    start: Start, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    backend_class("mpi4py")
+    lose_one_below(start, mpirun(3), tmp_path, expected)
+
+
+def test_ranks_of_torchrun_may_be_killed(
+    start: Start, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    backend_class("torch_cpu")
+    lose_one_below(start, torchrun(3), tmp_path, expected)
+
+
+def test_what_all_ranks_raise_is_told_once_more_and_is_the_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_wrong.py").write_text("def task():\n    raise ValueError('no data today')\n")
+    done = run(task="own_wrong:task")
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1].startswith("disteval eval: unexpected ValueError: no data")
+    done = run(task="own_wrong:other")
+    assert done.exit_code == 2
+    assert "own_wrong has no 'other'" in done.output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("first", ["exception", "exit"])
+def test_an_evaluation_without_ranks_ends_at_once_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    faults = {"0": [first, 1], "1": ["exception", 3]}
+    monkeypatch.setenv(lease_task.FAULTS, json.dumps(faults))
+    start = Forked(2, None, None, 1000.0, 1, False, None, [])
+    job = EvalJob(NamedTask(TASK), "none", None, None, None)
+    with pytest.raises(HarnessError, match="this rank was told to fail"):
+        lend(start, job, Elastic(None, join=False, ranks_per_lease=1))
+
+
+def test_a_collective_in_a_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = "def task(backend):\n    backend.all_gather_object(0)\n"
+    (tmp_path / "own_gathers.py").write_text(code)
+    done = run(task="own_gathers:task")
+    assert done.exit_code == 2
+    assert "with --elastic a rank is in no group" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--backend=threads"], "leases need no backend; leave it out"),
+        (["--join"], "add its --ledger DIR"),
+        (["--join", "--ledger=nowhere"], "no evaluation runs with the ledger nowhere"),
+        (["--join", "--ledger=odd"], "no evaluation runs with the ledger odd"),
+        (["--ranks-per-lease=2"], "3 ranks are not whole groups of --ranks-per-lease 2"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("odd").mkdir()
+    Path("odd/leader.json").write_text("[]")
+    done = run(*options)
+    assert done.exit_code == 2
+    assert told in " ".join(done.output.split())
+
+
+def test_the_table_counts_leases_and_lost_ranks(expected: dict[str, Any], tmp_path: Path) -> None:
+    done = run("--json", str(tmp_path / "r.json"))
+    assert done.exit_code == 0, done.output
+    report = read(tmp_path / "r.json")
+    assert judge(report, expected) == ""
+    assert sum(rank["samples"] for rank in report["ranks"]) >= lease_task.SAMPLES
+    leases = report["leases"]
+    assert leases["batches"] == lease_task.SAMPLES // lease_task.BATCH
+    assert (leases["resumed"], leases["lost"], leases["failed"]) == (0, [], [])
+    shown = " ".join(done.output.split())
+    assert f"leases │ {leases['committed']} │" in shown
+    assert "ranks lost │ 0" in shown

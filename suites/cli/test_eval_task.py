@@ -1,0 +1,434 @@
+"""``disteval eval module:task`` evaluates a user's own task."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+from disteval import Task, load_predictions
+from disteval.cli import main
+from disteval.cli.eval_resnet18 import ResNet18
+from disteval.data import ArrayDataset
+
+from suites.helpers.processes import mpirun, run_plainly, torchrun
+from suites.helpers.requirements import backend_class, framework
+
+TASK = """
+import numpy as np
+from disteval import Task
+from disteval.data import ArrayDataset
+from disteval.metrics import Accuracy, ConfusionMatrix
+
+rng = np.random.default_rng(0)
+data = ArrayDataset(
+    "made", rng.integers(0, 256, (101, 3, 2, 2), dtype=np.uint8), rng.integers(0, 3, 101),
+    tuple("abc"),
+)
+
+def predict(images):
+    return images.reshape(len(images), -1)[:, :3].astype(np.float32)
+
+def task():
+    return made()
+
+def made(**more):
+    metrics = {"accuracy": Accuracy(), "confusion": ConfusionMatrix(3)}
+    return Task(samples=data, predict=predict, metrics=metrics, batch_size=16, **more)
+"""
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Return a function that writes a module of tasks and runs disteval eval in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def run(name: str, *options: str, code: str = "", size: int = 3, module: str = "own") -> Result:
+        (tmp_path / f"{module}.py").write_text(TASK + code)
+        sys.modules.pop(module, None)
+        words = ["eval", name, "--backend=threads", f"--world-size={size}", *options]
+        return CliRunner().invoke(main, words, env={"COLUMNS": "100"})
+
+    yield run
+    for name in set(sys.modules) - before:
+        if name.startswith("own"):
+            del sys.modules[name]
+
+
+def read(path: str = "r.json") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(path).read_text())
+    return found
+
+
+def test_a_task_has_one_result_at_every_world_size(run: Run) -> None:
+    found = []
+    for size in (1, 2, 3):
+        done = run("own:task", "--json=r.json", size=size)
+        assert done.exit_code == 0, done.output
+        report = read()
+        assert (report["task"], report["world_size"]) == ("own:task", size)
+        assert (report["size"], report["evaluated"], report["padded"]) == (101, 101, -101 % size)
+        assert (report["coverage"], report["batch_size"]) == ("exact", 16)
+        assert [rank["samples"] for rank in report["ranks"]] == [-(-101 // size)] * size
+        assert report["samples_per_second"] == pytest.approx(101 / report["seconds"])
+        found.append(report["metrics"])
+    assert found[1:] == found[:1] * 2
+    assert sum(map(sum, found[0]["confusion"]["matrix"])) == 101
+
+
+def test_the_table_shows_every_value(run: Run) -> None:
+    done = run("own:task", "--json=r.json")
+    metrics = read()["metrics"]
+    assert f"accuracy top1 │ {metrics['accuracy']['top1']:.6g}" in " ".join(done.output.split())
+    for row in metrics["confusion"]["matrix"]:
+        assert " ".join(map(str, row)) in " ".join(done.output.split())
+    for text in ("own:task", "101 of 101", "exact, each once", "samples/s", "threads"):
+        assert text in done.output
+
+
+def test_options_that_belong_to_the_task_replace_its_own(run: Run) -> None:
+    done = run("own:task", "--batch-size=5", "--json=r.json")
+    assert (done.exit_code, read()["batch_size"]) == (0, 5)
+
+
+def test_ranks_that_get_one_task_do_not_share_its_metrics(run: Run) -> None:
+    code = "shared = task()\ndef again():\n    return shared\n"
+    metrics = []
+    for name in ("own:task", "own:shared", "own:again"):
+        done = run(name, "--json=r.json", code=code)
+        assert done.exit_code == 0, done.output
+        metrics.append(read()["metrics"])
+    assert metrics[1:] == metrics[:1] * 2
+
+
+def test_a_task_gets_the_device_and_the_backend_that_it_asks_for(run: Run) -> None:
+    code = """
+def task(device, backend, more=1):
+    print(f"<{device} {backend.world_size} {more}>")
+    return made()
+"""
+    for options, device in ((), "cpu"), (("--device=cuda",), "cuda"):
+        done = run("own:task", *options, code=code)
+        assert (done.exit_code, done.output.count(f"<{device} 3 1>")) == (0, 3), done.output
+
+
+WRONG = {
+    "own": "the task 'own' names no function; write it as module:function, such as own:task",
+    "own.py:task": "names a file; write it as module:function, such as own:task, in the folder",
+    "own.py": "names a file; write it as module:function, such as own:task, in the folder",
+    "own:": "'own:' names no task; write it as module:function, such as my_task:task",
+    "own:a b": "'own:a b' names no task; write it as",
+    "onw:task": "there is no module 'onw' in the working directory or among the installed "
+    "packages. Did you mean 'own'?",
+    "own.inner:task": "there is no module 'own.inner' in the working directory",
+    "own:tsak": "own has no 'tsak'. Did you mean 'task'?",
+    "own:data": "own:data is a value of type ArrayDataset; it must be a function that returns",
+    "own:nothing": "own:nothing returned None; it must return a disteval.Task",
+    "own:needing": "own:needing needs the argument 'path', which nothing gives; a task's function "
+    "has no parameters, or some of backend and device",
+    "own:leaving": "own:leaving ends the process with status 7; put what is meant for a program",
+    "own:wrong": "batch_size must be a whole number from 1 up, not 0",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_name_or_task_is_one_sentence_and_exits_with_2(run: Run, name: str) -> None:
+    code = """
+def nothing():
+    made()
+
+def needing(path, device="cpu"):
+    return made()
+
+def leaving():
+    raise SystemExit(7)
+
+def wrong():
+    return Task(samples=data, predict=predict, metrics={}, batch_size=0)
+"""
+    done = run(name, code=code)
+    assert done.exit_code == 2
+    [line] = done.output.splitlines()
+    assert line.startswith("disteval eval: ")
+    assert WRONG[name] in line
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def task():\n    raise LookupError('no file')\n", "LookupError: no file (own.py, line "),
+        ("raise LookupError('at import')\n", "LookupError: at import (own.py, line "),
+        ("def task(:\n", "SyntaxError: "),
+        ("def task():\n    return Task(samples=data)\n", "TypeError: "),
+    ],
+)
+def test_an_error_of_a_task_is_one_error_for_all_ranks(run: Run, code: str, message: str) -> None:
+    done = run("own:task", code=code)
+    assert done.exit_code == 1
+    [line] = done.output.splitlines()
+    assert line.startswith("disteval eval: rank 0 could not make the task own:task: ")
+    assert message in line
+
+
+def test_an_error_on_one_rank_names_it_and_nobody_waits(run: Run) -> None:
+    code = """
+def task(backend):
+    if backend.rank == 1:
+        raise LookupError("no such file here")
+    return made()
+"""
+    done = run("own:task", code=code)
+    assert done.exit_code == 1
+    assert "rank 1 could not make the task own:task: LookupError: no such file" in done.output
+
+
+def test_a_library_that_is_not_installed_exits_with_2(run: Run) -> None:
+    done = run("own:task", code="import no_such_library\n")
+    assert done.exit_code == 2
+    assert "own can't be imported: ModuleNotFoundError: No module named 'no_such_" in done.output
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--framework=jax", "--weights=w.pt", "--topk=1", "--dtype=bfloat16", "--exact", "--data=x",
+     "--download"],
+)  # fmt: skip
+def test_options_of_resnet18_are_refused_by_name(run: Run, option: str) -> None:
+    done = run("own:task", option)
+    name = option.partition("=")[0]
+    assert done.exit_code == 2
+    assert f"{name} is an option of ResNet-18, and the task is own:task; leave" in done.output
+
+
+def test_a_folder_in_the_environment_is_not_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CIFAR10_ROOT", "/none")
+    assert run("own:task").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["own:task", "own:one"])
+def test_a_device_that_the_task_does_not_take_is_refused(run: Run, name: str) -> None:
+    done = run(name, "--device=cpu", code="one = task()\n")
+    assert done.exit_code == 2
+    assert f"--device cpu: {name} is a" in done.output
+    assert "leave the option out, or write a function that has this parameter" in done.output
+
+
+def started(folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Run the command as a program, as a user does, and return its report."""
+    (folder / "own.py").write_text(TASK)
+    command = [sys.executable, "-m", "disteval.cli", "eval", "own:task", *options]
+    done = run_plainly([*prefix, *command, "--json=r.json"], folder, 180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("101 of 101") == 1
+    return read(str(folder / "r.json"))
+
+
+def test_in_processes_of_its_own_and_of_others_the_result_is_that_of_one_rank(
+    run: Run, tmp_path: Path
+) -> None:
+    framework("torch")
+    assert run("own:task", "--json=r.json", size=1).exit_code == 0
+    expected = read()["metrics"]
+    for prefix in ((), torchrun(3)):
+        report = started(tmp_path, prefix=prefix)
+        assert (report["metrics"], report["world_size"]) == (expected, 3)
+
+
+def test_under_mpirun_the_result_is_that_of_one_rank(run: Run, tmp_path: Path) -> None:
+    backend_class("mpi4py")
+    assert run("own:task", "--json=r.json", size=1).exit_code == 0
+    expected = read()["metrics"]
+    report = started(tmp_path, "--backend=mpi4py", prefix=mpirun(3))
+    assert (report["metrics"], report["world_size"]) == (expected, 3)
+
+
+ODD = """
+from disteval.metrics import BaseMetric
+
+class Odd(BaseMetric):
+    def add(self, scores, labels, ids=None):
+        self._extend(labels, ids)
+
+    def compute_metric(self, results):
+        return {
+            "nan": float("nan"),
+            "deep": {1: {"numbers": np.array([0.1, np.inf], np.float32)}},
+            "pair": (np.int64(len(results)), None),
+            "other": Odd,
+        }
+
+def odd():
+    return Task(samples=data, predict=predict, metrics={"odd [b]": Odd()}, batch_size=16)
+"""
+
+
+def test_results_of_any_kind_are_shown_and_written(run: Run) -> None:
+    done = run("own:odd", "--json=r.json", code=ODD)
+    assert done.exit_code == 0, done.output
+    [(name, found)] = read()["metrics"].items()
+    assert name == "odd [b]"
+    assert found == {
+        "nan": None, "deep": {"1": {"numbers": [float(np.float32(0.1)), None]}},
+        "pair": [101, None], "other": found["other"],
+    }  # fmt: skip
+    assert found["other"].startswith("<class 'own.Odd'>")
+    said = " ".join(done.output.split())
+    for row in ("odd [b] nan │ nan", "odd [b] deep 1 numbers │ 0.1, inf", "odd [b] pair │ 101, "):
+        assert row in said
+
+
+@pytest.mark.report
+def test_the_page_has_the_metrics_of_the_task(run: Run) -> None:
+    framework("jinja2")
+    done = run("own:task", "--html=r.html", "--json=r.json")
+    assert done.exit_code == 0, done.output
+    page = Path("r.html").read_text()
+    assert "own:task" in page
+    for row in read()["metrics"]["confusion"]["matrix"]:
+        assert "".join(f'<td class="number">{n}</td>' for n in row) in page
+
+
+def test_the_bar_has_a_rate_and_the_time_left_or_a_rate_and_a_count(
+    run: Run, tmp_path: Path
+) -> None:
+    code = """
+def pairs():
+    return ((image, label) for image, label in zip(data.images, data.labels))
+
+def stream():
+    return Task(samples=pairs, predict=predict, metrics={"accuracy": Accuracy()}, batch_size=16)
+"""
+    (tmp_path / "own.py").write_text(TASK + code)
+    sized, stream = (on_a_terminal(tmp_path, f"own:{name}") for name in ("task", "stream"))
+    assert re.search(r"\r100%\|.*\| 102/102 \[\d\d:\d\d<00:00, *[\d.]+ samples/s\]\r", sized)
+    assert re.search(r"\r101 samples \[\d\d:\d\d, *[\d.]+ samples/s\]\r", stream)
+    assert "%|" not in stream
+
+
+def on_a_terminal(folder: Path, name: str) -> str:
+    """Run the command on a terminal, and return what it prints there."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    command = [sys.executable, "-m", "disteval.cli", "eval", name, "--backend=threads"]
+    with subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, stdin=theirs) as done:
+        os.close(theirs)
+        shown = b""
+        while chunk := read_chunk(ours):
+            shown += chunk
+        os.close(ours)
+    assert done.returncode == 0, shown
+    return shown.decode()
+
+
+def read_chunk(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # Linux says so when the other end is closed
+        return b""
+
+
+def test_a_shell_offers_the_tasks_in_files_without_importing_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import disteval\n\ndef task():\n    return disteval.Task()\n\nshared = disteval.Task()\n"
+    )
+    (tmp_path / "own.py").write_text(f"raise LookupError\n{code}\ndef no_task():\n    pass\n")
+    (tmp_path / "owl.py").write_text("def task(:\n")
+    offered = ShellComplete(main, {}, "disteval", "_").get_completions(["eval"], "ow")
+    assert [item.value for item in offered] == ["own:task", "own:shared"]
+
+
+RECORDED = """
+def recorded():
+    def record(scores, batch):
+        return {"best": scores.argmax(axis=1), "label": batch[1]}
+    return made(record=record, name="version 3")
+"""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "npy"])
+def test_predictions_are_in_the_order_of_the_samples(run: Run, kind: str) -> None:
+    found = []
+    for size in (1, 3):
+        options = (f"--predictions=p{size}", f"--predictions-format={kind}", "--json=r.json")
+        done = run("own:recorded", *options, code=RECORDED, size=size)
+        assert done.exit_code == 0, done.output
+        assert read()["predictions"] == str(Path(f"p{size}").absolute())
+        found.append([dict(row) for row in load_predictions(f"p{size}")])
+    assert found[0] == found[1]
+    labels = np.random.default_rng(0)
+    labels.integers(0, 256, (101, 3, 2, 2), dtype=np.uint8)
+    assert [row["label"] for row in found[0]] == labels.integers(0, 3, 101).tolist()
+
+
+def test_a_long_path_is_shown_whole(run: Run) -> None:
+    path = Path("x" * 70, "y" * 70)
+    done = run("own:recorded", f"--predictions={path}", "--json=r.json", code=RECORDED)
+    assert done.exit_code == 0, done.output
+    assert read()["predictions"] in re.sub(r"[\s│]|predictions", "", done.output)
+
+
+@pytest.mark.parametrize(
+    ("option", "needed"),
+    [
+        ("--overwrite", "--predictions DIR"),
+        ("--predictions-format=npy", "--predictions DIR"),
+        ("--ranks-per-lease=2", "--elastic"),
+    ],
+)
+def test_an_option_without_effect_is_refused(run: Run, option: str, needed: str) -> None:
+    done = run("own:task", option)
+    assert done.exit_code == 2
+    assert f"{option.partition('=')[0]} has no effect without {needed}; add it" in done.output
+
+
+def test_predictions_that_are_there_are_replaced_only_when_asked(run: Run) -> None:
+    assert run("own:recorded", "--predictions=p", code=RECORDED).exit_code == 0
+    assert "own:recorded version 3" in Path("p/manifest.json").read_text()
+    before = sorted(Path("p").iterdir())
+    done = run("own:recorded", "--predictions=p", code=RECORDED)
+    assert done.exit_code == 2
+    assert "has finished predictions of 101 samples" in done.output
+    assert sorted(Path("p").iterdir()) == before
+    assert run("own:recorded", "--predictions=p", "--overwrite", code=RECORDED).exit_code == 0
+    assert len(list(load_predictions("p"))) == 101
+
+
+def test_a_folder_that_can_not_be_written_is_refused_before_the_work(run: Run) -> None:
+    Path("file").write_text("mine")
+    done = run("own:nothing", "--predictions=file")
+    assert done.exit_code == 2
+    assert "--predictions file can't be written" in done.output
+
+
+def test_predictions_of_resnet18_do_not_go_on_with_other_weights_or_data(tmp_path: Path) -> None:
+    images = np.zeros((2, 3, 32, 32), np.uint8)
+    names = set()
+    for weights in (b"some", b"other"):
+        (tmp_path / "w.pt").write_bytes(weights)
+        source = ResNet18("torch", "cpu", None, tmp_path / "w.pt", (1,))
+        for shown in (images, images + 1):
+            data = ArrayDataset("made", shown, np.zeros(2, np.int64), ("a",))
+            names.add(source.name_of(Task(samples=data, predict=len, metrics={})))
+    assert len(names) == 4

@@ -1,0 +1,161 @@
+"""Results and verdicts survive full disks, closed streams, and terminals that know only ASCII."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from disteval.cli import main
+from disteval.cli.streams import NOT_PRINTED
+
+from suites.helpers.requirements import framework
+from suites.report.runs import EVALUATION
+
+DISTEVAL = f"{shlex.quote(sys.executable)} -m disteval.cli"
+CHECK = "check threads --world-size=1 --rules=1.1,2.1,9.1 --examples=2"
+SWAPPED = """
+from disteval_backends.threads_dist import ThreadsDist
+
+class Swapped(ThreadsDist):
+    def all_gather_object(self, obj):
+        return super().all_gather_object(obj)[::-1]
+"""
+
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """Return a function that runs a line of a shell, which finds the command in $DISTEVAL."""
+    (tmp_path / "mine.py").write_text(SWAPPED)
+
+    def run(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {"DISTEVAL": DISTEVAL, "COLUMNS": "100", "NO_COLOR": "1", **variables}
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+            capture_output=True,
+            encoding=None if variables else "utf-8",
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def test_what_can_not_be_printed_is_said_once_and_is_in_the_files_all_the_same(
+    shell: Shell, tmp_path: Path
+) -> None:
+    framework("jinja2")
+    done = shell(f"$DISTEVAL {CHECK} --json=r.json --html=r.html > /dev/full")
+    assert done.returncode == NOT_PRINTED
+    assert done.stderr == (
+        "disteval: standard output can't be written (No space left on device), so a part of it is "
+        "missing; send it to another place\n"
+    )
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "incomplete"
+    assert (tmp_path / "r.html").read_text().rstrip().endswith("</html>")
+    piped = shell(f"$DISTEVAL {CHECK} --json=/dev/stdout | head -1")
+    assert piped.stdout == "{\n"  # the report, and not the table
+
+
+@pytest.mark.parametrize(
+    ("target", "streams", "status"),
+    [
+        ("threads", "2>&-", 0),
+        ("threads", ">&- 2>&- <&-", 0),
+        ("threads", "| head -n 1", 0),
+        ("mine:Swapped", "2>/dev/full", 1),
+        ("mine:Swapped", "|& true", 1),
+    ],
+)
+def test_closed_streams_change_no_verdict(
+    shell: Shell, tmp_path: Path, target: str, streams: str, status: int
+) -> None:
+    command = f"check {target} --world-size=2 --rules=2.1 --examples=9 --json=r.json"
+    done = shell(f"$DISTEVAL {command} {streams}")
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    verdict = {0: "incomplete", 1: "broken"}[status]
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == verdict
+
+
+def test_text_falls_back_to_ascii(shell: Shell) -> None:
+    posix = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = shell(f"$DISTEVAL {CHECK}", **posix)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert "| 2.1  | all-gather order" in done.stdout
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("| 2.1")]
+    assert row.split("|")[3].strip() == "+"
+    assert "- 9.1 at W=1: the backend is not a subclass" in done.stdout
+    listed = shell("$DISTEVAL doctor --no-start non_dist", PYTHONIOENCODING="ascii")
+    assert "\n+ non_dist: installed\n" in listed.stdout
+    quiet = shell(f"$DISTEVAL {CHECK} --quiet", **posix)
+    assert (quiet.returncode, quiet.stdout + quiet.stderr) == (0, "")
+
+
+def test_a_pipe_that_does_not_wait_for_its_reader_gets_everything() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as read:
+        os.set_blocking(writer, False)
+        room = os.write(writer, b"." * (1 << 20))
+        command = [sys.executable, "-m", "disteval.cli", "doctor", "--no-start", "non_dist"]
+        with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE) as process:
+            os.close(writer)
+            assert process.stderr is not None
+            # The command can't end before there is room for what it prints.
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(5)
+            printed = read.read()[room:]
+            assert (process.wait(60), process.stderr.read()) == (0, b"")
+    assert "non_dist: installed" in printed
+
+
+def test_a_report_on_a_full_disk_is_whole_or_as_it_was(shell: Shell, tmp_path: Path) -> None:
+    framework("jinja2")
+    (tmp_path / "disk").mkdir()
+    mount = "unshare -Urm bash -c"
+    if shell(f"{mount} 'mount -t tmpfs none disk'").returncode:
+        pytest.skip("not run: this user may not mount a file system in a namespace of its own")
+    command = f"$DISTEVAL {CHECK} --json=disk/r.json --html=disk/r.html"
+    done = shell(
+        f"{mount} 'mount -t tmpfs -o size=16k none disk && echo old > disk/r.html && {command}; "
+        f"status=$?; ls -A disk; cat disk/r.html; exit $status'"
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "disteval check: --html disk/r.html can't be written: No space left on device; give "
+        "another place\n"
+    )
+    assert "threads passes rule" in done.stdout
+    assert done.stdout.endswith("\nr.html\nr.json\nold\n")
+
+
+def test_an_evaluation_that_can_not_be_written_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("disteval.cli.eval_in_step._run", lambda *_: EVALUATION)
+    done = CliRunner().invoke(main, ["eval", "--backend=non_dist", "--json=/dev/full"])
+    assert done.exit_code == 2
+    assert "0.7500  (6 of 8)" in done.output
+    assert "--json /dev/full can't be written: No space left on device" in done.output
+
+
+def test_a_broken_backend_stays_broken_where_the_report_can_not_be_written() -> None:
+    target = "suites.mutants.broken.gathered:ReversedOrder"
+    options = ["--world-size=2", "--rules=2.1", "--json=/dev/full"]
+    done = CliRunner().invoke(main, ["check", target, *options])
+    assert done.exit_code == 1, done.output
+    assert "--json /dev/full can't be written" in done.output

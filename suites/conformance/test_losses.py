@@ -1,0 +1,331 @@
+"""A rank that something outside ends makes no backend broken, and none conformant either."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from disteval.conformance.results import Result
+from disteval.conformance.runner import check_backend, select_rules
+from disteval.contract import Rendezvous
+from disteval.worlds import forked
+from disteval_backends.threads_dist import ThreadsDist
+
+from suites.helpers.processes import (
+    is_running,
+    processes_below,
+    run_plainly,
+    start_as_from_a_terminal,
+    wait_for,
+)
+from suites.helpers.requirements import framework
+from suites.mutants.sockets import Sockets
+
+FOLDER = "DISTEVAL_TEST_FOLDER"
+HERE = "suites.conformance.test_losses"
+NOT_AGAIN = "it did not happen again when the rule was tried on other ranks"
+
+
+def nth_time(what: str) -> int:
+    """Return how many times a process of this test has called this function so, this one too."""
+    with Path(os.environ[FOLDER], what).open("ab", buffering=0) as file:
+        file.write(b"x")
+        return file.tell()
+
+
+class Waits(Sockets):
+    """A correct backend whose rank 1 stops at the first text, writes its pid and never goes on."""
+
+    launcher = "local"
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        if self.rank == 1 and type(obj) is str and nth_time("waits") == 1:
+            draft = Path(os.environ[FOLDER], "draft")
+            draft.write_text(str(os.getpid()))
+            draft.rename(draft.with_name("pid"))
+            threading.Event().wait()
+        return super().all_gather_object(obj)
+
+
+class Crashes(Sockets):
+    """A backend that falls at each text."""
+
+    launcher = "local"
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        if self.rank == 1 and type(obj) is str:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().all_gather_object(obj)
+
+
+class HangsOnce(ThreadsDist):
+    """A backend whose rank 0 comes too late for the first text, and only then."""
+
+    times = 1
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        if self.rank == 0 and type(obj) is str and nth_time("hangs") <= self.times:
+            threading.Event().wait(20)
+        return super().all_gather_object(obj)
+
+
+class Hangs(HangsOnce):
+    """A backend whose rank 0 never sends text."""
+
+    times = 1000
+
+
+class WrongOnce(ThreadsDist):
+    """A backend whose rank 0 has one wrong result, is late at the next text, and then right."""
+
+    late_at = 2
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        gathered = super().all_gather_object(obj)
+        time = nth_time("gathers") if self.rank == 0 else 0
+        if time == self.late_at:
+            threading.Event().wait(20)
+        return gathered[::-1] if time == 1 else gathered
+
+
+class WrongOnceAndLate(WrongOnce):
+    """A backend whose rank 0 is late only when the check looks for a smaller example."""
+
+    late_at = 46  # rule 2.2 has 45 examples
+
+
+class ReturnsOnce(Sockets):
+    """A backend that returns from the first collective in which it notices a loss."""
+
+    launcher = "local"
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        try:
+            return super().all_gather_object(obj)
+        except OSError:
+            if nth_time("returns") == 1:
+                return [obj] * self.world_size
+            raise
+
+
+class DiesWithOthers(Sockets):
+    """A backend that is killed when it first notices that another rank was."""
+
+    launcher = "local"
+
+    def _all_gather_bytes(self, mine: Any, sizes: Any) -> Any:
+        try:
+            return super()._all_gather_bytes(mine, sizes)
+        except OSError:
+            if nth_time("dies") == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise
+
+
+class DiesAtStart(Sockets):
+    """A backend whose first rank 1 is killed while it joins its group."""
+
+    launcher = "local"
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        if rank == 1 and nth_time("starts") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().init_process(rank, world_size, rendezvous)
+
+
+class LateToJoinAgain(ThreadsDist):
+    """A backend whose rank 0 waits in vain when it joins its second group."""
+
+    late_at = (2,)
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        if rank == 0 and nth_time("joins") in cls.late_at:
+            raise TimeoutError("no other rank came")
+        super().init_process(rank, world_size, rendezvous)
+
+
+class NeverJoinsAgain(LateToJoinAgain):
+    late_at = (2, 4)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    return tmp_path
+
+
+@contextlib.contextmanager
+def killed_when_it_waits(folder: Path) -> Iterator[None]:
+    """Kill the process that `Waits` names, from this process, which is no part of the check."""
+
+    def kill() -> None:
+        if wait_for((folder / "pid").exists, 60):
+            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "disteval.cli", "check", f"{HERE}:Waits", *arguments]
+
+
+def test_a_rank_killed_from_outside_leaves_the_rule_without_a_verdict(folder: Path) -> None:
+    framework("jinja2")
+    rules = ("--rules=1.1,2.2,3.3", "--world-size=2", "--examples=2")
+    with killed_when_it_waits(folder):
+        done = run_plainly(command(*rules, "--json=r.json", "--html=r.html"), folder, 120)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"{HERE}:Waits passes rules 1.1, 3.3 (of " in done.stdout
+    assert ") at world size 2; not judged: rule 2.2 at world size 2\n" in done.stdout
+    report = json.loads((folder / "r.json").read_text())
+    assert report["verdict"] == "incomplete"
+    assert [r["outcome"] for r in report["rules"]] == ["passed", "error", "passed"]
+    lost = report["rules"][1]
+    assert lost["message"].startswith("rank 1 was lost (killed by SIGKILL); the order was to run")
+    assert NOT_AGAIN in lost["message"]
+    assert "end of the output of rank" in lost["observed"] or "raised" in lost["observed"]
+    assert lost["replay"].startswith(f"disteval check {HERE}:Waits --rules 2.2 --world-size 2")
+    told = f"? 2.2 at W=2: {lost['message']}; again: {lost['replay']}"
+    assert told in done.stdout
+    assert "it did not happen again" in (folder / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("backend", "outcome", "text"),
+    [(LateToJoinAgain, "error", NOT_AGAIN), (NeverJoinsAgain, "failed", "failed twice; the first")],
+)
+def test_a_group_that_is_joined_again_too_late_is_tried_on_other_ranks(
+    backend: type[LateToJoinAgain], outcome: str, text: str
+) -> None:
+    [result] = check_backend(backend, (3,), rules=select_rules(["1.5"])).rules
+    assert result.outcome == outcome
+    assert text in result.message
+
+
+def test_a_backend_that_crashes_each_time_is_broken_and_the_other_rules_are_judged() -> None:
+    report = check_backend(Crashes, (2,), rules=select_rules(["1.1", "2.2", "3.3"]), examples=2)
+    assert [result.outcome for result in report.rules] == ["passed", "failed", "passed"]
+    assert report.verdict == "broken"
+    message = report.rules[1].message
+    assert message.startswith("rank 1 was lost (killed by SIGSEGV)")
+    assert "failed twice; the first time: rank 1 was lost (killed by SIGSEGV)" in message
+    assert report.rules[1].counterexample
+
+
+@pytest.mark.parametrize(
+    ("backend", "outcomes"),
+    [(HangsOnce, ["error", "passed"]), (Hangs, ["failed", "failed"])],
+)
+def test_a_timeout_convicts_only_where_it_recurs_and_costs_one_more_at_all_sizes(
+    folder: Path, backend: type[ThreadsDist], outcomes: list[str]
+) -> None:
+    report = check_backend(backend, (2, 3), rules=select_rules(["2.2"]), timeout=1, examples=2)
+    assert sorted(result.outcome for result in report.rules) == outcomes
+    assert report.exit_code == {"error": 2, "failed": 1}[outcomes[0]]
+    [first, *_] = sorted(report.rules, key=lambda result: result.outcome)
+    assert first.message.startswith("no progress for 1 s on")
+    if backend is Hangs:
+        assert (folder / "hangs").stat().st_size == 3  # at both sizes, and again at the smaller one
+
+
+def test_killed_fork_servers_and_ranks_cost_one_rule_its_verdict() -> None:
+    servers = {one.process.pid for group in forked._kept._groups for one in group._servers}
+    before, killed = set(processes_below(os.getpid())) - servers, []
+
+    def kill_all(result: Result) -> None:
+        if not killed:  # between two rules
+            killed.extend(set(processes_below(os.getpid())) - before)
+            for pid in killed:
+                with contextlib.suppress(ProcessLookupError):  # a rank ends with its server
+                    os.kill(pid, signal.SIGKILL)
+
+    rules = select_rules(["1.1", "2.2", "3.3"])
+    report = check_backend(Sockets, (2,), rules=rules, examples=2, on_result=kill_all)
+    assert len(killed) >= 4, "two servers and two ranks"
+    assert [result.outcome for result in report.rules] == ["passed", "error", "passed"]
+    assert "was lost" in report.rules[1].message
+    assert NOT_AGAIN in report.rules[1].message
+    assert not any(map(is_running, killed))
+
+
+def test_a_survivor_that_dies_once_with_the_rank_that_a_rule_kills_is_not_judged() -> None:
+    report = check_backend(DiesWithOthers, (2,), rules=select_rules(["7.2"]))
+    [result] = report.rules
+    assert result.outcome == "error", result.message
+    assert result.message.startswith("rank 1 ended as well (killed by SIGKILL)")
+    assert NOT_AGAIN in result.message
+
+
+@pytest.mark.parametrize(
+    ("backend", "before"),
+    [(WrongOnce, "rank 0 had a wrong result"), (WrongOnceAndLate, "rank 0 got")],
+)
+def test_a_wrong_result_is_a_failure_whatever_is_late_after_it(
+    backend: type[ThreadsDist], before: str
+) -> None:
+    report = check_backend(backend, (2,), rules=select_rules(["2.2"]), timeout=1)
+    [result] = report.rules
+    assert result.outcome == "failed", result.message
+    assert result.message.startswith("no progress for 1 s on")
+    assert f"\nbefore that, {before}" in result.message
+
+
+def test_a_survivor_that_returned_once_from_a_collective_is_broken() -> None:
+    report = check_backend(ReturnsOnce, (2,), rules=select_rules(["1.1", "7.2"]))
+    assert [result.outcome for result in report.rules] == ["passed", "failed"]
+    assert "rank 1 returned from the collective" in report.rules[1].message
+
+
+def test_a_rank_that_is_killed_once_while_it_starts_costs_one_rule_its_verdict() -> None:
+    report = check_backend(DiesAtStart, (2,), rules=select_rules(["1.1", "3.3"]), examples=2)
+    assert [result.outcome for result in report.rules] == ["error", "passed"]
+    assert report.rules[0].message.startswith("rank 1 was lost (killed by SIGKILL); the order was")
+    assert NOT_AGAIN in report.rules[0].message
+
+
+def test_ranks_that_can_not_be_started_anew_are_not_judged_after_a_loss(folder: Path) -> None:
+    def start(rank: int) -> subprocess.Popen[str]:
+        told = {"PMI_RANK": str(rank), "PMI_SIZE": "2", "PMIX_NAMESPACE": "a"}
+        told |= {"DISTEVAL_CONTROL_DIR": str(folder), "COLUMNS": "200"}
+        asked = command("--rules=1.1,2.2,3.3", "--json=r.json")
+        return start_as_from_a_terminal(asked, cwd=folder, env=os.environ | told)
+
+    with killed_when_it_waits(folder), start(0) as leader, start(1) as follower:
+        output, errors = leader.communicate(timeout=120)
+        follower.communicate(timeout=60)
+    assert leader.returncode == 2, output + errors
+    assert "Waits passes rule 1.1 (of " in output
+    assert ") at world size 2; not judged: rules 2.2, 3.3 at world size 2\n" in output
+    assert "? 2.2 at W=2: rank 1 was lost (its process ended)" in output
+    assert "this job can't start other ranks" in output
+    assert f"again: disteval check {HERE}:Waits --rules 2.2 --world-size 2" in output
+    results = json.loads((folder / "r.json").read_text())["rules"]
+    assert [result["outcome"] for result in results] == ["passed", "error", "error"]
+
+
+def test_the_suite_for_other_repositories_says_so_too(folder: Path) -> None:
+    options = ["--pyargs", "disteval.conformance.suite", "--world-size=2", "-k", "2.2", "-p"]
+    options += ["no:cacheprovider", f"--disteval-backend={HERE}:Waits", "--examples=2"]
+    with killed_when_it_waits(folder):
+        done = run_plainly([sys.executable, "-m", "pytest", *options], folder, 120)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "not judged, so neither kept nor broken: rank 1 was lost (killed by" in done.stdout

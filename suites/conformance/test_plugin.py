@@ -1,0 +1,250 @@
+"""The plugin runs users' tests on ranks, and reports on those that pass and those that fail."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from disteval.conformance.runner import select_rules
+
+from suites.helpers.processes import horovodrun, mpirun, run_plainly, torchrun
+from suites.helpers.requirements import backend_class
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# Those that apply to these backends, which are no subclasses of the tensor template.
+RULES = len(select_rules()) - len(select_rules(["9.*"]))
+
+# Real processes that need no library.
+SOCKETS = "--backend=suites.mutants.sockets:Sockets"
+
+BAD_TESTS = """
+import os, signal, threading, pytest
+
+def gather(backend, rank):
+    return backend.all_gather_object(rank)
+
+def raise_on_1(backend, rank):
+    if rank == 1:
+        raise LookupError("the mistake of rank 1")
+    return rank
+
+def crash_on_1(backend, rank):
+    if rank == 1:
+        os.abort()
+    return backend.all_gather_object(rank)
+
+def hang_on_1(backend, rank):
+    if rank == 1:
+        threading.Event().wait(60)
+    return backend.all_gather_object(rank)
+
+@pytest.mark.parametrize("work", [gather, raise_on_1, gather, crash_on_1, gather, hang_on_1])
+def test_work(world, work):
+    ranks = list(range(world.world_size))
+    found = world.run(work, *ranks)
+    assert found == ([ranks] * world.world_size if work is gather else ranks)
+
+def test_alone():
+    assert True
+"""
+
+MARKED = """
+import pytest
+
+@pytest.mark.world_sizes(2, 4)
+def test_size(world, record_property):
+    assert world.run(lambda backend: backend.world_size) == [world.world_size] * world.world_size
+
+@pytest.mark.needs("propagates_errors")
+@pytest.mark.world_sizes(1)
+def test_needs(world):
+    assert False
+"""
+
+MODEST = """
+from suites.mutants.sockets import Sockets
+from disteval.contract import Capabilities, No
+
+class Modest(Sockets):
+    capabilities = Capabilities(propagates_errors=No("it seemed hard"))
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs pytest with the plugin on a file of tests, under a launcher."""
+
+    def start(tests: str, *options: str, under: tuple[str, ...] = ()) -> object:
+        (tmp_path / "test_mine.py").write_text(tests)
+        launcher = [*under, sys.executable] if under else [sys.executable]
+        options = ("-m", "pytest", "-p", "disteval.conformance.plugin", "-rs", *options)
+        return run_plainly([*launcher, *options], tmp_path, 180)
+
+    return start  # type: ignore[return-value]
+
+
+def test_bad_tests_fail_one_by_one_and_each_says_why(run: Run) -> None:
+    done = run(BAD_TESTS, SOCKETS, "--world-size=3", "--world-timeout=5")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "3 failed, 4 passed" in done.stdout
+    assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
+    assert "rank 1 was lost (killed by SIGABRT)" in done.stdout
+    assert "rank 1: never entered all_gather_object #2" in done.stdout
+    assert "rank 0: waits in all_gather_object #2" in done.stdout
+    assert "in hang_on_1" in done.stdout
+
+
+def test_stopping_selecting_and_repeating_work_as_ever(run: Run) -> None:
+    options = (SOCKETS, "--world-size=2", "--world-timeout=5")
+    assert "1 failed, 1 passed" in run(BAD_TESTS, *options, "-x").stdout
+    again = run(BAD_TESTS, *options, "--lf").stdout
+    assert "1 failed" in again
+    assert "passed" not in again
+    assert "3 passed, 4 deselected" in run(BAD_TESTS, *options, "-k", "gather").stdout
+
+
+def test_workers_have_worlds_of_their_own(run: Run) -> None:
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    done = run(BAD_TESTS, SOCKETS, "--world-size=2,3", "--world-timeout=5", "-n2", "-k", "gather")
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_markers(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "modest.py").write_text(MODEST)
+    done = run(MARKED, "--backend=modest:Modest", "--strict-markers")
+    assert "2 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "Modest declares no propagates_errors: it seemed hard" in done.stdout
+    done = run(MARKED.replace("propagates", "swallows"), SOCKETS)
+    assert done.returncode == 4
+    assert "needs('swallows_errors',) names no capability; the known ones are" in done.stderr
+
+
+def test_a_backend_that_is_named_must_be_there(run: Run) -> None:
+    done = run(BAD_TESTS, "--backend=nowhere:Class", "-k", "gather")
+    assert done.returncode == 1
+    assert "--backend names nowhere:Class, but backend 'nowhere:Class' can't be used" in done.stdout
+
+
+SUITE = ("--pyargs", "disteval.conformance.suite")
+
+
+def verdicts(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the lines of the plugin's own summary."""
+    return re.findall(r"=+ disteval =+\n((?:[^=\n].*\n)*)", done.stdout)[0].splitlines()
+
+
+def test_the_summary_says_what_was_tried_also_by_several_workers(run: Run) -> None:
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    # One declares that it can't do these world sizes, so it is skipped.
+    options = ("--backend=threads", "--backend=non_dist", "--world-size=2,3", "-n2")
+    done = run("", *SUITE, *options, "--examples=5", "-k", "1.1 or W3-2.1")
+    assert verdicts(done) == [
+        f"threads passes rule 1.1 (of {RULES}) at world sizes 2 and 3, and rule 2.1 at world size "
+        "3",
+        "non_dist was not tried",
+        "no rule was tried on non_dist, which has to be tried, so the exit status is 2",
+    ]
+    assert done.returncode == 2, done.stdout + done.stderr
+
+
+def test_a_summary_tells_what_is_broken_and_what_one_world_size_does_not_prove(run: Run) -> None:
+    broken = "suites.mutants.broken.gathered:ReversedOrder"
+    options = (f"--backend={broken}", "--backend=threads", "--world-size=2", "--examples=5")
+    done = run("", *SUITE, *options, "-k", "1.1 or 2.1")
+    assert verdicts(done) == [
+        f"{broken} is broken: it breaks rule 2.1 (of {RULES}) at world size 2",
+        f"threads passes rules 1.1, 2.1 (of {RULES}) at world size 2",
+    ]
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("tests", "options", "reason"),
+    [
+        ("", (*SUITE, "--backend=threads", "-k", "9.1"), "no rule was tried"),
+        ("", (*SUITE, "--backend=non_dist", "--world-size=2", "-k", "1.1"), "no rule was tried"),
+        (MARKED, ("--backend=modest:Modest", "-k", "needs"), "every test was skipped"),
+    ],
+)
+def test_a_run_in_which_nothing_was_tried_does_not_pass(
+    run: Run, tmp_path: Path, tests: str, options: tuple[str, ...], reason: str
+) -> None:
+    (tmp_path / "modest.py").write_text(MODEST)
+    done = run(tests, *options)
+    assert f"{reason}, so the exit status is 2" in verdicts(done)
+    assert done.returncode == 2
+    assert "skipped" in done.stdout
+
+
+def launcher(name: str) -> tuple[str, ...]:
+    """Return the words that start three ranks, or skip the test if the launcher is missing."""
+    backend_class(SERVED[name])
+    return {"mpirun": mpirun, "torchrun": torchrun, "horovodrun": horovodrun}[name](3)
+
+
+# The backend that the launcher's own package serves.
+SERVED = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horovod"}
+LAUNCHERS = pytest.mark.parametrize(("name", "backend"), SERVED.items())
+
+
+@LAUNCHERS
+def test_an_outer_world_is_joined_and_reports_once(run: Run, name: str, backend: str) -> None:
+    options = (f"--backend={backend}", SOCKETS, "-k", "gather or raise or alone")
+    done = run(BAD_TESTS, *options, under=launcher(name))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("test session starts") == 1
+    assert f"{name} started 3 ranks; this one leads" in done.stdout
+    # Two backends, one after the other, on the same three processes.
+    assert "2 failed, 7 passed" in done.stdout
+    assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
+
+
+def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(run: Run) -> None:
+    backend_class("mpi4py")
+    done = run("", *SUITE, "--backend=mpi4py", "-k", "7.1", under=mpirun(2))
+    assert verdicts(done) == [
+        "mpi4py was not tried: no rule that was asked for applies",
+        "no rule was tried, so the exit status is 2",
+    ]
+    assert done.returncode == 2, done.stdout + done.stderr
+
+
+@LAUNCHERS
+def test_an_outer_world_that_is_lost_says_why_and_what_was_not_run(
+    run: Run, name: str, backend: str
+) -> None:
+    tests = BAD_TESTS.replace("crash_on_1, gather, hang_on_1", "hang_on_1, gather")
+    options = (f"--backend={backend}", "--world-timeout=5")
+    done = run(tests, *options, under=launcher(name))
+    assert done.returncode != 0
+    assert "rank 1: never entered all_gather_object" in done.stdout, done.stdout + done.stderr
+    assert "this world is closed, so its ranks take no orders" in done.stdout
+    assert "2 failed, 3 passed, 1 error" in done.stdout
+
+
+@LAUNCHERS
+def test_another_world_size_than_the_launchers_is_refused_once(
+    run: Run, name: str, backend: str
+) -> None:
+    options = (f"--backend={backend}", "--world-size=2")
+    done = run(BAD_TESTS, *options, under=launcher(name))
+    assert done.returncode != 0
+    message = f"--world-size 2, but {name} started 3 ranks; leave the option out"
+    assert done.stderr.count(message) == 1, done.stdout + done.stderr
+
+
+def test_a_backend_of_another_launcher_is_not_run_and_says_so(run: Run) -> None:
+    backend_class("mpi4py")
+    backend_class("torch_cpu")
+    done = run(BAD_TESTS, "--backend=mpi4py", "-k", "gather", under=launcher("torchrun"))
+    assert done.returncode != 0
+    reason = "mpi4py's ranks are started by 'mpirun', and this job's by torchrun"
+    assert reason in done.stdout

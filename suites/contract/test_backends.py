@@ -1,0 +1,368 @@
+"""Every backend moves objects as the contract says, on real ranks."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import RankError, UsageError, get_dist_backend
+from disteval.default_backend import set_group_of_world
+from disteval.metrics import Mean, MetricGroup
+from disteval.worlds import World
+
+from suites.helpers.processes import mpirun, run_plainly, torchrun
+from suites.helpers.requirements import backend_class
+
+WORLD_SIZE = 3
+
+
+@pytest.fixture(scope="module", params=["torch_cpu", "mpi4py"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    backend_class(request.param)
+    with World(request.param, WORLD_SIZE) as world:
+        yield world
+
+
+def all_gather(backend: Any, obj: Any) -> Any:
+    return backend.all_gather_object(obj)
+
+
+def broadcast_from_each(backend: Any, obj: Any) -> Any:
+    return [backend.broadcast_object(obj, src) for src in range(backend.world_size)]
+
+
+def identity(backend: Any) -> Any:
+    return backend.is_initialized, backend.rank, backend.world_size
+
+
+def gather_the_unpicklable(backend: Any, guilty: int) -> Any:
+    try:
+        backend.all_gather_object((lambda: None) if backend.rank == guilty else 1)
+    except RankError as error:
+        return str(error), backend.all_gather_object(backend.rank)
+
+
+def broadcast_the_unpicklable(backend: Any, src: int) -> Any:
+    # What the others pass is ignored, so it may be anything.
+    obj = (lambda: None) if src == 1 or backend.rank != src else "fine"
+    try:
+        return backend.broadcast_object(obj, src)
+    except RankError as error:
+        return str(error)
+
+
+class Rebuilt:
+    """An object that counts how often this process has unpickled one."""
+
+    times = 0
+
+    def __reduce__(self) -> Any:
+        return Rebuilt.again, ()
+
+    @classmethod
+    def again(cls) -> int:
+        cls.times += 1
+        return cls.times
+
+
+def count_rebuilding(backend: Any) -> Any:
+    before = Rebuilt.times
+    small = backend.broadcast_object(Rebuilt(), 1) - before
+    _, padded = backend.broadcast_object((b"x" * 10_000, Rebuilt()), 1)
+    return small, padded - before
+
+
+def broadcast_from_nowhere(backend: Any, src: Any) -> Any:
+    try:
+        backend.broadcast_object(1, src)
+    except UsageError as error:
+        return str(error)
+
+
+def mutate_what_comes(backend: Any) -> Any:
+    mine = [backend.rank]
+    gathered = backend.all_gather_object(mine)
+    for other in gathered:
+        other.append("changed")
+    return mine, backend.all_gather_object(mine)
+
+
+def means_without_a_backend(backend: Any) -> Any:
+    """Compute the mean of the ranks' numbers in all ways, without the world's help."""
+    set_group_of_world(None)
+    mean, group = Mean(), MetricGroup({"mean": Mean()})
+    mean.add([backend.rank])
+    group.add([backend.rank])
+    return mean.compute(), group.compute()["mean"], Mean()([backend.rank])
+
+
+def mean_in_a_forked_child(backend: Any) -> str:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            told = str(Mean()([backend.rank]))
+        except UsageError as error:
+            told = str(error)
+        os.write(writer, told.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        return file.read()
+
+
+SIZES = [0, 1, 255, 256, 257, 4096, 65_535, 65_536, 65_537, 1 << 20]
+
+
+def test_identity(world: World) -> None:
+    assert world.run(identity) == [(True, rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_gather_of_any_sizes(world: World, size: int) -> None:
+    objects = [b"\0" * size, {"rank": 1, "text": "x" * (size // 2)}, None]
+    assert world.run(all_gather, *objects) == [objects] * WORLD_SIZE
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_broadcast_from_every_rank(world: World, size: int) -> None:
+    objects = [b"\0" * size, None, ("x" * size, 1.5)]
+    assert world.run(broadcast_from_each, *objects) == [objects] * WORLD_SIZE
+
+
+@pytest.mark.parametrize("guilty", range(WORLD_SIZE))
+def test_what_one_rank_cannot_send_is_an_error_on_all_and_the_next_call_works(
+    world: World, guilty: int
+) -> None:
+    for message, after in world.run(gather_the_unpicklable, *[guilty] * WORLD_SIZE):
+        assert message.startswith(f"rank {guilty} could not serialise its object of type function")
+        assert after == list(range(WORLD_SIZE))
+
+
+def test_only_the_senders_object_matters_in_a_broadcast(world: World) -> None:
+    assert world.run(broadcast_the_unpicklable, 0, 0, 0) == ["fine"] * WORLD_SIZE
+    for message in world.run(broadcast_the_unpicklable, 1, 1, 1):
+        assert message.startswith("rank 1 could not serialise")
+
+
+def test_what_is_broadcast_is_rebuilt_once(world: World) -> None:
+    assert world.run(count_rebuilding) == [(1, 2)] * WORLD_SIZE
+
+
+@pytest.mark.parametrize("src", [-1, WORLD_SIZE, 1.0, None])
+def test_a_src_that_is_no_rank_is_an_error_on_every_rank(world: World, src: Any) -> None:
+    for message in world.run(broadcast_from_nowhere, *[src] * WORLD_SIZE):
+        assert message == f"src={src!r} is not a rank; give an integer from 0 to {WORLD_SIZE - 1}"
+
+
+def test_results_are_copies(world: World) -> None:
+    for mine, again in world.run(mutate_what_comes):
+        assert len(mine) == 1
+        assert again == [[rank] for rank in range(WORLD_SIZE)]
+
+
+def test_a_metric_without_a_backend_is_computed_over_the_group(world: World) -> None:
+    assert world.run(means_without_a_backend) == [({"mean": 1.0},) * 3] * WORLD_SIZE
+
+
+def test_a_child_of_a_rank_does_not_use_the_ranks_group(world: World) -> None:
+    for rank, told in enumerate(world.run(mean_in_a_forked_child)):
+        assert f"was forked from rank {rank} of {WORLD_SIZE} of a group" in told
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_a_metric_without_a_backend_is_refused_before_the_group_exists(
+    launcher: str, tmp_path: Path
+) -> None:
+    backend_class("mpi4py" if launcher == "mpirun" else "torch_cpu")
+    words = mpirun(WORLD_SIZE) if launcher == "mpirun" else torchrun(WORLD_SIZE)
+    code = (
+        "import disteval, disteval.metrics\n"
+        "try: print(disteval.metrics.Mean()([1.0]))\n"
+        "except disteval.UsageError as error: print(error)\n"
+    )
+    done = run_plainly([*words, sys.executable, "-c", code], tmp_path, 120)
+    assert done.returncode == 0, done.stderr
+    told = f"{launcher} started {WORLD_SIZE} processes, and this one is rank "
+    assert sorted(done.stdout.count(f"{told}{rank}") for rank in range(WORLD_SIZE)) == [1] * 3
+    assert "{'mean'" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["non_dist", "torch_cpu", "mpi4py"])
+def test_alone_and_outside_of_any_launcher_a_backend_is_a_world_of_one(name: str) -> None:
+    backend_class(name)
+    backend = get_dist_backend(name)
+    assert (backend.rank, backend.world_size) == (0, 1)
+    mine = {"a": [1]}
+    assert backend.all_gather_object(mine) == [mine]
+    assert backend.broadcast_object(mine) == mine
+    assert backend.broadcast_object(mine) is not mine
+    with pytest.raises(UsageError, match="src=1 is not a rank"):
+        backend.broadcast_object(mine, 1)
+
+
+def test_torch_serves_a_process_group_of_the_users_own() -> None:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 3) as world:
+        found = world.run(_use_own_group)
+    assert found[0] == found[2] == (2, [0, 2], 2, [8 << 18, 8 << 19], 7)
+    assert found[1] == "this process is not in the process group; only its members may call"
+
+
+def _use_own_group(backend: Any) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group([0, 2])
+    own = type(backend.inner)(group)
+    try:
+        # Rank 1 of the group is rank 2 of the world.
+        found = (
+            own.world_size,
+            own.all_gather_object(backend.rank),
+            own.broadcast_object(backend.rank, 1),
+        )
+        # A message of the user's own is on its way while large objects are gathered.
+        message = torch.tensor([7])
+        sent = dist.isend(message, 2, group) if own.rank == 0 else None
+        large = own.all_gather_object(np.full(1 << (18 + own.rank), own.rank))
+        assert all((array == rank).all() for rank, array in enumerate(large))
+        if sent is None:
+            message.zero_()
+            dist.recv(message, 0, group)
+        else:
+            sent.wait()
+        return *found, [array.nbytes for array in large], int(message)
+    except UsageError as error:
+        return str(error)
+
+
+def test_mpi_serves_a_communicator_of_the_users_own() -> None:
+    backend_class("mpi4py")
+    with World("mpi4py", 3) as world:
+        found = world.run(_use_own_communicator)
+    assert found == [(2, [0, 2], 2), (1, [1], 1), (2, [0, 2], 2)]
+
+
+def _use_own_communicator(backend: Any) -> Any:
+    from mpi4py import MPI
+
+    own = type(backend.inner)(MPI.COMM_WORLD.Split(backend.rank % 2, backend.rank))
+    last = own.world_size - 1
+    return (
+        own.world_size,
+        own.all_gather_object(backend.rank),
+        own.broadcast_object(backend.rank, last),
+    )
+
+
+def test_python_objects_of_one_communicator_share_its_numbers() -> None:
+    backend_class("mpi4py")
+    with World("mpi4py", 2) as world:
+        assert world.run(_use_two_objects) == [[[0, 1]] * 4] * 2
+
+
+def _use_two_objects(backend: Any) -> Any:
+    from mpi4py import MPI
+
+    first = backend.inner
+    second = type(first)(MPI.Intracomm(MPI.COMM_WORLD))
+    turns = [first, second] if backend.rank else [first, first]
+    return [each.all_gather_object(each.rank) for each in turns * 2]
+
+
+def test_large_mpi_objects_travel_in_rounds() -> None:
+    backend_class("mpi4py")
+    with World("mpi4py", 3) as world:
+        sizes = world.run(_gather_in_small_rounds)
+    assert sizes == [([10_000, 0, 333], [10_000, 0, 333])] * 3
+
+
+def _gather_in_small_rounds(backend: Any) -> Any:
+    module = sys.modules[type(backend.inner).__module__]
+    module._ROUND_BYTES = 1000  # type: ignore[attr-defined]
+    objects = [bytes(range(250)) * 40, b"", b"\1" * 333]
+    gathered = backend.all_gather_object(objects[backend.rank])
+    sent = [backend.broadcast_object(objects[backend.rank], src) for src in range(3)]
+    assert gathered == sent == objects
+    return [len(obj) for obj in gathered], [len(obj) for obj in sent]
+
+
+def _mpi_job(tmp_path: Path, *around: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of an MPI job of which rank 1 raises."""
+    from disteval.worlds.launchers import MpirunLauncher
+
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import disteval\n"
+        "backend = disteval.get_dist_backend('mpi4py')\n"
+        "if backend.rank == 1: raise LookupError('the one mistake')\n"
+        "backend.all_gather_object(1)\n"
+    )
+    launcher = MpirunLauncher()
+    [command] = launcher.commands(tmp_path, WORLD_SIZE)
+    python = command.index(sys.executable)
+    command[python:] = [*around, sys.executable, str(script)]
+    return command, os.environ | launcher.environment()
+
+
+def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
+    backend_class("mpi4py")
+    command, environment = _mpi_job(tmp_path)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "rank 1 of 3 raised; ending the MPI job" in done.stderr
+    assert "LookupError: the one mistake" in done.stderr
+
+
+def test_an_mpi_job_does_not_end_before_somebody_has_read_why(tmp_path: Path) -> None:
+    backend_class("mpi4py")
+    fifo = tmp_path / "stderr"
+    os.mkfifo(fifo)
+    command, environment = _mpi_job(tmp_path, "sh", "-c", f'exec "$@" 2>"{fifo}"', "sh")
+    with subprocess.Popen(command, env=environment) as job:
+        try:
+            # Without waiting for a writer, which never comes where mpirun fails.
+            with open(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb") as output:
+                assert select.select([output], [], [], 60)[0]
+                with pytest.raises(subprocess.TimeoutExpired):
+                    job.wait(1)
+                os.set_blocking(output.fileno(), True)
+                assert b"rank 1 of 3 raised" in output.read()
+            assert job.wait(30) != 0
+        finally:
+            job.kill()
+
+
+def test_cuda_without_a_device_says_so() -> None:
+    cls = backend_class("torch_cuda")
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device; what is tested is one without")
+    with pytest.raises(ImportError, match="torch finds no CUDA device here; use 'torch_cpu'"):
+        cls()
+
+
+def _cuda_collectives(backend: Any, obj: Any) -> Any:
+    return backend.all_gather_object(obj), backend.broadcast_object(obj)
+
+
+def test_cuda_world_of_one() -> None:
+    backend_class("torch_cuda")
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no CUDA device here")
+    with World("torch_cuda", 1) as world:
+        assert world.run(_cuda_collectives, {"a": 1}) == [([{"a": 1}], {"a": 1})]

@@ -1,0 +1,203 @@
+"""One of several processes does not answer for itself where nobody chose a backend."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from disteval import (
+    UsageError,
+    default_backend,
+    evaluate,
+    get_dist_backend,
+    set_default_dist_backend,
+)
+from disteval.metrics import Accuracy, BaseMetric, Mean, MetricGroup
+from disteval_backends.threads_dist import ThreadsDist
+
+from suites.evaluation.test_evaluate import numbered, read_label
+from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
+
+JOBS = {
+    "torchrun": {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "3"},
+    "mpirun": {"PMI_RANK": "1", "PMI_SIZE": "3"},
+    "horovodrun": {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "3"},
+    "srun": {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3"},
+    "paddle.distributed.launch": {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "3"},
+}
+
+
+@pytest.fixture
+def started_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    def start(launcher: str) -> None:
+        for name, value in JOBS[launcher].items():
+            monkeypatch.setenv(name, value)
+
+    yield start
+    default_backend.set_group_of_world(None)
+
+
+class Values(BaseMetric):
+    """A metric that gathers its entries."""
+
+    def add(self, values: Any) -> None:
+        self._results.extend(values)
+
+    def compute_metric(self, results: list[Any]) -> Any:
+        return results
+
+
+def mean_of(value: float, **options: Any) -> Mean:
+    metric = Mean(**options)
+    metric.add([value])
+    return metric
+
+
+def mean_in_group() -> Any:
+    group = MetricGroup({"mean": Mean()})
+    group.add([1.0])
+    return group.compute()
+
+
+def gathered() -> Any:
+    metric = Values()
+    metric.add([1.0])
+    return metric.compute()
+
+
+def evaluated() -> Any:
+    return evaluate(read_label, numbered(3), {"accuracy": Accuracy()})
+
+
+@pytest.mark.parametrize("launcher", JOBS)
+@pytest.mark.parametrize(
+    "compute", [lambda: mean_of(1.0).compute(), mean_in_group, gathered, evaluated]
+)
+def test_a_process_that_a_launcher_started_with_others_refuses_with_the_line_to_add(
+    launcher: str, compute: Callable[[], Any], started_by: Callable[[str], None]
+) -> None:
+    started_by(launcher)
+    with pytest.raises(UsageError, match=f"{launcher} started 3 processes.* is rank 1") as caught:
+        compute()
+    line = {
+        "mpirun": "disteval.set_default_dist_backend('mpi4py')",
+        "horovodrun": "horovod.tensorflow.init()",
+        "paddle.distributed.launch": "paddle.distributed.init_parallel_env()",
+        "srun": "disteval.set_default_dist_backend('mpi4py'), and start the processes with srun",
+    }.get(launcher, "torch.distributed.init_process_group('gloo')")
+    assert f"add {line}" in str(caught.value)
+    assert "disteval.set_default_dist_backend('non_dist')" in str(caught.value)
+
+
+def test_a_backend_that_was_chosen_is_taken(started_by: Callable[[str], None]) -> None:
+    started_by("torchrun")
+    alone = get_dist_backend("non_dist")
+    for metric in (mean_of(2.0, dist_backend="non_dist"), mean_of(2.0, dist_backend=alone)):
+        assert metric.compute() == {"mean": 2.0}
+        assert MetricGroup({"mean": metric}).compute() == {"mean": {"mean": 2.0}}
+
+
+def test_a_chosen_backend_that_joins_nothing_is_refused(
+    started_by: Callable[[str], None],
+) -> None:
+    started_by("torchrun")
+    with pytest.raises(UsageError, match=r"torchrun started 3.*ThreadsDist is not initialised"):
+        mean_of(1.0, dist_backend="threads").compute()
+
+
+def test_a_backend_that_does_not_see_its_launchers_ranks_is_refused(
+    started_by: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OtherMpi(ThreadsDist):
+        launcher, is_initialized = "mpirun", True  # type: ignore[assignment]
+
+    started_by("mpirun")
+    monkeypatch.setitem(default_backend._instances, "other_mpi", OtherMpi())
+    with pytest.raises(UsageError, match=r"mpirun started 3 .*OtherMpi finds one process"):
+        mean_of(1.0, dist_backend="other_mpi").compute()
+    # A group of one rank may be what a caller wants, who made it.
+    assert mean_of(1.0, dist_backend=OtherMpi()).compute() == {"mean": 1.0}
+
+
+def test_one_process_is_alone_under_a_launcher_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert mean_of(2.0).compute() == {"mean": 2.0}
+
+
+def test_the_group_that_exists_when_results_are_computed_is_taken(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(default_backend, "_said", False)
+    metrics = [mean_of(float(rank)) for rank in range(3)]
+    groups = [MetricGroup({"mean": mean_of(float(rank))}) for rank in range(3)]
+
+    def rank(backend: ThreadsDist) -> Any:
+        default_backend.set_group_of_world(backend)
+        mean = metrics[backend.rank].compute()
+        return mean, groups[backend.rank].compute()
+
+    with caplog.at_level(logging.WARNING, "disteval"):
+        assert values(run_ranks(3, rank)) == [({"mean": 1.0}, {"mean": {"mean": 1.0}})] * 3
+    said = [record.message for record in caplog.records]
+    assert len(said) <= 1
+    assert all("no backend was chosen" in line and "3 ranks" in line for line in said)
+
+
+def test_two_groups_are_ambiguous(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Group(ThreadsDist):
+        is_initialized, rank, world_size = True, 1, 3  # type: ignore[assignment]
+
+    for name in ("first", "second"):
+        monkeypatch.setitem(default_backend._instances, name, Group())
+    with pytest.raises(UsageError, match="more than one group") as caught:
+        mean_of(1.0).compute()
+    assert "first (rank 1 of 3) and second (rank 1 of 3)" in str(caught.value)
+    assert "disteval.set_default_dist_backend('first')" in str(caught.value)
+
+
+def test_looking_for_a_group_imports_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(sys.modules)
+    assert mean_of(2.0).compute() == {"mean": 2.0}
+    # A library that is imported and has no group is not asked for more.
+    monkeypatch.setitem(
+        sys.modules, "jax.distributed", SimpleNamespace(is_initialized=lambda: False)
+    )
+    assert mean_of(2.0).compute() == {"mean": 2.0}
+    assert set(sys.modules) - before <= {"jax.distributed", "disteval_backends.non_dist"}
+
+
+def test_metrics_of_a_group_that_were_given_different_backends_are_refused() -> None:
+    metrics = {"a": Mean(dist_backend="non_dist"), "b": Mean(dist_backend="threads")}
+    with pytest.raises(UsageError, match=r"given several: .*'non_dist'.*'threads'.*dist_backend="):
+        MetricGroup(metrics)
+    assert MetricGroup(metrics, "non_dist")
+
+
+def test_a_metric_of_a_group_keeps_the_backend_that_it_was_given() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        return MetricGroup({"mean": mean_of(float(backend.rank), dist_backend=backend)}).compute()
+
+    assert values(run_ranks(3, rank)) == [{"mean": {"mean": 1.0}}] * 3
+
+
+@pytest.mark.parametrize("wrong", [3, ThreadsDist, ["non_dist"]])
+def test_a_backend_that_is_neither_a_name_nor_a_backend_is_refused(wrong: Any) -> None:
+    with pytest.raises(UsageError, match=r"a backend must be a name, .* not "):
+        mean_of(1.0, dist_backend=wrong).compute()
+
+
+@pytest.mark.parametrize("name", ["threads", "disteval_backends.threads_dist:ThreadsDist"])
+def test_the_default_may_be_any_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(default_backend, "_default", None)
+    set_default_dist_backend(name)
+    assert isinstance(get_dist_backend(), ThreadsDist)
+    mine = ThreadsDist()
+    set_default_dist_backend(mine)
+    assert Mean().dist_backend is mine

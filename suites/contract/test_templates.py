@@ -1,0 +1,195 @@
+"""Templates number the collectives of each group, and move small and large objects."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from disteval import FrameError, RankError, Rendezvous, UsageError
+from disteval.frames import BLOCK_BYTES, Buffer
+from disteval_backends.non_dist import NonDist
+from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
+
+from suites.helpers.thread_world import run_ranks, values
+from suites.mutants.correct import TensorTemplate
+
+OBJECTS: list[Any] = [1, "x" * 1000, [b"y" * 100_000], None]
+
+
+def next_number(backend: Any) -> int:
+    with backend._collectives as number:
+        return number
+
+
+def test_several_objects_of_one_group_share_its_numbers() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        other = ThreadsDist(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        turns = [backend, other] if backend.rank else [backend, backend]
+        return [each.all_gather_object(backend.rank) for each in turns * 2]
+
+    assert values(run_ranks(3, rank)) == [[[0, 1, 2]] * 4] * 3
+
+
+def test_groups_of_one_thread_are_numbered_apart() -> None:
+    groups = [ThreadGroup(1, 1.0) for _ in range(2)]
+    first, second = (ThreadsDist(group) for group in groups)
+    assert [next_number(first) for _ in range(3)] == [1, 2, 3]
+    assert next_number(second) == 1
+
+
+def test_a_group_that_is_left_and_joined_again_begins_at_one() -> None:
+    class Own(NonDist):
+        pass
+
+    backend = Own()
+    rendezvous = Rendezvous(None)
+    for _ in range(2):
+        Own.init_process(0, 1, rendezvous)
+        assert [next_number(backend) for _ in range(2)] == [1, 2]
+
+
+def test_what_one_rank_does_alone_before_it_joins_takes_no_number() -> None:
+    class Own(NonDist):
+        _own_collectives = None
+
+    backend = Own()
+    assert (backend.all_gather_object("alone"), backend.broadcast_object("alone")) == (
+        ["alone"],
+        "alone",
+    )
+    assert next_number(backend) == 1
+
+
+@pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])
+def test_objects_of_any_size_are_gathered_and_broadcast(template: type[ThreadsDist]) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        own = template(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        mine = OBJECTS[own.rank]
+        sent = [own.broadcast_object(mine, src) for src in range(own.world_size)]
+        return own.all_gather_object(mine), sent
+
+    assert values(run_ranks(4, rank)) == [(OBJECTS, OBJECTS)] * 4
+
+
+class Moves(ThreadsDist):
+    """Notes the sizes of each move of bytes; a broadcast is the template's own."""
+
+    def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        self.__dict__.setdefault("moves", []).append(list(sizes))
+        assert len(mine) in (sizes[self.rank], 0)
+        return super()._all_gather_bytes(mine, sizes)
+
+
+def test_a_small_object_takes_one_move_and_a_large_one_two() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        own = Moves(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        own.all_gather_object("small")
+        own.broadcast_object("small", 1)
+        own.all_gather_object(b"x" * 1000 if own.rank else 0)
+        own.broadcast_object(b"x" * 1000, 1)
+        return own.moves  # type: ignore[attr-defined]
+
+    [found, other] = values(run_ranks(2, rank))
+    assert found == other
+    assert [sizes for sizes in found if sizes != found[3]] == [[BLOCK_BYTES] * 2] * 4
+    assert found[3] == found[5] == [0, found[3][1]]
+    assert 1000 < found[3][1] < 1100
+
+
+@pytest.mark.parametrize("src", [-1, 1, True, 0.0, "0"])
+def test_a_src_that_is_not_a_rank_is_refused(src: Any) -> None:
+    with pytest.raises(UsageError, match="is not a rank; give an integer from 0 to 0"):
+        NonDist().broadcast_object(1, src)
+
+
+def test_what_comes_in_another_length_than_announced_is_refused() -> None:
+    class Short(ThreadsDist):
+        def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+            return [bytes(data)[:-1] for data in super()._all_gather_bytes(mine, sizes)]
+
+    def rank(backend: ThreadsDist) -> Any:
+        own = Short(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        return own.all_gather_object(1)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, FrameError)
+        assert "sent 511 bytes, less than a block" in str(outcome)
+
+
+def test_a_second_thread_of_a_rank_is_refused_and_disturbs_nobody() -> None:
+    entered, refused = threading.Event(), threading.Event()
+
+    class Waiting(ThreadsDist):
+        def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+            if self.rank == 0:
+                entered.set()
+            assert refused.wait(60)
+            return super()._all_gather_bytes(mine, sizes)
+
+    def rank(backend: ThreadsDist) -> Any:
+        own = Waiting(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        errors: list[Exception] = []
+
+        def call() -> None:
+            assert entered.wait(60)
+            for collective in (own.all_gather_object, own.broadcast_object):
+                try:
+                    collective("from another thread")
+                except UsageError as error:
+                    errors.append(error)
+            refused.set()
+
+        other = threading.Thread(target=call)
+        if own.rank == 0:
+            other.start()
+        found = own.all_gather_object(own.rank), own.broadcast_object(own.rank, 1)
+        if own.rank == 0:
+            other.join()
+        return found, [str(error).partition(";")[0] for error in errors]
+
+    [(first, errors), (second, none)] = values(run_ranks(2, rank))
+    assert first == second == ([0, 1], 1)
+    assert (len(errors), none) == (2, [])
+    assert set(errors) == {
+        "another thread of this rank is in a collective of this group, and ranks pair their "
+        "collectives by order alone"
+    }
+
+
+def test_a_collective_in_a_collective_of_the_same_thread_is_refused_by_that_name() -> None:
+    class Calls:
+        def __init__(self, backend: ThreadsDist) -> None:
+            self.backend = backend
+
+        def __reduce__(self) -> Any:
+            self.backend.all_gather_object(0)
+            raise AssertionError
+
+    def rank(backend: ThreadsDist) -> Any:
+        with pytest.raises(RankError, match="this thread is in a collective of this group already"):
+            backend.all_gather_object(Calls(backend) if backend.rank else 0)
+        return backend.all_gather_object(backend.rank)
+
+    assert values(run_ranks(2, rank)) == [[0, 1]] * 2
+
+
+def test_a_forked_child_is_refused() -> None:
+    [backend] = [ThreadsDist(ThreadGroup(2, 1.0))]
+    readable, writable = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            backend.all_gather_object("from a child")
+        except BaseException as error:
+            os.write(writable, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writable)
+    assert os.waitpid(child, 0)[1] == 0
+    with os.fdopen(readable) as file:
+        said = file.read()
+    assert said.startswith(
+        f"UsageError: process {child} is a forked child of process {os.getpid()}"
+    )

@@ -1,0 +1,193 @@
+"""What a user sees, and what is lost, when a worker or the driver comes to grief."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import WorldError
+
+from suites.helpers.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
+from suites.helpers.requirements import framework
+
+torch = framework("torch")
+
+from disteval.estimator import Estimator  # noqa: E402
+from disteval.estimator.folder import checkpoints  # noqa: E402
+
+from suites.estimator import tiny  # noqa: E402
+
+WORKFLOW = [("train", 1), ("val", 1)]
+CREATORS = [tiny.training, tiny.validation]
+EPOCHS = 4
+
+
+def config_of(folder: Path, crime: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    config = {
+        "work_dir": str(folder / "work"),
+        "checkpoints": {"interval": 1},
+        "dropout": 0.2,
+        "epochs": EPOCHS,
+    }
+    if crime is not None:
+        config["crime"] = {"rank": 1, "epoch": 2, "once": str(folder / "once")} | crime
+    return config | more
+
+
+def fit(config: dict[str, Any], end: Path, **options: Any) -> list[dict[str, Any]]:
+    with Estimator(tiny.runner, config, "local", 2, progress=False, **options) as estimator:
+        records = estimator.fit(CREATORS, WORKFLOW)
+        estimator.save(end)
+    return records
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return fit(config_of(folder), folder / "end.pt"), folder / "end.pt"
+
+
+CRIMES: dict[str, dict[str, Any]] = {
+    "killed in training": {"stage": "after_train_iter"},
+    "killed in validation": {"stage": "after_val_iter", "epoch": 3},
+    "killed in a save": {"stage": "save", "rank": 0},
+    "raises in training": {"stage": "before_train_iter", "kind": "raise"},
+}
+
+
+@pytest.mark.parametrize("crime", CRIMES)
+def test_a_lost_worker_costs_nothing_beyond_the_last_checkpoint(
+    crime: str, undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = fit(config_of(tmp_path, CRIMES[crime]), tmp_path / "end.pt", max_failures=1)
+    assert (tmp_path / "once").exists()
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
+    name = "epoch_3.pt" if crime == "killed in validation" else "epoch_2.pt"
+    assert f"continuing from {name}" in caplog.text
+
+
+def test_a_damaged_checkpoint_costs_no_more_than_the_one_before(
+    undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    crime = CRIMES["killed in training"] | {"damage": str(tmp_path / "work" / "epoch_2.pt")}
+    records = fit(config_of(tmp_path, crime), tmp_path / "end.pt", max_failures=1)
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
+    assert "so epoch_1.pt is used instead; the damaged file is kept as epoch_2.pt" in caplog.text
+    assert "continuing from epoch_1.pt" in caplog.text
+    with Estimator(tiny.runner, config_of(tmp_path), "local", 2, progress=False) as again:
+        again.load(tmp_path / "work")
+        again.save(tmp_path / "again.pt")
+    tiny.assert_same_state(tmp_path / "again.pt", tmp_path / "work" / "epoch_4.pt")
+
+
+def test_without_checkpoints_a_fit_begins_again_and_says_so(
+    undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_of(tmp_path, CRIMES["killed in training"], checkpoints=None)
+    records = fit(config, tmp_path / "end.pt", max_failures=1)
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    assert "continuing from the beginning of this fit" in caplog.text
+
+
+def test_checkpoints_of_any_name_are_gone_on_from(
+    undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    crime, named = CRIMES["killed in training"], {"filename_tmpl": "after_{}.pth"}
+    records = fit(
+        config_of(tmp_path, crime, checkpoints=named), tmp_path / "end.pt", max_failures=1
+    )
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    assert "continuing from after_2.pth" in caplog.text
+
+
+def test_checkpoints_of_an_earlier_training_are_not_taken_for_this_one(
+    undisturbed: Any, tmp_path: Path
+) -> None:
+    fit(config_of(tmp_path, lr=0.5), tmp_path / "earlier.pt")
+    crime = {"stage": "after_train_iter", "epoch": 0}
+    records = fit(config_of(tmp_path, crime), tmp_path / "end.pt", max_failures=1)
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+
+
+def dies_when_it_replaces_another(config: dict[str, Any]) -> Any:
+    once, again = Path(config["crime"]["once"]), Path(config["again"])
+    if torch.distributed.get_rank() == 1 and once.exists() and not again.exists():
+        again.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tiny.runner(config)
+
+
+def test_workers_that_are_lost_while_they_replace_others_are_replaced_too(
+    undisturbed: Any, tmp_path: Path
+) -> None:
+    crime = CRIMES["killed in training"]
+    config = config_of(tmp_path, crime, again=str(tmp_path / "again"))
+    with Estimator(
+        dies_when_it_replaces_another, config, "local", 2, progress=False, max_failures=2
+    ) as estimator:
+        records = estimator.fit(CREATORS, WORKFLOW)
+    assert (tmp_path / "again").exists()
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+
+
+def test_more_failures_than_allowed_are_told_with_the_last_one(tmp_path: Path) -> None:
+    config = config_of(tmp_path, {"stage": "after_train_iter", "often": 9})
+    begin = time.monotonic()
+    with pytest.raises(WorldError, match=r"rank 1 was lost \(killed by SIGKILL\)"):
+        fit(config, tmp_path / "end.pt", max_failures=1)
+    assert time.monotonic() - begin < 60
+    assert (tmp_path / "once").read_bytes() == b"xx"
+    assert [path.name for path in checkpoints(tmp_path / "work")] == ["epoch_1.pt", "epoch_2.pt"]
+
+
+def test_the_guilty_workers_traceback_reaches_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(WorldError) as caught:
+        fit(config_of(tmp_path, CRIMES["raises in training"]), tmp_path / "end.pt")
+    report = str(caught.value)
+    assert report.startswith("rank 1 raised LookupError: the worker's own mistake")
+    assert "the order was to run fit" in report
+    assert "in _commit" in report
+    assert isinstance(caught.value.errors[1], LookupError)
+
+
+def test_a_worker_that_hangs_is_named_when_time_is_up(tmp_path: Path) -> None:
+    crime = {"stage": "after_train_iter", "kind": "hang"}
+    begin = time.monotonic()
+    with pytest.raises(WorldError, match="no progress for 5 s on all 2 ranks") as caught:
+        fit(config_of(tmp_path, crime), tmp_path / "end.pt", timeout=5.0)
+    assert time.monotonic() - begin < 60
+    assert "in _commit" in str(caught.value)
+
+
+SCRIPT = """
+from disteval.estimator import Estimator
+from suites.estimator import tiny
+if __name__ == "__main__":
+    with Estimator(tiny.runner, {config!r}, "local", 2, progress=False) as estimator:
+        print("ready", flush=True)
+        estimator.fit([tiny.training], [("train", 1)])
+"""
+
+
+def test_no_worker_outlives_its_driver(tmp_path: Path) -> None:
+    crime = {"stage": "after_train_iter", "kind": "hang"}
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(config=config_of(tmp_path, crime)))
+    driver = start_as_from_a_terminal([sys.executable, str(script)], cwd=Path.cwd())
+    try:
+        assert wait_for((tmp_path / "once").exists)
+        workers = list(ranks_below(driver.pid).values())
+        assert len(workers) == 2
+        driver.kill()  # test_fit.py tries Ctrl-C
+        driver.wait(90)
+        assert wait_for(lambda: not any(is_running(pid) for pid in workers))
+    finally:
+        driver.kill()
+        driver.communicate()

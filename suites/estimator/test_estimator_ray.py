@@ -1,0 +1,100 @@
+"""The estimator on Ray: of this machine alone, and over the nodes of a cluster."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suites.helpers.processes import run_plainly, wait_for
+from suites.helpers.ray_nodes import RayNodes
+from suites.helpers.requirements import framework
+
+framework("torch")
+
+from disteval.estimator import Estimator  # noqa: E402
+
+from suites.estimator import tiny  # noqa: E402
+from suites.estimator.test_estimator_faults import CREATORS, WORKFLOW, config_of  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_fit_ray.py"
+CPUS = 2
+STAGE = {"stage": "after_train_iter"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[RayNodes, Any]]:
+    """A cluster of two nodes, and its second one."""
+    framework("ray")
+    nodes = RayNodes(cpus=CPUS)
+    try:
+        yield nodes, nodes.join("127.0.0.2")
+    finally:
+        nodes.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+    """The same training on local processes."""
+    framework("ray")
+    folder = tmp_path_factory.mktemp("local")
+    return fit(config_of(folder), folder / "end.pt", launcher="local"), folder / "end.pt"
+
+
+def fit(config: dict[str, Any], end: Path, **options: Any) -> list[dict[str, Any]]:
+    with Estimator(
+        tiny.runner, config, world_size=2, progress=False, **{"launcher": "ray"} | options
+    ) as estimator:
+        records = estimator.fit(CREATORS, WORKFLOW)
+        assert estimator.evaluate(tiny.validation)["correct"] == records[-1]["correct"]
+        estimator.save(end)
+    return records
+
+
+def test_ray_trains_as_local_processes_do_and_replaces_a_killed_worker(
+    cluster: Any, undisturbed: Any, tmp_path: Path
+) -> None:
+    room = {"address": cluster[0].address}
+    records = fit(config_of(tmp_path, STAGE), tmp_path / "end.pt", max_failures=1, **room)
+    assert (tmp_path / "once").exists()
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
+
+
+def test_a_node_that_is_lost_costs_nothing_beyond_the_last_checkpoint(
+    cluster: Any, undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes, second = cluster
+
+    def replace_the_second_node() -> None:
+        wait_for((tmp_path / "once").exists, 120)
+        nodes.join("127.0.0.3")
+        nodes.kill_raylet(second)
+
+    other = threading.Thread(target=replace_the_second_node)
+    other.start()
+    # A worker takes all CPUs of a node, so there is one on each.
+    room = {"address": nodes.address, "cpus_per_worker": CPUS}
+    config = config_of(tmp_path, STAGE | {"kind": "hang"})
+    records = fit(config, tmp_path / "end.pt", max_failures=1, **room)
+    other.join()
+    assert "was lost (its Ray node 127.0.0.2 does not answer)" in caplog.text
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
+
+
+def test_the_example_trains_on_ray(tmp_path: Path) -> None:
+    framework("ray")
+    if not EXAMPLE.is_file():
+        pytest.skip("the examples are not part of an installed package; run this from a clone")
+    command = [sys.executable, str(EXAMPLE), "--epochs=2", "--samples=200"]
+    done = run_plainly(command, tmp_path, 240)
+    assert done.returncode == 0, done.stderr
+    last = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert last["epoch"] == 2
+    assert last["accuracy"] == last["correct"] / 200

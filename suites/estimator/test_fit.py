@@ -1,0 +1,220 @@
+"""``disteval fit`` and the example, as a user starts them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import UsageError, WeightsError
+from disteval.cli.fit import fit_command
+
+from suites.helpers.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
+from suites.helpers.requirements import framework
+
+torch = framework("torch")
+
+from disteval.estimator.checkpoint import write_checkpoint, write_safetensors  # noqa: E402
+from disteval.estimator.folder import FolderLocks  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_fit_ray.py"
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "CIFAR10_ROOT"}
+    return subprocess.run(
+        command,
+        env=environment | {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def disteval(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "disteval.cli", *arguments)
+
+
+@pytest.fixture(scope="module")
+def trained(small_cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
+    work_dir = tmp_path_factory.mktemp("fit") / "work"
+    report = work_dir.with_name("report.json")
+    done = disteval(
+        "fit",
+        f"--data={small_cifar10}",
+        f"--work-dir={work_dir}",
+        "--epochs=2",
+        "--resume=auto",
+        f"--json={report}",
+    )
+    assert done.returncode == 0, done.stderr
+    return work_dir, json.loads(report.read_text()), done.stdout
+
+
+def test_fit_prints_a_line_for_each_phase_and_reports_all(trained: Any) -> None:
+    work_dir, report, printed = trained
+    first, *lines = printed.splitlines()
+    assert first.startswith("there is no checkpoint in")
+    assert [line.split()[:3] for line in lines[:4]] == [
+        ["epoch", str(epoch), mode] for epoch in (1, 2) for mode in ("train", "val")
+    ]
+    assert report["kind"] == "fit"
+    assert [record["mode"] for record in report["records"]] == ["train", "val"] * 2
+    assert [record["evaluated"] for record in report["records"][1::2]] == [301, 301]
+    assert report["best"]["correct"] == max(r["correct"] for r in report["records"][1::2])
+    assert str(work_dir / "best.safetensors") in lines[-1]
+
+
+@pytest.mark.parametrize(("weights", "world_size"), [("best.safetensors", 3), ("epoch_1.pt", 1)])
+def test_eval_finds_the_integer_that_fit_found(
+    trained: Any, small_cifar10: Path, weights: str, world_size: int, tmp_path: Path
+) -> None:
+    work_dir, report, _ = trained
+    done = disteval(
+        "eval",
+        f"--data={small_cifar10}",
+        f"--weights={work_dir / weights}",
+        f"--world-size={world_size}",
+        f"--json={tmp_path / 'eval.json'}",
+    )
+    assert done.returncode == 0, done.stderr
+    of_epoch = {f"epoch_{r['epoch']}.pt": r["correct"] for r in report["records"][1::2]}
+    expected = of_epoch | {"best.safetensors": report["best"]["correct"]}
+    found = json.loads((tmp_path / "eval.json").read_text())
+    assert found["correct"]["top1"] == expected[weights]
+    assert found["evaluated"] == 301
+
+
+def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
+    trained: Any,
+    small_cifar10: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    work_dir, _, _ = trained
+    last = work_dir / "epoch_2.pt"
+    truncated = last.read_bytes()[:-1000]
+    last.write_bytes(truncated)
+    arguments = [f"--data={small_cifar10}", f"--work-dir={work_dir}", "--epochs=3"]
+    with pytest.raises(UsageError, match="an earlier training; continue from them with --resume"):
+        fit_command.main(arguments, standalone_mode=False)
+    arguments += ["--resume", "--world-size=1"]
+    done = disteval("fit", *arguments, f"--json={tmp_path / 'report.json'}")
+    assert done.returncode == 0, done.stderr
+    told = f"warning: the checkpoint {last} is damaged (the checksum at its end is missing or"
+    assert told in done.stderr
+    assert "so epoch_1.pt is used instead; the damaged file is kept as epoch_2" in done.stderr
+    assert (work_dir / "epoch_2.pt.damaged").read_bytes() == truncated
+    records = json.loads((tmp_path / "report.json").read_text())["records"]
+    assert [record["epoch"] for record in records if record["mode"] == "train"] == [2, 3]
+    fit_command.main(arguments, standalone_mode=False)
+    assert "3 epochs are trained already" in capsys.readouterr().out
+
+
+def test_fit_continues_with_the_settings_that_it_began_with(
+    trained: Any, small_cifar10: Path
+) -> None:
+    arguments = [f"--data={small_cifar10}", f"--work-dir={trained[0]}", "--resume"]
+    for option in ("--lr=0.3", "--seed=7"):
+        with pytest.raises(UsageError, match=r"was begun with 0[.1]*, which it keeps; leave"):
+            fit_command.main([*arguments, option], standalone_mode=False)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "of another program", "truncated"])
+def test_damaged_best_weights_are_refused_before_the_training(damage: str, tmp_path: Path) -> None:
+    weights = {"w": torch.ones(99)}
+    write_checkpoint(tmp_path / "epoch_1.pt", {"state_dict": weights, "epoch": 1, "iter": 1})
+    best = tmp_path / "best.safetensors"
+    facts = {"correct": "1", "evaluated": "2", "epoch": "1"}
+    write_safetensors(best, weights, facts if damage != "of another program" else {})
+    content = bytearray(best.read_bytes())
+    content[-5] ^= damage == "flipped"
+    best.write_bytes(content[:9] if damage == "truncated" else content)
+    with pytest.raises(WeightsError, match=r"best.safetensors is damaged, or .*; move it away"):
+        fit_command.main([f"--work-dir={tmp_path}", "--resume"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("resume", ["", "--resume", "--resume=auto"])
+def test_fit_never_begins_anew_in_place_of_a_damaged_checkpoint(
+    resume: str, tmp_path: Path
+) -> None:
+    (tmp_path / "epoch_1.pt").write_bytes(b"the first half")
+    arguments = [f"--work-dir={tmp_path}", *([resume] if resume else [])]
+    with pytest.raises((UsageError, WeightsError)) as caught:
+        fit_command.main(arguments, standalone_mode=False)
+    expected = "no whole checkpoint (epoch_1.pt: " if resume else "an earlier training"
+    assert expected in str(caught.value)
+    assert (tmp_path / "epoch_1.pt").read_bytes() == b"the first half"
+
+
+def test_fit_refuses_a_folder_in_which_another_training_writes(tmp_path: Path) -> None:
+    with FolderLocks() as locks:
+        locks.take(tmp_path)
+        for resume in ([], ["--resume=auto"]):
+            with pytest.raises(UsageError, match=rf"{tmp_path} is in use by process"):
+                fit_command.main([f"--work-dir={tmp_path}", *resume], standalone_mode=False)
+
+
+def test_fit_resumes_nothing_unless_it_may_begin(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no checkpoint to continue from.*--resume=auto"):
+        fit_command.main([f"--work-dir={tmp_path / 'new'}", "--resume"], standalone_mode=False)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data=/nowhere"], "/nowhere does not exist"),
+        (["--json=/nowhere/report.json"], "/nowhere does not exist"),
+        (["--address=auto"], "use it with launcher='ray'"),
+    ],
+)
+def test_what_can_not_work_ends_with_2_and_one_paragraph(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = disteval("fit", f"--work-dir={tmp_path / 'work'}", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("disteval fit: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_a_training_and_its_workers(small_cifar10: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "disteval.cli",
+        "fit",
+        f"--data={small_cifar10}",
+        "--epochs=500",
+    ]
+    driver = start_as_from_a_terminal([*command, f"--work-dir={tmp_path / 'work'}"])
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline().startswith("epoch 1")
+        workers = list(ranks_below(driver.pid).values())
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(90) == 130
+        assert len(workers) == 2
+        assert wait_for(lambda: not any(is_running(pid) for pid in workers))
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+def test_the_example_trains_without_ray() -> None:
+    if not EXAMPLE.is_file():
+        pytest.skip("the examples are not part of an installed package; run this from a clone")
+    done = run(sys.executable, str(EXAMPLE), "--launcher=local", "--epochs=2", "--samples=200")
+    assert done.returncode == 0, done.stderr
+    last = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert last["epoch"] == 2
+    assert last["evaluated"] == 200
+    assert last["accuracy"] == last["correct"] / 200

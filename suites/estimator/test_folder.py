@@ -1,0 +1,392 @@
+"""A training resumes from its newest whole checkpoint, and has its folder for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import UsageError, WeightsError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suites.helpers.requirements import framework
+
+torch = framework("torch")
+
+from disteval.estimator import EpochBasedRunner  # noqa: E402
+from disteval.estimator.checkpoint import write_checkpoint  # noqa: E402
+from disteval.estimator.folder import (  # noqa: E402
+    FolderLocks,
+    checkpoints,
+    fall_back,
+    latest_checkpoint,
+    set_aside,
+)
+from disteval.estimator.hooks import CheckpointHook, EvalHook, TextLoggerHook  # noqa: E402
+
+from suites.estimator.tiny import Tiny, assert_same, samples  # noqa: E402
+
+EPOCHS = 4
+
+
+def make(folder: Path, **options: Any) -> Any:
+    model = Tiny(dropout=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    runner = EpochBasedRunner(model, optimizer=optimizer, work_dir=folder, max_epochs=EPOCHS)
+    runner.register_training_hooks(
+        {"policy": "fixed"},
+        optimizer_config={},
+        checkpoint_config={"interval": 1, **options},
+        log_config={"interval": 100},
+    )
+    return runner
+
+
+def train(runner: Any, epochs: int = EPOCHS) -> Any:
+    loader = torch.utils.data.DataLoader(samples(24), 8, shuffle=True)
+    runner.run([loader, loader], [("train", 1), ("val", 1)], max_epochs=epochs)
+    return {key: runner.state_dict()[key] for key in ("state_dict", "optimizer", "rng", "iter")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a training after three of its four epochs, and its state at the end."""
+    folder = tmp_path_factory.mktemp("whole")
+    torch.manual_seed(5)
+    runner = make(folder)
+    train(runner, 3)
+    copy = folder.with_name("copy")
+    shutil.copytree(folder, copy, symlinks=True)
+    return copy, train(runner)
+
+
+@pytest.fixture
+def folder(whole: Any, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole[0], tmp_path / "work", symlinks=True))
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("[!.]*"))
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_no_damage_to_a_file_ever_changes_what_is_trained(whole: Any, data: Any) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(shutil.copytree(whole[0], Path(temporary, "work"), symlinks=True))
+        path = work / data.draw(st.sampled_from(["epoch_3.pt", "epoch_2.pt", "epoch_1.pt"]))
+        size = path.stat().st_size
+        # Anywhere, and often in the last line.
+        at = data.draw(st.integers(0, size - 1) | st.integers(size - 300, size - 1))
+        kind = data.draw(st.sampled_from(["flipped", "truncated", "zeros", "longer"]))
+        if kind == "flipped":
+            flip(path, at, data.draw(st.integers(0, 7)))
+        elif kind == "truncated":
+            os.truncate(path, at)
+        elif kind == "zeros":
+            whole_bytes = path.read_bytes()
+            path.write_bytes(whole_bytes[:at] + bytes(size - at))
+        else:
+            path.write_bytes(path.read_bytes() + bytes(size - at))
+        with pytest.raises(WeightsError, match=r"damaged"):
+            make(work).resume(path)
+        resumed = make(work)
+        resumed.resume(work)
+        assert resumed.epoch == (2 if path.name == "epoch_3.pt" else 3)
+        assert_same(train(resumed), whole[1])
+
+
+def test_damaged_files_are_named_and_each_is_kept(
+    whole: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = {}
+    for turn, name in enumerate(["epoch_3.pt.damaged", "epoch_3.pt.damaged.2"]):
+        flip(folder / "epoch_3.pt", 1000 + turn)
+        kept[name] = (folder / "epoch_3.pt").read_bytes()
+        runner = make(folder)
+        runner.resume(folder)
+        expected = (
+            f"the checkpoint {folder / 'epoch_3.pt'} is damaged (its bytes do not have the "
+            f"checksum at its end), so epoch_2.pt is used instead; the damaged file is kept as "
+            f"{name}"
+        )
+        assert caplog.messages[-1] == expected
+        assert (folder / "latest.pt").resolve().name == "epoch_2.pt"
+        assert_same(train(runner), whole[1])
+        (folder / "epoch_4.pt").unlink()
+    assert {name: (folder / name).read_bytes() for name in kept} == kept
+
+
+def test_where_all_are_damaged_nothing_is_renamed(folder: Path) -> None:
+    for path in checkpoints(folder):
+        os.truncate(path, 2000)
+    before = names(folder)
+    with pytest.raises(WeightsError, match=r"has no whole checkpoint \(.*epoch_2.pt: the checksum"):
+        make(folder).resume(folder)
+    assert names(folder) == before
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no checkpoint to continue from"):
+        make(tmp_path).resume(tmp_path)
+    assert latest_checkpoint(tmp_path / "missing") is None
+
+
+def write(path: Path, epoch: int, iteration: int, identity: str = "a") -> None:
+    meta = {"training": identity}
+    state = {"state_dict": {"w": torch.ones(9)}, "epoch": epoch, "iter": iteration, "meta": meta}
+    write_checkpoint(path, state)
+
+
+def test_the_newest_has_the_highest_epoch_and_iteration_whatever_its_date(tmp_path: Path) -> None:
+    order = [
+        ("epoch_2.pt", 2, 20),
+        ("iter_25.pt", 2, 25),
+        ("odd.pth", 3, 30),
+        ("epoch_10.pt", 10, 99),
+    ]
+    for at, (name, epoch, iteration) in enumerate(order):
+        write(tmp_path / name, epoch, iteration)
+        os.utime(tmp_path / name, ns=(99 - at, 99 - at))
+    torch.save(Tiny().state_dict(), tmp_path / "weights.pt")
+    (tmp_path / "notes.pt").write_text("nothing")
+    assert [path.name for path in checkpoints(tmp_path)] == [name for name, _, _ in order]
+    assert latest_checkpoint(tmp_path) == tmp_path / "epoch_10.pt"
+    # Files that were exchanged are told apart by what they hold.
+    (tmp_path / "epoch_10.pt").rename(tmp_path / "x")
+    (tmp_path / "epoch_2.pt").rename(tmp_path / "epoch_10.pt")
+    (tmp_path / "x").rename(tmp_path / "epoch_2.pt")
+    assert latest_checkpoint(tmp_path) == tmp_path / "epoch_2.pt"
+
+
+def test_of_one_iteration_the_file_that_was_written_last_is_the_newest(tmp_path: Path) -> None:
+    for name in ("iter_8.pt", "epoch_2.pt", "a.pt"):
+        write(tmp_path / name, 2, 8)
+        os.utime(tmp_path / name, ns=(1, 1))
+    assert latest_checkpoint(tmp_path) == tmp_path / "a.pt"
+
+
+def test_checkpoints_of_two_trainings_are_not_mixed(tmp_path: Path) -> None:
+    write(tmp_path / "epoch_2.pt", 2, 2, "new")
+    write(tmp_path / "epoch_9.pt", 9, 9, "old")
+    with pytest.raises(UsageError, match=r"several trainings, such as epoch_9.pt and epoch_2.pt"):
+        latest_checkpoint(tmp_path)
+    flip(tmp_path / "epoch_9.pt", 700)
+    told: list[str] = []
+    assert fall_back(tmp_path, told.append) == tmp_path / "epoch_2.pt"
+    assert len(told) == 1
+
+
+def test_a_training_keeps_its_own_last_checkpoints_and_no_others_are_deleted(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(folder / "epoch_9.pt", 9, 9, "another")
+    runner = make(folder, max_keep_ckpts=1)
+    runner.resume(folder / "epoch_1.pt")
+    train(runner, 2)
+    # Its third epoch is of the course that it has left.
+    assert names(folder)[:3] == ["epoch_2.pt", "epoch_3.pt", "epoch_9.pt"]
+    assert "has later checkpoints of this training, up to epoch_3.pt" in caplog.text
+    train(runner)
+    assert names(folder)[:2] == ["epoch_4.pt", "epoch_9.pt"]
+
+
+def logged(folder: Path) -> list[tuple[str, int]]:
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [(record["mode"], record["epoch"]) for record in map(json.loads, lines)]
+
+
+def test_the_log_has_each_record_once_after_a_resume(folder: Path) -> None:
+    first = [(mode, epoch) for epoch in (1, 2, 3) for mode in ("train", "val")]
+    assert logged(folder) == first
+    with (folder / "log.jsonl").open("a") as log:
+        log.write('{"epoch": 4, "mode": "tr')  # the process was killed while it wrote
+    runner = make(folder)
+    runner.resume(folder / "epoch_2.pt")
+    train(runner)
+    assert logged(folder) == [*first, ("train", 4), ("val", 4)]
+    # Lines that a checkpoint does not know of stay, since it was written without the hook.
+    silent = make(folder, interval=2, save_last=False)
+    silent.hooks = [hook for hook in silent.hooks if not isinstance(hook, TextLoggerHook)]
+    silent.resume(folder / "epoch_3.pt")
+    train(silent)
+    runner = make(folder)
+    runner.resume(folder / "epoch_4.pt")
+    train(runner, 4)
+    so_far = logged(folder)
+    assert so_far[:8] == [*first, ("train", 4), ("val", 4)]
+    # Another training's records stay, and so do those of this one after a second run.
+    train(make(folder), 1)
+    train(runner, 5)
+    assert logged(folder)[len(so_far) :] == [("train", 1), ("val", 1), ("train", 5), ("val", 5)]
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from disteval.estimator.folder import FolderLocks
+locks = FolderLocks()
+locks.take(Path(sys.argv[1]))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def other(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that trains in the folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(folder)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_training_in_a_folder_is_refused_until_the_first_has_died(
+    folder: Path, whole: Any, other: subprocess.Popen[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    runner = make(folder)
+    runner.resume(folder)
+    for _ in range(2):
+        reason = rf"{folder} is in use by process {other.pid} on .* since .*; wait"
+        with pytest.raises(UsageError, match=reason):
+            train(runner)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    other.send_signal(signal.SIGKILL)
+    other.wait(30)
+    assert_same(train(runner), whole[1])
+
+
+def test_a_folder_is_free_after_each_run_also_after_one_that_failed(folder: Path) -> None:
+    runner = make(folder)
+    with pytest.raises(UsageError, match="workflow"):
+        runner.run([], [("train", 1)])
+    runner.resume(folder)
+    runner.register_hook(Failing())
+    with pytest.raises(LookupError):
+        train(runner)
+    with FolderLocks() as locks:
+        locks.take(folder)
+        locks.take(folder)
+        with pytest.raises(UsageError, match=f"process {os.getpid()} on"):
+            train(make(folder))
+    train(make(folder), 1)
+
+
+class Failing(CheckpointHook):
+    def after_train_iter(self, runner: Any) -> None:
+        raise LookupError
+
+
+FULL = """
+import os, sys
+from pathlib import Path
+from disteval import RankError
+from disteval.estimator.folder import latest_checkpoint
+from suites.estimator.test_folder import make
+work = Path(sys.argv[1], "work")
+runner = make(work)
+runner.save_checkpoint(work)
+(work / "epoch_0.pt").rename(work / "first.pt")
+disk = os.statvfs(work)
+(work / "ballast").write_bytes(bytes(disk.f_bavail * disk.f_frsize - int(sys.argv[2])))
+try:
+    runner.save_checkpoint(work)
+except RankError as error:
+    print(error)
+print(latest_checkpoint(work).name)
+print(*sorted(path.name for path in work.iterdir()))
+"""
+
+
+@pytest.mark.parametrize("left", [0, 8192])
+def test_a_full_disk_leaves_the_older_checkpoint_and_is_named(left: int, tmp_path: Path) -> None:
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshare, "true"], check=False).returncode
+    ):
+        pytest.skip("this user may not make mount namespaces, in which the small disk is mounted")
+    mount = f'mount -t tmpfs -o size=256k none {tmp_path} && exec "$@"'
+    done = subprocess.run(
+        [*unshare, "sh", "-c", mount, "sh", sys.executable, "-c", FULL, str(tmp_path), str(left)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    message, newest, files = done.stdout.splitlines()
+    assert "could not write" in message and "No space left on device" in message
+    assert "unchanged" in message
+    assert newest == "first.pt"
+    assert files.split() == ["ballast", "first.pt", "latest.pt"]
+
+
+def test_a_folder_that_can_only_be_read_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    flip(folder / "epoch_3.pt", 900)
+    monkeypatch.setattr(Path, "rename", refuse)  # the tests may run as root, whom modes let in
+    told: list[str] = []
+    assert fall_back(folder, told.append) == folder / "epoch_2.pt"
+    assert told[0].endswith(
+        "so epoch_2.pt is used instead; it could not be renamed (Permission denied)"
+    )
+
+
+def test_a_file_that_the_system_can_not_read_is_an_error_of_every_rank(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (memory := Path("/proc/self/mem")).exists():  # has a size of 0, and can't be read from there
+        with pytest.raises(WeightsError, match=r"checkpoint /proc/self/mem can't be read \("):
+            make(folder).resume(memory)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(WeightsError, match=r"can't be read \(Permission denied\); correct"):
+        make(folder).resume(folder)
+
+
+def test_a_checkpoint_that_another_training_has_written_anew_is_not_set_aside(
+    folder: Path,
+) -> None:
+    told: list[str] = []
+    newest = folder / "epoch_3.pt"
+    set_aside({newest: "as it was a moment ago"}, folder / "epoch_2.pt", told.append)
+    assert (told, latest_checkpoint(folder)) == ([], newest)
+
+
+def test_the_same_training_writes_the_same_best_weights(tmp_path: Path) -> None:
+    found = set()
+    for name in ("one", "two", "three"):
+        torch.manual_seed(3)
+        runner = make(tmp_path / name)
+        loader = torch.utils.data.DataLoader(samples(9), 4)
+        runner.register_hook(EvalHook(loader, save_best="accuracy"))
+        train(runner)
+        found.add((tmp_path / name / "best.safetensors").read_bytes())
+    assert len(found) == 1

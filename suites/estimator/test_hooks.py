@@ -1,0 +1,366 @@
+"""Each hook does what it is for, and what can't be configured is refused by name."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import LibraryMissingError, UsageError
+
+from suites.helpers.requirements import framework
+
+torch = framework("torch")
+data = torch.utils.data
+
+from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
+from disteval.estimator import hooks as hooks_module  # noqa: E402
+from disteval.estimator.hooks import (  # noqa: E402
+    CheckpointHook,
+    EvalHook,
+    Hook,
+    OptimizerHook,
+    TensorboardLoggerHook,
+    TextLoggerHook,
+)
+
+from suites.estimator.tiny import Tiny, samples  # noqa: E402
+
+
+def make(kind: Any = EpochBasedRunner, lr: float = 1.0, **options: Any) -> Any:
+    torch.manual_seed(5)
+    model = Tiny()
+    return kind(model, optimizer=torch.optim.SGD(model.parameters(), lr=lr), **options)
+
+
+def loader(size: int = 20, batch_size: int = 8) -> Any:
+    return data.DataLoader(samples(size), batch_size)
+
+
+class Rates(Hook):
+    """Writes down the rate of every iteration."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.seen.append(runner.current_lr()[0])
+
+
+def rates(config: dict[str, Any], epochs: int = 4) -> list[float]:
+    """The rates of ``epochs`` epochs of 3 iterations, the first rate being 1."""
+    runner, seen = make(max_epochs=epochs), Rates()
+    runner.register_training_hooks(config, {})
+    runner.register_hook(seen, "VERY_LOW")
+    runner.run([loader()], [("train", 1)])
+    return seen.seen
+
+
+def by_epoch(*values: float) -> Any:
+    return pytest.approx([value for value in values for _ in range(3)])
+
+
+def cosine(part: float) -> float:
+    return (1 + math.cos(math.pi * part)) / 2
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"policy": "fixed"}, by_epoch(1, 1, 1, 1)),
+        ({"policy": "step", "step": [1, 3]}, by_epoch(1, 0.1, 0.1, 0.01)),
+        ({"policy": "step", "step": 2, "gamma": 0.5}, by_epoch(1, 1, 0.5, 0.5)),
+        ({"policy": "step", "step": 1, "min_lr": 0.05}, by_epoch(1, 0.1, 0.05, 0.05)),
+        ({"policy": "cosine"}, by_epoch(*(cosine(e / 4) for e in range(4)))),
+        ({"policy": "CosineAnnealing", "min_lr_ratio": 0.5},
+         by_epoch(*(0.5 + 0.5 * cosine(e / 4) for e in range(4)))),
+        ({"policy": "cosine", "by_epoch": False},
+         pytest.approx([cosine(i / 12) for i in range(12)])),
+        ({"policy": "poly", "power": 2}, by_epoch(1, 0.75**2, 0.5**2, 0.25**2)),
+        ({"policy": "fixed", "warmup": "constant", "warmup_iters": 2, "warmup_ratio": 0.3},
+         pytest.approx([0.3, 0.3] + [1] * 10)),
+        ({"policy": "fixed", "warmup": "linear", "warmup_iters": 4, "warmup_ratio": 0.2},
+         pytest.approx([0.2, 0.4, 0.6, 0.8] + [1] * 8)),
+        ({"policy": "fixed", "warmup": "exp", "warmup_iters": 2, "warmup_ratio": 0.25},
+         pytest.approx([0.25, 0.5] + [1] * 10)),
+        ({"policy": "fixed", "warmup": "linear", "warmup_iters": 2, "warmup_ratio": 0.5,
+          "warmup_by_epoch": True}, by_epoch(0.5, 0.75, 1, 1)),
+        ({"policy": "step", "step": 2, "warmup": "constant", "warmup_iters": 1},
+         pytest.approx([0.1] + [1] * 5 + [0.1] * 6)),
+    ],
+)  # fmt: skip
+def test_a_rate_follows_its_schedule(config: dict[str, Any], expected: Any) -> None:
+    assert rates(config) == expected
+
+
+def test_a_schedule_goes_on_in_the_next_run() -> None:
+    runner, seen = make(max_epochs=2), Rates()
+    runner.register_training_hooks({"policy": "step", "step": [1, 2]}, {})
+    runner.register_hook(seen, "VERY_LOW")
+    runner.run([loader()], [("train", 1)])
+    runner.run([loader()], [("train", 1)], max_epochs=3)
+    assert seen.seen == by_epoch(1, 0.1, 0.01)
+
+
+def test_a_schedule_by_epoch_needs_an_end_in_epochs() -> None:
+    runner = make(IterBasedRunner, max_iters=3)
+    runner.register_training_hooks({"policy": "cosine", "by_epoch": True}, {})
+    with pytest.raises(UsageError, match="CosineLrHook by epochs needs the runner's max_epochs"):
+        runner.run([loader()], [("train", 3)])
+
+
+def test_gradients_are_clipped_and_their_norm_is_recorded() -> None:
+    steps = []
+    for clip in (None, {"max_norm": 1e-3}):
+        runner = make(max_epochs=1)
+        before = runner.model.fc.weight.detach().clone()
+        runner.register_training_hooks(None, {"grad_clip": clip})
+        [record] = runner.run([loader(8)], [("train", 1)])
+        steps.append((runner.model.fc.weight - before).norm().item())
+    assert steps[1] <= 1e-3 < steps[0]
+    assert record["grad_norm"] > 1e-3
+
+
+def test_parameters_without_a_gradient_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    runner = make(max_epochs=1)
+    runner.model.spare = torch.nn.Linear(2, 2)
+    runner.register_hook(OptimizerHook(detect_anomalous_params=True))
+    with caplog.at_level(logging.WARNING):
+        runner.run([loader()], [("train", 1)])
+    assert [r.getMessage() for r in caplog.records] == [
+        "no gradient came to spare.weight, spare.bias: the loss does not depend on them"
+    ]
+
+
+def test_hooks_are_called_by_priority_then_as_registered() -> None:
+    called: list[str] = []
+
+    class Named(Hook):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def before_run(self, runner: Any) -> None:
+            called.append(self.name)
+
+    runner = make()
+    for name, priority in [("a", "LOW"), ("b", 50), ("c", "very_high"), ("d", "NORMAL"), ("e", 0)]:
+        runner.register_hook(Named(name), priority)
+    runner.run([loader()], [("val", 1)])
+    assert called == ["e", "c", "b", "d", "a"]
+    for wrong in ("URGENT", 101, -1, True, 1.5):
+        with pytest.raises(UsageError, match=r"priority .* is not known"):
+            runner.register_hook(Named("f"), wrong)
+
+
+def test_an_mmcv_style_hook_needs_only_another_base() -> None:
+    class Mine(Hook):
+        def __init__(self) -> None:
+            self.epochs: list[int] = []
+            self.ends: list[bool] = []
+            self.last: list[bool] = []
+            self.iters = 0
+
+        def after_epoch(self, runner: Any) -> None:
+            if runner.mode == "train" and self.every_n_epochs(runner, 2):
+                self.epochs.append(runner.epoch + 1)
+            self.last.append(self.is_last_epoch(runner))
+
+        def after_iter(self, runner: Any) -> None:
+            if runner.mode != "train":
+                return
+            self.iters += self.every_n_iters(runner, 2) + self.every_n_inner_iters(runner, 3)
+            self.ends.append(self.end_of_epoch(runner))
+            runner.log_buffer.update({"seen": len(runner.data_batch[1])}, 1)
+            if self.is_last_iter(runner):
+                self.ends.append("last")  # type: ignore[arg-type]
+
+    runner, mine = make(max_epochs=4), Mine()
+    runner.register_training_hooks(None, {}, custom_hooks_config=[mine])
+    records = runner.run([loader(20)], [("train", 1)])
+    assert mine.epochs == [2, 4]
+    assert mine.ends == [False, False, True] * 4 + ["last"]
+    assert mine.last == [False, False, False, True]
+    assert mine.iters == 6 + 4
+    assert records[0]["seen"] == 20 / 3
+
+
+def test_a_hook_that_writes_says_so_when_it_has_nowhere_to() -> None:
+    for hook in (CheckpointHook(), EvalHook(loader(), save_best="accuracy")):
+        runner = make(max_epochs=1)
+        runner.register_hook(hook)
+        with pytest.raises(UsageError, match="give out_dir, or a work_dir"):
+            runner.run([loader()], [("train", 1)])
+
+
+def test_a_folder_that_can_not_be_written_is_refused_before_training(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("a file")
+    for hook in (CheckpointHook(), EvalHook(loader(), save_best="accuracy"), TextLoggerHook()):
+        runner = make(max_epochs=1, work_dir=mine / "run")
+        before = runner.model.fc.weight.detach().clone()
+        runner.register_hook(OptimizerHook())
+        runner.register_hook(hook)
+        with pytest.raises(UsageError, match=r"_dir \S+mine/run can't be written: Not a directory"):
+            runner.run([loader()], [("train", 1)])
+        assert runner.model.fc.weight.equal(before)
+
+
+def test_a_folder_for_tensorboard_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
+    framework("tensorboard")
+    (tmp_path / "mine").write_text("a file")
+    runner = make(max_epochs=1)
+    runner.register_hook(TensorboardLoggerHook(tmp_path / "mine"))
+    with pytest.raises(UsageError, match=r"log_dir \S+mine can't be written: Not a directory"):
+        runner.run([loader()], [("train", 1)])
+
+
+def test_each_record_is_a_line_of_json(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runner = make(max_epochs=2, work_dir=tmp_path)
+    runner.register_training_hooks({"policy": "fixed"}, {}, log_config={"interval": 2})
+    runner.model.train_step = lambda batch, optimizer: {
+        "loss": runner.model(batch[0]).sum(), "log_vars": {"odd": math.nan}, "num_samples": 8,
+    }  # fmt: skip
+    with caplog.at_level(logging.INFO):
+        records = runner.run([loader(), loader()], [("train", 1), ("val", 1)])
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    for line, record in zip(lines, records, strict=True):
+        assert line.pop("training") == runner.training
+        assert line == {k: None if k == "odd" else v for k, v in record.items()}
+    said = [record.getMessage() for record in caplog.records]
+    steps = [text.partition(" lr:")[0] for text in said if "data_time" in text]
+    assert steps == ["epoch 1 [2/3]", "epoch 2 [2/3]"]
+    assert "time" not in records[0]
+
+
+def test_log_lines_average_the_last_iterations_alone() -> None:
+    seen: list[dict[str, float]] = []
+
+    class Look(hooks_module.LoggerHook):
+        def log_iter(self, runner: Any, averages: dict[str, float]) -> None:
+            seen.append(dict(averages))
+
+    runner = make(max_epochs=1)
+    values = iter([1.0, 3.0, 5.0, 9.0])
+    runner.model.train_step = lambda batch, optimizer: {
+        "loss": runner.model(batch[0]).sum(), "log_vars": {"x": next(values)},
+        "num_samples": len(batch[1]),
+    }  # fmt: skip
+    runner.register_training_hooks(None, {}, log_config=Look(2), timer_config=None)
+    [record] = runner.run([loader(28)], [("train", 1)])
+    assert [line["x"] for line in seen] == [2.0, (5 * 8 + 9 * 4) / 12]
+    assert record["x"] == (1 * 8 + 3 * 8 + 5 * 8 + 9 * 4) / 28
+
+
+def test_tensorboard_that_is_missing_is_an_error_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(LibraryMissingError, match="pip install tensorboard"):
+        TensorboardLoggerHook()
+
+
+def test_tensorboard_gets_the_records(tmp_path: Path) -> None:
+    accumulator = framework("tensorboard.backend.event_processing.event_accumulator")
+    runner = make(max_epochs=1, work_dir=tmp_path)
+    runner.register_training_hooks(
+        None, {}, log_config={"interval": 1, "hooks": [{"type": "TensorboardLoggerHook"}]}
+    )
+    runner.run([loader(), loader()], [("train", 1), ("val", 1)])
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [e.step for e in events.Scalars("iter/loss")] == [1, 2, 3]
+    [accuracy] = events.Scalars("val/accuracy")
+    assert accuracy.value == pytest.approx(runner.records[-1]["accuracy"])
+
+
+def test_the_sampler_is_told_of_each_epoch() -> None:
+    class Sampler(data.RandomSampler):
+        epochs: list[int] = []  # noqa: RUF012 - one of each test
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epochs.append(epoch)
+
+    dataset = samples(8)
+    for how in ("sampler", "batch_sampler"):
+        sampler = Sampler(dataset)
+        Sampler.epochs = []
+        batches = data.BatchSampler(sampler, 4, drop_last=False)
+        chosen = {"sampler": sampler} if how == "sampler" else {"batch_sampler": batches}
+        runner = make(max_epochs=3)
+        runner.register_training_hooks(None, {})
+        runner.run([data.DataLoader(dataset, **chosen)], [("train", 1)])
+        assert Sampler.epochs == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"lr_config": {"policy": "stepp"}}, "policy 'stepp' is not known. Did you mean 'step'?"),
+        ({"lr_config": {"step": 1}}, "policy None is not known"),
+        ({"lr_config": {"policy": "step"}}, "StepLrHook can't be made of"),
+        ({"lr_config": {"policy": "step", "step": 1, "gama": 1}},
+         "StepLrHook does not know 'gama'; it knows step, gamma, min_lr, by_epoch, warmup"),
+        ({"lr_config": {"policy": "fixed", "warmup": "slow"}}, "warmup 'slow' is not known"),
+        ({"optimizer_config": {"grad_clip": {"norm": 1}}}, "grad_clip does not know 'norm'"),
+        ({"optimizer_config": {"grad_clip": {}}}, "grad_clip lacks 'max_norm'"),
+        ({"optimizer_config": {"clip": 1}}, "OptimizerHook does not know 'clip'; it knows grad_cl"),
+        ({"checkpoint_config": {"interval": 0}}, "interval must be a whole number from 1 up"),
+        ({"checkpoint_config": {"max_keep_ckpts": 0}}, "or -1 for all, not 0"),
+        ({"log_config": {"every": 1}}, "log_config knows interval and hooks"),
+        ({"log_config": {"hooks": [{"type": "TextLogger"}]}},
+         "hook type 'TextLogger' is not known. Did you mean 'TextLoggerHook'?"),
+        ({"custom_hooks_config": [{"interval": 1}]}, "needs a 'type'"),
+        ({"custom_hooks_config": [{"type": "IterTimerHook", "priority": "SOON"}]}, "'SOON'"),
+        ({"timer_config": 3}, "a hook is given as a dict or a Hook, not 3"),
+        ({"momentum_config": {"policy": "step"}}, "momentum_config must be a Hook or None"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_is_not_known_is_refused_whole(
+    configs: dict[str, Any], message: str
+) -> None:
+    runner = make()
+    with pytest.raises(UsageError) as caught:
+        runner.register_training_hooks(**{"lr_config": None, **configs})
+    assert message in str(caught.value)
+    assert runner.hooks == []
+
+
+def test_a_custom_hook_may_be_given_as_a_class() -> None:
+    class Mine(Hook):
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+    runner = make()
+    runner.register_training_hooks(
+        None, custom_hooks_config={"type": Mine, "size": 3, "priority": "HIGHEST"}
+    )
+    assert isinstance(runner.hooks[0], Mine)
+    assert runner.hooks[0].size == 3
+
+
+def test_accumulated_gradients_are_those_of_one_large_batch() -> None:
+    ends = []
+    for batch_size, accumulate in ((8, 1), (4, 2), (2, 4), (2, 100)):
+        runner, steps = make(max_epochs=3, lr=0.1), []
+        runner.optimizer.register_step_post_hook(lambda *_, steps=steps: steps.append(0))
+        runner.register_training_hooks(None, {"accumulate": accumulate})
+        runner.run([loader(24, batch_size)], [("train", 1)])
+        ends.append(runner.model.fc.weight.detach().clone())
+        assert len(steps) == (9 if accumulate < 100 else 3)  # the last group of a pass is smaller
+    for end in ends[1:3]:
+        assert torch.allclose(end, ends[0], atol=1e-6)
+    assert not torch.allclose(ends[3], ends[0], atol=1e-6)
+
+
+def test_log_lines_are_visible_without_any_configuration(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runner = make(max_epochs=1, logger=logging.Logger("without a handler"))
+    runner.register_training_hooks(None, {}, log_config={"interval": 2})
+    runner.run([loader(40)], [("train", 1)])
+    *steps, record = capsys.readouterr().out.splitlines()
+    assert [line.partition(" lr:")[0] for line in steps] == ["epoch 1 [2/5]", "epoch 1 [4/5]"]
+    assert "samples_per_second: " in record

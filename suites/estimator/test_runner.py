@@ -1,0 +1,398 @@
+"""A runner does what its workflow says, and its records are exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from disteval import TrainingError, UsageError
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suites.helpers.requirements import framework
+from suites.helpers.thread_world import run_ranks, values
+
+torch = framework("torch")
+data = torch.utils.data
+
+from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
+from disteval.estimator.hooks import EvalHook, Hook  # noqa: E402
+
+from suites.estimator.tiny import Tiny, samples  # noqa: E402
+
+STAGES = [
+    "before_run", "before_train_epoch", "before_train_iter", "after_train_iter",
+    "after_train_epoch", "before_val_epoch", "before_val_iter", "after_val_iter",
+    "after_val_epoch", "after_run",
+]  # fmt: skip
+
+
+def make(kind: Any = EpochBasedRunner, dropout: float = 0.0, **options: Any) -> Any:
+    torch.manual_seed(5)
+    model = Tiny(dropout)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    runner = kind(model, optimizer=optimizer, **options)
+    runner.register_training_hooks(None, optimizer_config={})
+    return runner
+
+
+def loader(size: int = 20, batch_size: int = 8, **options: Any) -> Any:
+    return data.DataLoader(samples(size), batch_size, **options)
+
+
+class Echo:
+    """A batch processor whose batches are the numbers to report, one a sample."""
+
+    def __call__(self, model: Any, batch: Sequence[float], train_mode: bool) -> dict[str, Any]:
+        own = torch.tensor(batch, dtype=torch.float64).mean().item()
+        scores = torch.eye(2)[torch.tensor([int(value > 0) for value in batch])]
+        labels = torch.ones(len(batch), dtype=torch.int64)
+        return {"log_vars": {"own": own}, "num_samples": len(batch), "scores": scores,
+                "labels": labels}  # fmt: skip
+
+
+class Diary(Hook):
+    """Writes down which stage was called, at which epoch and iteration."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, int, int]] = []
+        for stage in STAGES:
+            setattr(self, stage, lambda runner, stage=stage: self._write(runner, stage))
+
+    def _write(self, runner: Any, stage: str) -> None:
+        self.lines.append((stage, runner.epoch, runner.iter))
+
+
+def shape(records: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
+    return [(r["mode"], r["epoch"], r["iter"], r["num_samples"]) for r in records]
+
+
+def test_a_workflow_alternates_with_one_record_a_phase() -> None:
+    runner, told, progress = make(max_epochs=4), [], []
+    runner.on_record = told.append
+    runner.on_progress = lambda done, total: progress.append((done, total))
+    records = runner.run([loader(20), loader(9)], [("train", 2), ("val", 1)])
+    one = [("train", 1, 3, 20), ("train", 2, 6, 20), ("val", 2, 6, 9)]
+    two = [("train", 3, 9, 20), ("train", 4, 12, 20), ("val", 4, 12, 9)]
+    assert shape(records) == one + two
+    assert records == runner.records == told
+    assert progress[:8] == [(1, 3), (2, 3), (3, 3), (1, 3), (2, 3), (3, 3), (1, 2), (2, 2)]
+    assert all(r["lr"] == 0.1 for r in records if r["mode"] == "train")
+    assert [r["evaluated"] for r in records if r["mode"] == "val"] == [9, 9]
+
+
+def test_the_turn_in_which_training_ends_is_finished() -> None:
+    records = make(max_epochs=3).run([loader(), loader(9)], [("train", 2), ("val", 1)])
+    assert [r["mode"] for r in records] == ["train", "train", "val", "train", "val"]
+
+
+def test_a_workflow_of_only_val_ends() -> None:
+    runner = make()
+    runner.epoch, runner.iter = 3, 30
+    records = runner.run([loader(20)], [("val", 2)])
+    assert shape(records) == [("val", 3, 30, 20)] * 2
+    assert records[0]["correct"] == records[1]["correct"]
+
+
+def test_run_again_goes_on_to_the_new_total() -> None:
+    once, twice = make(max_epochs=5), make(max_epochs=2)
+    torch.manual_seed(1)
+    whole = once.run([loader(shuffle=True)], [("train", 1)])
+    torch.manual_seed(1)
+    parts = twice.run([loader(shuffle=True)], [("train", 1)])
+    parts += twice.run([loader(shuffle=True)], [("train", 1)], max_epochs=5)
+    assert [r["loss"] for r in parts] == [r["loss"] for r in whole]
+    assert twice.run([loader()], [("train", 1)]) == []
+    assert len(twice.records) == 5
+
+
+def test_hooks_are_called_at_the_ten_stages_in_order() -> None:
+    runner, diary = make(max_epochs=1), Diary()
+    runner.register_hook(diary)
+    runner.run([loader(9), loader(5)], [("train", 1), ("val", 1)])
+    assert diary.lines == [
+        ("before_run", 0, 0), ("before_train_epoch", 0, 0),
+        ("before_train_iter", 0, 0), ("after_train_iter", 0, 0),
+        ("before_train_iter", 0, 1), ("after_train_iter", 0, 1),
+        ("after_train_epoch", 0, 2), ("before_val_epoch", 1, 2),
+        ("before_val_iter", 1, 2), ("after_val_iter", 1, 2),
+        ("after_val_epoch", 1, 2), ("after_run", 1, 2),
+    ]  # fmt: skip
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=40)
+def test_a_record_is_the_mean_over_samples_however_they_are_dealt(
+    numbers: list[float], world: int, batch_size: int, random: Any
+) -> None:
+    batches = [numbers[at : at + batch_size] for at in range(0, len(numbers), batch_size)]
+    owner = [random.randrange(world) for _ in batches]
+
+    def rank(backend: ThreadsDist) -> Any:
+        own = [batch for batch, r in zip(batches, owner, strict=True) if r == backend.rank]
+        runner = EpochBasedRunner(Tiny(), Echo(), backend=backend)
+        return runner.run([own], [("val", 1)])[0]
+
+    records = values(run_ranks(world, rank))
+    total = sum(
+        Fraction(torch.tensor(batch, dtype=torch.float64).mean().item()) * len(batch)
+        for batch in batches
+    )
+    right = sum(number > 0 for number in numbers)
+    for record in records:
+        assert record == records[0]
+        assert record["own"] == float(total / len(numbers))
+        assert (record["correct"], record["evaluated"]) == (right, len(numbers))
+        assert record["accuracy"] == right / len(numbers)
+        assert record["num_samples"] == len(numbers)
+
+
+def test_validation_changes_nothing_of_training() -> None:
+    plain, validated = make(max_epochs=3, dropout=0.5), make(max_epochs=3, dropout=0.5)
+    torch.manual_seed(2)
+    plain.run([loader(shuffle=True)], [("train", 1)])
+    torch.manual_seed(2)
+    validated.run([loader(shuffle=True), loader(shuffle=True)], [("train", 1), ("val", 2)])
+    for one, other in zip(
+        plain.model.state_dict().values(), validated.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(one, other)
+    assert validated.model.dropout.training
+
+
+def test_an_iteration_is_the_unit_of_an_iter_based_workflow() -> None:
+    runner, diary = make(IterBasedRunner, max_iters=7), Diary()
+    runner.register_hook(diary)
+    records = runner.run([loader(20), loader(40)], [("train", 5), ("val", 2)])
+    assert shape(records) == [
+        ("train", 1, 5, 36), ("val", 1, 5, 16), ("train", 2, 7, 12), ("val", 2, 7, 16),
+    ]  # fmt: skip
+    passes = [line for line in diary.lines if line[0].endswith("train_epoch")]
+    assert passes == [
+        ("before_train_epoch", 0, 0), ("after_train_epoch", 0, 3),
+        ("before_train_epoch", 1, 3), ("after_train_epoch", 1, 6),
+        ("before_train_epoch", 2, 6),
+    ]  # fmt: skip
+
+
+def test_an_iter_based_validation_counts_no_sample_twice() -> None:
+    runner = make(IterBasedRunner, max_iters=1)
+    records = runner.run([loader(), loader(20)], [("train", 1), ("val", 50)])
+    assert records[1]["evaluated"] == 20
+
+
+def test_an_iter_based_run_ends_after_epochs_too() -> None:
+    runner = make(IterBasedRunner)
+    assert shape(runner.run([loader(20)], [("train", 4)], max_epochs=2))[-1][1:3] == (2, 6)
+
+
+def test_the_record_of_a_phase_comes_before_what_hooks_do_at_the_end_of_its_epoch() -> None:
+    runner = make(IterBasedRunner, max_iters=6)
+    runner.register_hook(EvalHook(loader(9)))
+    assert shape(runner.run([loader(20)], [("train", 3)])) == [
+        ("train", 1, 3, 20), ("val", 1, 3, 9), ("train", 2, 6, 20), ("val", 2, 6, 9),
+    ]  # fmt: skip
+
+
+def test_a_hook_can_end_training_early_and_its_evaluation_reports_progress() -> None:
+    class Stop(Hook):
+        def after_train_iter(self, runner: Any) -> None:
+            runner.max_iters = 2
+
+    runner, progress = make(IterBasedRunner, max_iters=9), []
+    runner.register_hook(Stop())
+    runner.register_hook(EvalHook(loader(20), interval=2, by_epoch=False))
+    runner.on_progress = lambda done, total: progress.append((done, total))
+    records = runner.run([loader(40)], [("train", 4)])
+    assert [(r["mode"], r["iter"]) for r in records] == [("val", 2), ("train", 2)]
+    # A long evaluation by a hook must not look like a rank that hangs.
+    assert progress == [(1, 4), (1, 3), (2, 3), (3, 3), (2, 4)]
+
+
+def test_a_training_loader_that_is_begun_again_is_shuffled_anew() -> None:
+    dataset = samples(6)
+    sampler = data.DistributedSampler(dataset, 1, 0, shuffle=True, seed=3)
+    seen: list[Any] = []
+
+    class See(Hook):
+        def before_train_iter(self, runner: Any) -> None:
+            seen.append(runner.data_batch[0])
+
+    runner = make(IterBasedRunner, max_iters=4)
+    runner.register_hook(See())
+    runner.run([data.DataLoader(dataset, 3, sampler=sampler)], [("train", 4)])
+    first, second = torch.cat(seen[:2]), torch.cat(seen[2:])
+    assert not torch.equal(first, second)
+    assert torch.equal(first.sort(dim=0).values, second.sort(dim=0).values)
+
+
+def test_an_epoch_whose_loader_raised_is_continued_with_a_fresh_iterator() -> None:
+    class Interrupted:
+        """Batches of which the second one can't be read at first."""
+
+        def __init__(self) -> None:
+            self.broken = True
+
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Any:
+            for at, batch in enumerate(loader(24)):
+                if at == 1 and self.broken:
+                    self.broken = False
+                    raise OSError("the disk does not answer")
+                yield batch
+
+    runner = make(max_epochs=1)
+    batches = Interrupted()
+    with pytest.raises(OSError, match="does not answer"):
+        runner.train(batches)
+    runner.train(batches)
+    assert (runner.epoch, runner.iter, runner.records[-1]["num_samples"]) == (1, 3, 16)
+
+
+def test_the_older_way_of_a_batch_processor_works() -> None:
+    def processor(model: Any, batch: Any, train_mode: bool) -> Any:
+        step = model.train_step if train_mode else model.val_step
+        return {**step(batch, None), "log_vars": {"mine": float(train_mode)}}
+
+    runner = make(max_epochs=1, batch_processor=processor)
+    train, val = runner.run([loader(), loader()], [("train", 1), ("val", 1)])
+    assert (train["mine"], val["mine"]) == (1.0, 0.0)
+    assert "loss" in train
+
+
+@pytest.mark.parametrize(
+    ("workflow", "options", "message"),
+    [
+        ([("train", 1), ("val", 1)], {}, "2 entries needs a list of as many loaders, not 1"),
+        ([("test", 1)], {}, "mode 'test' is not known; use 'train' or 'val'"),
+        ([("train", 0)], {}, "count for 'train' must be a whole number from 1 up, not 0"),
+        ([], {}, "a workflow is a list"),
+        ([("train", 1)], {}, "needs an end: give EpochBasedRunner max_epochs"),
+        ([("train", 1)], {"loader": [], "max_epochs": 1}, "entry 0, 'train', has no batches"),
+        ([("train", 1)], {"loader": iter([1])}, "has no length"),
+        ([("train", 1)], {"max_epochs": 0}, "max_epochs must be a whole number from 1 up, not 0"),
+        ([("val", 1)], {"model": torch.nn.Linear(1, 1)}, "Linear has no val_step"),
+    ],
+)
+def test_what_can_not_work_is_refused_before_anything_begins(
+    workflow: Any, options: dict[str, Any], message: str
+) -> None:
+    runner, diary = make(), Diary()
+    runner.model = options.get("model", runner.model)
+    runner.register_hook(diary)
+    with pytest.raises(UsageError, match=message):
+        runner.run([options.get("loader", loader())], workflow, options.get("max_epochs"))
+    assert diary.lines == []
+
+
+def test_a_count_of_iterations_does_not_end_epochs() -> None:
+    with pytest.raises(UsageError, match="use IterBasedRunner"):
+        make(max_iters=3)
+    with pytest.raises(UsageError, match="one of max_iters and max_epochs"):
+        make(IterBasedRunner, max_iters=3, max_epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (None, "train_step returned NoneType; it must return a dict with loss"),
+        ({"log_vars": {}, "num_samples": 1}, "without 'loss', a tensor"),
+        ({"loss": torch.ones(()), "num_samples": 1}, "without 'log_vars'"),
+        ({"loss": torch.ones(()), "log_vars": {}}, "without 'num_samples'"),
+        ({"loss": 1.0, "log_vars": {}, "num_samples": 1}, "loss of .* must be a tensor, not 1.0"),
+        ({"loss": torch.ones(()), "log_vars": {"a": [1, 2]}, "num_samples": 1}, "variable 'a'"),
+        ({"loss": torch.ones(()), "log_vars": {}, "num_samples": 1.5}, "num_samples of .* 1.5"),
+    ],
+)
+def test_a_step_that_returns_less_than_needed_is_told_what_is_missing(
+    outputs: Any, message: str
+) -> None:
+    runner = make(max_epochs=1)
+    runner.model.train_step = lambda batch, optimizer: outputs
+    with pytest.raises(UsageError, match=message):
+        runner.run([loader()], [("train", 1)])
+
+
+def test_several_optimizers_have_names() -> None:
+    runner = make(max_epochs=1)
+    layer = runner.model.fc
+    runner.optimizer = {
+        "weight": torch.optim.SGD([layer.weight], lr=0.5),
+        "bias": torch.optim.SGD([layer.bias], lr=0.25),
+    }
+    before = runner.model.fc.bias.detach().clone()
+    [record] = runner.run([loader()], [("train", 1)])
+    assert runner.current_lr() == {"weight": [0.5], "bias": [0.25]}
+    assert record["lr"] == 0.5
+    assert not torch.equal(before, runner.model.fc.bias)
+
+
+@pytest.mark.parametrize("kind", [EpochBasedRunner, IterBasedRunner])
+def test_training_that_never_steps_is_an_error(kind: Any) -> None:
+    runner, train = make(kind), loader()
+    runner.hooks = []
+    with pytest.raises(UsageError, match=r"no parameter of Tiny was changed.*optimizer_config"):
+        runner.run([train], [("train", 1)], max_epochs=3)
+    assert runner.epoch == 0
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_of_the_model_itself_counts(fused: bool) -> None:
+    runner = make(max_epochs=1)
+    runner.optimizer = torch.optim.SGD(runner.model.parameters(), lr=0.1, fused=fused)
+    runner.hooks, step = [], runner.model.train_step
+
+    def train_step(batch: Any, optimizer: Any) -> Any:
+        outputs = step(batch, optimizer)
+        outputs["loss"].backward()
+        optimizer.step()
+        return outputs
+
+    runner.model.train_step = train_step
+    assert len(runner.run([loader()], [("train", 1)])) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_training_with_its_iteration(value: float) -> None:
+    def spoil(runner: Any) -> Any:
+        step = runner.model.train_step
+
+        def spoiled(batch: Any, optimizer: Any) -> Any:
+            outputs = step(batch, optimizer)
+            return outputs | {"loss": outputs["loss"] * (value if runner.iter == 4 else 1)}
+
+        runner.model.train_step = spoiled
+        return runner
+
+    runner = spoil(make(max_epochs=3))
+    with pytest.raises(TrainingError, match=f"loss of rank 0 is {value} at iteration 5, epoch 2"):
+        runner.run([loader()], [("train", 1)])
+    assert all(p.isfinite().all() for p in runner.model.parameters())
+    records = spoil(make(max_epochs=3, stop_on_nan=False)).run([loader()], [("train", 1)])
+    assert len(records) == 3
+
+
+def test_training_steps_run_in_mixed_precision_and_validation_does_not() -> None:
+    seen: dict[str, Any] = {}
+
+    def processor(model: Any, batch: Any, train_mode: bool) -> Any:
+        seen[str(train_mode)] = model(batch[0]).dtype
+        return (model.train_step if train_mode else model.val_step)(batch, None)
+
+    runner = make(max_epochs=1, batch_processor=processor, autocast="bfloat16")
+    train, val = runner.run([loader(), loader()], [("train", 1), ("val", 1)])
+    assert seen == {"True": torch.bfloat16, "False": torch.float32}
+    assert train["loss"] > 0 and val["loss"] > 0
+    with pytest.raises(UsageError, match="autocast 'float8' is not known; use 'bfloat16'"):
+        make(autocast="float8")

@@ -1,0 +1,421 @@
+"""On several ranks: one model is trained, one is evaluated, and all go on or fail together."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import RankError, UsageError, WeightsError, WorldError
+from disteval.metrics import CrossEntropy
+from disteval.worlds import World
+
+from suites.helpers.requirements import backend_class, framework
+
+torch = framework("torch")
+data = torch.utils.data
+
+from disteval.estimator import EpochBasedRunner  # noqa: E402
+from disteval.estimator.checkpoint import read_checkpoint  # noqa: E402
+from disteval.estimator.distributed import distribute, inner  # noqa: E402
+from disteval.estimator.folder import (  # noqa: E402
+    FolderLocks,
+    checkpoints,
+    latest_checkpoint,
+)
+from disteval.estimator.hooks import CheckpointHook, Hook  # noqa: E402
+from disteval.sharding import ShardPlan  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook  # noqa: E402
+
+from suites.estimator.tiny import Tiny, facts, samples  # noqa: E402
+
+WORKFLOW = [("train", 1), ("val", 1)]
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[World]:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 2, timeout=60.0) as world:
+        yield world
+
+
+class Noise(Hook):
+    """Draws from all generators, which differ from rank to rank."""
+
+    def before_train_iter(self, runner: Any) -> None:
+        x, _ = runner.data_batch
+        x += 0.1 * (random.random() + np.random.rand() + torch.rand(1))
+
+
+def make(backend: Any, norm: bool = False, dropout: float = 0.0, **options: Any) -> Any:
+    torch.manual_seed(5)
+    model = distribute(Tiny(dropout, norm))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    runner = EpochBasedRunner(model, optimizer=optimizer, **options)
+    assert (runner.rank, runner.world_size) == (backend.rank, backend.world_size)
+    runner.register_training_hooks({"policy": "cosine", "by_epoch": False}, optimizer_config={})
+    for seed, seeder in enumerate((random.seed, np.random.seed, torch.manual_seed)):
+        seeder(10 * backend.rank + seed)
+    return runner
+
+
+def share(backend: Any, size: int, batch_size: int) -> Any:
+    """A rank's part of training data, shuffled."""
+    dataset = samples(size)
+    sampler = data.DistributedSampler(dataset, backend.world_size, backend.rank, seed=4)
+    return data.DataLoader(dataset, batch_size, sampler=sampler)
+
+
+def exact(backend: Any, size: int) -> Any:
+    """A rank's part of validation data: ranks may have unequally many batches, or none."""
+    plan = ShardPlan(size, backend.world_size, backend.rank, pad=False)
+    return data.DataLoader(samples(size, seed=1), 2, sampler=plan.indices.tolist())
+
+
+def weights(runner: Any) -> dict[str, Any]:
+    return {name: tensor.clone() for name, tensor in inner(runner.model).state_dict().items()}
+
+
+def differ(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    assert list(one) == list(other)
+    return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+def train_one_batch_each(backend: Any) -> Any:
+    runner = make(backend, max_epochs=1)
+    records = runner.run([share(backend, 16, 16 // backend.world_size)], [("train", 1)])
+    return weights(runner), facts(records)
+
+
+def test_gradients_are_averaged_so_two_ranks_train_as_one(two: World) -> None:
+    (one, first), (other, second) = two.run(train_one_batch_each)
+    assert differ(one, other) == []
+    assert first == second
+    with World("non_dist", 1) as alone:
+        [(single, [record])] = alone.run(train_one_batch_each)
+    for name, tensor in single.items():
+        assert torch.allclose(tensor, one[name], rtol=0, atol=1e-6), name
+    assert first[0]["loss"] == pytest.approx(record["loss"], abs=1e-6)
+    assert first[0]["num_samples"] == 16
+
+
+def distribute_by_ddp_alone(backend: Any) -> None:
+    runner = make(backend, max_epochs=1)
+    runner.model = torch.nn.parallel.DistributedDataParallel(Tiny())
+    runner.run([share(backend, 8, 4)], [("train", 1)])
+
+
+def test_a_train_step_that_goes_past_ddp_is_refused(two: World) -> None:
+    with pytest.raises(WorldError, match="would not be averaged; wrap the model with") as caught:
+        two.run(distribute_by_ddp_alone)
+    assert isinstance(caught.value.common, UsageError)
+
+
+def warnings_of(backend: Any, kind: str) -> list[str]:
+    """What rank by rank is logged where training is of such a model."""
+    runner = make(backend, max_epochs=1)
+    runner.logger = logging.Logger("of this run")
+    said = logging.handlers.BufferingHandler(100)
+    runner.logger.addHandler(said)
+    if kind == "plain":
+        runner.model = Tiny()
+    if kind == "parts":
+        runner.model = Tiny()
+        runner.model.fc = torch.nn.parallel.DistributedDataParallel(runner.model.fc)
+    runner.optimizer = torch.optim.SGD(runner.model.parameters(), lr=0.2)
+    runner.run([share(backend, 8, 4)], [("train", 1)])
+    return [record.getMessage() for record in said.buffer]
+
+
+@pytest.mark.parametrize("kind", ["plain", "distributed", "parts"])
+def test_a_model_that_averages_no_gradients_is_warned_of(two: World, kind: str) -> None:
+    first, second = two.run(warnings_of, kind, kind)
+    assert second == []
+    assert len(first) == (kind == "plain")
+    if kind == "plain":
+        assert "nothing in Tiny averages gradients over the 2 ranks" in first[0]
+        assert "disteval.estimator.distributed.distribute" in first[0]
+
+
+def score_and_lose(model: Any, batch: Any, train_mode: bool) -> Any:
+    x, y = batch
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    return {"loss": loss, "log_vars": {}, "num_samples": len(y)}
+
+
+def process_batches(backend: Any) -> None:
+    runner = make(backend, max_epochs=1, batch_processor=score_and_lose)
+    runner.run([share(backend, 8, 4)], [("train", 1)])
+
+
+def test_a_batch_processor_that_goes_past_distribute_is_refused(two: World) -> None:
+    with pytest.raises(WorldError, match="gradients of Tiny would not be averaged") as caught:
+        two.run(process_batches)
+    assert isinstance(caught.value.common, UsageError)
+
+
+def validate_unevenly(backend: Any, size: int) -> Any:
+    runner = make(backend, norm=True, max_epochs=2)
+    runner.run([share(backend, 40, 8)], [("train", 1)])
+    before = weights(runner)
+    [record] = runner.run([exact(backend, size)], [("val", 1)])
+    return before, weights(runner), len(exact(backend, size)), facts([record])[0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 101])
+def test_all_ranks_evaluate_the_same_weights_and_count_each_sample(two: World, size: int) -> None:
+    (before, after, batches, record), (other, after_1, batches_1, record_1) = two.run(
+        validate_unevenly, size, size
+    )
+    # Each rank's batch norm has seen other data since the ranks last agreed.
+    assert set(differ(before, other)) == {"norm.running_mean", "norm.running_var"}
+    assert differ(before, after) == differ(after, after_1) == []
+    assert (batches_1 == 0) == (size == 1)
+    assert batches >= batches_1
+    model = Tiny(norm=True)
+    model.load_state_dict(after)
+    alone = EpochBasedRunner(model)
+    [single] = alone.run([data.DataLoader(samples(size, seed=1), 16)], [("val", 1)])
+    assert record == record_1
+    for key in ("correct", "evaluated", "accuracy", "num_samples"):
+        assert record[key] == single[key], key
+    assert record["evaluated"] == size
+    assert record["loss"] == pytest.approx(single["loss"], rel=1e-6)
+
+
+def train_and_save(backend: Any, folder: str) -> Any:
+    runner = make(backend, norm=True, dropout=0.3, max_epochs=3, work_dir=folder)
+    runner.register_hook(Noise())
+    runner.register_hook(CheckpointHook(2, by_epoch=False), "BELOW_NORMAL")
+    runner.run([share(backend, 36, 6), exact(backend, 21)], WORKFLOW)
+    return weights(runner), facts(runner.records)
+
+
+def go_on(backend: Any, path: str) -> Any:
+    runner = make(backend, norm=True, dropout=0.3, max_epochs=3)
+    runner.register_hook(Noise())
+    runner.resume(path)
+    runner.run([share(backend, 36, 6), exact(backend, 21)], WORKFLOW)
+    return weights(runner), facts(runner.records), runner.trained()
+
+
+@pytest.fixture(scope="module")
+def trained(two: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, two.run(train_and_save, str(folder), str(folder))
+
+
+@pytest.mark.parametrize("done", [2, 4, 6])
+def test_resumed_on_as_many_ranks_equals_not_interrupted(
+    two: World, trained: tuple[Path, Any], done: int
+) -> None:
+    folder, whole = trained
+    path = str(folder / f"iter_{done}.pt")
+    for (end, records), (found, told, _) in zip(whole, two.run(go_on, path, path), strict=True):
+        assert differ(end, found) == []
+        assert told[1:] == records[len(records) - len(told) + 1 :]
+
+
+def test_each_rank_has_its_own_generators_in_a_checkpoint(trained: tuple[Path, Any]) -> None:
+    folder, _ = trained
+    assert len(checkpoints(folder)) == 5
+    first, second = (rank["now"] for rank in read_checkpoint(folder / "iter_4.pt")["rng"])
+    assert not torch.equal(first["torch"], second["torch"])
+    assert not torch.equal(first["python"][1], second["python"][1])
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_checkpoint_of_two_ranks_is_resumed_on_another_number(
+    trained: tuple[Path, Any], world_size: int
+) -> None:
+    folder, _ = trained
+    path = str(folder / "iter_4.pt")  # in the middle of the second epoch
+    with World("torch_cpu", world_size, timeout=60.0) as world:
+        one = world.run(go_on, *[path] * world_size)
+        two = world.run(go_on, *[path] * world_size)
+    for (found, records, at), (again, _, _) in zip(one, two, strict=True):
+        assert differ({k: v for k, v in found.items() if "fc" in k},
+                      {k: v for k, v in one[0][0].items() if "fc" in k}) == []  # fmt: skip
+        assert differ(found, again) == []  # what is not known is drawn from the seed
+        assert records == one[0][1]
+        assert at[0] == 3
+        assert records[-1]["evaluated"] == 21
+
+
+def give_rank_1_something_else(backend: Any, what: str) -> None:
+    runner = make(backend, max_epochs=1)
+    loader = share(backend, 16, 4)
+    if backend.rank == 1 and what == "workflow":
+        runner.run([loader], [("train", 2)])
+    if backend.rank == 1 and what == "mode":
+        runner.run([loader], [("test", 1)])
+    if backend.rank == 1 and what == "batches":
+        loader = data.DataLoader(samples(16), 4)
+    runner.run([loader], [("train", 1)])
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("workflow", "ranks were not given the same run"),
+        ("batches", r"\[2\]\) on rank 0 and .*\[4\]\) on rank 1"),
+        ("mode", "mode 'test' is not known"),
+    ],
+)
+def test_a_mistake_of_one_rank_is_told_to_all(two: World, what: str, message: str) -> None:
+    with pytest.raises(WorldError, match=message) as caught:
+        two.run(give_rank_1_something_else, what, what)
+    assert isinstance(caught.value.common, UsageError)
+    assert len(caught.value.errors) == 2
+    for error in caught.value.errors.values():
+        assert re.search(message, str(error))
+
+
+def keep_checkpoints_in(backend: Any, folder: str) -> None:
+    runner = make(backend, max_epochs=1)
+    runner.register_hook(CheckpointHook(out_dir=folder))
+    runner.run([share(backend, 16, 4)], [("train", 1)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A folder that can't be created, because it would be below a file."""
+    (tmp_path / "file").touch()
+    return str(tmp_path / "file" / "below")
+
+
+def test_a_folder_that_can_not_be_written_is_told_to_all(two: World, folder: str) -> None:
+    with pytest.raises(WorldError, match=r"out_dir .* can't be written: Not a directory") as caught:
+        two.run(keep_checkpoints_in, folder, folder)
+    assert isinstance(caught.value.common, UsageError)
+    assert two.run(rank_of) == [0, 1]
+
+
+def test_a_folder_that_another_training_uses_is_told_to_all(two: World, tmp_path: Path) -> None:
+    with FolderLocks() as locks:
+        locks.take(tmp_path)
+        with pytest.raises(WorldError, match=rf"in use by process {os.getpid()} on") as caught:
+            two.run(keep_checkpoints_in, str(tmp_path), str(tmp_path))
+    assert isinstance(caught.value.common, UsageError)
+    assert checkpoints(tmp_path) == []
+
+
+def resume_from(backend: Any, path: str) -> Any:
+    runner = make(backend, norm=True, dropout=0.3)
+    runner.resume(path)
+    return runner.epoch, runner.training, weights(runner)
+
+
+def test_all_ranks_fall_back_to_the_same_checkpoint_or_none_goes_on(
+    two: World, trained: tuple[Path, Any], tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(trained[0], work, symlinks=True)
+    newest, before = reversed(checkpoints(work)[-2:])
+    with pytest.raises(WorldError, match="rank 1 reads another file"):
+        two.run(resume_from, str(before), str(newest))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    with pytest.raises(WorldError, match=rf"{newest.name} .*damaged") as caught:
+        two.run(resume_from, str(before), str(newest))
+    assert isinstance(caught.value.common, WeightsError)
+    one, other = two.run(resume_from, str(work), str(work))
+    assert one[:2] == other[:2] and differ(one[2], other[2]) == []
+    assert latest_checkpoint(work) == before
+    assert newest.with_name(f"{newest.name}.damaged").read_bytes() == bytes(content)
+
+
+def rank_of(backend: Any) -> int:
+    return int(backend.rank)
+
+
+def save_where_nothing_can_be(backend: Any, folder: str) -> None:
+    make(backend).save_checkpoint(folder)
+
+
+def test_a_checkpoint_that_can_not_be_written_is_told_to_all(two: World, folder: str) -> None:
+    with pytest.raises(WorldError, match=r"could not write .*NotADirectoryError") as caught:
+        two.run(save_where_nothing_can_be, folder, folder)
+    assert isinstance(caught.value.common, RankError)
+    assert len(caught.value.errors) == 2
+
+
+def accumulate(backend: Any, batches: int) -> Any:
+    runner = make(backend, max_epochs=2)
+    runner.hooks = []
+    runner.register_training_hooks(None, {"accumulate": batches})
+    averaged: list[Any] = []
+    runner.model._parallel[0].register_comm_hook(
+        None, lambda _, bucket: averaged.append(bucket.index()) or allreduce_hook(None, bucket)
+    )
+    runner.run([share(backend, 32, 8 // batches)], [("train", 1)])
+    return weights(runner), averaged
+
+
+def test_gradients_of_several_batches_are_those_of_one_large_batch(two: World) -> None:
+    ((large, steps), _), ((small, averaged), (other, _)) = (
+        two.run(accumulate, n, n) for n in (1, 4)
+    )
+    assert differ(small, other) == []
+    assert averaged == steps == [0] * 4  # not once for each batch
+    for name, tensor in small.items():
+        assert torch.allclose(tensor, large[name], rtol=0, atol=1e-6), name
+
+
+class Judged(Tiny):
+    """A model that learns, and whose validations find what they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = iter((5.0, 2.0, 4.0, 6.0, 1.0))
+        self.steps: list[Any] = []
+
+    def train_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
+        self.steps.append(self(data[0]).dtype)
+        return super().train_step(data, optimizer)
+
+    def val_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
+        outputs = super().val_step(data, optimizer)
+        return outputs | {"log_vars": {"found": next(self.found)}}
+
+
+def train_with_options(backend: Any, folder: str) -> Any:
+    torch.manual_seed(5)
+    model = distribute(Judged())
+    runner = EpochBasedRunner(
+        model, optimizer=torch.optim.SGD(model.parameters(), lr=0.2), max_epochs=5,
+        work_dir=folder, autocast="bfloat16", metrics={"entropy": CrossEntropy()},
+    )  # fmt: skip
+    best = {"monitor": "found", "rule": "less"}
+    runner.register_training_hooks(
+        None,
+        {"accumulate": 2},
+        {"max_keep_ckpts": 1, "keep_best": 1, **best},
+        custom_hooks_config={"type": "EarlyStoppingHook", "patience": 2, **best},
+    )
+    runner.run([share(backend, 24, 4), exact(backend, 4)], WORKFLOW)
+    return weights(runner), facts(runner.records), runner.stopped, set(model.module.steps)
+
+
+def test_early_stopping_best_checkpoints_metrics_and_mixed_precision(
+    two: World, tmp_path: Path
+) -> None:
+    one, other = two.run(train_with_options, str(tmp_path), str(tmp_path))
+    assert differ(one[0], other[0]) == []
+    assert one[1:] == other[1:]
+    _, records, stopped, precisions = one
+    found = [record["found"] for record in records if record["mode"] == "val"]
+    assert (found, precisions) == ([5, 2, 4, 6], {torch.bfloat16})
+    assert stopped == "found was not better than 2.0 in 2 validations"
+    names = sorted(path.name for path in tmp_path.glob("[!.]*"))
+    assert names == ["epoch_2.pt", "epoch_4.pt", "latest.pt"]
+    assert all(record["entropy"] > 0 for record in records if record["mode"] == "val")

@@ -1,0 +1,245 @@
+"""Training that was resumed is training that was not interrupted, to the bit."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import UsageError, WeightsError
+
+from suites.helpers.requirements import framework
+
+torch = framework("torch")
+data = torch.utils.data
+
+from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
+from disteval.estimator.checkpoint import read_checkpoint  # noqa: E402
+from disteval.estimator.folder import checkpoints  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
+
+from suites.estimator.tiny import Tiny, assert_same, facts, samples  # noqa: E402
+
+WORKFLOWS = {
+    EpochBasedRunner: [("train", 2), ("val", 1)],
+    IterBasedRunner: [("train", 5), ("val", 2)],
+}
+BATCHES = 4
+INTERRUPTED = (1, 4, 5, 8, 10, 14)
+"""In the first pass, after a pass, a phase, a turn, in the middle of all, near the end."""
+
+
+class Noise(Hook):
+    """Draws from all generators in every iteration, as augmentations do."""
+
+    def before_train_iter(self, runner: Any) -> None:
+        x, _ = runner.data_batch
+        x += 0.1 * (random.random() + np.random.rand() + torch.rand(1))
+
+
+def make(kind: Any, folder: Path, policy: str = "cosine") -> Any:
+    model = Tiny(dropout=0.4, norm=True)
+    runner = kind(model, work_dir=folder, optimizer=torch.optim.AdamW(model.parameters(), lr=0.01))
+    if kind is EpochBasedRunner:
+        runner.max_epochs = 4
+    else:
+        runner.max_iters = 4 * BATCHES
+    runner.register_training_hooks(
+        {"policy": policy, "by_epoch": False, "warmup": "linear", "warmup_iters": 3},
+        optimizer_config={"grad_clip": {"max_norm": 1.0}},
+        custom_hooks_config=[Noise(), EvalHook(data.DataLoader(samples(9), 4), interval=2)],
+    )
+    return runner
+
+
+def loaders(sampled: bool, seed: int = 8) -> list[Any]:
+    dataset = samples(30)
+    sampler = data.DistributedSampler(dataset, 1, 0, seed=seed) if sampled else None
+    training = data.DataLoader(dataset, 8, sampler=sampler, shuffle=not sampled)
+    return [training, data.DataLoader(samples(9), 4)]
+
+
+def scramble() -> None:
+    random.seed(99)
+    np.random.seed(98)
+    torch.manual_seed(97)
+
+
+def without_counter(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if key != "hooks"}
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["torch-shuffles", "DistributedSampler"])
+@pytest.mark.parametrize("kind", [EpochBasedRunner, IterBasedRunner])
+def test_resumed_at_any_iteration_equals_not_interrupted(
+    kind: Any, sampled: bool, tmp_path: Path
+) -> None:
+    scramble()
+    whole = make(kind, tmp_path)
+    whole.register_hook(CheckpointHook(1, by_epoch=False), "BELOW_NORMAL")
+    whole.run(loaders(sampled), WORKFLOWS[kind])
+    end = whole.state_dict()
+    saved = checkpoints(tmp_path)
+    assert len(saved) == 4 * BATCHES
+    for path in (saved[at - 1] for at in INTERRUPTED):
+        torch.manual_seed(int(path.stem.removeprefix("iter_")))  # resuming must not depend on it
+        resumed = make(kind, tmp_path)
+        resumed.resume(path)
+        torch.rand(3)  # nor on what is drawn before the run
+        resumed.run(loaders(sampled, seed=1), WORKFLOWS[kind])  # nor on a sampler's own seed
+        assert_same(without_counter(resumed.state_dict()), without_counter(end), path.name)
+        told = facts(resumed.records)
+        expected = facts(whole.records)[len(whole.records) - len(told) :]
+        # The first record of training covers what was left of its phase.
+        part = [record["mode"] for record in told].index("train")
+        assert told[:part] + told[part + 1 :] == expected[:part] + expected[part + 1 :]
+
+
+def test_resumed_after_an_epoch_gives_the_same_records(tmp_path: Path) -> None:
+    scramble()
+    whole = make(EpochBasedRunner, tmp_path)
+    whole.register_hook(CheckpointHook(1), "BELOW_NORMAL")
+    whole.run(loaders(False), WORKFLOWS[EpochBasedRunner])
+    kept = [(r["mode"], r["epoch"]) for r in whole.records]
+    # EvalHook evaluates at epochs 2 and 4, the workflow after them.
+    assert kept == [("train", 1), ("train", 2), ("val", 2), ("val", 2),
+                    ("train", 3), ("train", 4), ("val", 4), ("val", 4)]  # fmt: skip
+    for epoch, done in [(1, 1), (2, 3), (3, 5), (4, 7)]:
+        resumed = make(EpochBasedRunner, tmp_path)
+        resumed.resume(tmp_path / f"epoch_{epoch}.pt")
+        resumed.run(loaders(False), WORKFLOWS[EpochBasedRunner])
+        assert facts(resumed.records) == facts(whole.records)[done:]
+
+
+def test_a_schedule_by_iteration_ends_where_it_would_have(tmp_path: Path) -> None:
+    long, short = loaders(False)[0], data.DataLoader(samples(12), 8)
+    workflow = [("train", 1), ("train", 1)]  # 4 iterations, then 2
+    ends: list[tuple[int, int]] = []
+
+    class End(Hook):
+        def before_run(self, runner: Any) -> None:
+            ends.append((runner.iter, runner.max_iters))
+
+    for path in (None, tmp_path / "epoch_1.pt", tmp_path / "epoch_2.pt"):
+        runner = make(EpochBasedRunner, tmp_path)
+        runner.register_hook(CheckpointHook(1), "BELOW_NORMAL")
+        runner.register_hook(End())
+        if path is not None:
+            runner.resume(path)
+        runner.run([long, short], workflow, max_epochs=3)
+    assert ends == [(0, 10), (4, 10), (6, 10)]
+
+
+def test_a_run_in_two_parts_with_a_file_between_equals_one(tmp_path: Path) -> None:
+    scramble()
+    # A schedule that does not depend on where training ends.
+    whole = make(IterBasedRunner, tmp_path, "fixed")
+    whole.run(loaders(False), WORKFLOWS[IterBasedRunner])
+    scramble()
+    first = make(IterBasedRunner, tmp_path, "fixed")
+    first.max_iters = 10  # where a phase ends, in the middle of a pass
+    first.run(loaders(False), WORKFLOWS[IterBasedRunner])
+    path = first.save_checkpoint(tmp_path)
+    assert path.name == "iter_10.pt"
+    second = make(IterBasedRunner, tmp_path, "fixed")
+    second.resume(path)
+    second.run([loaders(False)[1]], [("val", 1)])  # loses nothing of the place
+    assert_same(second.state_dict()["position"], first.state_dict()["position"])
+    second.run(loaders(False), WORKFLOWS[IterBasedRunner])
+    assert_same(second.state_dict()["state_dict"], whole.state_dict()["state_dict"])
+    assert_same(second.state_dict()["rng"], whole.state_dict()["rng"])
+
+
+def test_a_state_does_not_change_with_further_training(tmp_path: Path) -> None:
+    runner = make(EpochBasedRunner, tmp_path)
+    runner.max_epochs = 1
+    runner.run(loaders(False)[:1], [("train", 1)])
+    state = runner.state_dict()
+    path = runner.save_checkpoint(tmp_path)
+    runner.run(loaders(False)[:1], [("train", 1)], max_epochs=3)
+    kept = read_checkpoint(path)
+    assert kept.pop("format")
+    assert_same(state, kept)
+    runner.resume(state)
+    runner.run(loaders(False)[:1], [("train", 1)], max_epochs=3)
+    assert_same(state, kept)
+
+
+def test_the_best_so_far_outlives_an_interruption(tmp_path: Path) -> None:
+    def training(folder: Path) -> Any:
+        runner = make(EpochBasedRunner, folder)
+        runner.hooks = [hook for hook in runner.hooks if not isinstance(hook, EvalHook)]
+        hook = EvalHook(data.DataLoader(samples(9), 4), save_best="accuracy")
+        runner.register_hook(hook)
+        runner.register_hook(CheckpointHook(1), "BELOW_NORMAL")
+        return runner, hook
+
+    runner, hook = training(tmp_path)
+    runner.run(loaders(False)[:1], [("train", 1)])
+    assert hook.best is not None
+    other, again = training(tmp_path)
+    other.resume(tmp_path / "latest.pt")
+    assert again.best == hook.best == max(r["accuracy"] for r in runner.records[1::2])
+
+
+def test_a_runner_whose_model_has_no_weights_resumes_too(tmp_path: Path) -> None:
+    class Constant(torch.nn.Module):
+        def val_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
+            return {"log_vars": {}, "num_samples": len(data[0])}
+
+    path = EpochBasedRunner(Constant()).save_checkpoint(tmp_path)
+    resumed = EpochBasedRunner(Constant())
+    resumed.resume(path)
+    assert resumed.state_dict()["state_dict"] == {}
+    with pytest.raises(WeightsError, match="does not fit Tiny"):
+        EpochBasedRunner(Tiny()).resume(path)
+
+
+def test_weights_alone_do_not_resume(tmp_path: Path) -> None:
+    runner = make(EpochBasedRunner, tmp_path)
+    torch.save(runner.model.state_dict(), tmp_path / "weights.pt")
+    runner.load_checkpoint(tmp_path / "weights.pt", strict=True)
+    with pytest.raises(WeightsError, match="load_checkpoint takes its weights alone"):
+        runner.resume(tmp_path / "weights.pt")
+
+
+def test_an_optimizer_of_another_class_is_refused(tmp_path: Path) -> None:
+    path = make(EpochBasedRunner, tmp_path).save_checkpoint(tmp_path)
+    runner = make(EpochBasedRunner, tmp_path)
+    runner.optimizer = torch.optim.Adagrad(runner.model.parameters())
+    before = runner.model.state_dict()["fc.weight"].clone()
+    with pytest.raises(WeightsError, match=r"has the state of \w+, and .* is Adagrad; resume_opt"):
+        runner.resume(path)
+    assert torch.equal(runner.model.state_dict()["fc.weight"], before)
+    runner.resume(path, resume_optimizer=False)
+
+
+def test_an_optimizer_that_was_not_saved_is_missed(tmp_path: Path) -> None:
+    runner = make(EpochBasedRunner, tmp_path)
+    path = runner.save_checkpoint(tmp_path, save_optimizer=False)
+    with pytest.raises(WeightsError, match="resume_optimizer=False continues with a fresh one"):
+        runner.resume(path)
+    runner.resume(path, resume_optimizer=False)
+
+
+def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
+    runner = make(EpochBasedRunner, tmp_path)
+    path = runner.save_checkpoint(tmp_path)
+    runner.model.fc = torch.nn.Linear(6, 7)
+    with pytest.raises(WeightsError, match=r"fc.weight has shape \(3, 6\), not \(7, 6\)"):
+        runner.resume(path)
+    runner.model = torch.nn.Conv2d(1, 1, 1)
+    with pytest.raises(WeightsError, match="does not fit Conv2d"):
+        runner.load_checkpoint(path)
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    runner = make(EpochBasedRunner, tmp_path)
+    runner.meta["when"] = [np.float64(1.0)]
+    with pytest.raises(Exception, match=r"checkpoint\['meta'\]\['when'\]\[0\] is of type float64"):
+        runner.save_checkpoint(tmp_path)
+    assert checkpoints(tmp_path) == []
+    with pytest.raises(UsageError, match="is not a hook"):
+        runner.register_hook(object())

@@ -1,0 +1,374 @@
+"""Whatever is wrong with an evaluation is one clear error on every rank, and nothing hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import (
+    CoverageError,
+    HarnessError,
+    RankError,
+    ShardPlan,
+    UsageError,
+    evaluate,
+)
+from disteval.data.shards import ShardedStream
+from disteval.metrics import Accuracy, Bootstrap, Grouped, Mean
+from disteval_backends.threads_dist import ThreadsDist
+
+from suites.helpers.thread_world import run_ranks, values
+
+ITEMS = [{"x": float(i), "label": i % 3} for i in range(10)]
+RANKS = 3
+
+
+class ByRank:
+    """An argument that differs between ranks."""
+
+    def __init__(self, function: Callable[[int], Any]) -> None:
+        self.function = function
+
+
+class Broken(list[Any]):
+    """Samples of which number 4, which rank 1 holds, can't be read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 4:
+            raise OSError("bad sector")
+        return super().__getitem__(index)
+
+
+class Shrinking(list[Any]):
+    """Samples of which some are gone when they are read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        del self[6:]
+        return super().__getitem__(index)
+
+
+class OnDisk(Broken):
+    """A column of which the first row can't be read."""
+
+    dtype, shape = np.dtype(float), (10,)
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(4 if index == 0 else index)
+
+
+class Unsized(list[Any]):
+    """Samples that do not know how many they are."""
+
+    def __len__(self) -> int:
+        raise OSError("the index is not there")
+
+
+def predict(batch: Any) -> Any:
+    return np.eye(3)[np.asarray(batch["x"], dtype=int) % 3]
+
+
+def run(**changed: Any) -> list[Any]:
+    """Evaluate ten samples in batches of two, with some arguments replaced, on each rank."""
+
+    def rank(backend: ThreadsDist) -> Any:
+        given = {"predict": predict, "samples": ITEMS, "metrics": {"a": Accuracy()}, **changed}
+        own = {
+            name: value.function(backend.rank) if isinstance(value, ByRank) else value
+            for name, value in given.items()
+        }
+        return evaluate(backend=backend, **{"batch_size": 2, **own})
+
+    return run_ranks(RANKS, rank)
+
+
+def repeating(size: int, world: int, rank: int) -> ShardPlan:
+    """Return a shard whose padding counts."""
+    plan = ShardPlan(size, world, rank, pad=True)
+    object.__setattr__(plan, "is_padding", np.zeros(len(plan), dtype=bool))
+    return plan
+
+
+def reads(rank: int) -> list[int]:
+    """Return the numbers of the elements that a rank reads of a stream, of which 4 is broken."""
+    return [5 if i == 4 and rank != 1 else i for i in range(10)]
+
+
+def without_a_key(number: int) -> list[Any]:
+    return [{"x": 1.0} if i == number else item for i, item in enumerate(ITEMS)]
+
+
+ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
+    "a sample raises": (
+        {"samples": Broken(ITEMS)},
+        "rank 1 failed: sample 4 could not be read: OSError: bad sector",
+    ),
+    "an element of a stream raises": (
+        {"samples": ByRank(lambda rank: lambda: map(Broken(ITEMS).__getitem__, reads(rank)))},
+        "rank 1 failed: sample 4 of the stream could not be read: OSError: bad sector",
+    ),
+    "an element raises in the thread that reads ahead": (
+        {
+            "samples": ByRank(lambda rank: lambda: map(Broken(ITEMS).__getitem__, reads(rank))),
+            "workers": 1,
+        },
+        "rank 1 failed: sample 4 of the stream could not be read: OSError: bad sector",
+    ),
+    "a function returns no stream": (
+        {"samples": ByRank(lambda rank: lambda: None if rank == 1 else iter(ITEMS))},
+        "rank 1 failed while reading: UsageError: the function samples returned a value of type "
+        "NoneType; it must return an iterable",
+    ),
+    "a shard does not open": (
+        {"samples": ByRank(lambda rank: ShardedStream(["absent/0", "absent/1"], open))},
+        "rank 0 failed: sample 0 of the shard 'absent/0' could not be read: FileNotFoundError",
+    ),
+    "a sample is None": (
+        {"samples": [*ITEMS[:4], None, *ITEMS[5:]]},
+        "rank 1 failed: sample 1 could not be collated with 4: UsageError: samples of one batch "
+        "differ: one is a dict with the keys ['x', 'label'], another is a value of type NoneType",
+    ),
+    "a sample lacks a field": (
+        {"samples": without_a_key(8)},
+        "rank 2 failed: sample 8 could not be collated",
+    ),
+    "samples are gone": (
+        {"samples": ByRank(lambda rank: Shrinking(ITEMS))},
+        "rank 0 failed: sample 6 could not be read: IndexError",
+    ),
+    "predict returns too few rows": (
+        {"predict": ByRank(lambda rank: lambda batch: predict(batch)[: 2 - (rank == 2)])},
+        "rank 2 failed at samples 2, 5, in predict: UsageError: predict got 2 samples and returned "
+        "1 rows; it must return one row for each sample",
+    ),
+    "predict returns None": (
+        {"predict": ByRank(lambda rank: (lambda batch: None) if rank == 1 else predict)},
+        "rank 1 failed at samples 1, 4, in predict: UsageError: predict got 2 samples and returned "
+        "None; it must",
+    ),
+    "the metric gets another shape": (
+        {"predict": ByRank(lambda rank: lambda batch: predict(batch)[:, : 3 - (rank == 1), None])},
+        "rank 0 failed at samples 0, 3, in the metric 'a': UsageError",
+    ),
+    "a label is not a class": (
+        {"samples": [*ITEMS[:9], {"x": 0.0, "label": 3}]},
+        "rank 0 failed at samples 6, 9, in the metric 'a': UsageError: labels must be whole "
+        "numbers from 0 to 2, but row 1 has 3",
+    ),
+    "a label is not a number": (
+        {"samples": [*ITEMS[:9], {"x": 0.0, "label": float("nan")}]},
+        "rank 0 failed at samples 6, 9, in the metric 'a': UsageError: labels must be whole "
+        "numbers",
+    ),
+    "update returns one array": (
+        {"update": ByRank(lambda rank: lambda out, batch: out if rank else (out, batch["label"]))},
+        "rank 1 failed at samples 1, 4, in update: UsageError: update returned a value of type "
+        "ndarray; it must return the arguments of the metric's add, as a tuple",
+    ),
+    "collate returns None": (
+        {"collate": ByRank(lambda rank: lambda samples: None)},
+        "rank 0 failed: sample 0 could not be collated with 3: UsageError: collate returned None; "
+        "it must return the batch; ranks 1, 2 failed too",
+    ),
+    "collate loses a sample": (
+        {"collate": lambda samples: {k: np.array([samples[0][k]]) for k in ITEMS[0]}},
+        "rank 0 failed at samples 0, 3, in predict: UsageError: predict got 2 samples and returned "
+        "1 rows",
+    ),
+    "collate loses a label": (
+        {
+            "collate": lambda samples: {"x": np.array([s["x"] for s in samples]), "y": np.zeros(1)},
+            "fixed_shape": False,
+            "pad": False,
+        },
+        "rank 0 failed at samples 0, 3, in the metric 'a': UsageError: predictions of shape (2, 3) "
+        "and labels of shape (1,) do not have the same number of samples",
+    ),
+    "an iterator ends in predict": (
+        {"predict": lambda batch: next(iter(()))},
+        "rank 0 failed at samples 0, 3, in predict: StopIteration",
+    ),
+    "the progress function raises": (
+        {"progress": ByRank(lambda rank: lambda done, total: 1 // (rank - 1))},
+        "rank 1 failed at samples 1, 4, in progress: ZeroDivisionError",
+    ),
+    "the samples do not open": (
+        {"samples": ByRank(lambda rank: Unsized(ITEMS) if rank == 2 else ITEMS)},
+        "rank 2 could not begin: OSError: the index is not there",
+    ),
+    "a row that ranks compare can't be read": (
+        {"samples": ByRank(lambda rank: ((OnDisk if rank == 1 else list)(range(10)), [0] * 10))},
+        "rank 1 could not begin: SampleError: sample 0 could not be read: OSError: bad sector",
+    ),
+    "ranks that are threads share a metric": (
+        {"metrics": {"shared": Accuracy()}},
+        "rank 0 failed while starting: UsageError: the metric 'shared' is one object that several "
+        "threads evaluate with; make the metrics on each rank",
+    ),
+    "the function shard raises": (
+        {"shard": lambda size, world, rank: ShardPlan(size, world, rank // (rank - 1))},
+        "rank 1 could not begin: ZeroDivisionError",
+    ),
+    "the length of a sample is not known": (
+        {"sort_by_length": True, "length": lambda sample: 3 if sample["x"] < 7 else 1 // 0},
+        "rank 2 failed: SampleError: sample 7 has no length: ZeroDivisionError",
+    ),
+}
+"""What is changed, and the message of the RankError that every rank raises."""
+
+ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
+    "there are no samples": ({"samples": []}, "no samples"),
+    "there are arrays without samples": ({"samples": (np.zeros(0), np.zeros(0))}, "no samples"),
+    "columns differ in length": (
+        {"samples": {"x": np.zeros(10), "label": np.zeros(5)}},
+        "samples is a dict of arrays with the lengths {'x': 10, 'label': 5}; give arrays of one",
+    ),
+    "samples are a tuple": (
+        {"samples": tuple(ITEMS)},
+        "a list of samples, not a tuple or a dict, holds the samples themselves",
+    ),
+    "samples are one sample": (
+        {"samples": ITEMS[0]},
+        "the column 'x' of samples has the type float; it must be an array",
+    ),
+    "samples are a string": ({"samples": "abc"}, "samples is a str; give the samples"),
+    "samples are a class": ({"samples": Broken}, "samples is the class Broken; give an instance"),
+    "samples are None": ({"samples": None}, "samples has the type NoneType; give"),
+    "ranks have other numbers of samples": (
+        {"samples": ByRank(lambda rank: ITEMS[rank:])},
+        "the number of samples is 10 on rank 0 and 9 on rank 1",
+    ),
+    "ranks were given shares of their own": (
+        {"samples": ByRank(lambda rank: ITEMS[rank::RANKS][:3])},
+        "the content of samples, of which every rank needs all in the same order, is",
+    ),
+    "ranks have shuffled arrays by seeds of their own": (
+        {
+            "samples": ByRank(
+                lambda rank: (np.random.default_rng(rank).permutation(99), np.ones(99))
+            )
+        },
+        "the content of samples, of which every rank needs all in the same order, is",
+    ),
+    "ranks list files in another order": (
+        {"samples": ByRank(lambda rank: [Path("b"), Path("a")][:: 1 if rank else -1])},
+        "the content of samples, of which every rank needs all in the same order, is",
+    ),
+    "ranks have other settings": (
+        {"mode": ByRank(lambda rank: "batches" if rank else None)},
+        "mode is None on rank 0 and 'batches' on rank 1",
+    ),
+    "a stream ends early on a rank": (
+        {"samples": ByRank(lambda rank: lambda: iter(ITEMS[: 7 if rank == 1 else 10]))},
+        "it has 10 elements on rank 0 and 7 on rank 1, and its first 7 elements are the same",
+    ),
+    "a stream has another order on a rank": (
+        {"samples": ByRank(lambda rank: lambda: iter(ITEMS[:: -1 if rank == 2 else 1]))},
+        "it has 10 elements on rank 0 and 10 on rank 2, and element 0 is the first that differs",
+    ),
+    "a stream was read before": (
+        {"samples": ByRank(lambda rank: iter(()))},
+        "the stream has no elements; an iterator, such as a generator or an open file, yields its",
+    ),
+    "shards have another order on a rank": (
+        {"samples": ByRank(lambda rank: ShardedStream(["a", "b"][:: -1 if rank else 1], list))},
+        "ranks do not evaluate the same thing",
+    ),
+    "a stream can't be cut into parts": (
+        {"samples": lambda: iter(ITEMS), "mode": "contiguous"},
+        "mode 'contiguous' needs samples that have a length, and a stream has none; use",
+    ),
+    "the progress is a number": ({"progress": 3}, "progress must be True or False, not 3"),
+    "a flag is a name": (
+        {"sort_by_length": "tokens"},
+        "sort_by_length must be True or False, not 'tokens'",
+    ),
+    "there is no model": ({"predict": None}, "predict must be a function, not None"),
+    "metrics are a list": ({"metrics": [Accuracy()]}, "metrics must be a dict of names"),
+    "a metric is a class": ({"metrics": {"a": Accuracy}}, "make one, Accuracy()"),
+    "a metric is of another class on a rank": (
+        {"metrics": ByRank(lambda rank: {"a": Accuracy() if rank else Grouped(Accuracy())})},
+        "the metric 'a' is \"Grouped(Accuracy(",
+    ),
+    "a metric has other settings on a rank": (
+        {"metrics": ByRank(lambda rank: {"a": Bootstrap(Accuracy(topk=1 + (rank == 2)))})},
+        "Bootstrap(Accuracy(dist_collect_mode='unzip', topk=(2,), thrs=(None,), counts=False), ",
+    ),
+    "the batch size is no number": ({"batch_size": "256"}, "batch_size must be a whole number"),
+    "the limit is negative": ({"limit": -1}, "limit must be a whole number from 0 up, not -1"),
+    "the limit leaves nothing": ({"limit": 0}, "as of an empty data set or with limit=0"),
+    "lengths are too few": (
+        {"sort_by_length": True, "length": [1, 2]},
+        "it must hold one whole number for each of the 10 samples",
+    ),
+    "a sample has more tokens than a batch may": (
+        {"max_tokens": 3, "length": list(range(10))},
+        "max_tokens=3; raise max_tokens, or cut the samples",
+    ),
+}
+"""What is changed, and the message of the UsageError that every rank raises."""
+
+
+def same_error(outcomes: list[Any], kind: type[HarnessError]) -> str:
+    """Return the message of the error that all ranks raised."""
+    for outcome in outcomes:
+        assert isinstance(outcome, kind), repr(outcome)
+    (message,) = set(map(str, outcomes))
+    return message
+
+
+@pytest.mark.parametrize("name", ON_ONE_RANK)
+def test_what_fails_on_a_rank_is_named_on_every_rank(name: str) -> None:
+    changed, message = ON_ONE_RANK[name]
+    outcomes = run(**changed)
+    assert same_error(outcomes, RankError).startswith(message)
+    failed = [outcome for outcome in outcomes if outcome.__cause__ is not None]
+    assert failed, "the rank's own error is the cause there"
+
+
+@pytest.mark.parametrize("name", ON_ALL_RANKS)
+def test_what_every_rank_can_see_is_a_usage_error_on_every_rank(name: str) -> None:
+    changed, message = ON_ALL_RANKS[name]
+    assert message in same_error(run(**changed), UsageError)
+
+
+def test_ids_that_repeat_are_named() -> None:
+    message = same_error(run(shard=repeating), CoverageError)
+    assert "12 were counted of 10; 2 counted more than once (0, 1), of which 0 on" in message
+
+
+def test_results_that_are_not_numbers_are_the_metrics_result() -> None:
+    outcomes = run(predict=lambda batch: predict(batch) * np.nan)
+    assert [found.metrics for found in values(outcomes)] == [{"a": {"top1": 0.0}}] * RANKS
+    outcomes = run(
+        predict=lambda batch: batch["x"] * np.nan, metrics=ByRank(lambda _: {"m": Mean()})
+    )
+    assert np.isnan([found.metrics["m"]["mean"] for found in values(outcomes)]).all()
+
+
+def test_ranks_without_samples_agree_with_the_others() -> None:
+    outcomes = run(samples=ITEMS[:1], pad=False)
+    assert [found.metrics for found in values(outcomes)] == [{"a": {"top1": 1.0}}] * RANKS
+
+
+def test_an_endless_stream_ends_at_its_limit() -> None:
+    def endless() -> Any:
+        return ({"x": i, "label": i % 3} for i in count())
+
+    outcomes = run(samples=endless, limit=10)
+    assert [(f.size, f.metrics) for f in values(outcomes)] == [(10, {"a": {"top1": 1.0}})] * RANKS
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_not_held_back_and_ends_the_threads_that_read_ahead(kind: Any) -> None:
+    def interrupted(batch: Any) -> Any:
+        raise kind
+
+    for samples in ({"x": np.zeros(10)}, lambda: iter(ITEMS)):
+        for outcome in run(predict=interrupted, samples=samples, workers=2):
+            assert isinstance(outcome, kind)
+    assert not [t for t in threading.enumerate() if t.name.startswith("disteval-loading")]

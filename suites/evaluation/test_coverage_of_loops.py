@@ -1,0 +1,158 @@
+"""A loop of one's own gets a proof of coverage, or an error on every rank that names samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import Coverage, CoverageError, Covered, UnknownBackendError, UsageError, frames
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from suites.helpers.thread_world import Counting, run_ranks, values
+
+
+def certify(shards: list[Any], size: int | None, *settings: Any) -> list[Any]:
+    """Count one shard on each rank, and return what each rank's certify returns or raises."""
+
+    def rank(backend: ThreadsDist) -> Any:
+        coverage = Coverage(size, backend)
+        coverage.count(shards[backend.rank])
+        return coverage.certify(*settings)
+
+    return run_ranks(len(shards), rank)
+
+
+def refused(outcomes: list[Any]) -> str:
+    """Return the message of the CoverageError that every rank raised."""
+    assert all(isinstance(outcome, CoverageError) for outcome in outcomes), outcomes
+    (message,) = set(map(str, outcomes))
+    return message
+
+
+def test_a_size_that_no_id_reaches_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"size must be a whole number from 0 to 9223372036854775807"
+    ):
+        Coverage(2**63)
+    assert "9223372036854775806 missing" in refused(certify([[0]], 2**63 - 1))
+
+
+shards_of_ids = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4)
+
+
+@example([[0, 1, 3], [3, 6, 6]], 7, "forbidden")  # of the right number and the right sum
+@example([[0, 1, 2], []], None, "forbidden")
+@given(shards_of_ids, st.none() | st.integers(0, 12), st.sampled_from(["forbidden", "allowed"]))
+def test_certify_succeeds_exactly_if_each_sample_is_there(
+    shards: list[list[int]], size: int | None, repeats: str
+) -> None:
+    times = Counter(number for ids in shards for number in ids)
+    expected = set(range(max(times, default=-1) + 1 if size is None else size))
+    repeated = sorted(number for number, count in times.items() if count > 1)
+    right = set(times) == expected and (repeats == "allowed" or not repeated)
+    for outcome in certify(shards, size, repeats):
+        assert isinstance(outcome, Covered if right else CoverageError)
+        if isinstance(outcome, Covered):
+            assert (outcome.size, outcome.counted) == (len(expected), times.total())
+            assert outcome.repeated.tolist() == repeated
+
+
+def test_missing_repeated_and_foreign_samples_are_named_with_ranks() -> None:
+    message = refused(certify([[0, 1, 1], [5, 0], [9]], 6))
+    assert message == (
+        "the samples were not counted exactly once: 6 were counted of 6; 3 missing (2, 3, 4); "
+        "2 counted more than once (0, 1), of which 0 on ranks 0, 1; 1 not in the data set (9). "
+        "Look at how samples are distributed over ranks"
+    )
+    assert "3 missing (2, 3, 4); 1 not" in refused(certify([[0, 1, 1], [5, 0], [9]], 6, "allowed"))
+
+
+def test_a_stream_has_no_gap() -> None:
+    assert "1 missing (1); 1 counted more than once (2)" in refused(certify([[0, 2], [2]], None))
+
+
+def test_a_whole_proof_sends_one_block_and_no_ids() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        counting = Counting(backend)
+        coverage = Coverage(300_000, counting)
+        coverage.count(np.arange(backend.rank, 300_000, 2))
+        assert coverage.certify().size == 300_000
+        return counting.sent
+
+    assert values(run_ranks(2, rank)) == [[frames.BLOCK_BYTES]] * 2
+
+
+def test_certify_again_and_after_more_batches_and_after_reset() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        coverage = Coverage(None, backend)
+        sizes = []
+        for start in (0, 0, 4):
+            if start or not sizes:
+                coverage.count(start + np.arange(backend.rank, 4, 2))
+            sizes.append(coverage.certify().size)
+        coverage.reset()
+        coverage.count(backend.rank)
+        return [*sizes, coverage.certify().size]
+
+    assert values(run_ranks(2, rank)) == [[4, 4, 8, 2]] * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        (lambda rank: (10 + rank, "forbidden"), r"different sizes: \[10, 11\], by rank"),
+        (lambda rank: (None if rank else 10, "forbidden"), r"different sizes: \[10, None\]"),
+        (lambda rank: (10, "forbidden" if rank else "allowed"), r"repeats: \['allowed', 'forb"),
+    ],
+)
+def test_ranks_that_disagree_all_say_so(settings: Callable[[int], Any], found: str) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        size, repeats = settings(backend.rank)
+        return Coverage(size, backend).certify(repeats)
+
+    for outcome in run_ranks(2, rank):
+        with pytest.raises(UsageError, match=found):
+            raise outcome  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        (np.array([0.0, 1.0]), "ids must be integers from 0 up, not of float64"),
+        ([True, False], "ids must be integers from 0 up, not of bool"),
+        (["0", "1"], "not of <U1"),
+        ([0, -1], r"from 0 to 2\*\*63-1, but one is -1"),
+        (np.array([2**63], np.uint64), "but one is 9223372036854775808"),
+        (np.zeros((2, 1), int), r"ids have shape \(2, 1\); give one integer for each sample"),
+        (None, "not None"),
+        ({"id": 1}, "not a value of type dict"),
+        (iter([1]), "not a value of type list_iterator"),
+    ],
+)
+def test_ids_of_another_kind_are_refused_and_not_counted(ids: Any, found: str) -> None:
+    coverage = Coverage(0, "non_dist")
+    with pytest.raises(UsageError, match=found):
+        coverage.count(ids)
+    assert coverage.certify().counted == 0
+
+
+@pytest.mark.parametrize("ids", [0, np.int32(0), [0], range(1), (0,), np.zeros(1, np.uint8)])
+def test_integers_of_every_kind_are_counted(ids: Any) -> None:
+    coverage = Coverage(1, "non_dist")
+    coverage.count([])
+    coverage.count(ids)
+    assert coverage.certify().counted == 1
+
+
+def test_arguments_are_checked_when_they_are_given() -> None:
+    with pytest.raises(UsageError, match=r"size must be a whole number from 0 to \d+, not -1"):
+        Coverage(-1)
+    with pytest.raises(UnknownBackendError, match="torch_cpu"):
+        Coverage(1, "torch_cqu")
+    with pytest.raises(UsageError, match="repeats 'yes' is not known; use 'forbidden' or 'all"):
+        Coverage(0, "non_dist").certify("yes")  # type: ignore[arg-type]

@@ -1,0 +1,299 @@
+"""Every sample is counted exactly once, whatever the world, the shards and the batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import Evaluation, RankError, UsageError, evaluate, get_dist_backend
+from disteval.data import ArrayDataset
+from disteval.metrics import Accuracy, BaseMetric
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.helpers.thread_world import run_ranks, values
+
+
+class Labels(BaseMetric):
+    """A metric whose result is the list of its labels, in the order of the data set."""
+
+    def add(self, scores: Any, labels: Any, *, ids: Any = None) -> None:
+        self._extend(labels.tolist(), ids)
+
+    def compute_metric(self, results: list[int]) -> list[int]:
+        return results
+
+
+def numbered(size: int) -> ArrayDataset:
+    """Return a data set whose labels are its indices, which its pictures contain."""
+    images = np.zeros((size, 3, 2, 2), dtype=np.uint8)
+    images[:, 0, 0, 0] = np.arange(size)
+    return ArrayDataset("numbered", images, np.arange(size), tuple(map(str, range(64))))
+
+
+def read_label(images: Any) -> Any:
+    """Return scores that are right for two of three pictures."""
+    index = images[:, 0, 0, 0].astype(int)
+    scores = np.zeros((len(images), 64))
+    scores[np.arange(len(images)), np.where(index % 3 == 0, 63, index)] = 1
+    return scores
+
+
+def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
+    return values(run_ranks(world, function))
+
+
+@given(
+    st.integers(0, 40), st.integers(1, 5), st.integers(1, 12),
+    st.sampled_from(["strided", "contiguous"]), st.booleans(),
+)  # fmt: skip
+def test_every_sample_is_counted_exactly_once(
+    size: int, world: int, batch_size: int, mode: Any, pad: bool
+) -> None:
+    def rank(backend: ThreadsDist) -> Evaluation:
+        metrics = {"labels": Labels()}
+        return evaluate(
+            read_label, numbered(size), metrics, backend, batch_size, mode=mode, pad=pad
+        )
+
+    for result in run(world, rank):
+        assert result.metrics["labels"] == list(range(size))
+        assert result.evaluated == result.size == size
+        assert result.padded == (-size % world if pad else 0)
+        assert result.world_size == world
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 12))
+def test_accuracy_is_the_same_integer_as_on_one_rank(
+    size: int, world: int, batch_size: int
+) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metrics = {"accuracy": Accuracy(counts=True)}
+        return evaluate(read_label, numbered(size), metrics, backend, batch_size).metrics
+
+    right = sum(index % 3 != 0 for index in range(size))
+    expected = {"top1": right / size, "correct_top1": right, "size": size}
+    assert run(world, rank) == [{"accuracy": expected}] * world
+
+
+@given(st.integers(0, 20), st.integers(1, 4), st.integers(1, 9))
+def test_every_batch_has_the_same_shape_and_every_rank_as_many(
+    size: int, world: int, batch_size: int
+) -> None:
+    def rank(backend: ThreadsDist) -> list[Any]:
+        shapes = []
+
+        def predict(images: Any) -> Any:
+            shapes.append(images.shape)
+            return read_label(images)
+
+        evaluate(predict, numbered(size), {}, backend, batch_size)
+        return shapes
+
+    batches = math.ceil(math.ceil(size / world) / batch_size)
+    assert run(world, rank) == [[(batch_size, 3, 2, 2)] * batches] * world
+
+
+def test_metrics_start_afresh() -> None:
+    labels = Labels()
+    labels.add(None, np.array([99]))
+    backend = get_dist_backend("non_dist")
+    for _ in range(2):
+        result = evaluate(read_label, numbered(3), {"labels": labels}, backend, 2)
+        assert result.metrics == {"labels": [0, 1, 2]}
+
+
+def test_progress_is_told_after_every_batch() -> None:
+    told: list[tuple[int, int]] = []
+    backend = get_dist_backend("non_dist")
+    evaluate(read_label, numbered(5), {}, backend, 2, progress=lambda *step: told.append(step))
+    assert told == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    run(3, lambda backend: evaluate(read_label, numbered(9), {}, backend, 2, progress=True))
+    shown = capfd.readouterr().err
+    assert "rank 0: 100%" in shown
+    assert "3/3" in shown
+    assert "rank 1" not in shown
+
+
+def test_ranks_with_different_data_are_told() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(read_label, numbered(5 + (backend.rank == 1)), {}, backend, 2)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, UsageError)
+        assert "the number of samples is 5 on rank 0 and 6 on rank 1" in str(outcome)
+
+
+def test_a_metric_that_fails_fails_on_every_rank() -> None:
+    class Bad(Labels):
+        def compute_metric(self, results: list[int]) -> list[int]:
+            raise OverflowError("too much")
+
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(read_label, numbered(5), {"bad": Bad()}, backend, 2)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, RankError)
+        assert "rank 0 could not compute Bad: OverflowError: too much" in str(outcome)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
+def test_a_batch_size_that_is_none_is_refused(batch_size: Any) -> None:
+    with pytest.raises(UsageError, match="batch_size must be a whole number from 1 up, not"):
+        evaluate(read_label, numbered(3), {}, get_dist_backend("non_dist"), batch_size)
+
+
+def test_a_predict_that_loses_rows_is_refused() -> None:
+    with pytest.raises(RankError, match=r"samples 0, 1, in predict: .* 2 samples and returned 1 r"):
+        evaluate(lambda x: x[:1], numbered(3), {}, get_dist_backend("non_dist"), 2)
+
+
+class TheirDataset:
+    """A data set of somebody else, with the attributes of an `ArrayDataset`."""
+
+    classes = ("a", "b")
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def test_anybodys_data_set_with_fractions_or_unknown_classes_is_refused() -> None:
+    pictures, labels = np.full((4, 3, 2, 2), 0.5), np.array([0, 1, 2, 1])
+    with pytest.raises(UsageError, match=r"images holds float64 with values from 0.5 to 0.5; it"):
+        evaluate(read_label, TheirDataset(pictures, labels % 2), {"labels": Labels()}, "non_dist")
+    images = pictures.astype(np.uint8)
+    with pytest.raises(
+        UsageError, match=r"labels\[2\] is 2, and 1 of 4 labels are not from 0 to 1"
+    ):
+        evaluate(read_label, TheirDataset(images, labels), {"labels": Labels()}, "non_dist")
+    found = evaluate(read_label, TheirDataset(images, labels % 2), {"labels": Labels()}, "non_dist")
+    assert found.metrics["labels"] == [0, 1, 0, 1]
+
+
+UNEVEN = [
+    ({"length": 3}, "the data set has 4 images, 4 labels and the length 3; give one label for"),
+    ({"length": 5}, "4 images, 4 labels and the length 5"),
+    ({"labels": np.zeros(9, int)}, "4 images, 9 labels and the length 4"),
+    ({"labels": [0, 0, 0, 0]}, "labels has the type list; it must be an array, such as numpy"),
+    ({"images": [np.zeros((3, 2, 2), np.uint8)] * 4}, "images has the type list; it must be an"),
+]
+
+
+@pytest.mark.parametrize(("other", "message"), UNEVEN)
+def test_anybodys_data_set_has_one_label_for_each_picture(other: Any, message: str) -> None:
+    class Uneven:
+        images, labels, length = numbered(4).images, np.zeros(4, int), 4
+
+        def __len__(self) -> int:
+            return int(self.length)
+
+    dataset = Uneven()
+    vars(dataset).update(other)
+    refused(samples=dataset, message=message)
+
+
+def refused(*, message: str, error: type[Exception] = UsageError, **given: Any) -> None:
+    """Evaluate with one argument of another kind, and expect a sentence about it."""
+    fine = {"predict": read_label, "samples": numbered(4), "metrics": {"accuracy": Accuracy()}}
+    with pytest.raises(error, match=message):
+        evaluate(**{**fine, "backend": "non_dist", "batch_size": 2, **given})
+
+
+def test_a_backend_by_name_is_taken() -> None:
+    assert evaluate(read_label, numbered(4), {"labels": Labels()}, "non_dist").evaluated == 4
+    refused(backend="non_dits", message=r"no backend 'non_dits'\. Did you mean 'non_dist'")
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (None, "samples has the type NoneType; give arrays, anything with a length and an ind"),
+        ("pictures.txt", "samples is a str; give the samples, such as an open file"),
+        ((np.zeros(3), np.zeros(4)), r"a tuple of arrays with the lengths \{0: 3, 1: 4\}; give a"),
+        ({"x": np.zeros(3), "y": [1]}, r"a dict of arrays with the lengths \{'x': 3, 'y': 1\}"),
+        ({"x": 3}, "the column 'x' of samples has the type int; it must be an array"),
+        (np.array(3), "the column 'samples' of samples has the type ndarray; it must be an array"),
+        ((), "samples is an empty tuple; give a tuple of arrays, or a list if it holds the samp"),
+    ],
+)
+def test_samples_of_another_kind_are_refused(samples: Any, message: str) -> None:
+    refused(samples=samples, message=message)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (
+            Accuracy(),
+            "metrics must be a dict .* not a value of type Accuracy",
+        ),
+        ([Accuracy()], "not a value of type list"),
+        (None, "not a value of type NoneType"),
+        ({"a": Accuracy}, r"the metric 'a' must be an instance .*; make one, Accuracy\(\)"),
+        ({"a": len}, "the metric 'a' must be an instance .*, not <built-in function len>"),
+    ],
+)
+def test_metrics_that_are_no_dict_of_metrics_are_refused(metrics: Any, message: str) -> None:
+    refused(metrics=metrics, message=message)
+
+
+@pytest.mark.parametrize(
+    ("scores", "found"),
+    [
+        (None, "None"),
+        ({"logits": np.zeros((3, 64))}, r"3 rows under 'logits'"),
+        ((np.zeros((2, 64)), np.zeros(3)), "3 rows at position 1"),
+        ([0], "a list of 1 entries"),
+        ("ab", "a value of type str"),
+        (0.5, "a value of type float"),
+        (np.array(0.5), "a single number"),
+        (np.zeros((1, 64)), "1 rows"),
+    ],
+)
+def test_a_predict_that_returns_no_scores_is_refused(scores: Any, found: str) -> None:
+    message = rf"returned {found}.*; it must return one row for each sample"
+    refused(predict=lambda _: scores, message=message, error=RankError)
+
+
+def test_a_predict_that_is_no_function_is_refused() -> None:
+    refused(predict=None, message="predict must be a function, not None")
+
+
+class Share:
+    """A shard of a user's own."""
+
+    def __init__(self, indices: Any, is_padding: Any) -> None:
+        self.indices, self.is_padding = indices, is_padding
+
+
+def test_a_shard_may_hold_lists() -> None:
+    share = Share([3, 1, 0, 2, 0], [False] * 4 + [True])
+    metrics = {"labels": Labels()}
+    found = evaluate(read_label, numbered(4), metrics, "non_dist", shard=lambda *_: share)
+    assert (found.metrics, found.padded) == ({"labels": [0, 1, 2, 3]}, 1)
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (None, "the function shard returned a NoneType; .* such as a disteval.ShardPlan"),
+        ([0, 1], "the function shard returned a list; it must return an object with indices"),
+        (Share([0, 1], [False]), r"indices of shape \(2,\) and is_padding of shape \(1,\)"),
+        (Share([0.0], [False]), "indices of float64 and is_padding of bool; they must be integers"),
+        (Share([0, 4], [False] * 2), "has the index 4, and the data set has 4 samples, .* 0 to 3"),
+        (Share([-1], [False]), "has the index -1"),
+        (Share([0, 1], [True, False]), "padding must come after all samples that count"),
+    ],
+)
+def test_a_shard_of_another_kind_is_refused(share: Any, message: str) -> None:
+    refused(shard=lambda *_: share, message=message)

@@ -1,0 +1,412 @@
+"""Samples of every kind are evaluated once each, and a rank reads only its own."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import RankError, UsageError, evaluate
+from disteval.metrics import Accuracy, BaseMetric, Mean
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.helpers.thread_world import Counting, run_ranks, values
+
+
+class Entries(BaseMetric):
+    """A metric whose result is what it was given for each sample, in the order of the data set."""
+
+    def add(self, outputs: Any, labels: Any, *, ids: Any = None) -> None:
+        self._extend(zip(np.asarray(outputs).tolist(), list(labels), strict=True), ids)
+
+    def compute_metric(self, results: list[Any]) -> list[Any]:
+        return results
+
+
+class Recorder:
+    """Indexable samples that record which of them were read."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples, self.read = samples, list[int]()
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        self.read.append(index)
+        return self.samples[index]
+
+
+def numbers(size: int) -> dict[str, Any]:
+    """Return the same samples in each form: x from 0 up, and the label 3x."""
+    x = np.arange(size)
+    return {
+        "tuple of columns": (x, 3 * x),
+        "dict of columns": {"x": x, "label": 3 * x},
+        "list of tuples": [(i, 3 * i) for i in range(size)],
+        "list of dicts": [{"x": i, "label": 3 * i} for i in range(size)],
+    }
+
+
+def twice(batch: Any) -> Any:
+    return 2 * (batch["x"] if isinstance(batch, dict) else batch)
+
+
+@pytest.mark.parametrize("kind", numbers(1))
+@given(
+    st.integers(0, 20), st.integers(1, 4), st.integers(1, 9), st.booleans(), st.booleans(),
+    st.sampled_from(["strided", "contiguous"]),
+)  # fmt: skip
+def test_each_sample_of_any_kind_counts_once_in_order(
+    kind: str, size: int, world: int, batch_size: int, fixed: bool, pad: bool, mode: Any
+) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metrics = {"entries": Entries()}
+        return evaluate(
+            twice, numbers(size)[kind], metrics, backend, batch_size,
+            mode=mode, fixed_shape=fixed, pad=pad,
+        ).metrics["entries"]  # fmt: skip
+
+    expected = [(2 * i, 3 * i) for i in range(size)]
+    assert values(run_ranks(world, rank)) == [expected] * world
+
+
+def test_a_rank_reads_only_its_own_samples() -> None:
+    recorders = [Recorder(numbers(10)["list of dicts"]) for _ in range(3)]
+
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(twice, recorders[backend.rank], {}, backend, 2, pad=False)
+
+    values(run_ranks(3, rank))
+    assert [recorder.read for recorder in recorders] == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+
+
+def test_many_samples_are_fetched_at_once_where_the_data_set_can() -> None:
+    class Fetching(Recorder):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self.samples[i] for i in indices]
+
+    data = Fetching(numbers(5)["list of dicts"])
+    found = evaluate(twice, data, {"entries": Entries()}, "non_dist", 2)
+    assert len(found.metrics["entries"]) == 5
+    assert data.read == []
+
+
+def test_an_update_is_a_function_or_one_for_each_metric() -> None:
+    data = numbers(4)["dict of columns"]
+    both = {"a": Mean(), "b": Mean()}
+    one = evaluate(twice, data, both, "non_dist", 3, update=lambda out, batch: (out + batch["x"],))
+    assert one.metrics == {"a": {"mean": 4.5}, "b": {"mean": 4.5}}
+    each = evaluate(
+        twice, data, both, "non_dist", 3, update={"b": lambda out, batch: {"values": batch["x"]}}
+    )
+    assert each.metrics == {"a": {"mean": 3.0}, "b": {"mean": 1.5}}
+
+
+def test_an_update_may_be_an_object_that_has_no_hash() -> None:
+    class Add(list[int]):
+        def __call__(self, outputs: Any, batch: Any) -> Any:
+            return (outputs,)
+
+    data = numbers(4)["dict of columns"]
+    found = evaluate(twice, data, {"a": Mean(), "b": Mean()}, "non_dist", 3, update=Add())
+    assert found.metrics == {"a": {"mean": 3.0}, "b": {"mean": 3.0}}
+
+
+def test_a_limit_leaves_out_the_rest() -> None:
+    found = evaluate(twice, numbers(9)["list of tuples"], {"e": Entries()}, "non_dist", 2, limit=4)
+    assert (found.size, len(found.metrics["e"])) == (4, 4)
+
+
+def fail_at(where: str, ranks: set[int], world: int = 3) -> list[Any]:
+    """Evaluate, with an error at sample 4 or 5, which ranks 1 and 2 hold, and in their batches."""
+
+    def rank(backend: ThreadsDist) -> Any:
+        def broken(place: str, *values: Any) -> None:
+            hit = any(np.isin([4, 5], np.asarray(value)).any() for value in values)
+            if hit and place == where and backend.rank in ranks:
+                raise OSError(f"broken on rank {backend.rank}")
+
+        class Data(Recorder):
+            def __getitem__(self, index: int) -> Any:
+                broken("sample", index)
+                return self.samples[index]
+
+        class Metric(Entries):
+            def add(self, outputs: Any, labels: Any, *, ids: Any = None) -> None:
+                broken("add", ids)
+                super().add(outputs, labels, ids=ids)
+
+        def predict(batch: Any) -> Any:
+            broken("predict", batch["x"])
+            return twice(batch)
+
+        def collate(samples: list[Any]) -> Any:
+            broken("collate", [sample["x"] for sample in samples])
+            return {key: np.array([sample[key] for sample in samples]) for key in samples[0]}
+
+        def update(outputs: Any, batch: Any) -> Any:
+            broken("update", batch["x"])
+            return outputs, batch["label"]
+
+        data = Data(numbers(10)["list of dicts"])
+        metrics = {"m": Metric(), "mean": Mean()}
+        updates = {"m": update}
+        return evaluate(predict, data, metrics, backend, 2, collate=collate, update=updates)
+
+    return run_ranks(world, rank)
+
+
+PLACES = {
+    "sample": "rank 1 failed: sample 4 could not be read: OSError: broken on rank 1",
+    "collate": "rank 1 failed: sample 1 could not be collated with 4: OSError: broken on rank 1",
+    "predict": "rank 1 failed at samples 1, 4, in predict: OSError: broken on rank 1",
+    "update": "rank 1 failed at samples 1, 4, in update: OSError: broken on rank 1",
+    "add": "rank 1 failed at samples 1, 4, in the metric 'm': OSError: broken on rank 1",
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("ranks", [{1}, {1, 2}], ids=str)
+def test_a_failure_on_some_ranks_is_one_error_on_all(where: str, ranks: set[int]) -> None:
+    outcomes = fail_at(where, ranks)
+    others = "; rank 2 failed too" * (len(ranks) > 1)
+    for rank, outcome in enumerate(outcomes):
+        assert isinstance(outcome, RankError)
+        assert str(outcome) == PLACES[where] + others
+        assert isinstance(outcome.__cause__, OSError) == (rank in ranks)
+
+
+def test_what_is_wrong_on_one_rank_before_the_loop_is_an_error_on_all() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        size = 0 if backend.rank == 2 else 4
+        return evaluate(twice, numbers(9)["list of tuples"], {}, backend, size)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, RankError)
+        assert "rank 2 could not begin: UsageError: batch_size must be a whole" in str(outcome)
+
+
+def test_a_data_set_that_grows_is_an_error_on_all_ranks() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        data = numbers(9)["list of tuples"]
+
+        def predict(x: Any) -> Any:
+            if backend.rank == 1 and len(data) == 9:
+                data.append((9, 9))
+            return x
+
+        return evaluate(predict, data, {}, backend, 4)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, RankError)
+        assert "the data set has 10 samples at the end, and had 9 at the beginning" in str(outcome)
+
+
+def test_a_failure_is_told_also_where_the_collective_fails() -> None:
+    class Broken(ThreadsDist):
+        calls = 0
+
+        def all_gather_object(self, obj: Any) -> list[Any]:
+            self.calls += 1
+            if self.calls > 1:
+                raise ConnectionError("the other rank is gone")
+            return super().all_gather_object(obj)
+
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(x: Any) -> Any:
+            if backend.rank == 0:
+                raise OSError("mine")
+            return x
+
+        broken = Broken(backend._own.group, backend.rank)
+        return evaluate(predict, np.zeros((4, 1)), {}, broken, 2)
+
+    first, second = run_ranks(2, rank)
+    assert str(first) == "rank 0 failed at samples 0, 2, in predict: OSError: mine"
+    assert isinstance(second, ConnectionError)
+
+
+class Plain(BaseMetric):
+    """A metric of a user's own that takes no ids."""
+
+    def add(self, outputs: Any, labels: Any) -> None:
+        self._results.extend(list(labels))
+
+    def compute_metric(self, results: list[Any]) -> list[Any]:
+        return results
+
+
+def test_a_metric_without_ids_is_refused_where_its_order_would_be_wrong() -> None:
+    def rank(backend: ThreadsDist, mode: Any, kept: Any) -> Any:
+        metrics = {"plain": Plain(dist_collect_mode=kept)}
+        data = numbers(7)["list of tuples"]
+        return evaluate(twice, data, metrics, backend, 2, mode=mode).metrics["plain"]
+
+    right = [3 * i for i in range(7)]
+    for mode, kept in (("strided", "unzip"), ("contiguous", "cat")):
+        assert values(run_ranks(3, lambda b, m=mode, k=kept: rank(b, m, k))) == [right] * 3
+    for outcome in run_ranks(3, lambda b: rank(b, "contiguous", "unzip")):
+        assert isinstance(outcome, UsageError)
+        assert "'plain' takes no ids, and its dist_collect_mode 'unzip' does not" in str(outcome)
+        assert "or make it with dist_collect_mode='cat'" in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ([{"x": 1, "z": 2}], r"needs labels, and the batch has the keys \['x', 'z'\]; name one"),
+        ([{"x": 1, "y": 2, "label": 3}], r"the batch has the keys \['x', 'y', 'label'\]"),
+        (np.zeros((1, 3)), "needs labels, and the batch is a ndarray; give samples that are tup"),
+    ],
+)
+def test_a_batch_whose_labels_are_not_known_is_refused(batch: Any, message: str) -> None:
+    with pytest.raises(RankError, match=message):
+        evaluate(lambda b: [0], batch, {"a": Accuracy()}, "non_dist", 1)
+
+
+class Series:
+    """A column of a table, whose index is not the number of a row."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = np.asarray(values)
+
+    def __getitem__(self, index: Any) -> Any:
+        raise KeyError(index)
+
+    def to_numpy(self) -> Any:
+        return self._values
+
+
+class OnDisk:
+    """An array that is read row by row, as those of h5py."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = np.asarray(values)
+        self.dtype, self.shape = self._values.dtype, self._values.shape
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> Any:
+        if not isinstance(index, int):
+            raise TypeError("indices must be in rising order")
+        return self._values[index]
+
+    __module__ = "h5py._hl.dataset"
+
+
+def test_columns_of_tables_and_of_files_are_read_by_the_numbers_of_rows() -> None:
+    data = {"x": OnDisk(np.arange(7)), "label": Series(3 * np.arange(7))}
+    found = evaluate(twice, data, {"e": Entries()}, "non_dist", 3)
+    assert found.metrics["e"] == [(2 * i, 3 * i) for i in range(7)]
+
+
+class Sparse(OnDisk):
+    """Rows of a sparse matrix, whose number is in its shape alone, as those of SciPy."""
+
+    __module__ = "scipy.sparse"
+
+    def __len__(self) -> int:
+        raise TypeError("sparse array length is ambiguous; use getnnz() or shape[0]")
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._values[index]
+
+
+def test_rows_of_a_sparse_matrix_are_samples() -> None:
+    for samples in (Sparse(np.arange(7)), {"x": Sparse(np.arange(7))}):
+        found = evaluate(twice, samples, {"mean": Mean()}, "non_dist", 3)
+        assert found.metrics["mean"]["mean"] == 6
+
+
+class Random:
+    """An object that is another one on each rank."""
+
+    def __init__(self) -> None:
+        self.drawn = object(), np.random.default_rng().random()
+
+
+def test_objects_that_differ_between_ranks_are_not_taken_for_other_samples() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        rows = np.array([[Random(), Random()] for _ in range(6)], dtype=object)
+        samples = rows if backend.world_size == 2 else list(rows)
+        return evaluate(len_of_each, samples, {"mean": Mean()}, backend, 2).metrics["mean"]["mean"]
+
+    assert values(run_ranks(2, rank)) + values(run_ranks(3, rank)) == [2.0] * 5
+
+
+def len_of_each(batch: Any) -> Any:
+    return np.array([len(row) for row in batch], dtype=float)
+
+
+class Table(Recorder):
+    """A table with columns, which it returns by their names."""
+
+    columns = ("x", "label", "images", "labels")
+    images = labels = np.zeros(3)
+
+    def to_numpy(self) -> Any:
+        return np.zeros((3, 4))
+
+
+def test_a_table_is_refused_for_its_columns() -> None:
+    with pytest.raises(UsageError, match="samples is a Table, whose index is not a sample's numbe"):
+        evaluate(twice, Table([]), {}, "non_dist", 3)
+
+
+class Made:
+    """Samples that are made when they are read, so that they take no memory."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": index, "y": index % 7, "weight": 0.5}
+
+
+def peak_of(size: int) -> int:
+    """Return the most bytes that an evaluation holds at once."""
+    metrics = {"mean": Mean(), "accuracy": Accuracy(counts=True)}
+    updates = {"accuracy": lambda outputs, batch: (np.eye(7)[batch["y"]], batch["y"])}
+    tracemalloc.start()
+    try:
+        found = evaluate(twice, Made(size), metrics, "non_dist", 100, update=updates)
+        assert found.metrics["accuracy"]["correct_top1"] == size
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_number_of_samples() -> None:
+    peak_of(1000)  # imports and caches
+    assert peak_of(80_000) - peak_of(20_000) < 30_000
+
+
+def test_what_evaluate_computed_can_drop_no_samples_afterwards() -> None:
+    mean = Mean(dist_backend="non_dist")
+    evaluate(twice, Made(9), {"mean": mean}, "non_dist", 4)
+    assert mean.compute() == {"mean": 8.0}
+    with pytest.raises(RankError, match="be dropped from a metric that disteval"):
+        mean.compute(size=8)
+    mean.reset()
+    mean.add(np.arange(9))
+    assert mean.compute(size=3) == {"mean": 1.0}
+
+
+def test_an_evaluation_takes_two_collectives_of_a_few_bytes() -> None:
+    def rank(backend: ThreadsDist, samples: Any) -> list[int]:
+        counting = Counting(backend)
+        evaluate(twice, samples, {"mean": Mean(), "other": Mean()}, counting, 16)
+        return counting.sent
+
+    for size in (50, 5000):
+        for sent in values(run_ranks(3, lambda backend, n=size: rank(backend, Made(n)))):
+            assert len(sent) == 2
+            assert max(sent) < 1000

@@ -1,0 +1,381 @@
+"""Predictions are complete and in order, and an interrupted run ends as an uninterrupted one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import (
+    CoverageError,
+    Predictions,
+    RankError,
+    UsageError,
+    evaluate,
+    load_predictions,
+    predict_all,
+)
+from disteval.data import ShardedStream
+from disteval.metrics import Accuracy, BaseMetric
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from suites.helpers.thread_world import run_ranks, values
+
+KINDS = ["columns", "list", "stream", "shards"]
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"mode": "batches"},
+    {"fixed_shape": False, "pad": False},
+    {"sort_by_length": True, "length": "length"},
+    {"max_tokens": 12, "length": "length"},
+]
+SIZED_WAYS: list[dict[str, Any]] = [*WAYS, {"mode": "contiguous"}]
+
+
+def samples_of(kind: str, size: int) -> Any:
+    """Return samples of one kind, each of which knows its number."""
+    numbers = np.arange(size)
+    lengths = numbers * 7 % 5 + 1
+    if kind == "columns":
+        return {"x": numbers, "y": numbers % 3, "length": lengths}
+    rows = [{"x": x, "y": x % 3, "length": n} for x, n in zip(range(size), lengths, strict=True)]
+    if kind == "list":
+        return rows
+    if kind == "stream":
+        return lambda: iter(rows)
+    return ShardedStream([0, 1, 2], lambda shard: rows[size * shard // 3 : size * (shard + 1) // 3])
+
+
+def scores(batch: Any) -> Any:
+    """Return scores of three classes, which are right for two of three samples."""
+    x = np.asarray(batch["x"])
+    found = np.zeros((len(x), 3), np.float32)
+    found[np.arange(len(x)), np.where(x % 5 == 0, (x + 1) % 3, x % 3)] = 1 + x / 7
+    return found
+
+
+def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
+    return values(run_ranks(world, function))
+
+
+ways = st.sampled_from(
+    [(kind, way) for kind in KINDS for way in (SIZED_WAYS if kind in KINDS[:2] else WAYS)]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ways, st.integers(0, 30), st.integers(1, 4), st.integers(1, 7), st.booleans())
+def test_they_are_in_the_order_of_the_data_set_on_rank_0(
+    tmp_path_factory: pytest.TempPathFactory,
+    way: Any, size: int, world: int, batch_size: int, in_memory: bool,
+) -> None:  # fmt: skip
+    kind, options = way
+    size = max(size, kind in KINDS[2:])  # a stream without elements is refused
+    folder = None if in_memory else tmp_path_factory.mktemp("folder")
+
+    def rank(backend: ThreadsDist) -> Any:
+        return predict_all(
+            scores, samples_of(kind, size), backend, batch_size, folder=folder, **options
+        )
+
+    found, *others = run(world, rank)
+    assert others == [None] * (world - 1)
+    every = found if folder is None else found.all()
+    expected = scores({"x": np.arange(size)})
+    assert np.asarray(every, np.float32).reshape(-1, 3).tobytes() == expected.tobytes()
+
+
+class Outputs(BaseMetric):
+    """A metric whose result is all that was added, in the order of the data set."""
+
+    def add(self, outputs: Any, labels: Any, ids: Any = None) -> None:
+        self._extend(list(zip(outputs.tolist(), np.asarray(labels).tolist(), strict=True)), ids=ids)
+
+    def compute_metric(self, results: list[Any]) -> list[Any]:
+        return results
+
+
+class PowerError(Exception):
+    """The end of a run before its time."""
+
+
+@settings(max_examples=80, deadline=None)
+@example(  # a stored sample is in a batch with one that is not
+    way=("columns", {"mode": "batches"}),
+    size=2,
+    world=1,
+    batch_size=1,
+    batches=1,
+    next_world=1,
+    next_batch_size=2,
+    format="jsonl",
+    with_metrics=False,
+    rows_per_part=1,
+)
+@given(
+    ways, st.integers(1, 30), st.integers(1, 4), st.integers(1, 7), st.integers(0, 6),
+    st.integers(1, 4), st.integers(1, 7), st.sampled_from(["jsonl", "npy"]), st.booleans(),
+    st.integers(1, 5),
+)  # fmt: skip
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    way: Any, size: int, world: int, batch_size: int, batches: int, next_world: int,
+    next_batch_size: int, format: Any, with_metrics: bool, rows_per_part: int,  # noqa: A002
+) -> None:  # fmt: skip
+    kind, options = way
+    folder = tmp_path_factory.mktemp("folder")
+    predicted: list[int] = []
+
+    def once(world: int, batch_size: int, most: int) -> list[Any]:
+        def rank(backend: ThreadsDist) -> Any:
+            calls = iter(range(most))
+
+            def predict(batch: Any) -> Any:
+                if next(calls, None) is None:
+                    raise PowerError
+                predicted.extend(set(np.asarray(batch["x"]).tolist()))
+                return scores(batch)
+
+            metrics = {"outputs": Outputs(), "accuracy": Accuracy()} if with_metrics else {}
+            where = Predictions(folder, format, rows_per_part=rows_per_part)
+            result = evaluate(
+                predict, samples_of(kind, size), metrics, backend, batch_size,
+                predictions=where, **options,
+            )  # fmt: skip
+            assert result.padded >= 0
+            return result.metrics
+
+        return run_ranks(world, rank)
+
+    first = once(world, batch_size, batches)
+    if any(isinstance(outcome, RankError) for outcome in first):
+        assert all(isinstance(outcome, RankError) for outcome in first)
+        found = values(once(next_world, next_batch_size, 99))
+    else:
+        found = values(first)
+    if "pad" in options:  # padding is predicted, too
+        fixed = set(predicted)
+        assert fixed == set(range(size))
+        assert len(predicted) == size
+    assert [row.tobytes() for row in load_predictions(folder)] == [
+        row.tobytes() for row in scores({"x": np.arange(size)})
+    ]
+    if with_metrics:
+        every = scores({"x": np.arange(size)}).tolist()
+        expected = [(row, number % 3) for number, row in enumerate(every)]
+        right = sum(number % 5 != 0 for number in range(size))
+        assert found == [{"outputs": expected, "accuracy": {"top1": right / size}}] * len(found)
+
+
+def interrupted(folder: Path, **options: Any) -> list[Any]:
+    """Leave a run of 12 samples of which rank 0 wrote 4, and return the ranks' errors."""
+
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            if backend.rank == 1 or 8 in batch["x"]:
+                raise PowerError("the power is gone")
+            return scores(batch)
+
+        where = Predictions(folder, **options)
+        samples = samples_of("columns", 12)
+        evaluate(predict, samples, {"a": Accuracy()}, backend, 2, predictions=where)
+
+    return run_ranks(2, rank)
+
+
+def test_a_failure_of_predict_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    for outcome in interrupted(tmp_path):
+        assert isinstance(outcome, RankError)
+        assert "failed at samples 8, 10, in predict: PowerError: the power is gone" in str(outcome)
+    asked: list[int] = []
+
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            asked.extend(batch["x"].tolist())
+            return scores(batch)
+
+        return predict_all(
+            predict, samples_of("columns", 12), backend, 5, folder=tmp_path, fixed_shape=False,
+            pad=False,
+        )  # fmt: skip
+
+    found = run(3, rank)[0]
+    assert sorted(asked) == [1, 3, 5, 7, 8, 9, 10, 11]
+    assert len(list(found)) == 12
+
+
+def test_a_run_does_not_go_on_with_other_samples(tmp_path: Path) -> None:
+    def run(samples: Any, **options: Any) -> list[Any]:
+        def rank(backend: ThreadsDist) -> Any:
+            def predict(batch: Any) -> Any:
+                if not options and 8 in batch:
+                    raise PowerError
+                return batch.tolist()
+
+            return predict_all(predict, samples, backend, 2, folder=tmp_path, **options)
+
+        return run_ranks(2, rank)
+
+    assert all(isinstance(outcome, RankError) for outcome in run(np.arange(12)))
+    for outcome in run(np.arange(12)[::-1].copy(), mode="strided"):
+        assert isinstance(outcome, UsageError)
+        assert "interrupted run of something else: samples_digest is" in str(outcome)
+    found, _ = values(run(np.arange(12), mode="strided"))
+    assert list(found) == list(range(12))
+
+
+def test_a_stream_that_became_shorter_is_no_result(tmp_path: Path) -> None:
+    def run(size: int, **options: Any) -> Any:
+        def predict(batch: Any) -> Any:
+            if 8 in batch:
+                raise PowerError
+            return batch
+
+        predict_all(predict, lambda: iter(range(size)), "non_dist", 4, folder=tmp_path, **options)
+
+    with pytest.raises(RankError):
+        run(12)
+    with pytest.raises(CoverageError, match=r"Give another folder, or remove this one$"):
+        run(5, overwrite=True)
+
+
+def test_the_rate_is_that_of_the_samples_that_were_computed(tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    samples = samples_of("columns", 12)
+    for stored in (4, 0):
+        where = Predictions(tmp_path, overwrite=not stored)
+        found = evaluate(scores, samples, {"a": Accuracy()}, "non_dist", 2, predictions=where)
+        assert (found.stored, found.evaluated, found.metrics["a"]["top1"]) == (stored, 12, 9 / 12)
+        assert found.samples_per_second == (12 - stored) / found.seconds
+
+
+def test_metrics_of_recorded_predictions_are_computed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def record(outputs: Any, batch: Any) -> Any:
+        return {"label": outputs.argmax(1), "x": batch["x"]}
+
+    interrupted(tmp_path, record=record)
+    calls: list[int] = []
+
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            calls.append(1)
+            return scores(batch)
+
+        where = Predictions(tmp_path, record=record)
+        samples = samples_of("columns", 12)
+        return evaluate(predict, samples, {"a": Accuracy()}, backend, 2, predictions=where)
+
+    with caplog.at_level(logging.WARNING):
+        (result,) = run(1, rank)
+    assert "so all samples are computed again" in caplog.text
+    assert (len(calls), result.metrics) == (6, {"a": {"top1": 9 / 12}})
+    assert [row["x"] for row in load_predictions(tmp_path)] == list(range(12))
+
+
+def test_they_have_the_form_that_predict_gives_them() -> None:
+    def outputs(batch: Any) -> Any:
+        names = [f"sample {x}" for x in batch["x"].tolist()]
+        return {"name": names, "ragged": [np.arange(x) for x in batch["x"].tolist()]}
+
+    def rank(backend: ThreadsDist) -> Any:
+        return predict_all(outputs, samples_of("columns", 5), backend, 2)
+
+    found = run(2, rank)[0]
+    assert found["name"] == [f"sample {x}" for x in range(5)]
+    assert [row.tolist() for row in found["ragged"]] == [list(range(x)) for x in range(5)]
+
+
+def test_large_predictions_are_gathered_in_several_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("disteval.data.predictions.gathered.MESSAGE_BYTES", 1000)
+    largest: list[int] = []
+
+    def rank(backend: ThreadsDist) -> Any:
+        gather = backend.all_gather_object
+
+        def watched(sent: Any) -> Any:
+            size = getattr(sent[0], "size", None) if isinstance(sent, tuple) else None
+            largest.append(size() if callable(size) else 0)
+            return gather(sent)
+
+        monkeypatch.setattr(backend, "all_gather_object", watched, raising=False)
+        return predict_all(predict, np.arange(300.0), backend, 8)
+
+    def predict(batch: Any) -> Any:
+        # The first batch of each rank is by far the largest, as where the longest come first.
+        return [np.repeat(x, 60 if x < 24 else 1 + x % 2) for x in batch]
+
+    found = run(3, rank)[0]
+    assert [row.tobytes() for row in found] == [row.tobytes() for row in predict(np.arange(300.0))]
+    assert 0 < max(largest) <= 1000
+
+
+@pytest.mark.parametrize("way", [{"folder": 3}, {"folder": "x", "format": "csv"}])
+def test_what_can_not_be_done_is_refused(way: Any) -> None:
+    for outcome in run_ranks(2, lambda backend: predict_all(scores, [1], backend, **way)):
+        assert isinstance(outcome, UsageError)
+
+
+def test_predictions_of_another_kind_are_refused() -> None:
+    for outcome in run_ranks(
+        2, lambda backend: evaluate(scores, [{"x": 1}], {}, backend, predictions=3)
+    ):
+        assert isinstance(outcome, UsageError)
+        assert "predictions must be a folder, or disteval.Predictions(folder, ...)" in str(outcome)
+
+
+def test_an_object_that_can_not_be_stored_is_an_error_on_every_rank(tmp_path: Path) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        outputs = object() if backend.rank == 1 else 1
+        return predict_all(lambda x: [outputs] * len(x), np.arange(6), backend, 2, folder=tmp_path)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, RankError)
+        assert "rank 1 failed at samples 1, 4, in predictions: " in str(outcome)
+        assert "an object of type object in 'prediction', which files can't hold" in str(outcome)
+
+
+def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            if 4 in batch["x"]:
+                raise KeyboardInterrupt
+            return scores(batch)
+
+        return predict_all(predict, samples_of("columns", 6), backend, 2, folder=tmp_path)
+
+    (outcome,) = run_ranks(1, rank)
+    assert isinstance(outcome, KeyboardInterrupt)
+    asked: list[int] = []
+
+    def predict(batch: Any) -> Any:
+        asked.extend(batch["x"].tolist())
+        return scores(batch)
+
+    assert len(predict_all(predict, samples_of("columns", 6), "non_dist", 2, folder=tmp_path)) == 6
+    assert asked == [4, 5]
+
+
+def endless() -> Iterator[Any]:
+    number = 0
+    while True:
+        yield {"x": number, "y": 0, "length": 1}
+        number += 1
+
+
+def test_a_limit_is_part_of_what_goes_on(tmp_path: Path) -> None:
+    def rank(limit: int) -> Any:
+        return lambda backend: predict_all(
+            scores, endless, backend, 2, folder=tmp_path, limit=limit, overwrite=True
+        )
+
+    assert len(list(run(2, rank(7))[0])) == 7
+    assert len(list(run(2, rank(4))[0])) == 4

@@ -1,0 +1,298 @@
+"""An encoded object is decoded to an equal one, and bytes that are not a frame are refused."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import FrameError, RankError, UsageError, frames
+from disteval.conformance.fingerprint import digest
+from disteval.frames import BLOCK_BYTES, Call, layout
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.helpers.frames import Unloadable, Unpicklable, configured, keyed, objects
+from suites.helpers.thread_world import run_ranks
+from suites.mutants.correct import TensorTemplate
+
+
+class _Verbose:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("long " * 100_000)
+
+
+class _UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+class _WorseUnpicklable:
+    def __reduce__(self) -> Any:
+        raise _UnprintableError
+
+
+def decode_parts(block: bytes, rest: Any) -> Any:
+    return frames.decode_parts(frames.read_header(block, 0), block, rest, 0)
+
+
+@given(objects)
+def test_round_trip(obj: Any) -> None:
+    assert frames.decode(frames.encode(obj), 0) == obj
+
+
+def test_arrays_inside_of_a_pickle_and_those_that_need_one_come_back() -> None:
+    many = [np.full(1024, i) for i in range(layout.MAX_MEMORIES + 2)]
+    sent = {"small": np.arange(3), "objects": np.array([None, {1}], dtype=object), "many": many}
+    came = frames.decode(frames.encode(sent), 0)
+    assert digest(came) == digest(sent)
+    assert frames.decode(frames.encode(sent["objects"]), 0).tolist() == [None, {1}]
+
+
+def test_a_received_array_is_a_writable_copy() -> None:
+    sent = np.arange(6).reshape(2, 3)
+    received = frames.decode(frames.encode(sent), 0)
+    received += 1
+    assert sent.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("obj", [Unpicklable(), _WorseUnpicklable(), lambda: None])
+def test_what_cannot_be_pickled_is_an_error_of_its_sender(obj: Any) -> None:
+    frame = frames.encode(obj, rank=3)
+    with pytest.raises(RankError, match="rank 3 could not serialise its object of type") as caught:
+        frames.decode(frame, 3)
+    assert caught.value.rank == 3
+
+
+def test_an_object_over_the_cap_is_an_error_of_its_sender() -> None:
+    small, large = frames.encode(b"x" * 900), frames.encode(np.zeros(5000), rank=2)
+    with configured(max_object_bytes=1000):
+        assert frames.decode(small, 0) == b"x" * 900
+        with pytest.raises(RankError, match=r"rank 1 would send \d+ bytes, over the cap of 1000"):
+            frames.decode(frames.encode(b"x" * 1001, rank=1), 1)
+        with pytest.raises(FrameError, match=r"rank 2 announced \d+ bytes, over the cap of 1000"):
+            frames.read_header(large[:BLOCK_BYTES], 2)
+
+
+def test_an_object_of_just_the_cap_travels() -> None:
+    for sent in (b"x" * 100, b"x" * 5000):
+        size = len(pickle.dumps(sent, 5))
+        frame = frames.encode(sent)
+        with configured(max_object_bytes=size):
+            assert frames.encode(sent) == frame
+            frames.check_size(size, 0)
+            assert frames.read_header(frame[:BLOCK_BYTES], 0).rest == len(frame) - BLOCK_BYTES
+            with pytest.raises(FrameError, match=f"rank 0 announced {size + 1} bytes"):
+                frames.check_size(size + 1, 0)
+        with configured(max_object_bytes=size - 1), pytest.raises(RankError, match="over the cap"):
+            frames.decode(frames.encode(sent), 0)
+
+
+def test_the_cap_is_four_gib_unless_it_is_set() -> None:
+    assert frames.max_object_bytes() == 4 * 1024**3
+    with configured(max_object_bytes=1):
+        assert frames.max_object_bytes() == 1
+
+
+def test_memory_that_follows_counts_against_the_cap_before_it_is_joined() -> None:
+    for count in (1, 3):
+        sent = [np.zeros(4096 + i, np.uint8) for i in range(count)]
+        with configured(max_object_bytes=4096 * count), pytest.raises(RankError, match="the cap"):
+            frames.decode(frames.encode(sent), 0)
+        with configured(max_object_bytes=(4096 + 300) * count):
+            assert len(frames.decode(frames.encode(sent), 0)) == count
+
+
+def test_a_frame_that_memory_is_too_small_for_is_a_reason_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(size: int) -> None:
+        raise MemoryError(f"no room for {size} bytes")
+
+    monkeypatch.setattr(layout, "bytearray", full, raising=False)
+    with pytest.raises(RankError, match=r"could not serialise .*list: MemoryError: no room for"):
+        decode_parts(*frames.split([np.zeros(1000), np.ones(1000)]))
+
+
+def test_a_reason_is_cut_where_it_is_long() -> None:
+    with pytest.raises(RankError) as caught:
+        frames.decode(frames.encode(_Verbose()), 0)
+    assert 1900 < len(str(caught.value)) < 2100
+
+
+def test_an_object_that_fails_to_load_names_its_sender() -> None:
+    with pytest.raises(FrameError, match="object of rank 2 can't be rebuilt here: ValueError: no"):
+        frames.decode(frames.encode(Unloadable(), rank=2), 2)
+
+
+@given(objects, st.data())
+def test_a_truncated_or_lengthened_frame_is_refused(obj: Any, data: st.DataObject) -> None:
+    frame = frames.encode(obj, rank=1)
+    cut = data.draw(st.integers(0, len(frame) - 1))
+    with pytest.raises(FrameError, match="rank 1"):
+        frames.decode(frame[:cut], 1)
+    with pytest.raises(FrameError, match=r"rank 1 announced a frame of \d+ bytes, but \d+ came"):
+        frames.decode(frame + b"\0", 1)
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_are_refused(noise: bytes) -> None:
+    with pytest.raises(FrameError, match="rank 0 sent"):
+        frames.decode(noise, 0)
+
+
+@given(st.integers(0, 600), st.integers(0, 3))
+def test_a_small_object_fits_the_block_and_a_large_one_says_how_much_follows(
+    size: int, arrays: int
+) -> None:
+    sent = [b"x" * size, *(np.arange(600 + i) for i in range(arrays))]
+    frame = frames.encode(sent)
+    assert (len(frame) == BLOCK_BYTES) == (arrays == 0 and size <= 435)
+    assert frames.read_header(frame[:BLOCK_BYTES], 0).rest == len(frame) - BLOCK_BYTES
+    if len(frame) > BLOCK_BYTES:
+        with pytest.raises(FrameError, match=f"announced a frame of {len(frame)} bytes, but 512"):
+            frames.decode(frame[:BLOCK_BYTES], 0)
+    came = frames.decode(frame, 0)
+    assert came[0] == sent[0]
+    assert [array.tolist() for array in came[1:]] == [array.tolist() for array in sent[1:]]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_large_array_is_not_copied_on_the_way_in_nor_out(order: Any, wrapped: bool) -> None:
+    sent = np.asarray(np.arange(40_000.0).reshape(200, 200), order=order)
+    block, rest = frames.split({"scores": sent} if wrapped else sent)
+    assert len(block) == BLOCK_BYTES
+    assert np.shares_memory(np.frombuffer(rest, np.uint8), sent)
+    came = bytearray(rest)
+    received = decode_parts(block, came)
+    array = received["scores"] if wrapped else received
+    assert np.shares_memory(np.frombuffer(came, np.uint8), array)
+    assert array.flags.writeable
+    assert array.flags.f_contiguous == sent.flags.f_contiguous
+    assert (array == sent).all()
+
+
+def test_several_arrays_are_aligned_in_one_memory() -> None:
+    sent = [np.arange(5001, dtype=np.uint8), np.arange(1000.0), np.ones((7, 99))]
+    block, rest = frames.split(sent)
+    memory = np.empty(len(rest), np.uint8)
+    memory[:] = np.frombuffer(rest, np.uint8)
+    for array, expected in zip(decode_parts(block, memory.data), sent, strict=True):
+        assert np.shares_memory(array, memory)
+        assert (array.ctypes.data - memory.ctypes.data) % 64 == 0
+        assert (array == expected).all()
+
+
+def test_arrays_in_memory_that_may_not_change_are_copied() -> None:
+    received = frames.decode(bytes(frames.encode(np.arange(1000))), 0)
+    received += 1
+    assert received[0] == 1
+
+
+@given(objects, st.integers(1, 1 << 40), st.integers(0, 1000), st.integers(0, 2))
+def test_a_frame_of_another_collective_is_an_error_that_names_both(
+    obj: Any, sequence: int, operation: int, what: int
+) -> None:
+    sent = Call(sequence, operation)
+    expected = [sent, Call(sequence + 1, operation), Call(sequence, operation + 1)][what]
+    frame = frames.encode(obj, sent, 4)
+    assert frames.decode(frame, 4) == obj
+    if what == 0:
+        assert frames.decode(frame, 4, expected) == obj
+        return
+    with pytest.raises(FrameError) as caught:
+        frames.decode(frame, 4, expected)
+    assert f"this rank is in {expected}, and rank 4 in {sent}" in str(caught.value)
+
+
+def test_a_frame_of_no_collective_is_refused_where_one_is_expected() -> None:
+    with pytest.raises(FrameError, match="all_gather_object #3, and rank 1 in no numbered"):
+        frames.decode(frames.encode(1, rank=1), 1, Call(3))
+
+
+_KEY = bytes(range(32))
+
+
+@given(objects | st.just("x" * 1000), st.integers(0, 3))
+def test_a_frame_under_a_key_comes_back_where_the_key_is_the_same(obj: Any, rank: int) -> None:
+    with keyed(_KEY):
+        frame = frames.encode(obj, Call(3), rank)
+        assert frames.decode(frame, rank, Call(3)) == obj
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_frame_without_the_key_is_refused_before_it_is_opened(size: int) -> None:
+    sent = [b"x" * size, Unloadable()]
+    with keyed(_KEY[::-1]):
+        of_another_world = frames.encode(sent, rank=2)
+    for frame, what in (
+        (frames.encode(sent, rank=2), "with a checksum and no MAC"),
+        (of_another_world, "whose MAC is wrong"),
+    ):
+        expected = f"rank 2 sent a frame {what}, and this rank expects .* was not opened: .* rank 2"
+        with keyed(_KEY), pytest.raises(FrameError, match=expected):
+            # The block alone is refused, so no memory is allocated for what it announces.
+            frames.read_header(frame[:BLOCK_BYTES], 2)
+        with keyed(_KEY):
+            assert frames.decode_small([frame[:BLOCK_BYTES]] * 3, Call()) is None
+    with pytest.raises(FrameError, match="or that rank has a key and this one has none"):
+        frames.decode(of_another_world, 2)
+
+
+def test_a_body_that_follows_the_block_of_another_frame_is_refused() -> None:
+    with keyed(_KEY):
+        one, other = (frames.split(text * 1000) for text in "xy")
+        with pytest.raises(FrameError, match="rank 0 sent a frame whose MAC is wrong"):
+            decode_parts(one.block, other.rest)
+
+
+@pytest.mark.parametrize("key", [b"", _KEY])
+def test_the_frame_of_one_rank_is_not_taken_for_that_of_another(key: bytes) -> None:
+    with keyed(key):
+        frame = frames.encode(1, rank=1)
+        with pytest.raises(FrameError, match="a frame of rank 1 came in the place of rank 0's;"):
+            frames.decode(frame, 0)
+
+
+@pytest.mark.parametrize("size", [1, 16, 31, 33, 64])
+def test_a_key_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(UsageError, match=f"a key of {size} bytes was given; give 32 random bytes"):
+        frames.set_key(bytes(size))
+
+
+@pytest.mark.parametrize("cap", [0, -1, 1.5, True])
+def test_a_cap_that_is_none_is_refused(cap: Any) -> None:
+    with pytest.raises(UsageError, match="max_object_bytes must be"):
+        frames.configure(max_object_bytes=cap)
+
+
+@pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])
+@pytest.mark.parametrize("root", [0, 1])
+def test_ranks_whose_collectives_are_mispaired_are_told(
+    template: type[ThreadsDist], root: int
+) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        own = template(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        if own.rank == 0:
+            return own.all_gather_object("gathered")
+        return own.broadcast_object("sent", src=root)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, FrameError)
+        assert "all_gather_object #1" in str(outcome)
+        assert f"broadcast_object from {root} #1" in str(outcome)
+
+
+def test_a_rank_that_is_one_collective_ahead_is_told() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        if backend.rank == 1:
+            with backend._collectives:
+                pass
+        return backend.all_gather_object(backend.rank)
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, FrameError)
+        assert "#1" in str(outcome) and "#2" in str(outcome)

@@ -1,0 +1,209 @@
+"""Accuracy agrees with a reference that sorts, for NumPy arrays."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import ShardPlan, UsageError
+from disteval.metrics import Accuracy
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.helpers.thread_world import run_ranks, values
+
+# Few values, so that ties are common.
+SCORES = [-math.inf, -1.5, -0.25, 0.0, 0.1, 0.25, 1.0, math.inf, math.nan]
+
+
+@st.composite
+def batches(draw: st.DrawFn, min_size: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Draw scores (N, C) with ties, NaN and infinities, and labels (N,)."""
+    size, classes = draw(st.integers(min_size, 8)), draw(st.integers(1, 6))
+    row = st.lists(st.sampled_from(SCORES), min_size=classes, max_size=classes)
+    scores = draw(st.lists(row, min_size=size, max_size=size))
+    labels = draw(st.lists(st.integers(0, classes - 1), min_size=size, max_size=size))
+    return (
+        np.array(scores, dtype=np.float32).reshape(size, classes),
+        np.array(labels, dtype=np.int64),
+    )
+
+
+def oracle(scores: np.ndarray, labels: np.ndarray, k: int, thr: float | None) -> int:
+    """Count right samples by sorting classes: falling score, rising index, NaN last."""
+    right = 0
+    for row, label in zip(scores.tolist(), labels.tolist(), strict=True):
+        order = sorted(range(len(row)), key=lambda c: (math.isnan(row[c]), -row[c], c))
+        score = row[label]
+        above = thr is None or score > float(np.float32(thr))
+        right += label in order[:k] and not math.isnan(score) and above
+    return right
+
+
+def _correct(accuracy: Accuracy) -> dict[str, int]:
+    found = accuracy.compute()
+    return {key: found[f"correct_{key}"] for key in accuracy._keys}
+
+
+@given(batches(min_size=1), st.data())
+def test_agrees_with_sorting(batch: tuple[np.ndarray, np.ndarray], data: st.DataObject) -> None:
+    scores, labels = batch
+    k = data.draw(st.integers(1, scores.shape[1]))
+    thr = data.draw(st.sampled_from([None, -0.25, 0.0, 0.1, 0.25]))
+    accuracy = Accuracy(k, thr, counts=True)
+    found = accuracy(scores, labels)
+    right = oracle(scores, labels, k, thr)
+    assert found[f"correct_top{k}"] == right
+    assert found["size"] == len(labels)
+    assert found[f"top{k}"] == right / len(labels)
+
+
+@given(batches(min_size=1), st.sampled_from([None, 0.0]))
+def test_the_form_of_labels_does_not_matter(
+    batch: tuple[np.ndarray, np.ndarray], thr: float | None
+) -> None:
+    scores, labels = batch
+    accuracy = Accuracy(1, thr, counts=True)
+    expected = accuracy(scores, labels)
+    for form in (
+        labels[:, None], labels.astype(np.int8), labels.astype(np.float32), labels.tolist(),
+    ):  # fmt: skip
+        assert accuracy(scores, form) == expected
+    assert accuracy(scores.tolist(), labels) == expected
+
+
+@given(st.lists(batches(), max_size=4), st.integers(1, 4), st.booleans())
+def test_neither_world_size_nor_batches_change_the_answer(
+    parts: list[tuple[np.ndarray, np.ndarray]], world: int, pad: bool
+) -> None:
+    scores = np.concatenate([np.resize(s, (len(s), 3)) for s, _ in parts] or [np.zeros((0, 3))])
+    labels = np.concatenate([label % 3 for _, label in parts] or [np.zeros(0, np.int64)])
+    if not len(labels):
+        return
+
+    def rank(backend: ThreadsDist) -> Any:
+        accuracy = Accuracy((1, 2), dist_backend=backend, counts=True)
+        for index in ShardPlan(len(labels), world, backend.rank, "strided", pad).indices:
+            accuracy.add(scores[index : index + 1], labels[index : index + 1])
+        return accuracy.compute(size=len(labels))
+
+    alone = Accuracy((1, 2), counts=True)(scores, labels)
+    assert values(run_ranks(world, rank)) == [alone] * world
+
+
+def test_keys() -> None:
+    scores, labels = np.eye(4), np.arange(4)
+    assert Accuracy()(scores, labels) == {"top1": 1.0}
+    assert Accuracy((1, 3), 0.5)(scores, labels) == {"top1": 1.0, "top3": 1.0}
+    assert Accuracy(2, (0.1, None))(scores, labels) == {"top2_thr-0.10": 1.0, "top2_no-thr": 1.0}
+
+
+def test_many_pairs_of_k_and_threshold() -> None:
+    scores = np.arange(36, dtype=np.float64).reshape(3, 12) / 36
+    labels = np.array([0, 5, 11])
+    thrs = (None, 0.2, 0.5)
+    found = Accuracy(range(1, 13), thrs, counts=True)(scores, labels)
+    for k in range(1, 13):
+        for thr, end in zip(thrs, ("_no-thr", "_thr-0.20", "_thr-0.50"), strict=True):
+            assert found[f"correct_top{k}{end}"] == oracle(scores, labels, k, thr)
+
+
+def test_the_default_is_true_top_k_of_negative_logits() -> None:
+    scores, labels = np.array([[-3.0, -2.0]]), np.array([1])
+    assert Accuracy()(scores, labels) == {"top1": 1.0}
+    assert Accuracy(thrs=0.0)(scores, labels) == {"top1": 0.0}
+
+
+def test_a_score_must_be_strictly_above_its_threshold_in_its_own_precision() -> None:
+    for dtype in (np.float16, np.float32, np.float64):
+        scores = np.array([[0.1, 0.0]], dtype=dtype)
+        # float16's 0.1 is a little under 0.1, and float32's and float64's are the threshold itself.
+        assert Accuracy(thrs=0.1)(scores, [0]) == {"top1": 0.0}
+    assert Accuracy(thrs=0.1)(np.array([[0.11, 0.0]], dtype=np.float32), [0]) == {"top1": 1.0}
+    # float16's 0.3 is a little over 0.3 in float32; float64 tells 0.1 from the number after it.
+    assert Accuracy(thrs=0.3)(np.array([[0.3, 0.0]], dtype=np.float16), [0]) == {"top1": 1.0}
+    assert Accuracy(thrs=0.1)(np.array([[np.nextafter(0.1, 1), 0.0]]), [0]) == {"top1": 1.0}
+    # Nor does a threshold bring a precision of its own, or lose its fraction to whole numbers.
+    given = Accuracy(thrs=np.float64(0.1))
+    assert given(np.array([[0.1, 0.0]], dtype=np.float32), [0]) == {"top1": 0.0}
+    assert Accuracy(thrs=-0.5)(np.array([[0, -1]]), [0]) == {"top1": 1.0}
+
+
+def test_predicted_labels() -> None:
+    accuracy = Accuracy((1, 2), counts=True)
+    found = accuracy(np.array([0, 2, 1, 3]), np.array([[0], [2], [2], [3]]))
+    assert found == {"top1": 0.75, "top2": 0.75, "correct_top1": 3, "correct_top2": 3, "size": 4}
+
+
+GOOD = (np.zeros((2, 3)), np.array([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "message"),
+    [
+        (np.zeros((2, 3)), [0, 1, 2], r"shape \(2, 3\) and labels of shape \(3,\) do not have"),
+        (np.zeros((2, 3)), [0, 3], r"labels must be whole numbers from 0 to 2, but row 1 has 3"),
+        (np.zeros((2, 3)), [0, -1], r"from 0 to 2, but row 1 has -1"),
+        (np.zeros((3, 3)), [0, 4, 3], r"from 0 to 2, but row 1 has 4"),
+        (np.zeros((2, 3)), [0, 1.5], r"from 0 to 2, but row 1 has 1.5"),
+        (np.zeros((2, 3)), [math.nan, 1], r"from 0 to 2, but row 0 has nan"),
+        (np.zeros((2, 3)), np.zeros((2, 2)), r"labels must have shape \(N,\) or \(N, 1\), not"),
+        (np.zeros((2, 3, 4)), [0, 1], r"predictions must be scores .* not \(2, 3, 4\)"),
+        (np.zeros((2, 1)), [0, 0], r"top-2 accuracy needs as many classes or more, .* \(2, 1\)"),
+        (np.zeros((2, 3), dtype=complex), [0, 1], r"real numbers, not complex128"),
+        (np.array([["a", "b"], ["c", "d"]]), [0, 1], r"real numbers, not of <U1"),
+        (np.zeros((2, 3)), ["a", "b"], r"expected an array of real numbers, not of <U1"),
+    ],
+)
+def test_bad_batches_are_named_and_add_nothing(predictions: Any, labels: Any, message: str) -> None:
+    accuracy = Accuracy((1, 2), counts=True)
+    accuracy.add(*GOOD)
+    with pytest.raises(UsageError, match=message):
+        accuracy.add(predictions, labels)
+    assert accuracy.compute()["size"] == 2
+
+
+def test_predicted_labels_have_no_score_to_hold_against_a_threshold() -> None:
+    with pytest.raises(UsageError, match=r"no scores to compare with thrs=\(0.5,\)"):
+        Accuracy(thrs=0.5).add([1, 2], [1, 2])
+
+
+def test_no_samples_is_an_error() -> None:
+    accuracy = Accuracy()
+    accuracy.add(np.zeros((0, 4)), np.zeros(0))
+    with pytest.raises(UsageError, match="no samples: add"):
+        accuracy.compute()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"topk": 0}, "from 1 up, not 0"),
+        ({"topk": (1, 2.0)}, "from 1 up, not 2.0"),
+        ({"topk": ()}, "must not be empty"),
+        ({"topk": (1, 1)}, "the same name: top1, top1"),
+        ({"thrs": (0.101, 0.102)}, "the same name: top1_thr-0.10, top1_thr-0.10"),
+        ({"thrs": "0.5"}, "must be a number or None, not '0'"),
+        ({"thrs": math.nan}, "must be a number or None, not nan"),
+    ],
+)
+def test_bad_settings_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Accuracy(**arguments)
+
+
+@pytest.mark.arrays
+def test_numpy_arrays_import_no_framework() -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from disteval.metrics import Accuracy\n"
+        "assert Accuracy()(np.eye(3), np.arange(3)) == {'top1': 1.0}\n"
+        "print([name for name in ('torch', 'jax', 'tensorflow') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,162 @@
+"""Errors of predicted numbers against fractions, scikit-learn, and other worlds."""
+
+from __future__ import annotations
+
+import math
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import UsageError
+from disteval.metrics import Regression, exact
+from disteval.metrics.exact import exact_dot
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suites.helpers.requirements import framework
+from suites.metrics.test_exact import MAX, finite, same
+from suites.metrics.worlds import everywhere
+
+NAMES = ["mae", "mse", "rmse", "r2", "explained_variance"]
+PAIRS = st.lists(st.tuples(finite, finite), min_size=1, max_size=20)
+
+
+def rounded(part: Fraction, whole: Fraction) -> float:
+    try:
+        return float(part / whole) if whole else float(not part)
+    except OverflowError:
+        return math.inf if part > 0 else -math.inf
+
+
+def root(number: Fraction) -> float:
+    """Return the float64 nearest to a square root, of which Decimal keeps 2000 digits."""
+    with localcontext(Context(prec=2000)):
+        return float((Decimal(number.numerator) / number.denominator).sqrt())
+
+
+def by_fractions(pairs: list[tuple[float, float]]) -> list[float]:
+    size = len(pairs)
+    true = [Fraction(label) for _, label in pairs]
+    errors = [label - Fraction(p) for (p, _), label in zip(pairs, true, strict=True)]
+
+    def around_mean(values: list[Fraction]) -> Fraction:
+        mean = sum(values, Fraction()) / size
+        return sum(((value - mean) ** 2 for value in values), Fraction())
+
+    squared, spread = sum((e * e for e in errors), Fraction()), around_mean(true)
+    mse = rounded(squared, Fraction(size))
+    r2 = rounded(spread - squared, spread) if spread else float(not squared)
+    varied = around_mean(errors)
+    explained = rounded(spread - varied, spread) if spread else float(not varied)
+    mae = rounded(sum(map(abs, errors), Fraction()), Fraction(size))
+    return [mae, mse, root(squared / size), r2 if size > 1 else math.nan, explained]
+
+
+def test_a_root_just_above_the_middle_of_two_floats_is_rounded_up() -> None:
+    errors = [2.0, 2.0**-25, 2.0**-52, 2.0**-500]  # the mean square is (1 + 2**-53)**2 and a little
+    found = Regression(dist_backend="non_dist")(errors, np.zeros(4))
+    assert found["rmse"] == 1 + 2.0**-52
+
+
+@given(st.lists(st.tuples(finite, finite), max_size=30), st.integers(1, 5))
+def test_the_sum_of_products_is_that_of_fractions(
+    pairs: list[tuple[float, float]], chunk: int
+) -> None:
+    xs, ys = (np.array(each) for each in zip(*pairs, strict=True)) if pairs else [np.zeros(0)] * 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "_CHUNK", chunk)
+        found = exact_dot(xs, ys)
+    expected = sum((Fraction(x) * Fraction(y) for x, y in pairs), Fraction())
+    assert Fraction(found, 2**2148) == expected
+
+
+@pytest.mark.parametrize("value", [MAX, -1.0 - 2.0**-52])
+def test_a_full_chunk_of_products_of_one_exponent_is_exact(value: float) -> None:
+    size = exact._CHUNK + 1
+    values = np.full(size, value)
+    assert Fraction(exact_dot(values, values), 2**2148) == size * Fraction(value) ** 2
+    assert Fraction(exact_dot(values, -values), 2**2148) == -size * Fraction(value) ** 2
+
+
+@given(PAIRS)
+def test_every_number_is_the_nearest_to_the_true_one(pairs: list[tuple[float, float]]) -> None:
+    predicted, true = np.array(pairs).T
+    found = Regression(dist_backend="non_dist")(predicted, true)
+    assert list(found) == NAMES
+    assert all(map(same, found.values(), by_fractions(pairs)))
+
+
+@settings(max_examples=15)
+@given(PAIRS)
+def test_it_is_the_same_in_any_world(pairs: list[tuple[float, float]]) -> None:
+    predicted, true = np.array(pairs).T
+    results = everywhere(Regression, predicted, true)
+    expected = by_fractions(pairs)
+    assert all(all(map(same, found.values(), expected)) for found in results)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e8])
+def test_it_agrees_with_scikit_learn(offset: float) -> None:
+    framework("sklearn")
+    from sklearn import metrics
+
+    random = np.random.default_rng(1)
+    true = random.normal(offset, 1, 500)
+    predicted = true + random.normal(0.3, 0.5, 500)
+    expected = [
+        metrics.mean_absolute_error(true, predicted),
+        metrics.mean_squared_error(true, predicted),
+        metrics.mean_squared_error(true, predicted) ** 0.5,
+        metrics.r2_score(true, predicted),
+        metrics.explained_variance_score(true, predicted),
+    ]
+    found = Regression(dist_backend="non_dist")(predicted, true)
+    assert list(found.values()) == pytest.approx(expected, rel=1e-12)
+    for same_labels, errors in (
+        ([2.0] * 3, [0, 0, 0]),
+        ([2.0] * 3, [1, 1, 1]),
+        ([2.0] * 3, [0, 1, 2]),
+    ):
+        predicted = np.array(same_labels) + errors
+        found = Regression(dist_backend="non_dist")(predicted, same_labels)
+        assert found["r2"] == metrics.r2_score(same_labels, predicted)
+        explained = metrics.explained_variance_score(same_labels, predicted)
+        assert found["explained_variance"] == explained
+
+
+def test_values_that_are_not_finite_follow_ieee_754() -> None:
+    for predicted, true, error in (
+        ([1.0, math.nan], [1.0, 1.0], math.nan),
+        ([1.0, math.inf], [1.0, math.inf], math.nan),
+        ([1.0, math.inf], [1.0, 1.0], math.inf),
+        ([1.0, 1.0], [1.0, -math.inf], math.inf),
+    ):
+        found = Regression(dist_backend="non_dist")(predicted, true)
+        assert all(same(found[name], error) for name in NAMES[:3])
+        assert all(math.isnan(found[name]) for name in NAMES[3:])
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "message"),
+    [
+        (np.zeros((2, 2)), np.zeros(2), r"predictions must have shape \(N,\), .* not \(2, 2\)"),
+        (np.zeros(2), np.zeros((2, 3)), r"labels must have shape \(N,\), .* not \(2, 3\)"),
+        (np.zeros(2), np.zeros(3), r"\(2,\) and labels of shape \(3,\) do not have the same"),
+        (np.zeros(1), np.array([2**53 + 1]), "labels must be integers from -2"),
+        (np.zeros(1), np.zeros(1, dtype=complex), "real numbers, not of complex128"),
+    ],
+)
+def test_bad_values_are_named_and_add_nothing(predictions: Any, labels: Any, message: str) -> None:
+    metric = Regression(dist_backend="non_dist")
+    metric.add(np.array([[1.0], [2.0]]), [1, 4])
+    with pytest.raises(UsageError, match=message):
+        metric.add(predictions, labels)
+    assert metric.compute(size=2) == {
+        "mae": 1.0,
+        "mse": 2.0,
+        "rmse": 2**0.5,
+        "r2": 0.5 / 4.5,
+        "explained_variance": 2.5 / 4.5,
+    }

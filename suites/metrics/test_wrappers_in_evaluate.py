@@ -1,0 +1,97 @@
+"""Weights, groups and intervals of `evaluate`, which gives them fields of the batch and ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import HarnessError, RankError, UsageError, evaluate
+from disteval.metrics import Bootstrap, Grouped, Mean, Perplexity, Regression, Weighted
+from disteval_backends.threads_dist import ThreadsDist
+
+from suites.helpers.thread_world import Counting, run_ranks, values
+from suites.metrics.cases import alone, assert_same
+
+SIZE = 50
+random = np.random.default_rng(0)
+DATA = {
+    "x": random.normal(size=SIZE),
+    "label": random.normal(size=SIZE),
+    "weights": random.random(SIZE),
+    "groups": random.integers(0, 3, SIZE),
+}
+
+
+def all_three() -> Grouped:
+    return Grouped(Bootstrap(Weighted(Regression()), resamples=40))
+
+
+def predict(batch: Any) -> Any:
+    return batch["x"]
+
+
+@pytest.mark.parametrize("mode", ["strided", "contiguous"])
+def test_fields_of_a_batch_reach_the_wrappers_in_any_world(mode: Any) -> None:
+    named = {"weights": DATA["weights"], "groups": DATA["groups"], "ids": np.arange(SIZE)}
+    expected = alone(all_three(), (DATA["x"], DATA["label"]), named)
+    for world in (1, 2, 3):
+
+        def rank(backend: ThreadsDist) -> Any:
+            metrics = {"all": all_three(), "plain": Regression(), "mean": Weighted(Mean())}
+            counting = Counting(backend)
+            found = evaluate(predict, DATA, metrics, counting, 7, mode=mode)
+            assert metrics["all"]._results._chunks == []
+            assert metrics["all"]._ids.samples == 0
+            return found.metrics, len(counting.sent)
+
+        for found, collectives in values(run_ranks(world, rank)):
+            assert_same(found["all"], expected)
+            assert_same(found["plain"], alone(Regression(), (DATA["x"], DATA["label"]), {}))
+            weighted = alone(Weighted(Mean()), (DATA["x"],), {"weights": DATA["weights"]})
+            assert_same(found["mean"], weighted)
+            assert collectives == 2  # the settings, and the sums
+
+
+def test_an_update_may_give_them_too() -> None:
+    def update(outputs: Any, batch: Any) -> Any:
+        return {"values": outputs, "groups": ["even" if x > 0 else "odd" for x in batch["x"]]}
+
+    metrics = {"mean": Grouped(Mean())}
+    found = evaluate(predict, DATA, metrics, "non_dist", 7, update=update).metrics["mean"]
+    assert found["sizes"] == {"even": (DATA["x"] > 0).sum(), "odd": (DATA["x"] <= 0).sum()}
+
+
+def test_a_mask_and_numbers_of_bytes_reach_a_metric_that_needs_no_labels() -> None:
+    named = {"mask": random.random((SIZE, 3)) < 0.7, "byte_counts": random.integers(1, 9, SIZE)}
+    data = {"x": -random.random((SIZE, 3)), **named}
+    found = evaluate(predict, data, {"p": Perplexity()}, "non_dist", 7).metrics["p"]
+    assert_same(found, alone(Perplexity(), (data["x"],), named))
+
+
+def test_a_batch_without_weights_is_named() -> None:
+    data = {"x": DATA["x"], "label": DATA["label"]}
+    with pytest.raises(RankError, match="the metric 'w' needs groups and weights, and the batch"):
+        evaluate(predict, data, {"w": all_three()}, "non_dist", 7)
+
+
+def test_a_metric_that_was_evaluated_takes_batches_of_its_own_again() -> None:
+    metric = Bootstrap(Mean(), resamples=5)
+    evaluate(predict, DATA, {"mean": metric}, "non_dist", 7)
+    assert metric([1.0, 2.0, 1.0], ids=[0, 1, 0])["mean"]["value"] == 1.5
+    metric.reset()
+    metric.add([1.0, 2.0, 1.0], ids=[0, 1, 0])
+    assert metric.compute(size=2)["mean"]["value"] == 1.5
+
+
+def test_repeated_ids_are_never_counted_twice_after_an_evaluation() -> None:
+    """A metric keeps only sums then, which ids must not be ignored for."""
+    metric = Weighted(Mean())
+    evaluate(predict, DATA, {"mean": metric}, "non_dist", 7)
+    with pytest.raises(UsageError, match="this batch has ids, but earlier ones had none"):
+        metric.add([1.0, 2.0, 1.0], weights=[1, 1, 1], ids=[0, 1, 0])
+    with pytest.raises(RankError):
+        evaluate(lambda batch: None, DATA, {"mean": metric}, "non_dist", 7)
+    metric.add([1.0, 2.0, 1.0], weights=[1, 1, 1], ids=[0, 1, 0])
+    with pytest.raises(HarnessError, match="reset the metric, and add the samples again"):
+        metric.compute()

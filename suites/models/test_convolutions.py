@@ -1,0 +1,107 @@
+"""JAX and MLX compute convolutions on a CPU in a form that is fast there."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval.data import load_embedded
+from disteval.models import default_weights
+
+from suites.helpers.requirements import framework
+
+SIZES = (1, 1), (1, 4), (2, 2), (3, 2), (4, 4), (5, 3)
+
+
+@pytest.fixture(scope="module")
+def jax() -> Any:
+    framework("flax")
+    return framework("jax")
+
+
+@pytest.mark.parametrize("window", [1, 3, 5, 7])
+def test_every_pixel_is_that_of_the_usual_convolution(jax: Any, window: int) -> None:
+    from disteval.models.resnet18_jax import convolve_on_cpu
+
+    draw = np.random.default_rng(window)
+    options = {
+        "dimension_numbers": ("NHWC", "HWIO", "NHWC"),
+        "precision": jax.lax.Precision.HIGHEST,
+    }
+    kernel = draw.integers(-8, 9, (window, window, 3, 5)).astype(np.float32)
+    for size, stride in product(SIZES, (1, 2, 3)):
+        # Sums of small integers are exact in any order, so the results must be equal.
+        x = draw.integers(-8, 9, (4, *size, 3)).astype(np.float32)
+        where = (stride, stride), ((window // 2, window // 2),) * 2
+        found = convolve_on_cpu(jax.numpy.asarray(x), jax.numpy.asarray(kernel), *where, **options)
+        expected = jax.lax.conv_general_dilated(x, kernel, *where, **options)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"padding": "SAME"},
+        {"padding": "SAME", "strides": 2},
+        {"padding": "CIRCULAR"},
+        {"padding": 4},
+        {"padding": ((-1, 2), (0, -1))},
+        {"kernel_dilation": 2},
+        {"padding": 1, "input_dilation": 2},
+        {"feature_group_count": 2},
+        {"kernel_size": (3,)},
+    ],
+    ids=str,
+)
+def test_every_convolution_of_flax_stays_what_it_is(jax: Any, settings: dict[str, Any]) -> None:
+    from disteval.models.resnet18_jax import convolve_on_cpu
+    from flax import linen
+
+    settings = {"features": 4, "kernel_size": (3, 3), **settings}
+    x = np.random.default_rng(0).normal(size=(2, *[2] * len(settings["kernel_size"]), 4))
+    usual, ours = (
+        linen.Conv(**settings, conv_general_dilated=convolve)
+        for convolve in (jax.lax.conv_general_dilated, convolve_on_cpu)
+    )
+    weights = usual.init(jax.random.key(0), x)
+    expected = usual.apply(weights, x)
+    np.testing.assert_allclose(ours.apply(weights, x), expected, rtol=0, atol=1e-5)
+
+
+def test_xla_gets_no_convolution_that_it_computes_slowly(jax: Any) -> None:
+    from disteval.models.resnet18_jax import make_predict
+
+    predict = make_predict(default_weights())
+    images = load_embedded().images[:64]
+    text = jax.jit(predict).lower(images).compile().as_text()
+    convolutions = [line for line in text.splitlines() if " convolution(" in line]
+    assert convolutions
+    # The exchanged operands of a kernel that is larger than its picture would be 01fb_o01i->f01b.
+    slow = [line for line in convolutions if "dim_labels=b01f_01io->b01f" not in line]
+    assert not slow
+
+
+def test_a_pictures_scores_do_not_depend_on_its_place_in_the_batch(jax: Any) -> None:
+    from disteval.models.resnet18_jax import make_predict
+
+    predict = make_predict(default_weights())
+    images = load_embedded().images[:128]
+    order = np.random.default_rng(0).permutation(128)
+    whole, moved = (np.asarray(predict(each)) for each in (images, images[order]))
+    np.testing.assert_array_equal(whole[order].view(np.uint32), moved.view(np.uint32))
+    assert predict(images[:0]).shape == (0, 10)
+
+
+@pytest.mark.parametrize("window", [1, 3, 7])
+def test_every_pixel_is_that_of_mlxs_convolution(window: int) -> None:
+    core = framework("mlx.core")
+    from disteval.models.resnet18_mlx import convolve, convolve_on_cpu
+
+    draw = np.random.default_rng(window)
+    kernel = core.array(draw.integers(-8, 9, (window, window, 3, 5)).astype(np.float32))
+    for size, stride in product((*SIZES, (7, 8)), (1, 2)):
+        x = core.array(draw.integers(-8, 9, (4, *size, 3)).astype(np.float32))
+        expected = np.asarray(convolve(x, kernel, stride))
+        np.testing.assert_array_equal(convolve_on_cpu(x, kernel, stride), expected)

@@ -1,0 +1,69 @@
+"""Folding batch normalisations changes rounding, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval.cli.eval_resnet18 import FRAMEWORKS
+from disteval.data.embedded import load_embedded
+from disteval.metrics.arrays import to_numpy
+from disteval.models import default_weights
+from disteval.models.folding import fold_norms, is_folded
+
+from suites.helpers.requirements import framework
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def model(request: pytest.FixtureRequest) -> Any:
+    framework("flax" if request.param == "jax" else request.param)
+    return framework(FRAMEWORKS[request.param])
+
+
+def _trained(seed: int = 0) -> dict[str, np.ndarray]:
+    """Return weights with batch normalisations that change values, as in a trained network."""
+    random = np.random.default_rng(seed)
+    weights = default_weights()
+    for name, array in weights.items():
+        if array.ndim == 1 and not name.startswith("fc."):
+            drawn = random.uniform(0.5, 2.0, array.shape)
+            shifted = drawn - 1 if name.endswith(("bias", "running_mean")) else drawn
+            weights[name] = shifted.astype(np.float32)
+    return weights
+
+
+def test_a_folded_network_gives_the_same_scores(model: Any) -> None:
+    images = load_embedded("test").images[:64]
+    weights = _trained()
+    exact = np.asarray(model.make_predict(weights, exact=True)(images))
+    folded = np.asarray(model.make_predict(weights)(images))
+    np.testing.assert_allclose(folded, exact, rtol=0, atol=1e-3 * np.abs(exact).max())
+    assert (folded != exact).any(), "nothing was folded"
+
+
+def test_bfloat16_is_close_and_coarser(model: Any) -> None:
+    images = load_embedded("test").images[:64]
+    whole = np.asarray(model.make_predict(default_weights())(images))
+    scores = model.make_predict(default_weights(), dtype="bfloat16")(images)
+    assert "bfloat16" in str(scores.dtype)
+    half = to_numpy(scores)
+    error = np.abs(half - whole).max() / np.abs(whole).max()
+    assert 1e-4 < error < 0.2
+
+
+def test_every_normalisation_is_gone() -> None:
+    folded = fold_norms(_trained())
+    assert is_folded(folded)
+    assert not [name for name in folded if "bn" in name or "downsample.1" in name]
+    assert len(folded) == 20 * 2 + 2  # kernels and biases of the convolutions, and the last layer
+
+
+@pytest.mark.parametrize(("part", "value"), [("weight", 3e38), ("running_var", -1.0)])
+def test_what_float32_does_not_hold_is_left_alone(part: str, value: float) -> None:
+    weights = _trained()
+    weights[f"layer2.0.downsample.1.{part}"][3] = value
+    weights["layer2.0.downsample.0.weight"][3] = 10.0
+    kept = fold_norms(weights)
+    assert not is_folded(kept)
+    assert kept.keys() == weights.keys()

@@ -1,0 +1,160 @@
+"""The torch network is torchvision's ResNet-18, and its scores depend on the picture alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import WeightsError, predict_all
+from disteval.data import load_embedded
+from disteval.models import default_weights
+from disteval.models.preprocess import preprocess
+from disteval.models.resnet18 import buffer_shapes, parameter_shapes
+
+from suites.helpers.requirements import framework
+from suites.helpers.thread_world import run_ranks, values
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return framework("torch")
+
+
+@pytest.fixture(scope="module")
+def predict(torch: Any) -> Any:
+    from disteval.models.resnet18_torch import make_predict
+
+    return make_predict(default_weights())
+
+
+def test_names_shapes_and_number_of_parameters(torch: Any) -> None:
+    from disteval.models.resnet18_torch import ResNet18
+
+    model = ResNet18()
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert shapes == parameter_shapes()
+    buffers = {name: tuple(b.shape) for name, b in model.named_buffers() if b.dim()}
+    assert buffers == buffer_shapes()
+    assert sum(p.numel() for p in model.parameters()) == 11_181_642
+
+
+def test_torchvisions_network_gives_the_same_scores(torch: Any) -> None:
+    models = framework("torchvision.models")
+    from disteval.models.resnet18_torch import build
+
+    torch.manual_seed(0)
+    theirs = models.resnet18(num_classes=10).eval()
+    ours = build({n: t.numpy() for n, t in theirs.state_dict().items() if t.dim()})
+    batch = torch.randn(4, 3, 32, 32)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(batch), theirs(batch))
+
+
+def test_preprocessing_is_the_reference_bit_for_bit(torch: Any) -> None:
+    from disteval.models import resnet18_torch
+
+    values = np.broadcast_to(np.arange(256, dtype=np.uint8), (1, 3, 4, 256))
+    theirs = resnet18_torch.preprocess(torch.from_numpy(values.copy())).numpy()
+    assert theirs.tobytes() == preprocess(values).tobytes()
+    # Each channel gets about mean 0 and spread 1 on real pictures: 0.4914 / 0.2470 at black.
+    assert preprocess(values)[0, :, 0, 0] == pytest.approx([-1.9895, -1.9803, -1.7068], abs=1e-3)
+
+
+def test_the_default_model_is_well_above_chance_and_below_perfect(torch: Any, predict: Any) -> None:
+    dataset = load_embedded()
+    scores = predict(dataset.images[:2000])
+    assert scores.shape == (2000, 10)
+    right = (scores.argmax(dim=1).numpy() == dataset.labels[:2000]).mean()
+    assert 0.6 < right < 0.95
+
+
+def test_a_pictures_scores_do_not_depend_on_its_place_in_the_batch(
+    torch: Any, predict: Any
+) -> None:
+    images = load_embedded().images[:256]
+    order = np.random.default_rng(0).permutation(256)
+    assert torch.equal(predict(images)[order], predict(np.ascontiguousarray(images[order])))
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest, torch: Any) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_pictures_scores_do_not_depend_on_its_place_in_a_batch_of_any_size(
+    torch: Any, dtype: str, threads: int
+) -> None:
+    from disteval.models.resnet18_torch import make_predict
+
+    predict = make_predict(default_weights(), dtype=dtype)
+    picture = load_embedded().images[5:6]
+    for rows in (1, 2, 3, 5, 6, 7, 9, 11, 13, 18, 27, 64, 131):
+        scores = predict(np.repeat(picture, rows, axis=0))
+        assert torch.equal(scores, scores[:1].expand(rows, -1)), f"in a batch of {rows}"
+
+
+@pytest.mark.parametrize(("batch_size", "size"), [(131, 300), (7, 30)])
+def test_scores_have_the_same_bits_at_another_world_size(
+    torch: Any, predict: Any, batch_size: int, size: int
+) -> None:
+    """The last batch, which is short, is filled up to whole slices only."""
+    images = load_embedded().images[:size]
+    rows = []
+
+    def predicted(batch: Any) -> Any:
+        rows.append(len(batch))
+        return predict(batch)
+
+    predicted.slice_rows = predict.slice_rows  # type: ignore[attr-defined]
+    alone = predict_all(predicted, images, "non_dist", batch_size)
+    assert sum(rows) - size < predict.slice_rows(batch_size)
+    ranks = run_ranks(3, lambda backend: predict_all(predict, images, backend, batch_size))
+    assert np.array_equal(values(ranks)[0], alone)
+
+
+def test_a_batch_is_cut_into_as_few_equal_slices_as_hold_it(torch: Any, predict: Any) -> None:
+    """A batch of some slices is cut as the full batch, so each slice has the same shape."""
+    for rows in range(1, 2000):
+        step = predict.slice_rows(rows)
+        slices = -(-rows // step)
+        assert step <= 128 >= rows / slices
+        assert step * slices - rows < slices, "a slice could be smaller"
+        assert all(predict.slice_rows(many * step) == step for many in range(1, slices + 1))
+
+
+def test_products_are_the_convolutions_they_stand_for(torch: Any) -> None:
+    from disteval.models.torch_products import ProductConv2d
+
+    torch.manual_seed(0)
+    for kernel, stride, size in [(3, 1, 1), (3, 1, 2), (3, 2, 2), (1, 2, 2), (3, 2, 3), (5, 1, 4)]:
+        conv = torch.nn.Conv2d(3, 4, kernel, stride, padding=kernel // 2).eval()
+        product = ProductConv2d(conv, size)
+        with torch.inference_mode():
+            for side in (size, size + 1):
+                batch = torch.randn(5, 3, side, side).to(memory_format=torch.channels_last)
+                torch.testing.assert_close(product(batch), conv(batch))
+        assert product.matrix.shape == (4 * product.side**2, 3 * product.read**2)
+
+
+def test_pictures_of_another_size_get_their_scores(torch: Any, predict: Any) -> None:
+    from disteval.models.resnet18_torch import make_predict
+
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, 48, 40), np.uint8)
+    exact = make_predict(default_weights(), exact=True)(images)
+    torch.testing.assert_close(predict(images), exact, rtol=1e-3, atol=1e-3)
+    assert predict(images[:0]).shape == (0, 10)
+
+
+def test_weights_that_do_not_fit_are_refused(torch: Any) -> None:
+    from disteval.models.resnet18_torch import build
+
+    weights = default_weights()
+    del weights["layer1.0.bn1.weight"]
+    with pytest.raises(WeightsError, match=r"do not fit ResNet-18: layer1.0.bn1.weight"):
+        build(weights)

@@ -1,0 +1,290 @@
+"""The default weights and a user's files, valid and invalid ones, are read correctly."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+import zipfile
+from importlib import resources
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import WeightsError
+from disteval.models import default_weights, load_weights, random_trunk, save_weights
+from disteval.models.resnet18 import buffer_shapes, parameter_shapes
+
+from suites.helpers.requirements import framework
+
+PARAMETERS = 11_181_642
+# Taken once: whatever changes it changes every default model's every answer.
+TRUNK_DIGEST = "47c5818caa6d545f07894ac490d4480e1a3770544452465b7e14ec08b16384e3"
+
+
+def test_the_network_has_the_known_number_of_parameters() -> None:
+    assert sum(prod(shape) for shape in parameter_shapes().values()) == PARAMETERS
+    assert len(parameter_shapes()) == 62
+    assert len(buffer_shapes()) == 40
+
+
+def test_the_default_weights_are_the_same_everywhere() -> None:
+    digest = hashlib.sha256()
+    for name, array in random_trunk().items():
+        digest.update(name.encode() + array.astype("<f4").tobytes())
+    assert digest.hexdigest() == TRUNK_DIGEST
+
+
+def test_the_default_weights_are_whole() -> None:
+    weights = default_weights()
+    assert {name: array.shape for name, array in weights.items()} == (
+        parameter_shapes() | buffer_shapes()
+    )
+    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+
+
+def test_he_initialisation() -> None:
+    # Uniform over ±sqrt(6 / fan-in): the variance is 2 / fan-in.
+    for name, array in random_trunk().items():
+        if array.ndim == 4:
+            fan_in = prod(array.shape[1:])
+            assert np.abs(array).max() <= np.sqrt(6 / fan_in)
+            assert array.var() == pytest.approx(2 / fan_in, rel=0.05), name
+            assert abs(array.mean()) < 4 * np.sqrt(2 / fan_in / array.size)
+
+
+def test_what_ships_is_small() -> None:
+    head = resources.files("disteval.models").joinpath("default_head.safetensors")
+    assert len(head.read_bytes()) <= 64 * 1024
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Any]:
+    return default_weights()
+
+
+def test_safetensors_round_trip(tmp_path: Path, weights: dict[str, Any]) -> None:
+    save_weights(tmp_path / "w.safetensors", weights)
+    loaded = load_weights(tmp_path / "w.safetensors")
+    assert loaded.keys() == weights.keys()
+    assert all(np.array_equal(loaded[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize(
+    "form", ["plain", "wrapped", "ddp", "parameters", "channels_last", "float64", "bfloat16"]
+)
+def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None:
+    torch = framework("torch")
+    state: Any = {name: torch.from_numpy(array) for name, array in weights.items()}
+    state["bn1.num_batches_tracked"] = torch.tensor(7)
+    if form in ("float64", "bfloat16"):
+        state = {name: tensor.to(getattr(torch, form)) for name, tensor in state.items()}
+    elif form == "ddp":
+        state = {f"module.{name}": tensor for name, tensor in state.items()}
+    elif form == "parameters":
+        state |= {name: torch.nn.Parameter(state[name]) for name in parameter_shapes()}
+    elif form == "channels_last":
+        state["conv1.weight"] = state["conv1.weight"].to(memory_format=torch.channels_last)
+    elif form == "wrapped":
+        state = {"state_dict": state, "epoch": 3}
+    torch.save(state, tmp_path / "w.pt")
+    loaded = load_weights(tmp_path / "w.pt")
+    assert loaded.keys() == weights.keys()
+    for name, array in loaded.items():
+        assert array.dtype == np.float32
+        assert array.flags.c_contiguous
+        tolerance = 0.01 if form == "bfloat16" else 0
+        np.testing.assert_allclose(array, weights[name], rtol=tolerance)
+
+
+@pytest.mark.parametrize("form", ["float16", "bfloat16", "float64"])
+def test_safetensors_of_other_floats(tmp_path: Path, weights: dict[str, Any], form: str) -> None:
+    torch = framework("torch")
+    from safetensors.torch import save_file
+
+    state = {n: torch.from_numpy(a).to(getattr(torch, form)) for n, a in weights.items()}
+    state["bn1.num_batches_tracked"] = torch.tensor(7)
+    save_file(state, tmp_path / "w.safetensors")
+    loaded = load_weights(tmp_path / "w.safetensors")
+    assert loaded.keys() == weights.keys()
+    for name, array in loaded.items():
+        assert array.dtype == np.float32
+        # Rounded once, by the cast that wrote the file; reading changes nothing.
+        np.testing.assert_array_equal(array, state[name].float().numpy())
+
+
+class _Trap:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_a_torch_file_runs_nothing(tmp_path: Path) -> None:
+    torch = framework("torch")
+    torch.save({"fc.weight": _Trap(tmp_path / "trap")}, tmp_path / "w.pt")
+    with pytest.raises(WeightsError, match=r"w.pt can't be read: it is damaged, or holds"):
+        load_weights(tmp_path / "w.pt")
+    assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_nobody_is_told_to_trust_a_torch_file(tmp_path: Path, older: bool) -> None:
+    torch = framework("torch")
+    path = tmp_path / "w.pt"
+    torch.save(
+        {"a": _Trap(path)}, path, pickle_protocol=2, _use_new_zipfile_serialization=not older
+    )
+    with pytest.raises(
+        WeightsError, match=r"plain containers \(UnpicklingError: it names "
+    ) as told:
+        load_weights(path)
+    shown = "".join(traceback.format_exception(told.value))
+    assert "weights_only` set" not in shown and "trusted source" not in shown
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize("content", [b"", b"noise" * 100, b"PK\x03\x04 no zip"])
+def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
+    if suffix == ".pt":
+        framework("torch")
+    path = tmp_path / f"w{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=f"weights file .*w{suffix} can't be read"):
+        load_weights(path)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # of a damaged file
+def test_a_torch_file_with_any_byte_wrong_is_read_or_refused(tmp_path: Path) -> None:
+    """Only WeightsError may come of damage, whatever the unpickler makes of it."""
+    torch = framework("torch")
+    path = tmp_path / "w.pt"
+    torch.save({"a": torch.zeros(2)}, path, _use_new_zipfile_serialization=False)
+    good = path.read_bytes()
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x1F]) + good[place + 1 :])
+        with pytest.raises(WeightsError):
+            load_weights(path)
+
+
+def test_a_torch_file_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
+    torch = framework("torch")
+    path = tmp_path / "w.pt"
+    torch.save({"a": torch.ones(1000)}, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"\x00\x00\x80\x3f" * 100) + 40] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"w.pt can't be read: it is damaged.*CRC"):
+        load_weights(path)
+
+
+@pytest.mark.parametrize("layout", ["zip", "older", "older, and a zip archive after it"])
+def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path, layout: str) -> None:
+    torch, zipped = framework("torch"), layout == "zip"
+    path = tmp_path / "w.pt"
+    torch.save({}, tmp_path / "plain.pt")
+    lists = b"\x80\x02" + b"]" * 1_100_000
+    if zipped:
+        with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(path, "w") as file:
+            for name in plain.namelist():
+                file.writestr(name, lists if name.endswith("/data.pkl") else plain.read(name))
+    else:
+        after = (tmp_path / "plain.pt").read_bytes() if "after" in layout else b""
+        path.write_bytes(lists + after)
+    reason = r"data.pkl in .* holds 1100002 bytes, more than" if zipped else "1048576 instructions"
+    with pytest.raises(WeightsError, match=rf"weights file .*{reason}|{reason}"):
+        load_weights(path)
+
+
+def test_a_checksum_in_the_metadata_of_another_program_is_not_ours(
+    tmp_path: Path, weights: dict[str, Any]
+) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "w.safetensors"
+    save_file(weights, path, {"sha256": "0" * 64})
+    assert load_weights(path).keys() == weights.keys()
+
+
+def test_a_safetensors_file_with_a_large_header_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    entry = b',"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    header = b"{" + b"".join(entry % i for i in range(20_000))[1:] + b"}"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(WeightsError, match=f"its header has {len(header)} bytes, more than"):
+        load_weights(path)
+    framework("torch")
+    from disteval.estimator.checkpoint import read_checkpoint
+
+    with pytest.raises(WeightsError, match=f"its header has {len(header)} bytes, more than"):
+        read_checkpoint(path)
+
+
+def test_a_torch_file_that_inflates_beyond_the_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = framework("torch")
+    torch.save({"a": torch.zeros(1 << 20)}, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "w.pt", "w", zipfile.ZIP_DEFLATED) as deflated,
+    ):
+        for entry in plain.namelist():
+            deflated.writestr(entry, plain.read(entry))
+    monkeypatch.setattr("disteval.models.weights.MAX_FILE_BYTES", 1 << 20)
+    assert (tmp_path / "w.pt").stat().st_size < 1 << 20
+    with pytest.raises(WeightsError, match="more than the 1048576 allowed"):
+        load_weights(tmp_path / "w.pt")
+
+
+def test_torch_tensors_that_are_no_arrays(tmp_path: Path, weights: dict[str, Any]) -> None:
+    torch = framework("torch")
+    state = {name: torch.from_numpy(array) for name, array in weights.items()}
+    wrong = {
+        r"fc.bias holds torch.float32 \(torch.sparse_coo": state["fc.bias"].to_sparse(),
+        r"fc.bias holds torch.float32 \(torch.strided, meta": torch.empty(10, device="meta"),
+        "fc.bias holds torch.complex64": torch.zeros(10, dtype=torch.complex64),
+        # Two bytes in the file; as float32 they would fill 4 TB.
+        "fc.bias has shape": torch.zeros(1, dtype=torch.float16).expand(10**6, 10**6),
+    }
+    for message, tensor in wrong.items():
+        torch.save(state | {"fc.bias": tensor}, tmp_path / "w.pt")
+        with pytest.raises(WeightsError, match=message):
+            load_weights(tmp_path / "w.pt")
+
+
+def _without(weights: dict[str, Any], name: str) -> dict[str, Any]:
+    return {other: array for other, array in weights.items() if other != name}
+
+
+def test_files_that_do_not_fit(tmp_path: Path, weights: dict[str, Any]) -> None:
+    head = {"fc.weight": np.zeros((1000, 512), np.float32), "fc.bias": np.zeros(1000, np.float32)}
+    wrong = {
+        "lacks conv1.weight;": _without(weights, "conv1.weight"),
+        "lacks conv1.weight, bn1.weight, bn1.bias and 99 more": {"other": weights["fc.bias"]},
+        "has unexpected other": weights | {"other": weights["fc.bias"]},
+        r"fc.weight has shape \(1000, 512\), not \(10, 512\): it is for 1000 classes": weights
+        | head,
+        "fc.bias holds NaN or infinity": weights | {"fc.bias": np.full(10, np.nan, np.float32)},
+        "fc.bias holds NaN or infinity as": weights | {"fc.bias": np.full(10, 1e300)},
+        "has unexpected module.fc.bias": weights | {"module.fc.bias": weights["fc.bias"]},
+        "fc.bias holds I64, not a dense": weights | {"fc.bias": np.zeros(10, np.int64)},
+    }
+    for message, content in wrong.items():
+        save_weights(tmp_path / "w.safetensors", content)
+        with pytest.raises(WeightsError, match=message):
+            load_weights(tmp_path / "w.safetensors")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"w.pt does not exist"):
+        load_weights(tmp_path / "w.pt")
+    (tmp_path / "w.onnx").write_bytes(b"x")
+    with pytest.raises(WeightsError, match=r"suffix '.onnx'; use one of .safetensors, .pt, .pth"):
+        load_weights(tmp_path / "w.onnx")
+    with (tmp_path / "huge.pt").open("wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(WeightsError, match="holds 2147483648 bytes, more than"):
+        load_weights(tmp_path / "huge.pt")

@@ -1,0 +1,233 @@
+"""The JSON of a check is what its schema says, and a page is made of nothing else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from disteval.arguments import check_output_file
+from disteval.conformance.runner import check_backend, select_rules
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.report import files
+from disteval.report.files import read_run, why_no_run, write_run
+from disteval.report.model import make_columns, make_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.helpers.processes import run_plainly
+from suites.helpers.requirements import framework
+from suites.mutants.broken.gathered import ReversedOrder
+from suites.report.runs import EVALUATION, FIT, TASK
+
+framework("jsonschema")  # reads every report; without it there is nothing to test
+SCHEMA = json.loads(resources.files("disteval.report").joinpath("report.schema.json").read_text())
+
+
+def checked(backend: str | type[BaseDistBackend], *rules: str) -> dict[str, Any]:
+    report = check_backend(backend, (1, 2), rules=select_rules(rules), examples=2)
+    found: dict[str, Any] = json.loads(json.dumps(report.to_json()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def broken() -> dict[str, Any]:
+    return checked(ReversedOrder, "2.1", "7.*")
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    jsonschema = framework("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    return jsonschema.Draft202012Validator(SCHEMA)
+
+
+def test_a_check_is_as_its_schema_says(validator: Any, broken: dict[str, Any]) -> None:
+    validator.validate(broken)
+    validator.validate(checked("threads", "1.1", "9.1"))
+    known = SCHEMA["$defs"]["check"]["properties"].keys() | SCHEMA["properties"].keys()
+    assert broken.keys() == known
+    assert broken["rules"][0].keys() == SCHEMA["$defs"]["result"]["properties"].keys()
+
+
+def test_an_evaluation_is_as_its_schema_says(
+    validator: Any, small_cifar10: Path, tmp_path: Path
+) -> None:
+    framework("torch")
+    command = [sys.executable, "-m", "disteval.cli", "eval", "--world-size=1", "--json=e.json"]
+    done = run_plainly([*command, f"--data={small_cifar10}"], tmp_path, 300)
+    assert done.returncode == 0, done.stderr
+    found = read_run(tmp_path / "e.json")
+    validator.validate(found)
+    known = SCHEMA["$defs"]["eval"]["properties"].keys() | SCHEMA["properties"].keys()
+    assert found.keys() == known - {"predictions", "leases"}  # which were not asked for
+
+
+def test_an_evaluation_of_a_task_is_as_its_schema_says(validator: Any) -> None:
+    validator.validate(TASK)
+    known = SCHEMA["$defs"]["task"]["properties"].keys() | SCHEMA["properties"].keys()
+    assert TASK.keys() == known
+    for name in TASK:
+        assert why_no_run(TASK | {name: True}).startswith(f"{name}: True ")
+    assert why_no_run(TASK | {"ranks": [{}]}) == "ranks[0]: 'samples' is a required property"
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path to every value inside of a value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        yield (*path, key)
+        if isinstance(item, (dict, list)):
+            yield from places(item, (*path, key))
+
+
+def changed(found: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
+    """Return a copy with one value removed, or replaced by one of another type."""
+    place = data.draw(st.sampled_from(sorted(places(found), key=str)))
+    other = copy.deepcopy(found)
+    inside: Any = other
+    for key in place[:-1]:
+        inside = inside[key]
+    if isinstance(inside, dict) and data.draw(st.booleans()):
+        del inside[place[-1]]
+    else:
+        inside[place[-1]] = data.draw(st.sampled_from([None, True, 0.5, "word", [], ["x"], {}]))
+    return other
+
+
+@given(st.data())
+def test_a_value_that_is_removed_or_of_another_type_is_refused_by_its_place(
+    broken: dict[str, Any], data: st.DataObject
+) -> None:
+    found = copy.deepcopy(data.draw(st.sampled_from([broken, EVALUATION, FIT])))
+    *way, name = data.draw(st.sampled_from(sorted(places(found), key=str)))
+    inside: Any = found
+    for key in way:
+        inside = inside[key]
+    inside[name] = True  # no field that a page relies on is a truth value
+    assert why_no_run(found).startswith(f"{as_path([*way, name])}: True ")
+    if isinstance(inside, dict):
+        del inside[name]
+        missing = f"{as_path(way) or 'the whole'}: {name!r} is a required property"
+        assert why_no_run(found) in ("", missing)
+
+
+def as_path(way: list[Any]) -> str:
+    return "".join(f".{k}" if str(k).isidentifier() else f"[{k!r}]" for k in way).removeprefix(".")
+
+
+def test_a_failure_has_what_it_takes_to_see_it_again(broken: dict[str, Any]) -> None:
+    [failure] = [r for r in broken["rules"] if r["outcome"] == "failed"]
+    assert (failure["id"], failure["world_size"]) == ("2.1", 2)
+    assert failure["sentence"].startswith("On every rank, entry r of an all-gather")
+    assert failure["counterexample"].startswith("gather [")
+    words = "--rules 2.1 --world-size 2 --seed 0 --examples 2"
+    assert failure["replay"] == f"disteval check ReversedOrder {words}"
+    assert {r["replay"] for r in broken["rules"] if r is not failure} == {""}
+
+
+def test_what_survivors_saw_is_kept(broken: dict[str, Any]) -> None:
+    [lost] = [r for r in broken["rules"] if r["id"] == "7.4" and r["world_size"] == 2]
+    assert re.fullmatch(r"rank 1 raised \S*BrokenBarrierError after 3\.\d s", lost["observed"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "can't be read as JSON (Expecting property name"),
+        ("[" * 100_000, "can't be read as JSON (maximum recursion depth exceeded"),
+        ("\udcff", "can't be read as JSON ("),
+        ('{"seed": 1e400}', "can't be read as JSON (the number 1e400 is not between ±1e+300)"),
+        ("9" * 10_000, "can't be read as JSON (a number has 10000 digits, and at most 300 are"),
+        ('{"loss": NaN}', "can't be read as JSON (NaN is not a number)"),
+        ('{"a": -Infinity}', "can't be read as JSON (-Infinity is not a number)"),
+        ('{"kind": 1, "kind": 2}', "can't be read as JSON (one object has two values of 'kind')"),
+        ("[" * 900 + "]" * 900, "is not a report of disteval: "),
+        ("[]", "is not a report of disteval: the whole: [] is not of type 'object'"),
+        ("{}", "the whole: 'schema_version' is a required property"),
+        ('{"schema_version": 2, "kind": "eval"}', "schema_version: 2 is not 1"),
+        (
+            '{"schema_version": 1, "kind": []}',
+            "kind: [] is not one of ['check', 'eval', 'fit', 'audit']",
+        ),
+        ('{"schema_version": 1, "kind": "check"}', "the whole: 'version' is a required property"),
+    ],
+)
+def test_what_is_no_report_is_refused_with_its_name_and_a_remedy(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UsageError) as caught:
+        read_run(path)
+    assert str(caught.value).startswith(f"{path} ")
+    assert reason in str(caught.value)
+    assert str(caught.value).endswith(
+        "write it with --json FILE of disteval check, audit, eval or fit"
+    )
+
+
+def test_a_file_that_never_ends_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 16)
+    with pytest.raises(
+        UsageError, match=r"^/dev/zero can.t be read as JSON \(it has more than 65536"
+    ):
+        read_run(Path("/dev/zero"))
+
+
+def test_a_table_of_results_is_refused_before_it_is_made(broken: dict[str, Any]) -> None:
+    one = broken["rules"][0]
+    diagonal = [one | {"id": f"1.{i}", "world_size": i} for i in range(1, 1001)]
+    columns = make_columns([("a file", broken | {"rules": diagonal})])
+    with pytest.raises(UsageError, match=r"1000 rules and 1000 world sizes, and .* at most 100000"):
+        make_rows(columns)
+
+
+def test_the_wrong_place_is_named(broken: dict[str, Any]) -> None:
+    other = copy.deepcopy(broken)
+    other["rules"][1]["seconds"] = "2"
+    assert why_no_run(other) == "rules[1].seconds: '2' is not of type 'number'"
+    assert why_no_run(EVALUATION | {"accuracy": {"top1": None}}) == (
+        "accuracy.top1: None is not of type 'number'"
+    )
+
+
+def test_a_huge_file_is_not_read_and_a_huge_value_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: takes no room
+    with pytest.raises(UsageError, match="it has more than 16777216 bytes"):
+        read_run(path)
+    assert len(why_no_run(EVALUATION | {"accuracy": "x" * 100_000})) < 300
+
+
+def test_what_json_can_not_hold_is_written_as_null(validator: Any, tmp_path: Path) -> None:
+    diverged = copy.deepcopy(FIT)
+    diverged["records"][2]["loss"] = float("nan")
+    diverged["records"][3]["loss"] = float("-inf")
+    write_run(tmp_path / "run.json", diverged)
+    found = read_run(tmp_path / "run.json")
+    validator.validate(found)
+    assert [record["loss"] for record in found["records"]] == [2.5, None, None, None]
+
+
+def test_a_file_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--json \S+ can't be written: .*Is a directory"):
+        write_run(tmp_path, FIT)
+    with pytest.raises(UsageError, match=r"--json \S+: the folder \S+none does not exist"):
+        check_output_file("--json", tmp_path / "none" / "run.json")
+
+
+def test_there_is_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"run\.json can't be read as JSON \(.*No such file"):
+        read_run(tmp_path / "run.json")

@@ -1,0 +1,209 @@
+"""Evaluations in leases whose ranks, or whose leader, are killed at random moments.
+
+``python -m suites.resume.program ranks 200`` or ``… leader 50`` tries so many seeds, from
+that of a third argument on, and prints a line for each. It forks its ranks while it has one thread,
+which costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from disteval import Task
+from disteval.evaluation.leased import run_leases
+from disteval.leases import Lender
+from disteval.metrics import Accuracy, BaseMetric, Mean
+from disteval.worlds import control_directory
+
+SIZE, BATCH = 200, 4
+HOW = ("SIGKILL", "SIGSTOP", "exit", "exception")
+SECONDS = 60.0
+SILENCE = 15.0  # a frozen rank that holds the last lease, or computes, delays the end so long
+
+
+class Numbers(BaseMetric):
+    """A metric whose result is the samples' numbers, in the order of the data set."""
+
+    def add(self, outputs: Any, *, ids: Any = None) -> None:
+        self._extend(np.asarray(outputs)[:, 0].tolist(), ids)
+
+    def compute_metric(self, results: list[Any]) -> list[Any]:
+        return results
+
+
+def task(call: Any = lambda: None) -> Task:
+    """Return a task whose model calls a function before each batch."""
+
+    def predict(batch: Any) -> Any:
+        call()
+        time.sleep(0.002)
+        return np.stack([batch, np.sin(batch)], axis=1)
+
+    numbers = np.arange(SIZE)
+    return Task(
+        samples=(numbers, numbers % 2),
+        predict=predict,
+        metrics={"numbers": Numbers(), "accuracy": Accuracy(counts=True), "mean": Mean()},
+        update={"mean": lambda outputs, batch: (outputs[:, 1],), "numbers": lambda o, _: (o,)},
+        batch_size=BATCH,
+    )
+
+
+def expected() -> dict[str, Any]:
+    """Return the result of one rank that is alone."""
+    return task().evaluate("non_dist").metrics
+
+
+class Rank:
+    """A rank in a fork of this process, which writes its result to a file."""
+
+    def __init__(
+        self,
+        rank: int,
+        directory: Path,
+        results: Path,
+        how: str = "",
+        calls: int = 0,
+        patience: float = SECONDS,
+    ) -> None:
+        self.rank, self.path = rank, results / f"{rank}.json"
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            with suppress(BaseException):
+                self._run(directory, how, calls, patience)
+            os._exit(1)
+
+    def _run(self, directory: Path, how: str, calls: int, patience: float) -> None:
+        left = calls
+
+        def call() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and how == "exit":
+                os._exit(3)
+            if left == 0 and how == "exception":
+                raise ValueError("at a random moment")
+
+        try:
+            found: Any = run_leases(task(call), directory, self.rank, patience=patience).metrics
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        draft = self.path.with_suffix(".part")  # the rank may be killed while it writes
+        draft.write_text(json.dumps(found))
+        draft.rename(self.path)
+        os._exit(0)
+
+    def send(self, signal_name: str) -> None:
+        os.kill(self.pid, signal.Signals[signal_name])
+
+    def end(self) -> Any:
+        """Return what the rank found, or None if it was lost; it is killed if it does not end."""
+        deadline = time.monotonic() + SECONDS
+        while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                self.send("SIGKILL")
+                os.waitpid(self.pid, 0)
+                return "it did not end"
+            time.sleep(0.002)
+        return json.loads(self.path.read_text()) if self.path.exists() else None
+
+
+def lose_ranks(seed: int, folder: Path) -> dict[str, Any]:
+    """Evaluate with W ranks of which k are lost; return what happened and what they found."""
+    draw = random.Random(seed)
+    world = draw.randint(2, 6)
+    losses = draw.sample(range(world), draw.randint(1, world - 1))
+    plan = {rank: draw.choice(HOW) for rank in losses}
+    # Three ranks that raise at one batch would end the evaluation, and rightly.
+    for rank in [rank for rank in losses if plan[rank] == "exception"][2:]:
+        plan[rank] = "exit"
+    moments = sorted((draw.uniform(0, 0.25), rank) for rank in losses if plan[rank][0] == "S")
+    directory = control_directory.create()
+    ranks = [
+        Rank(each, directory.path, folder, plan.get(each, ""), draw.randint(1, 8))
+        for each in range(world)
+    ]
+    with Lender(None, directory.path, expected=world, timeout=SILENCE) as lender:
+        begin = time.monotonic()
+        for moment, rank in moments:
+            lender.wait(max(0.0, begin + moment - time.monotonic()))
+            ranks[rank].send(plan[rank])
+        ended = lender.wait(SECONDS)
+        for rank in losses:
+            if plan[rank] == "SIGSTOP":  # a stopped one goes on later, and finds the result
+                ranks[rank].send("SIGCONT")
+        found = {each.rank: each.end() for each in ranks}
+        report, counts = lender.report, lender.counts
+        lender.close(0.0)
+    directory.remove()
+    return {
+        "plan": plan, "ended": ended, "found": found, "done": counts.done, "lost": report.lost,
+        "failed": report.failed, "repeated": report.repeated, "copies": report.copies,
+    }  # fmt: skip
+
+
+def kill_leader(seed: int, folder: Path) -> dict[str, Any]:
+    """Kill the leader at random moments until an evaluation ends; return what its ranks found."""
+    draw = random.Random(seed)
+    told: list[Any] = []
+    for run in range(30):
+        directory = control_directory.create()
+        results = folder / str(run)
+        results.mkdir()
+        ranks = [Rank(each, directory.path, results, patience=2.0) for each in range(2)]
+        leader = os.fork()
+        if leader == 0:
+            with suppress(BaseException):
+                lender = Lender(folder / "ledger", directory.path, expected=2)
+                lender.wait(SECONDS)
+                lender.close()
+                os._exit(0)
+            os._exit(1)
+        until = time.monotonic() + SECONDS
+        while not (directory.path / "address").exists() and time.monotonic() < until:
+            time.sleep(0.001)
+        moment = time.monotonic() + draw.uniform(0.0, 0.1) * (1 + run)
+        while time.monotonic() < moment and os.waitpid(leader, os.WNOHANG)[0] == 0:
+            time.sleep(0.001)
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(leader, signal.SIGKILL)
+            os.waitpid(leader, 0)
+        directory.remove()
+        found = [rank.end() for rank in ranks]
+        told.append(found)
+        if any(isinstance(each, dict) for each in found):
+            return {"runs": run + 1, "found": found}
+    return {"runs": 30, "found": told}
+
+
+def main(what: str, seeds: int, first: int = 0) -> None:
+    """Try some seeds, and print a line for each."""
+    right = expected()
+    for seed in range(first, first + seeds):
+        folder = Path(tempfile.mkdtemp(prefix="leases-"))
+        try:
+            found = (lose_ranks if what == "ranks" else kill_leader)(seed, folder)
+        finally:
+            shutil.rmtree(folder)
+        results = found.pop("found")
+        values = results.values() if isinstance(results, dict) else results
+        given = [each for each in values if isinstance(each, dict)]
+        found["right"] = bool(given) and all(each == right for each in given)
+        found["other"] = [each for each in values if isinstance(each, str)]
+        print(json.dumps({"seed": seed, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,392 @@
+"""Evaluation in leases has the bits of one rank, at any world size."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import (
+    CoverageError,
+    HarnessError,
+    RankError,
+    ShardPlan,
+    Task,
+    UsageError,
+    WorldError,
+    evaluate,
+    get_dist_backend,
+)
+from disteval.data.predictions import GatheredPredictions
+from disteval.evaluation import leased
+from disteval.evaluation.leased import run_leases
+from disteval.leases import Borrower, Lender
+from disteval.metrics import AUROC, Accuracy, Bootstrap, Mean
+from disteval.worlds import control_directory
+from disteval_backends.threads_dist import ThreadsDist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suites.evaluation.test_evaluate_property import (
+    CLASSES,
+    SIZED,
+    Numbers,
+    by_length,
+    predicted,
+)
+from suites.helpers.thread_world import run_ranks, values
+from suites.resume.same import assert_as_on_one_rank
+
+DATA = (np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 4)
+
+
+@st.composite
+def evaluations(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
+    """Draw samples that have a length, and the arguments of evaluate."""
+    size, kind = draw(st.integers(0, 30)), draw(st.sampled_from([*SIZED]))
+    arguments: dict[str, Any] = {
+        "batch_size": draw(st.integers(1, 6)),
+        "fixed_shape": draw(st.booleans()),
+        "pad": draw(st.booleans()),
+        "limit": draw(st.none() | st.integers(0, 30)),
+        "mode": draw(st.sampled_from([None, "strided", "batches", "contiguous"])),
+    }
+    if "columns" in kind:
+        arguments["workers"] = draw(st.sampled_from([0, 2]))
+    if draw(st.booleans()):
+        arguments |= draw(by_length(size, kind))
+    elif draw(st.booleans()):
+        arguments |= {"mode": None, "shard": lambda n, world, rank: ShardPlan(n, world, rank)}
+    return SIZED[kind](size), arguments
+
+
+def update(outputs: Any, batch: Any) -> Any:
+    return outputs["scores"], batch["label"] if isinstance(batch, dict) else batch[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(evaluations(), st.integers(1, 5), st.booleans())
+def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int, sums_alone: bool) -> None:
+    samples, arguments = drawn
+
+    def predict(batch: Any) -> Any:
+        numbers = np.asarray(batch["number"] if isinstance(batch, dict) else batch)
+        # A model whose result depends on the batch: so it shows which batches it got.
+        noise = np.full((len(numbers), 1), len(numbers) + numbers.max(initial=0) / 1e3)
+        return {"scores": np.eye(CLASSES)[predicted(numbers)] + noise, "number": numbers}
+
+    def rank(backend: Any, schedule: Any) -> Any:
+        metrics: dict[str, Any] = {
+            "numbers": Numbers(),
+            "accuracy": Accuracy(counts=True),
+            "mean": Mean(),
+            "bootstrap": Bootstrap(Mean(), resamples=4),
+            "auroc": AUROC(),
+        }
+        updates = {
+            "accuracy": update,
+            "mean": lambda outputs, batch: (outputs["scores"].sum(axis=1),),
+            "bootstrap": lambda outputs, batch: (outputs["scores"][:, 0],),
+            "auroc": lambda outputs, batch: (
+                outputs["scores"][:, 1], np.asarray(update(outputs, batch)[1]) > 1
+            ),
+        }  # fmt: skip
+        for name in ("numbers", "auroc") if sums_alone else ():
+            del metrics[name]
+            updates.pop(name, None)
+        try:
+            found = evaluate(
+                predict, samples, metrics, backend, update=updates, schedule=schedule, **arguments
+            )
+        except HarnessError as error:
+            return str(error)
+        return {"size": found.size, "padded": found.padded, **found.metrics}
+
+    assert_as_on_one_rank(world, rank, folds=sums_alone)
+
+
+def test_a_rank_that_reads_ahead_says_how_long_each_lease_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: dict[int, list[float]] = {0: [], 2: []}
+    commit = Borrower.commit
+
+    class Slow(list[int]):
+        def __getitem__(self, number: Any) -> Any:
+            time.sleep(0.002)
+            return super().__getitem__(number)
+
+    for workers, waited in waits.items():
+
+        def noted(self: Borrower, *rest: Any, waited: list[float] = waited) -> None:
+            waited.append(self.waited)
+            commit(self, *rest)
+
+        monkeypatch.setattr(Borrower, "commit", noted)
+        evaluate(
+            np.asarray, Slow(range(40)), {"a": Mean()}, "non_dist", 4, schedule="leases",
+            workers=workers, update=lambda outputs, batch: (outputs,),
+        )  # fmt: skip
+    assert min(waits[2]) >= 0.008  # one batch
+    assert not any(waits[0])
+
+
+def test_the_report_says_what_happened() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        found = evaluate(
+            lambda x: x, DATA, {"a": Accuracy()}, backend, batch_size=4, schedule="leases"
+        )
+        return found.leases, found.world_size
+
+    first, *others = values(run_ranks(3, rank))
+    assert others == [first, first]
+    assert first[1] == first[0].ranks == 3
+    assert first[0].committed >= 3
+    assert not first[0].lost
+    assert not first[0].failed
+
+
+def test_a_sample_that_no_shard_has_is_named() -> None:
+    class Missing:
+        def __init__(self, size: int) -> None:
+            self.indices = np.delete(np.arange(size), 7)
+            self.is_padding = np.zeros(size - 1, bool)
+
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(
+            lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases",
+            shard=lambda size, world, rank: Missing(size),
+        )  # fmt: skip
+
+    for outcome in run_ranks(2, rank):
+        assert isinstance(outcome, CoverageError)
+        assert "1 missing (7)" in str(outcome)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None:
+    def predict(batch: Any) -> Any:
+        if 37 in batch:
+            raise ValueError("no good")
+        return np.eye(4)[batch % 4]
+
+    def rank(backend: ThreadsDist) -> Any:
+        samples = (np.arange(60), np.arange(60) % 4)
+        return evaluate(predict, samples, {"a": Accuracy()}, backend, 4, schedule="leases")
+
+    causes = 0
+    for outcome in run_ranks(world, rank):
+        assert isinstance(outcome, RankError)
+        assert "failed at samples 36, 37, 38, 39, in predict: ValueError: no good" in str(outcome)
+        causes += isinstance(outcome.__cause__, ValueError)
+    assert causes >= min(world, 3)  # a fourth may have held a copy
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"ledger": "/tmp/x", "schedule": "static"}, 'ledger needs leases; add schedule="leases"'),
+        ({"schedule": "lease"}, "schedule"),
+        ({"lease_timeout": 0}, "lease_timeout must be a number of seconds above 0"),
+        ({"ranks_per_lease": 2}, "3 ranks are no multiple"),
+        ({"predictions": GatheredPredictions(get_dist_backend("non_dist"))}, "give a folder"),
+    ],
+)
+def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        arguments = {"schedule": "leases", **given}
+        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, **arguments)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, UsageError)
+        assert words in str(outcome)
+
+
+def test_an_error_of_one_rank_before_the_first_batch_reaches_every_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def evaluated(backend: ThreadsDist, **arguments: Any) -> Any:
+        return evaluate(
+            lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases", **arguments
+        )
+
+    def rank(backend: ThreadsDist) -> Any:
+        def shard(size: int, world: int, rank: int) -> Any:
+            if backend.rank == 1:
+                raise ValueError("no shard")
+            return ShardPlan(size, world, rank)
+
+        return evaluated(backend, shard=shard)
+
+    for outcome in run_ranks(3, rank):
+        assert "rank 1 could not begin: ValueError: no shard" in str(outcome)
+
+    def fails() -> Any:
+        raise WorldError("no private directory can be made")
+
+    monkeypatch.setattr(control_directory, "create", fails)
+    for outcome in run_ranks(3, evaluated):
+        assert isinstance(outcome, WorldError)
+        assert "no private directory" in str(outcome)
+
+
+def test_a_rank_that_can_not_reach_the_lender_is_named_on_each_before_the_first_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    class Unlucky(leased.Borrower):
+        def __init__(self, directory: Path, rank: int | None, *rest: Any) -> None:
+            if rank == 1:
+                raise WorldError("the lender can't be reached")
+            super().__init__(directory, rank, *rest)
+
+    monkeypatch.setattr(leased, "Borrower", Unlucky)
+
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(calls.append, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+
+    for outcome in run_ranks(3, rank):
+        assert "rank 1 could not begin: WorldError: the lender can't be reached" in str(outcome)
+    assert calls == []
+
+
+def test_ranks_of_other_hosts_reach_the_lender_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    hosts: dict[int, str] = {}
+    monkeypatch.setattr(leased, "_this_host", lambda: hosts[threading.get_ident()])
+    monkeypatch.setenv("DISTEVAL_LEADER", "localhost:29400")  # a name, not an address
+
+    def rank(backend: ThreadsDist) -> Any:
+        hosts[threading.get_ident()] = f"host {backend.rank // 2}"
+        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+
+    expected = evaluate(lambda x: x, DATA, {"a": Accuracy()}, "non_dist", 4)
+    for found in values(run_ranks(4, rank)):
+        assert found.metrics == expected.metrics
+        assert not found.leases.lost
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_ranks_without_a_backend_borrow_from_a_lender() -> None:
+    def task() -> Task:
+        return Task(predict=lambda x: x, samples=DATA, metrics={"a": Accuracy()}, batch_size=4)
+
+    alone = task().evaluate("non_dist")
+    directory = control_directory.create()
+    try:
+        with Lender(None, directory.path, expected=3) as lender, ThreadPoolExecutor(3) as pool:
+            ranks = [pool.submit(run_leases, task(), directory.path) for _ in range(3)]
+            found = [rank.result(60) for rank in ranks]
+            assert lender.wait(60)
+            assert lender.counts.done == lender.counts.units == 15
+    finally:
+        directory.remove()
+    assert [each.metrics for each in found] == [alone.metrics] * 3
+
+
+def test_an_interrupt_ends_the_lender_and_the_ledger_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    calls = []
+
+    def predict(batch: Any) -> Any:
+        calls.append(len(batch))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return batch
+
+    def once() -> Any:
+        return evaluate(
+            predict, DATA, {"a": Accuracy()}, "non_dist", 4, schedule="leases",
+            ledger=tmp_path / "ledger",
+        )  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt):
+        once()
+    assert "disteval-lender" not in {thread.name for thread in threading.enumerate()}
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger"]
+    found = once()
+    assert found.stored > 0
+    assert found.metrics == evaluate(predict, DATA, {"a": Accuracy()}, "non_dist", 4).metrics
+    done = len(calls)
+    assert once().metrics == found.metrics  # at once
+    assert len(calls) == done
+
+
+def test_an_interrupt_of_rank_0_is_an_error_on_the_others() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        begun.wait(30)
+
+        def predict(batch: Any) -> Any:
+            if backend.rank == 0:
+                raise KeyboardInterrupt
+            return batch
+
+        return evaluate(predict, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+
+    begun = threading.Barrier(2)
+    first, second = run_ranks(2, rank)
+    assert isinstance(first, KeyboardInterrupt)
+    assert isinstance(second, WorldError) or second.leases.lost  # type: ignore[union-attr]
+
+
+class Halves:
+    """A model of which each rank of a group has one half; it needs both for every batch."""
+
+    def __init__(self, world: int) -> None:
+        self._groups = [(threading.Barrier(2, timeout=3.0), [0, 0]) for _ in range(world // 2)]
+
+    def __call__(self, rank: int, batch: Any) -> Any:
+        barrier, parts = self._groups[rank // 2]
+        parts[rank % 2] = batch * (rank % 2 + 1)
+        barrier.wait()
+        whole = parts[0] + parts[1]
+        barrier.wait()
+        return whole
+
+
+def test_a_model_that_spans_ranks_evaluates_each_lease_on_all_of_them() -> None:
+    halves = Halves(4)
+
+    def rank(backend: ThreadsDist) -> Any:
+        return evaluate(
+            lambda batch: halves(backend.rank, batch), DATA, {"a": Accuracy(counts=True)}, backend,
+            4, schedule="leases", ranks_per_lease=2,
+        )  # fmt: skip
+
+    expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
+    for found in values(run_ranks(4, rank)):
+        assert found.metrics == expected.metrics
+
+
+def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> None:
+    halves = Halves(4)
+
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            if backend.rank == 1:
+                raise ValueError("no memory")
+            return halves(backend.rank, batch)
+
+        return evaluate(
+            predict, DATA, {"a": Accuracy(counts=True)}, backend, 4, schedule="leases",
+            ranks_per_lease=2,
+        )  # fmt: skip
+
+    expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
+    for found in values(run_ranks(4, rank)):
+        assert found.metrics == expected.metrics
+        assert any("ValueError: no memory" in text for text in found.leases.failed)
+
+
+def test_a_stream_is_refused() -> None:
+    with pytest.raises(UsageError, match="a stream can't be cut into leases"):
+        evaluate(lambda x: x, iter([1, 2]), {}, schedule="leases")

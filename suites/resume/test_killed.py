@@ -1,0 +1,80 @@
+"""Ranks and leaders that are killed at random moments cost time, and change no result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval.worlds.rank_files import rank_file
+
+from suites.helpers.processes import (
+    left_over,
+    processes_below,
+    run_plainly,
+    start_as_from_a_terminal,
+)
+
+
+def tried(what: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "suites.resume.program", what, str(seeds)]
+    done = run_plainly(command, folder, 300)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_lost_ranks_change_no_result(tmp_path: Path) -> None:
+    found = tried("ranks", 12, tmp_path)
+    assert len(found) == 12
+    for each in found:
+        assert each["ended"] and each["right"], each
+        assert each["done"] == 50
+        # A rank that was stopped, and went on after all others had left, finds no lender.
+        assert all("the lender of leases is gone" in text for text in each["other"]), each
+    assert any(each["lost"] for each in found)
+    assert any(each["failed"] for each in found)
+
+
+@pytest.mark.parametrize("seeds", [3])
+def test_a_killed_leader_changes_no_result(seeds: int, tmp_path: Path) -> None:
+    found = tried("leader", seeds, tmp_path)
+    assert [each["right"] for each in found] == [True] * seeds
+    assert any(each["runs"] > 1 for each in found)
+
+
+def test_a_process_that_is_terminated_after_its_child_has_ended_ends_as_ever(
+    tmp_path: Path,
+) -> None:
+    code = """
+import os, signal, sys
+from pathlib import Path
+from disteval.worlds.process import go_on_in_child
+go_on_in_child(Path(sys.argv[1]), 0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+os._exit(7)
+"""
+    done = run_plainly([sys.executable, "-c", code, str(tmp_path)], tmp_path, 60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rank_file(tmp_path, 0, "ended").read_text() == "7"
+
+
+def test_a_rank_that_hangs_outside_python_ends_with_the_process_that_its_launcher_kills(
+    tmp_path: Path,
+) -> None:
+    code = """
+import ctypes, sys
+from pathlib import Path
+from disteval.worlds.process import go_on_in_child
+go_on_in_child(Path(sys.argv[1]), 0)
+print(flush=True)
+ctypes.PyDLL(None).pause()  # no other thread of Python runs meanwhile
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with start_as_from_a_terminal(command) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "\n"
+        rank = processes_below(started.pid)
+        started.kill()
+    assert len(rank) == 1
+    assert left_over(rank) == []

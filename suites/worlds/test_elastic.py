@@ -1,0 +1,212 @@
+"""A world whose ranks may be lost: the others go on, and all that is left ends in bounded time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import UsageError
+from disteval.conformance.on_ranks import CannotBeUnpickled
+from disteval.worlds import report_progress
+from disteval.worlds.elastic import ElasticWorld, LostRank
+from disteval.worlds.launchers.local import LocalLauncher
+
+from suites.helpers.processes import is_running, wait_for
+from suites.helpers.requirements import backend_class
+
+SECONDS = 180.0
+# In which a rank that works must return on a busy machine; one that hangs costs as long.
+GRACE = 3.0
+LOST = {
+    "SIGKILL": "killed by SIGKILL",
+    "exit": "its process exited with status 3",
+    "exception": "raised ValueError: not this sample",
+    "SIGSTOP": "is stopped (SIGSTOP)",
+}
+
+
+def work(_: Any, how: str) -> tuple[str, int]:
+    """Report this process, then be lost in the way that is named, or return."""
+    report_progress(os.getpid(), None)
+    if how.startswith("SIG"):
+        os.kill(os.getpid(), getattr(signal, how))
+    if how == "exit":
+        os._exit(3)
+    if how == "end":
+        sys.exit()
+    if how == "exception":
+        raise ValueError("not this sample")
+    if how == "hang":
+        time.sleep(1000)
+    return how, os.getpid()
+
+
+def run(world: ElasticWorld, hows: list[str], wanted: int) -> tuple[Any, list[LostRank], list[int]]:
+    """Run `work`, until so many ranks have returned or been lost; return what came of it."""
+    told: list[LostRank] = []
+    pids: dict[int, int] = {}
+    begin = time.monotonic()
+
+    def progress(rank: int, pid: int, _: int | None) -> None:
+        pids[rank] = pid
+
+    def going_on() -> bool:
+        return len(pids) < wanted and time.monotonic() < begin + SECONDS
+
+    found = world.run(
+        work, *hows, going_on=going_on, on_lost=told.append, on_progress=progress, grace=GRACE
+    )
+    assert found.lost == told
+    assert not world.is_open
+    return found, told, list(pids.values())
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("how", LOST)
+def test_the_others_return_when_a_rank_is_lost(how: str, rank: int) -> None:
+    hows = ["fine"] * 3
+    hows[rank] = how
+    world = ElasticWorld(3, "local")
+    found, told, pids = run(world, hows, wanted=3)
+    assert sorted(found.values) == [one for one in range(3) if one != rank]
+    assert {value for value, _ in found.values.values()} == {"fine"}
+    assert [(one.rank, one.how) for one in told] == [(rank, LOST[how])]
+    assert isinstance(told[0].error, ValueError) == (how == "exception")
+    assert not any(map(is_running, pids))
+
+
+def test_all_ranks_may_be_lost() -> None:
+    found, told, pids = run(ElasticWorld(3, "local"), ["SIGKILL"] * 3, wanted=4)
+    assert found.values == {}
+    assert sorted(one.rank for one in told) == [0, 1, 2]
+    assert not any(map(is_running, pids))
+
+
+def test_a_rank_that_hangs_ends_in_bounded_time_and_its_stack_is_shown() -> None:
+    found, [lost], pids = run(ElasticWorld(2, "local"), ["fine", "hang"], wanted=2)
+    assert sorted(found.values) == [0]
+    assert lost.how == "had not returned 3 s after the end"
+    assert "in work" in lost.report
+    assert not any(map(is_running, pids))
+
+
+def test_a_value_that_the_leader_cannot_rebuild_loses_its_rank_alone() -> None:
+    with ElasticWorld(2, "threads") as world:
+        found = world.run(lambda _, bad: CannotBeUnpickled() if bad else "fine", False, True)
+    assert found.values == {0: "fine"}
+    assert [lost.rank for lost in found.lost] == [1]
+    assert "LookupError: this object can't be unpickled" in found.lost[0].how
+
+
+def test_what_ranks_cannot_run_is_refused_before_it_is_sent() -> None:
+    with ElasticWorld(1, "threads") as world:
+        with pytest.raises(UsageError, match="expected a function that each rank runs, not 3"):
+            world.run(3)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="grace must be a positive number of seconds, not -1"):
+            world.run(work, "fine", grace=-1)
+        assert [*world.run(work, "fine").values] == [0]
+
+
+@pytest.mark.filterwarnings("ignore:Exception in thread")
+def test_threads_may_end_and_raise() -> None:
+    found, told, _ = run(ElasticWorld(3, "threads"), ["end", "fine", "exception"], wanted=4)
+    assert sorted(found.values) == [1]
+    assert {(one.rank, one.how) for one in told} == {
+        (0, "its thread ended"),
+        (2, "raised ValueError: not this sample"),
+    }
+
+
+class Stillborn(LocalLauncher):
+    """Starts ranks of which some are other programs, which end at once or never report."""
+
+    def __init__(self, programs: dict[int, str]) -> None:
+        super().__init__()
+        self._programs = programs
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        found = super().commands(directory, world_size)
+        for rank, code in self._programs.items():
+            found[rank] = [sys.executable, "-S", "-c", code]
+        return found
+
+
+def test_ranks_that_never_report_keep_nobody_waiting() -> None:
+    launcher = Stillborn({1: "raise SystemExit(5)", 2: "import time; time.sleep(1000)"})
+    done: list[int] = []
+    world = ElasticWorld(3, launcher)
+
+    def going_on() -> bool:
+        return not (done and launcher.ended().get(1)) or len(told) < 1
+
+    told: list[LostRank] = []
+    found = world.run(
+        work, *["fine"] * 3, going_on=going_on, on_lost=told.append,
+        on_progress=lambda rank, *_: done.append(rank),
+    )  # fmt: skip
+    assert done == [0]
+    assert sorted(found.values) == [0]
+    assert [one.how for one in told] == [
+        "its process exited with status 5, before it reported",
+        "had not reported before the end",
+    ]
+    assert wait_for(lambda: 2 in launcher.ended(), SECONDS)
+
+
+class Outer(LocalLauncher):
+    """Starts ranks as somebody else does, the last of them when a file is there."""
+
+    attached = True
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        *found, last = super().commands(directory, world_size)
+        wait = 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"'
+        return [*found, ["sh", "-c", wait, str(self._file), *last]]
+
+
+def test_a_rank_of_somebody_else_that_comes_at_the_end_need_not_look_for_its_leader(
+    tmp_path: Path,
+) -> None:
+    done: list[int] = []
+
+    def going_on() -> bool:
+        if done:
+            (tmp_path / "go").touch()
+        return not done
+
+    world = ElasticWorld(2, Outer(tmp_path / "go"))
+    found = world.run(
+        work, *["fine"] * 2, going_on=going_on, on_progress=lambda *told: done.append(told[0]),
+        grace=SECONDS,
+    )  # fmt: skip
+    assert sorted(found.values) == [0, 1]
+    assert found.lost == []
+
+
+def lose_a_rank_of(launcher: str) -> None:
+    found, told, pids = run(ElasticWorld(3, launcher), ["fine", "SIGKILL", "hang"], wanted=3)
+    assert sorted(found.values) == [0]
+    assert [(one.rank, one.how) for one in told] == [
+        (1, "killed by SIGKILL"),
+        (2, "had not returned 3 s after the end"),
+    ]
+    assert not any(map(is_running, pids))
+
+
+def test_mpirun_goes_on_without_a_rank_that_was_killed() -> None:
+    backend_class("mpi4py")
+    lose_a_rank_of("mpirun")
+
+
+def test_torchrun_goes_on_without_a_rank_that_was_killed() -> None:
+    backend_class("torch_cpu")
+    lose_a_rank_of("torchrun")

@@ -1,0 +1,116 @@
+"""An elastic evaluation on Ray: nodes are lost and added, and the answer stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from disteval.cli.elastic_options import Elastic
+from disteval.cli.eval_elastic import lend
+from disteval.cli.eval_in_step import Starter
+from disteval.cli.job import EvalJob
+from disteval.cli.named_task import NamedTask
+from disteval.worlds import ElasticWorld, RayLauncher
+from disteval.worlds.launchers.ray import joined_ray
+
+from suites.faults import lease_task
+from suites.faults.leases import TASK, judge, right
+from suites.helpers.processes import left_over, wait_for
+from suites.helpers.ray_nodes import RayNodes
+from suites.helpers.requirements import framework
+
+SECONDS = 120.0
+
+
+@dataclass
+class Cluster:
+    """Two nodes with a CPU each, of which this process has joined the first."""
+
+    nodes: RayNodes
+    second: subprocess.Popen[bytes]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    ray = framework("ray")
+    with pytest.MonkeyPatch.context() as patched:
+        # Its actors inherit this. One rank alone would take half a minute.
+        patched.setenv(lease_task.SECONDS, "0.25")
+        nodes = RayNodes(cpus=1)
+        try:
+            second = nodes.join("127.0.0.2")
+            with joined_ray(nodes.address):
+                assert wait_for(lambda: sum(n["Alive"] for n in ray.nodes()) == 2), nodes.log()
+                yield Cluster(nodes, second)
+        finally:
+            nodes.close()
+
+
+@dataclass(frozen=True)
+class Watched(Starter):
+    """Starts ranks on Ray, and remembers their world and its launcher."""
+
+    worlds: list[ElasticWorld]
+
+    def elastic_world(self, size: int) -> ElasticWorld:
+        self.worlds.append(super().elastic_world(size))
+        return self.worlds[-1]
+
+    def hosts(self) -> dict[int, str]:
+        """Return the address of each rank's node, for ranks that have reported."""
+        if not self.worlds:
+            return {}
+        launcher: Any = self.worlds[0]._launcher
+        there = {*self.worlds[0]._channel.hellos}
+        nodes = [*launcher._nodes]
+        return {r: nodes[r]["NodeManagerAddress"] for r in sorted(there) if r < len(nodes)}
+
+
+def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Cluster) -> None:
+    framework("ray")
+    start = Watched(2, RayLauncher(cpus_per_worker=1), None, 20.0, 1, False, None, [])
+    done: list[str] = []
+    pids: set[int] = set()
+
+    def upset() -> None:
+        """Kill the rank of the first node, then the second node, and add a third one."""
+
+        def soon(seen: Callable[[], bool]) -> bool:
+            return wait_for(seen, SECONDS)
+
+        def pid_of(rank: int) -> int:
+            return start.worlds[0]._channel.hellos[rank].pid
+
+        if soon(lambda: len(start.hosts()) == 2 and "127.0.0.2" in start.hosts().values()):
+            [far] = [rank for rank, host in start.hosts().items() if host == "127.0.0.2"]
+            near, first = 1 - far, pid_of(1 - far)
+            pids.update([first, pid_of(far)])
+            os.kill(first, signal.SIGKILL)
+            if soon(lambda: pid_of(near) != first):
+                done.append("a rank was killed and came back")
+            pids.add(pid_of(near))
+            cluster.nodes.kill_raylet(cluster.second)
+            cluster.nodes.join("127.0.0.3")
+            if soon(lambda: start.hosts()[far] == "127.0.0.3"):
+                done.append("a node was killed, and its rank came back on another")
+                pids.add(pid_of(far))
+
+    thread = threading.Thread(target=upset)
+    thread.start()
+    job = EvalJob(NamedTask(TASK), "none", None, None, None)
+    begin = time.monotonic()
+    report = lend(start, job, Elastic(None, join=False, ranks_per_lease=1))
+    thread.join()
+    assert len(done) == 2, f"{done} after {time.monotonic() - begin:.0f} s"
+    assert judge(report, right()) == ""
+    hows = [one["how"] for one in report["leases"]["lost"]]
+    assert len(hows) == 2
+    assert "127.0.0.2 does not answer" in hows[1]
+    assert left_over(list(pids)) == []

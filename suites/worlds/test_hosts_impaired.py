@@ -1,0 +1,167 @@
+"""``disteval eval`` over two hosts whose network is slow, loses packets, or is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from subprocess import Popen
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import Task
+from disteval.cli import main
+from disteval.metrics import Accuracy
+from disteval.worlds.channel import connection
+
+from suites.helpers.hosts import ADDRESSES, Hosts, ended
+from suites.helpers.processes import wait_for
+
+SECONDS = 120
+DELAY, LOSS = 0.05, 0.03
+SILENCE = "3"
+
+STATIC = ["--backend", "suites.mutants.sockets:Sockets", "--timeout", "60"]
+
+
+def predict(numbers: Any) -> Any:
+    """Say so when this host has begun, and wait there for what the test does then."""
+    if wait := os.environ.get("WAIT"):
+        Path(f"begun-{platform.node()}").touch()
+        while not Path(wait).exists():
+            threading.Event().wait(0.02)
+    return np.asarray(numbers) % 4
+
+
+def task() -> Task:
+    samples = [(n, n % 3) for n in range(101)]
+    return Task(samples=samples, predict=predict, metrics={"accuracy": Accuracy()}, batch_size=8)
+
+
+def run() -> None:
+    """Run the command, in which another host may be silent for a shorter time."""
+    connection._SILENT_SECONDS = int(os.environ["SILENCE"])
+    main()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("impaired")
+    (made / "key").touch(0o600)
+    (made / "key").write_text("0123456789abcdef" * 4)
+    return made
+
+
+@pytest.fixture(scope="module")
+def both(folder: Path) -> Iterator[Hosts]:
+    with Hosts(folder, impaired=True) as two:
+        yield two
+
+
+@pytest.fixture
+def hosts(both: Hosts, folder: Path) -> Iterator[Hosts]:
+    both.impair(DELAY, LOSS)
+    yield both
+    for begun in folder.glob("begun-*"):
+        begun.unlink()
+
+
+_ports = iter(range(29400, 29500))  # the hosts are the test's own, and so are their ports
+
+
+def start(hosts: Hosts, *options: str, **variables: str) -> list[Popen[str]]:
+    """Start ``disteval eval`` as two ranks, one on each host."""
+    return hosts.start_ranks("01", command(*options), settings(hosts) | variables)
+
+
+def command(*options: str) -> list[str]:
+    code = "import suites.worlds.test_hosts_impaired as t; t.run()"
+    return [sys.executable, "-c", code, "eval", f"{__name__}:task", *options]
+
+
+def settings(hosts: Hosts) -> dict[str, str]:
+    key, leader = Path(hosts.shared, "key"), f"alpha:{next(_ports)}"
+    given = {"DISTEVAL_LEADER": leader, "DISTEVAL_KEY_FILE": str(key), "SILENCE": "30"}
+    return given | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def cut(hosts: Hosts, folder: Path) -> None:
+    """Cut the cable when both hosts have begun, and let the samples go on."""
+    assert wait_for(lambda: len([*folder.glob("begun-*")]) == 2, SECONDS)
+    hosts.impair(0, 1)
+
+
+def check_report(path: Path) -> dict[str, Any]:
+    """Check that each of the 101 samples was counted once; 27 of them have the right label."""
+    report: dict[str, Any] = json.loads(path.read_text())
+    assert report["metrics"]["accuracy"] == {"top1": 27 / 101}
+    assert report["coverage"] == "exact"
+    assert report["evaluated"] == 101
+    return report
+
+
+@pytest.mark.parametrize("options", [STATIC, ["--elastic"]], ids=["static", "elastic"])
+def test_a_network_that_is_slow_and_loses_packets_changes_no_result(
+    hosts: Hosts, folder: Path, options: list[str]
+) -> None:
+    ranks = start(hosts, *options, "--json", "slow.json")
+    printed = [ended(rank, SECONDS) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], printed
+    check_report(folder / "slow.json")
+
+
+def test_a_network_that_is_cut_ends_a_static_evaluation_with_an_error_that_names_the_host(
+    hosts: Hosts, folder: Path
+) -> None:
+    leader, rank = start(hosts, *STATIC, WAIT="never", SILENCE=SILENCE)
+    cut(hosts, folder)
+    printed, beyond = ended(leader, SECONDS), ended(rank, SECONDS)
+    assert re.search(r"rank 1 was lost \(its host, beta, did not answer for 3 s: .*\);", printed)
+    assert "beta: rank 1: its host, beta, did not answer" in printed
+    assert f"can't reach its leader any more (its host, {ADDRESSES[0]}, did not" in beyond
+    assert (leader.returncode, rank.returncode) == (1, 1)
+
+
+def test_an_elastic_evaluation_goes_on_without_a_host_that_was_cut_off(
+    hosts: Hosts, folder: Path
+) -> None:
+    ranks = start(hosts, "--elastic", "--json", "cut.json", WAIT="go on", SILENCE=SILENCE)
+    cut(hosts, folder)
+    lines, found = iter(ranks[0].stdout.readline, ""), SimpleQueue[str]()
+    # In a thread, as a leader that says nothing more would be waited for without end.
+    read = partial(next, (line for line in lines if "was lost" in line), "")
+    threading.Thread(target=lambda: found.put(read()), daemon=True).start()
+    told = found.get(timeout=SECONDS)
+    (folder / "go on").touch()
+    printed = [ended(rank, SECONDS) for rank in ranks]
+    assert ranks[0].returncode == 0, told + str(printed)
+    [lost] = check_report(folder / "cut.json")["leases"]["lost"]
+    assert lost["rank"] == 1
+    assert lost["how"].startswith("its host, beta, did not answer for 3 s: ")
+    assert lost["how"] in told
+    assert f"can't reach its leader any more (its host, {ADDRESSES[0]}, did not" in printed[1]
+
+
+def test_ranks_of_another_host_join_an_evaluation_whose_leader_the_user_has_named(
+    hosts: Hosts, folder: Path
+) -> None:
+    given = settings(hosts) | {"WAIT": "joined"}
+    own = ["--elastic", "--world-size", "1", "--launcher", "threads", "--json"]
+    leader = hosts.on_host(0, command(*own, "led.json"), given)
+    assert wait_for((folder / "begun-alpha").exists, SECONDS)
+    joiner = hosts.on_host(1, command(*own, "joined.json", "--join"), given)
+    assert wait_for((folder / "begun-beta").exists, SECONDS)
+    (folder / "joined").touch()
+    printed = [ended(each, SECONDS) for each in (leader, joiner)]
+    assert [leader.returncode, joiner.returncode] == [0, 0], printed
+    assert "rank 1 has joined: rank 1 (process" in printed[0]
+    for name in ("led.json", "joined.json"):
+        check_report(folder / name)

@@ -1,0 +1,406 @@
+"""A world on a Ray of this machine is what it is as local processes, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from disteval import LibraryMissingError, UsageError, WorldError
+from disteval.worlds import RayLauncher, World, report_progress
+from disteval.worlds.launchers.ray import joined_ray, share_of_cpu
+from disteval_backends.non_dist import NonDist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.helpers.processes import (
+    left_over,
+    processes_below,
+    run_plainly,
+    start_as_from_a_terminal,
+)
+from suites.helpers.ray_nodes import (
+    kill_raylets,  # its module sets what Ray reads when it is imported
+)
+from suites.helpers.requirements import backend_class, framework
+
+SHORT = 4.0
+SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
+DISTEVAL = [sys.executable, "-m", "disteval.cli"]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """Ray, of which one is running here."""
+    found = framework("ray")
+    with joined_ray():
+        yield found
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files with a short name, as Ray's sockets need it."""
+    folder = Path(tempfile.mkdtemp(prefix="t-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def describe(backend: Any) -> dict[str, Any]:
+    return {
+        "rank": backend.rank,
+        "pid": os.getpid(),
+        "folder": str(Path.cwd()),
+        "threads": os.environ["OMP_NUM_THREADS"],
+        "library": "torch" in sys.modules,
+    }
+
+
+def gather(backend: Any, value: Any) -> Any:
+    return backend.all_gather_object(value)
+
+
+def kill_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return backend.all_gather_object(rank)
+
+
+def hang_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        signal.pause()
+    return backend.all_gather_object(rank)
+
+
+def raise_on_1(backend: Any, rank: int) -> Any:
+    if rank == 1:
+        raise LookupError("rank 1's own mistake")
+    return rank
+
+
+def test_ranks_are_actors_that_gather(ray: Any) -> None:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 2, launcher="ray") as world:
+        told = world.run(describe)
+        assert world.run(gather, "a", [1]) == [["a", [1]]] * 2
+    assert [found["rank"] for found in told] == [0, 1]
+    assert {found["folder"] for found in told} == {str(Path.cwd())}
+    assert left_over([found["pid"] for found in told]) == []
+
+
+def test_each_rank_gets_the_computing_threads_that_were_asked_for(ray: Any) -> None:
+    with World(SOCKETS, 2, launcher="ray", threads=3) as world:
+        assert [found["threads"] for found in world.run(describe)] == ["3"] * 2
+
+
+def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
+    with World(SOCKETS, 2, launcher=RayLauncher()) as world:
+        with pytest.raises(WorldError, match="rank 1 raised LookupError: rank 1's own mistake"):
+            world.run(raise_on_1, 0, 1)
+        assert world.run(gather, 1, 2) == [[1, 2]] * 2
+
+
+def test_a_killed_rank_is_named(ray: Any) -> None:
+    with World(SOCKETS, 2, launcher="ray") as world:
+        pids = [found["pid"] for found in world.run(describe)]
+        with pytest.raises(WorldError, match=r"^rank 1 was lost \(its process ended\)"):
+            world.run(kill_1, 0, 1)
+    assert left_over(pids) == []
+
+
+def test_a_hung_rank_is_named_with_its_stack_and_terminated(ray: Any) -> None:
+    with World(SOCKETS, 2, launcher="ray") as world:
+        pids = [found["pid"] for found in world.run(describe)]
+        with pytest.raises(WorldError) as caught:
+            world.run(hang_1, 0, 1, timeout=SHORT)
+    report = str(caught.value)
+    assert "rank 0: waits in all_gather_object #1" in report
+    assert "in hang_1" in report
+    assert left_over(pids) == []
+
+
+def test_a_second_world_fits_beside_the_first(ray: Any) -> None:
+    half, other = RayLauncher(cpus_per_worker=0.5), RayLauncher(cpus_per_worker=0.5)
+    with World(SOCKETS, 2, launcher=half) as one, World(SOCKETS, 2, launcher=other) as two:
+        assert one.run(gather, 1, 2) == two.run(gather, 1, 2)
+
+
+def test_more_cpus_than_there_are_are_refused_at_once(ray: Any) -> None:
+    launcher = RayLauncher(cpus_per_worker=1000)
+    reason = r"2 ranks with 1000 CPUs each found no room .* It has 1 node with [\d.]+ CPU"
+    with pytest.raises(WorldError, match=reason):
+        World(SOCKETS, 2, launcher=launcher)
+    assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
+
+
+def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any) -> None:
+    launcher = RayLauncher()
+    with World("non_dist", 1, launcher=launcher) as first:
+        with pytest.raises(UsageError, match="serves a world already"):
+            World("non_dist", 1, launcher=launcher)
+        assert first.run(describe)[0]["rank"] == 0
+    with World("non_dist", 1, launcher=launcher) as world:
+        assert world.run(describe)[0]["rank"] == 0
+
+
+def test_a_process_is_in_one_cluster_alone(ray: Any) -> None:
+    with pytest.raises(UsageError, match=r"in the Ray cluster at .* already"):
+        World("non_dist", 1, launcher=RayLauncher("203.0.113.7:6379"))
+
+
+class ByMpirun(NonDist):
+    launcher: ClassVar[str] = "mpirun"
+
+
+def test_a_backend_that_names_another_launcher_is_refused() -> None:
+    with pytest.raises(UsageError, match="ByMpirun's ranks are started by 'mpirun', and Ray"):
+        World(ByMpirun, 1, launcher="ray")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"cpus_per_worker": 0}, "cpus_per_worker=0 is too little"),
+        ({"gpus_per_worker": -1}, "gpus_per_worker=-1 is negative"),
+        ({"strategy": "TIGHT"}, "no placement strategy 'TIGHT'; Ray's are: SPREAD, PACK"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        RayLauncher(**options)
+
+
+def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(LibraryMissingError, match=r"pip install '\.\[ray\]'"):
+        World("non_dist", 1, launcher="ray")
+
+
+@given(st.lists(st.integers(0, 16), min_size=1, max_size=6), st.integers(1, 40))
+def test_the_share_of_a_cpu_is_the_largest_that_fits(nodes: list[int], parts: int) -> None:
+    def fit(share: float) -> int:
+        return sum(int(cpus / share + 1e-6) for cpus in nodes)
+
+    share = share_of_cpu(nodes, parts)
+    assert 0 < share <= 1
+    if any(nodes):
+        assert fit(share) >= parts
+        assert share == 1 or fit(share + 2e-4) < parts
+
+
+SCRIPT = """
+from disteval.worlds import World
+from suites.worlds.test_ray import hang_1, describe
+with World("suites.mutants.sockets:Sockets", 2, launcher="ray") as world:
+    print(*(found["pid"] for found in world.run(describe)), flush=True)
+    world.run(hang_1, 0, 1, timeout=600)
+"""
+
+
+def _start(temporary: Path) -> subprocess.Popen[str]:
+    return start_as_from_a_terminal(
+        [sys.executable, "-c", SCRIPT], env=os.environ | {"TMPDIR": str(temporary)}
+    )
+
+
+def test_ctrl_c_leaves_no_process_and_no_file(temporary: Path) -> None:
+    framework("ray")
+    leader = _start(temporary)
+    assert leader.stdout is not None
+    assert len(leader.stdout.readline().split()) == 2
+    everything = processes_below(leader.pid)
+    assert len(everything) > 3
+    leader.send_signal(signal.SIGINT)
+    leader.communicate(timeout=90)
+    assert leader.returncode not in (0, None)
+    assert left_over(everything) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_killed_leader_leaves_no_process_and_no_file(temporary: Path) -> None:
+    framework("ray")
+    leader = _start(temporary)
+    assert leader.stdout is not None
+    assert len(leader.stdout.readline().split()) == 2
+    everything = processes_below(leader.pid)
+    leader.kill()
+    leader.communicate(timeout=90)
+    assert left_over(everything) == []
+    assert list(temporary.iterdir()) == []
+
+
+STRANGERS = """
+import grpc, os, re, subprocess, sys
+from http.client import HTTPConnection
+from pathlib import Path
+from disteval.worlds.launchers.ray import joined_ray
+from suites.helpers.processes import processes_below
+
+CALLS = ["CoreWorkerService/PushTask", "NodeManagerService/RequestWorkerLease",
+         "ObjectManagerService/Push", "NodeInfoGcsService/GetAllNodeInfo"]
+
+def listening():
+    inodes = set()
+    for pid in [os.getpid(), *processes_below(os.getpid())]:
+        try:
+            descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:
+            continue
+        for descriptor in descriptors:
+            try:
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").rstrip("]"))
+            except OSError:
+                pass
+    for family in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{family}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                host, port = fields[1].split(":")
+                yield host, int(port, 16)
+
+def answer(port, call, header):
+    channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+    try:
+        channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=30, metadata=header)
+    except grpc.RpcError as error:
+        return error.code().name
+    return "answered"
+
+def http_status(port):
+    web = HTTPConnection("127.0.0.1", port, timeout=30)
+    web.request("POST", "/get_or_create_runtime_env", b"")
+    return f"http {web.getresponse().status}"
+
+for turn in range(2):
+    with joined_ray():
+        import ray
+        assert ray.get(ray.remote(lambda: 1).remote()) == 1
+        token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+        print(oct(token.stat().st_mode & 0o777), oct(token.parent.stat().st_mode & 0o777))
+        print(*{host for host, _ in listening()})
+        for header in ((), (("authorization", "Bearer " + "0" * 64),)) if turn else ():
+            told = {answer(port, call, header) for _, port in listening() for call in CALLS}
+            print(*sorted(told - {"UNIMPLEMENTED", "UNAVAILABLE"}))
+        for _, port in listening() if turn else ():
+            if answer(port, CALLS[0], ()) == "UNAVAILABLE":  # it does not speak gRPC
+                print(http_status(port))
+    print(any(name.startswith("RAY_AUTH") for name in os.environ), token.exists())
+"""
+
+
+def test_a_cluster_that_is_started_here_admits_nobody_and_leaves_no_token(
+    tmp_path: Path, temporary: Path
+) -> None:
+    framework("ray")
+    if find_spec("grpc") is None:
+        pytest.skip("a stranger's calls to Ray are made with grpcio, which is not installed")
+    outside = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGERS],
+        env=outside | {"HOME": str(tmp_path), "TMPDIR": str(temporary)},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = ["0o600 0o700", "loopback"], ["UNAUTHENTICATED", "UNAUTHENTICATED", "http 401"]
+    told = [
+        "loopback"
+        if set(line.split()) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+        else line
+        for line in done.stdout.splitlines()
+    ]
+    assert told == [*first, "False False", *first, *second, "False False"]
+    assert list(tmp_path.iterdir()) == list(temporary.iterdir()) == []
+
+
+def wait_for_ever(backend: Any) -> None:
+    report_progress(0, 1)
+    signal.pause()
+
+
+def kill_raylet(_rank: int, *_: int) -> None:
+    kill_raylets(processes_below(os.getpid()))
+
+
+def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
+    framework("ray")
+    script = (
+        "from disteval.worlds import World\n"
+        "from suites.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
+        "with World(SOCKETS, 2, launcher='ray') as world:\n"
+        "    world.run(wait_for_ever, timeout=60, on_progress=kill_raylet)\n"
+    )
+    done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
+    assert re.search(r"WorldError: rank . was lost \(its Ray node .* does not answer", done.stderr)
+
+
+def test_an_address_where_nobody_answers_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework("ray")
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unheard.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        options = ["--launcher=ray", "--world-size=1", "--rules=1.1"]
+        done = run_plainly([*DISTEVAL, "check", "non_dist", *options], tmp_path, 60)
+    assert done.returncode == 2
+    assert f"the Ray cluster at '{address}' could not be joined: nobody answers" in done.stderr
+
+
+def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) -> None:
+    framework("ray")
+    script = (
+        "import ray\n"
+        "from disteval.worlds import World\n"
+        "from suites.worlds.test_ray import describe\n"
+        f"ray.init('local', num_cpus=1, include_dashboard=False, _temp_dir={str(temporary)!r})\n"
+        "with World('non_dist', 1, launcher='ray') as world:\n"
+        "    assert world.run(describe)[0]['rank'] == 0\n"
+        "print(ray.is_initialized(), ray.get(ray.remote(lambda: 'there').remote()))\n"
+        "unclosed = World('non_dist', 1, launcher='ray')\n"
+    )
+    done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
+    assert done.returncode == 0, done.stderr
+    # Ray may add lines of its own, such as one on the worker of the task.
+    assert "True there" in done.stdout.splitlines()
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def joinable(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands join the Ray that runs here, instead of starting another."""
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    # Ray would look for that address under the host's own, where this cluster does not listen.
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+
+def test_a_backend_is_checked_with_a_world_lost_beside_the_first(
+    joinable: None, tmp_path: Path
+) -> None:
+    options = ["--launcher=ray", "--world-size=2", "--rules=1.1,7.2", "--json=report.json"]
+    done = run_plainly([*DISTEVAL, "check", SOCKETS, *options], tmp_path, 120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [rule["outcome"] for rule in report["rules"]] == ["passed", "passed"]
+    assert report["launcher"] == "ray"
+
+
+def test_eval_finds_on_ray_what_it_finds_elsewhere(
+    joinable: None, small_cifar10: Path, small_accuracy: dict[str, float], tmp_path: Path
+) -> None:
+    backend_class("torch_cpu")
+    options = ["--launcher=ray", "--world-size=2", f"--data={small_cifar10}", "--json=report.json"]
+    done = run_plainly([*DISTEVAL, "eval", *options], tmp_path, 180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["evaluated"], report["accuracy"]) == (301, small_accuracy)

@@ -1,0 +1,167 @@
+"""A world over several nodes of a Ray cluster, which here are several on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import UsageError, WorldError
+from disteval.contract import Rendezvous
+from disteval.worlds import RayLauncher, World, report_progress
+from disteval.worlds.launchers.ray import joined_ray
+
+from suites.helpers.processes import left_over, wait_for
+from suites.helpers.ray_nodes import RayNodes
+from suites.helpers.requirements import backend_class, framework
+
+SHORT = 4.0
+SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    """A cluster of two nodes, of which this process has joined the first."""
+    ray = framework("ray")
+    cluster = RayNodes(cpus=2)
+    try:
+        cluster.join("127.0.0.2")
+        with joined_ray(cluster.address):
+            wait_for_nodes(ray, 2, cluster)
+            yield cluster
+    finally:
+        cluster.close()
+
+
+def wait_for_nodes(ray: Any, count: int, cluster: RayNodes) -> None:
+    alive = wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == count)
+    assert alive, cluster.log()
+
+
+def where(backend: Any) -> tuple[str, int]:
+    import ray
+
+    return ray.util.get_node_ip_address(), os.getpid()
+
+
+def gather(backend: Any, value: Any) -> Any:
+    return backend.all_gather_object(value)
+
+
+def open_to_all(backend: Any) -> int:
+    """How many sockets of this process listen at every address of their host."""
+    own = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # a thread of Ray has closed it
+            own.add(str(link.readlink()))
+    tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
+    open_rows = [r for r in rows if r[3] == "0A" and not r[1].partition(":")[0].strip("0")]
+    return sum(f"socket:[{row[9]}]" in own for row in open_rows)
+
+
+def crime_at(backend: Any, culprit: int, crime: str) -> Any:
+    if backend.rank == culprit:
+        print(f"final line of rank {culprit}")
+        if crime == "hang":
+            signal.pause()
+        os.kill(os.getpid(), getattr(signal, crime))
+    return backend.all_gather_object(0)
+
+
+def hang_at(backend: Any, culprit: int) -> Any:
+    return crime_at(backend, culprit, "hang")
+
+
+def freeze_at(backend: Any, culprit: int) -> Any:
+    return crime_at(backend, culprit, "SIGSTOP")
+
+
+def die_at(backend: Any, culprit: int) -> Any:
+    return crime_at(backend, culprit, "SIGKILL")
+
+
+def wait_for_ever(backend: Any) -> Any:
+    report_progress(0, 1)
+    signal.pause()
+
+
+def directories(nodes: RayNodes) -> list[Path]:
+    """What worlds have left on the nodes other than the leader's, once they had time to leave."""
+    wait_for(lambda: not list(nodes.folder.glob("session_2*/disteval-*")), 10)
+    return list(nodes.folder.glob("session_2*/disteval-*"))
+
+
+def test_ranks_on_several_nodes_gather(nodes: RayNodes) -> None:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 3, launcher=RayLauncher(nodes.address, cpus_per_worker=1)) as world:
+        addresses = {address for address, _ in world.run(where)}
+        assert len(addresses) == 2
+        assert world.run(gather, "a", [1], 2) == [["a", [1], 2]] * 3
+        # Each has Ray's own; the store of rank 0 is no other.
+        assert len(set(world.run(open_to_all))) == 1
+    assert directories(nodes) == []
+
+
+@pytest.mark.parametrize("crime", [hang_at, freeze_at, die_at])
+def test_the_report_tells_of_a_rank_on_another_node(nodes: RayNodes, crime: Any) -> None:
+    with World(SOCKETS, 2, launcher=RayLauncher(strategy="STRICT_SPREAD")) as world:
+        told = world.run(where)
+        [culprit] = [rank for rank, (address, _) in enumerate(told) if address == "127.0.0.2"]
+        with pytest.raises(WorldError) as caught:
+            world.run(crime, culprit, culprit, timeout=SHORT)
+    report = str(caught.value)
+    assert f"final line of rank {culprit}" in report
+    assert f"rank {1 - culprit}: " in report
+    assert "all_gather_object #1" in report
+    if crime is hang_at:
+        assert f"stack of rank {culprit}:" in report
+        assert "in crime_at" in report
+    elif crime is freeze_at:
+        assert f"rank {culprit}: is stopped (SIGSTOP); never entered all_gather_object" in report
+    else:
+        assert report.startswith(f"rank {culprit} was lost (its process ended)")
+    assert left_over([pid for _, pid in told]) == []
+    assert directories(nodes) == []
+
+
+def test_a_killed_node_is_named(nodes: RayNodes) -> None:
+    ray = framework("ray")
+    third = nodes.join("127.0.0.3")
+    wait_for_nodes(ray, 3, nodes)
+    with World(SOCKETS, 3, launcher=RayLauncher(strategy="STRICT_SPREAD")) as world:
+        told = world.run(where)
+        [culprit] = [rank for rank, (address, _) in enumerate(told) if address == "127.0.0.3"]
+
+        def kill(rank: int, *_: int) -> None:
+            if rank == culprit:
+                nodes.kill_raylet(third)
+
+        reason = rf"^rank {culprit} was lost \(its Ray node 127\.0\.0\.3 does not answer\)"
+        with pytest.raises(WorldError, match=reason) as caught:
+            world.run(wait_for_ever, timeout=60, on_progress=kill)
+    assert "its node could not be asked what it was doing" in str(caught.value)
+    assert left_over([pid for _, pid in told]) == []
+    assert directories(nodes) == []
+
+
+def test_what_has_no_room_in_time_is_told_with_what_there_is(nodes: RayNodes) -> None:
+    launcher = RayLauncher(cpus_per_worker=3, patience=0.5)
+    reason = r"2 ranks with 3 CPUs each found no room .* within 0.5 s .* 2 on one node"
+    with pytest.raises(WorldError, match=reason):
+        World(SOCKETS, 2, launcher=launcher)
+
+
+def test_a_backend_is_told_that_its_ranks_share_no_directory() -> None:
+    with pytest.raises(UsageError, match="the ranks are on several hosts and share no directory"):
+        _ = Rendezvous(None).path
+
+
+def test_an_address_without_a_cluster_is_told() -> None:
+    framework("ray")
+    with pytest.raises(UsageError, match="is no node of a Ray cluster"):
+        World("non_dist", 1, launcher=RayLauncher("ray://somewhere:10001"))

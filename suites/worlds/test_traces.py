@@ -1,0 +1,283 @@
+"""A trace of real ranks says which rank the others waited for, and what that rank did."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from disteval import UsageError, WorldError, evaluate
+from disteval.cli import main
+from disteval.metrics import Accuracy
+from disteval.traces import current
+from disteval.traces.reading import WorldTrace, read_worlds
+from disteval.traces.summary import Summary, summarise
+from disteval.traces.times import timeline
+from disteval.worlds import World
+from disteval.worlds.launchers.local import LocalLauncher
+
+from suites.helpers.requirements import backend_class
+
+SECONDS = 0.1  # that the slow rank takes longer for each of its batches
+BATCHES = 4
+
+
+class SlowRows:
+    """Labels 0 to 3 in turn, which are slow to read on one rank."""
+
+    def __init__(self, size: int, seconds: float) -> None:
+        self.size, self.seconds = size, seconds
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        time.sleep(self.seconds / 10)
+        return index % 4, index % 4
+
+
+def evaluate_slowly(backend: Any, what: str) -> Any:
+    """Evaluate; rank 1 is slow to read, or slow to compute."""
+    slow = SECONDS if backend.rank == 1 else 0.0
+    samples = SlowRows(20 * BATCHES, slow if what == "data" else 0.0)
+
+    def predict(labels: Any) -> Any:
+        time.sleep(slow if what == "compute" else 0.0)
+        return np.eye(4)[labels]
+
+    return evaluate(predict, samples, {"accuracy": Accuracy()}, backend, 10).metrics
+
+
+def import_this(_: Any) -> None:
+    """Have ranks import this module, which takes long where other processes compute."""
+
+
+def traced(folder: Path, backend: str, what: str) -> Summary:
+    with World(backend, 2, trace=folder) as world:
+        world.run(import_this)
+        found = world.run(evaluate_slowly, what, what)
+        assert found == [{"accuracy": {"top1": 1.0}}] * 2
+    (read,) = read_worlds(folder)
+    check_rows(read)
+    return summarise(read)
+
+
+def check_rows(world: WorldTrace) -> None:
+    """Hold the rows to what every run has."""
+    assert [row.name for row in world.rows] == ["leader", "rank 0", "rank 1"]
+    assert all(row.is_whole and not row.dropped for row in world.rows)
+    kinds = ("start", "order")
+    orders = [{e.name for e in row.events if e.category in kinds} for row in world.rows]
+    assert orders[0] == orders[1] == orders[2] >= {"join the group", "run evaluate_slowly"}
+    for row in world.ranks:
+        doing = [*timeline(row.events)]
+        assert all(a.end == b.start for a, b in itertools.pairwise(doing))
+        names = [event.name for event in row.events]
+        assert names.count("predict") == names.count("add") == BATCHES
+        numbers = [e.arguments["number"] for e in row.events if e.category == "collective"]
+        assert numbers == [*range(1, len(numbers) + 1)]
+        collectives = [e for e in row.events if e.category == "collective"]
+        assert all(e.arguments["bytes"] >= 512 for e in collectives)
+        assert sum(e.arguments.get("samples", 0) for e in row.events) == 10 * BATCHES
+
+
+def check_slow(summary: Summary, what: str) -> None:
+    """Hold the summary to what was made slow."""
+    longer = SECONDS * BATCHES
+    assert summary.slowest is not None
+    assert (summary.slowest.rank, summary.slowest.kind) == (1, what)
+    assert summary.slowest.name == {"data": "load", "compute": "predict"}[what]
+    assert summary.slowest.more > longer / 2
+    waited = {pair: total / 1e9 for pair, (total, _) in summary.waits.by_pair().items()}
+    assert waited[0, 1] > longer / 2
+    assert waited[0, 1] == max(waited.values())
+    fast, slow = summary.ranks
+    assert fast.seconds["waiting"] > longer / 2
+    assert slow.seconds[what] >= longer
+
+
+@pytest.mark.parametrize("what", ["data", "compute"])
+def test_threads_of_which_one_is_slow(what: str, tmp_path: Path) -> None:
+    check_slow(traced(tmp_path / "run", "threads", what), what)
+
+
+def test_gloo_ranks_of_which_one_is_slow(tmp_path: Path) -> None:
+    backend_class("torch_cpu")
+    with World("torch_cpu", 2, trace=tmp_path / "run") as world:
+        world.run(import_this)
+        world.run(evaluate_slowly, "data", "data")
+        world.run(evaluate_slowly, "compute", "compute")
+    (read,) = read_worlds(tmp_path / "run")
+    # Two evaluations in one world: rank 1 is the slowest, in what took it longest in all.
+    summary = summarise(read)
+    assert summary.slowest is not None and summary.slowest.rank == 1
+    behind = summary.waits.behind[1]
+    assert behind["data", "load"] / 1e9 > SECONDS * BATCHES / 2
+    assert behind["compute", "predict"] / 1e9 > SECONDS * BATCHES / 2
+    assert len({row.header["pid"] for row in read.rows}) == 3
+
+
+class AnotherClock(LocalLauncher):
+    """Starts rank 1 with a clock that is 1,000 seconds ahead, as on another host."""
+
+    name = "another_clock"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        first, second = super().commands(directory, world_size)
+        return [first, [*AHEAD, *second]]
+
+
+AHEAD = ["unshare", "--time", "--monotonic", "1000", "--fork", "--kill-child"]
+
+
+def test_ranks_with_another_clock_are_brought_on_that_of_the_leader(tmp_path: Path) -> None:
+    if shutil.which("unshare") is None or subprocess.run([*AHEAD, "true"], check=False).returncode:
+        pytest.skip("no time namespace can be made here")
+    with World(None, 2, launcher=AnotherClock(), trace=tmp_path / "run") as world:
+        now = world.run(read_the_clock)
+    assert now[1] - now[0] > 900 * 10**9
+    (read,) = read_worlds(tmp_path / "run")
+    leader, *ranks = (
+        next(e for e in row.events if e.name == "run read_the_clock") for row in read.rows
+    )
+    header = read.ranks[1].header
+    assert header["offset_from"] == "round trips"
+    assert abs(header["offset_ns"] + 1_000 * 10**9) <= header["offset_error_ns"] < 10**9
+    for event in ranks:  # each order is carried out while the leader waits for it
+        assert leader.start - header["offset_error_ns"] <= event.start
+        assert event.end <= leader.end + header["offset_error_ns"]
+
+
+def read_the_clock(_: Any) -> int:
+    return time.monotonic_ns()
+
+
+def fail_on_one(backend: Any) -> None:
+    backend.all_gather_object(0)
+    if backend.rank == 1:
+        raise KeyError("no such sample")
+    time.sleep(0.2)
+
+
+def test_a_trace_of_ranks_that_failed_says_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(WorldError, match="no such sample"),
+        World("threads", 2, trace=tmp_path / "run") as world,
+    ):
+        world.run(fail_on_one)
+    (read,) = read_worlds(tmp_path / "run")
+    ((what, ranks),) = summarise(read).failures
+    assert "rank 1 raised KeyError" in what
+    assert "raised KeyError" in ranks["rank 1"]
+    assert [e.name for e in read.ranks[1].events][-1] == "run fail_on_one"
+
+
+def fill_the_disk_of_one(backend: Any, secret: str) -> str:
+    """End the trace of rank 1 as a full disk ends it."""
+    recorder = current()
+    assert recorder is not None and recorder._file is not None
+    if backend.rank == 1:
+        recorder._file.close()
+        recorder._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    return secret
+
+
+def test_a_trace_that_is_cut_short_is_told_and_holds_no_arguments(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    folder = tmp_path / "run"
+    with World("threads", 2, trace=folder) as world:
+        given = functools.partial(fill_the_disk_of_one, secret="a password")
+        assert world.run(given) == ["a password"] * 2
+    assert f"the trace in {folder} lacks the end of rank 1: the disk may be full" in caplog.text
+    assert not any(b"password" in file.read_bytes() for file in folder.iterdir())
+    (read,) = read_worlds(folder)
+    assert "run fill_the_disk_of_one" in [e.name for e in read.rows[0].events]
+    caplog.clear()
+    with World("threads", 2, trace=tmp_path / "whole") as world:
+        world.run(read_the_clock)
+    assert "lacks the end" not in caplog.text
+
+
+TASK = """
+import numpy as np
+from disteval import Task
+from disteval.metrics import Accuracy
+
+def task():
+    labels = np.arange(40) % 4
+    return Task(samples=(labels, labels), predict=lambda x: np.eye(4)[x],
+                metrics={"accuracy": Accuracy()}, batch_size=5)
+"""
+
+
+def disteval(*words: str) -> tuple[int, str]:
+    """Run a command; return its exit status and output."""
+    result = CliRunner().invoke(main, words)
+    return result.exit_code, result.output
+
+
+def test_commands_write_traces_and_show_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_task.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    of_task = ["eval", "my_task:task", "--backend", "threads", "--trace", "run"]
+    code, output = disteval(*of_task, "--world-size", "2")
+    assert code == 0, output
+    code, output = disteval(*of_task)
+    assert code == 2 and "holds the trace of an earlier run (world-1-leader.json)" in output
+    code, output = disteval("trace", "run", "--json", "shares.json")
+    assert code == 0, output
+    assert "rank 1" in output and "slowest: rank" in output
+    assert json.loads(Path("run/trace.json").read_text())["traceEvents"]
+    (world,) = json.loads(Path("shares.json").read_text())["worlds"]
+    assert [rank["rank"] for rank in world["ranks"]] == [0, 1]
+    for rank in world["ranks"]:
+        assert rank["samples"] == 20 and rank["whole"]
+        parts = {name: s for name, s in rank["seconds"].items() if name != "total"}
+        assert sum(parts.values()) == pytest.approx(rank["seconds"]["total"])
+    code, output = disteval(*of_task[:-1], "leases", "--elastic", "--launcher", "threads")
+    assert code == 2  # a backend joins no ranks that may be lost
+    elastic = ["eval", "my_task:task", "--elastic", "--launcher", "threads", "--trace", "leases"]
+    code, output = disteval(*elastic, "--world-size", "2")
+    assert code == 0, output
+    (read,) = read_worlds(Path("leases"))
+    leases = [e for row in read.ranks for e in row.events if e.category == "lease"]
+    # The last ones may be lent twice, so that nobody waits for a slow rank.
+    units = {u for e in leases for u in range(e.arguments["start"], e.arguments["stop"])}
+    assert units == {*range(8)}
+    code, output = disteval("trace", "run", "--merged", "run/world-1-leader.json")
+    assert code == 2 and "would replace a file of the trace; give another" in output
+    code, output = disteval("trace", "nowhere")
+    assert code == 2 and "nowhere does not exist; give a folder that --trace has written" in output
+    code, output = disteval("trace", "run", "--world", "7")
+    assert code == 2 and "has no world 7" in output
+
+
+def test_a_check_has_a_trace_of_each_of_its_worlds(tmp_path: Path) -> None:
+    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    folder = str(tmp_path / "run")
+    words = ["check", "threads", "--world-size", "1,2", "--rules", "2.1", "--examples", "2"]
+    code, output = disteval(*words, "--trace", folder)
+    assert code == 0, output
+    assert sorted(world.world_size for world in read_worlds(Path(folder))) == [1, 2]
+    assert disteval("trace", folder)[0] == 0
+
+
+def test_a_folder_that_is_not_writable_is_refused_before_ranks_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"trace .*file/run can't be written: .* another place"):
+        World("threads", 2, trace=tmp_path / "file" / "run")
+    with pytest.raises(UsageError, match=r"trace /proc/1/run can't be written: .* another place"):
+        World("threads", 2, trace="/proc/1/run")
