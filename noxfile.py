@@ -292,15 +292,14 @@ def _install_releases(session: nox.Session, releases: str) -> None:
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """Hold us against other libraries, and write docs/performance.md and docs/scaling.md."""
+    """Hold us against other libraries, and write the table of docs/performance.md."""
     session.install(
         ".[torch,mpi,jax,tensorflow]", TORCH, JAX, TENSORFLOW,
-        "torchmetrics", "torcheval", "accelerate", "mmeval==0.2.1", "matplotlib", "onnx",
+        "torchmetrics", "torcheval", "accelerate", "mmeval==0.2.1", "onnx",
         "onnxruntime",
     )  # fmt: skip
     page = "--write=docs/performance.md"
     session.run("python", "-m", "suites.benchmarks.peers", page, *session.posargs)
-    session.run("python", "-m", "suites.benchmarks.scaling", "--write=docs/scaling.md")
 
 
 @nox.session

@@ -6,8 +6,7 @@ Every loop evaluates the same pictures with the same weights and the same number
 loops take turns, round after round, so that a machine that slows down slows all of them; the table
 gives medians, and their ratio to the first loop. Each loop returns its number of correct
 predictions, and all must agree. Libraries that are not installed are named and left out.
-``--write`` also measures texts, object collectives and counting, and writes the page, except for
-its last section.
+``--write`` writes the table into the page, whose other sections stay as they are.
 """
 
 from __future__ import annotations
@@ -24,18 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from disteval.data import load_cifar10, load_embedded
-from disteval.report.files import write_file
 from disteval.worlds import World
 
-from suites.benchmarks import counting, objects, texts
 from suites.benchmarks.loops import BATCH_SIZE, Contestant, contestants, evaluate_on_rank
 
 LIBRARIES = (
     "torch", "tensorflow-cpu", "jax", "flax", "mpi4py", "horovod", "numpy", "torchmetrics",
     "torcheval", "accelerate", "mmeval", "onnxruntime",
 )  # fmt: skip
-
-TEXTS = 1_000
 
 
 def main() -> None:
@@ -49,20 +44,15 @@ def main() -> None:
     if options.write is None:
         print("\n".join(lines))
         return
-    lines += ["", *texts.tables(TEXTS, options.rounds)]
-    for backend in ("mpi4py", "torch_cpu"):
-        lines += ["", *objects.tables(backend, 3 * options.rounds)]
-    for backend in ("torch_cpu", "mpi4py"):
-        lines += ["", *counting.table(backend, options.rounds)]
     page = "\n".join([*_INTRODUCTION, *lines, "", _kept(options.write)])
-    write_file("--write", options.write, page)
+    options.write.write_text(page)
 
 
-_BY_HAND = "## Before and after"
+_BY_HAND = "## Texts, collectives and counting"
 
 
 def _kept(page: Path) -> str:
-    """Return the last section of the page, which is written by hand."""
+    """Return the sections of the page that are kept by hand."""
     text = page.read_text() if page.exists() else ""
     return text[text.index(_BY_HAND) :] if _BY_HAND in text else ""
 
@@ -70,9 +60,9 @@ def _kept(page: Path) -> str:
 _INTRODUCTION = (
     "# Performance",
     "",
-    "`nox -s peers` writes this page, except for [its last section](#before-and-after). The",
-    "libraries of one table take turns in one run, so the ratios mean more than the figures, which",
-    "depend on the machine. Results were verified in the same run.",
+    "`nox -s peers` writes the first table. The libraries of one table take turns in one run, so",
+    "the ratios mean more than the figures, which depend on the machine. Results were verified in",
+    "the same run.",
     "",
 )
 
@@ -84,8 +74,7 @@ folded` has all convolutions. What is left is bound by arithmetic: on one core, 
 products take 95% of the time, at 85 to 105 GFLOP/s, so ReLU, additions and pooling could save 5%
 at most if they were fused. `torch.compile` with freezing takes 1.2 times the CPU time of
 `make_predict` for a picture, after 5 seconds of CPU time for its first call, or 4 with a full
-cache; 10,000 pictures take as long as that. `python -m suites.benchmarks.forward` measures the
-forward pass and `evaluate` alone."""
+cache; 10,000 pictures take as long as that."""
 
 
 def _machine() -> str:
