@@ -208,17 +208,6 @@ def coverage(session: nox.Session) -> None:
 
 
 @nox.session
-def mutation(session: nox.Session) -> None:
-    """Break shards, frames and metrics one small change at a time; survivors are explained.
-
-    Not part of `tests`. ``-- sharding frames`` does so with modules that have that in their paths.
-    """
-    session.install(".[torch,conformance]", TORCH, JAX, TENSORFLOW, "scikit-learn", "torchmetrics")
-    session.install("cosmic-ray>=8.4")
-    session.run("python", "tools/mutation.py", *session.posargs, **PATIENCE)
-
-
-@nox.session
 def faults(session: nox.Session) -> None:
     """Kill, stop, slow and starve real runs at random moments, and check what comes of them.
 

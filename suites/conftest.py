@@ -23,15 +23,12 @@ except ImportError:  # Python 3.10, where pytest brings tomli
 pytest_plugins = ["disteval.conformance.plugin", "suites.mutants.table"]
 
 try:
-    from hypothesis import Phase, settings
+    from hypothesis import settings
 except ImportError:  # what needs it says so
     pass
 else:
     # A test says whether an answer is right; how long it took says how busy the machine is.
     settings.register_profile("untimed", settings(), deadline=None)
-    # For the mutation session, to which any example of a failure is enough.
-    phases = (Phase.explicit, Phase.generate)
-    settings.register_profile("unshrunk", deadline=None, phases=phases, database=None)
     settings.load_profile("untimed")
 
 
