@@ -158,3 +158,15 @@ def test_weights_that_do_not_fit_are_refused(torch: Any) -> None:
     del weights["layer1.0.bn1.weight"]
     with pytest.raises(WeightsError, match=r"do not fit ResNet-18: layer1.0.bn1.weight"):
         build(weights)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 256, 1000])
+def test_a_gpu_computes_in_float32(torch: Any, predict: Any, rows: int) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no CUDA device here")
+    from disteval.models.resnet18_torch import make_predict
+
+    images = load_embedded().images[:rows]
+    found = make_predict(default_weights(), "cuda")(images).cpu()
+    # TF32, which torch uses unless it is told not to, is 0.05 away from a CPU's scores.
+    torch.testing.assert_close(found, torch.as_tensor(predict(images)), atol=1e-3, rtol=0)

@@ -123,8 +123,15 @@ def make_predict(
     Returns:
         A function of uint8 pictures of shape (N, 3, 32, 32) to scores of shape (N, 10), of
         ``dtype``, on the device. On a CPU it is a `SlicedPredict`, unless it is exact.
+
+    On a GPU, this process computes its convolutions without TF32 from here on
+    (``torch.backends.cudnn.allow_tf32 = False``). TF32 is torch's default, and has ten bits: an
+    H200 then got 7,958 of the 10,000 embedded pictures right and 7,956 in batches of 1,000, and
+    without it 7,960 as a CPU does, in batches of every size that was tried.
     """
     target = torch.device(device)
+    if target.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
     kind = getattr(torch, dtype)
     weights = weights if exact else fold_norms(weights)
     model = build(weights)
