@@ -14,12 +14,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 import pytest
+from disteval.evaluation import leased
 
 from suites.helpers import wire
 from suites.helpers.processes import processes_below, wait_for
@@ -305,3 +306,13 @@ def ended(process: subprocess.Popen[str], seconds: float) -> str:
         # What it has started may hold the pipe until the hosts end.
         printed = (late.stdout or b"").decode(errors="replace")
         pytest.fail(f"not ended within {seconds:g} s: {printed}")
+
+
+def pretend_hosts(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function by which a rank that is a thread says on which host it takes itself to be.
+
+    Only what an evaluation in leases asks for is changed.
+    """
+    hosts: dict[int, str] = {}
+    monkeypatch.setattr(leased, "_this_host", lambda: hosts[threading.get_ident()])
+    return lambda name: hosts.__setitem__(threading.get_ident(), name)

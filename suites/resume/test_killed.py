@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval.worlds.rank_files import rank_file
 
 from suites.helpers.processes import (
     left_over,
@@ -32,7 +31,7 @@ def test_lost_ranks_change_no_result(tmp_path: Path) -> None:
         assert each["ended"] and each["right"], each
         assert each["done"] == 50
         # A rank that was stopped, and went on after all others had left, finds no lender.
-        assert all("the lender of leases is gone" in text for text in each["other"]), each
+        assert all(text.startswith("WorldError") for text in each["other"]), each
     assert any(each["lost"] for each in found)
     assert any(each["failed"] for each in found)
 
@@ -42,21 +41,6 @@ def test_a_killed_leader_changes_no_result(seeds: int, tmp_path: Path) -> None:
     found = tried("leader", seeds, tmp_path)
     assert [each["right"] for each in found] == [True] * seeds
     assert any(each["runs"] > 1 for each in found)
-
-
-def test_a_process_that_is_terminated_after_its_child_has_ended_ends_as_ever(
-    tmp_path: Path,
-) -> None:
-    code = """
-import os, signal, sys
-from pathlib import Path
-from disteval.worlds.process import go_on_in_child
-go_on_in_child(Path(sys.argv[1]), 0, lambda: os.kill(os.getpid(), signal.SIGTERM))
-os._exit(7)
-"""
-    done = run_plainly([sys.executable, "-c", code, str(tmp_path)], tmp_path, 60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert rank_file(tmp_path, 0, "ended").read_text() == "7"
 
 
 def test_a_rank_that_hangs_outside_python_ends_with_the_process_that_its_launcher_kills(

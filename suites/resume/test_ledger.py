@@ -20,8 +20,7 @@ from disteval.coverage import Certificate, add_certificates, certify
 from disteval.errors import LedgerError, UsageError
 from disteval.leases import Book, Committed, Lease, Ledger, rows
 from disteval.leases.ledger import NAME
-from disteval.metrics import ConfusionMatrix
-from disteval.metrics.group import MetricGroup
+from disteval.metrics import ConfusionMatrix, MetricGroup
 from disteval.metrics.totals import (
     Total,
     add_totals,
