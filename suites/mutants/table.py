@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 
@@ -13,6 +15,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("mutants and the examples that killed them")
     for name, rule, size, seen in rows:
         line = f"{name:36} {rule:4} W={size}  {seen}".replace("\n", " ")
-        terminalreporter.write_line(line[: terminalreporter._tw.fullwidth])
+        terminalreporter.write_line(line[: shutil.get_terminal_size().columns])
     killed = sum(seen != "survived" for *_, seen in rows)
     terminalreporter.write_line(f"{killed} of {len(rows)} killed")

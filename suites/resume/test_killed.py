@@ -18,7 +18,7 @@ from suites.helpers.processes import (
 
 
 def tried(what: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "suites.resume.program", what, str(seeds)]
+    command = [sys.executable, "-m", "suites.helpers.lost_ranks", what, str(seeds)]
     done = run_plainly(command, folder, 300)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

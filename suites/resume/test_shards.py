@@ -12,8 +12,8 @@ from disteval.metrics import AUROC, Accuracy, Mean
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suites.helpers.one_rank import assert_as_on_one_rank
 from suites.helpers.thread_world import run_ranks
-from suites.resume.same import assert_as_on_one_rank
 
 
 def stream_of(lengths: list[int]) -> ShardedStream:

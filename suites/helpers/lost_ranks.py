@@ -1,6 +1,6 @@
 """Evaluations in leases whose ranks, or whose leader, are killed at random moments.
 
-``python -m suites.resume.program ranks 200`` or ``… leader 50`` tries so many seeds, from
+``python -m suites.helpers.lost_ranks ranks 200`` or ``… leader 50`` tries so many seeds, from
 that of a third argument on, and prints a line for each. It forks its ranks while it has one thread,
 which costs milliseconds.
 """
