@@ -403,9 +403,23 @@ def test_an_option_without_effect_is_refused(run: Run, option: str, needed: str)
     assert f"{option.partition('=')[0]} has no effect without {needed}; add it" in done.output
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_predictions_as_one_file_are_in_the_order_of_the_samples(run: Run, size: int) -> None:
+    options = (f"--world-size={size}", "--batch-size=4", "--predictions=p.jsonl", "--json=r.json")
+    assert run("own:recorded", *options, code=RECORDED).exit_code == 0
+    rows = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
+    assert [row["sample_id"] for row in rows] == list(range(101))
+    assert read()["predictions"] == str(Path("p.jsonl").absolute())
+    assert not Path("p.jsonl.parts").exists()
+    done = run("own:recorded", *options, code=RECORDED)
+    assert done.exit_code == 2 and "p.jsonl" in done.output  # never replaced unasked
+    assert run("own:recorded", *options, "--overwrite", code=RECORDED).exit_code == 0
+    assert run("own:recorded", *options, "--predictions-format=npy").exit_code == 2
+
+
 def test_predictions_that_are_there_are_replaced_only_when_asked(run: Run) -> None:
     assert run("own:recorded", "--predictions=p", code=RECORDED).exit_code == 0
-    assert "own:recorded version 3" in Path("p/manifest.json").read_text()
+    assert "own:recorded version 3" in Path("p/.manifest.json").read_text()
     before = sorted(Path("p").iterdir())
     done = run("own:recorded", "--predictions=p", code=RECORDED)
     assert done.exit_code == 2

@@ -122,7 +122,7 @@ def test_a_line_of_json_has_the_id_and_the_fields(tmp_path: Path) -> None:
         {"sample_id": 0, "label": 4, "text": "b"},
         {"sample_id": 1, "label": 3, "text": "a"},
     ]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json", path.name]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".manifest.json", path.name]
 
 
 @settings(max_examples=40, deadline=None)
@@ -418,7 +418,7 @@ def test_a_folder_may_be_any_object_that_is_a_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "removed", "manifest"])
 def test_a_reader_verifies_the_manifest(damage: str, tmp_path: Path) -> None:
     write_alone(Predictions(tmp_path), IDS)
-    pattern = "manifest.json" if damage == "manifest" else "part-*.jsonl"
+    pattern = ".manifest.json" if damage == "manifest" else "part-*.jsonl"
     (path,) = tmp_path.glob(pattern)
     data = bytearray(path.read_bytes())
     data[-10] ^= 1

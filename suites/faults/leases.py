@@ -144,7 +144,7 @@ def judge_predictions(folder: Path) -> str:
     if [row.tolist() for row in found] != lease_task.samples()[0].tolist():
         return f"the predictions in {folder} are wrong"
     named = {part.name + suffix for part in found.parts for suffix in part.files}
-    others = {path.name for path in folder.iterdir()} - named - {"manifest.json"}
+    others = {path.name for path in folder.iterdir()} - named - {".manifest.json"}
     return f"files {others} are left in {folder}" if others else ""
 
 

@@ -49,13 +49,24 @@ def test_parquet_gives_outputs_back(name: str, parquet: Any, tmp_path: Path) -> 
     assert same(restored(tmp_path / "again", "parquet", outputs), outputs)
 
 
-def test_other_programs_read_the_columns(parquet: Any, tmp_path: Path) -> None:
+def test_other_programs_read_a_folder_and_a_file(parquet: Any, tmp_path: Path) -> None:
+    pandas, datasets = framework("pandas"), framework("datasets")
+    folder, file = tmp_path / "folder", tmp_path / "file" / "all.parquet"
     outputs = {"label": np.arange(6), "text": list("abcdef"), "box": np.ones((6, 2, 2))}
-    write_alone(Predictions(tmp_path, "parquet"), outputs)
-    (path,) = tmp_path.glob("part-*.parquet")
-    found = parquet.read_table(path)
-    assert found.column_names == ["sample_id", "label", "text", "box"]
-    assert found.to_pylist()[3] == {"sample_id": 3, "label": 3, "text": "d", "box": [1.0] * 4}
+    write_alone(Predictions(folder, "parquet", rows_per_part=2), outputs)
+    file.parent.mkdir()
+    load_predictions(folder).write(file)
+    for place in (folder, file):
+        rows = parquet.read_table(place).to_pylist()
+        assert sorted(pandas.read_parquet(place)["sample_id"]) == list(range(6))
+        loaded = datasets.load_dataset(
+            "parquet", data_dir=str(folder if place == folder else file.parent),
+            cache_dir=str(tmp_path / "cache"), split="train",
+        )  # fmt: skip
+        assert sorted(loaded["sample_id"]) == list(range(6))
+        rows.sort(key=lambda row: row["sample_id"])
+        assert rows[3] == {"sample_id": 3, "label": 3, "text": "d", "box": [1.0] * 4}
+    assert parquet.read_table(file).column("sample_id").to_pylist() == list(range(6))
 
 
 def test_text_that_is_no_unicode_is_refused(parquet: Any, tmp_path: Path) -> None:

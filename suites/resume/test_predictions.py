@@ -81,12 +81,12 @@ def test_predictions_are_those_of_one_rank(
     expected = values(run(1, kind, size, static, "static"))
     assert values(run(world, kind, size, leased, "leases")) == expected * world
     assert read(folder / "leased") == read(folder / "static")
-    manifests = [json.loads((folder / name / "manifest.json").read_text().splitlines()[0])
+    manifests = [json.loads((folder / name / ".manifest.json").read_text().splitlines()[0])
                  for name in ("static", "leased")]  # fmt: skip
     one, other = ({k: v for k, v in each.items() if k != "parts"} for each in manifests)
     assert one == other
     parts = {part["name"] + suffix for part in manifests[1]["parts"] for suffix in part["files"]}
-    assert {path.name for path in (folder / "leased").iterdir()} == parts | {"manifest.json"}
+    assert {path.name for path in (folder / "leased").iterdir()} == parts | {".manifest.json"}
 
 
 def test_a_ledger_goes_on_with_the_parts_that_were_committed(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_ledger_goes_on_with_the_parts_that_were_committed(tmp_path: Path) -> 
     where, ledger = tmp_path / "leased", tmp_path / "ledger"
     for outcome in run(1, "columns", 60, where, "leases", ledger=ledger, predict=fails_late):
         assert isinstance(outcome, RankError)
-    assert not (where / "manifest.json").exists()
+    assert not (where / ".manifest.json").exists()
     asked.clear()
 
     def notes(batch: Any) -> Any:
@@ -164,9 +164,9 @@ def test_parts_of_a_rank_that_fails_do_not_count_and_are_removed(kind: str, tmp_
     values(run(3, kind, 60, tmp_path / "leased", "leases", predict=fails_once))
     assert failed
     assert read(tmp_path / "leased") == read(tmp_path / "static")
-    manifest = json.loads((tmp_path / "leased" / "manifest.json").read_text().splitlines()[0])
+    manifest = json.loads((tmp_path / "leased" / ".manifest.json").read_text().splitlines()[0])
     parts = {part["name"] + suffix for part in manifest["parts"] for suffix in part["files"]}
-    assert {path.name for path in (tmp_path / "leased").iterdir()} == parts | {"manifest.json"}
+    assert {path.name for path in (tmp_path / "leased").iterdir()} == parts | {".manifest.json"}
 
 
 @pytest.mark.parametrize("damage", ["another content", "gone"])
@@ -187,4 +187,4 @@ def test_a_committed_part_that_is_damaged_is_named(tmp_path: Path, damage: str) 
     [outcome] = run(1, "columns", 60, where, "leases", ledger=ledger)
     assert isinstance(outcome, CoverageError)
     assert part.name in str(outcome)
-    assert not (where / "manifest.json").exists()
+    assert not (where / ".manifest.json").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from disteval.arguments import check_count, check_output_folder
+from disteval.arguments import check_count, check_output_file, check_output_folder
 from disteval.cli.alone_rank import NO_BACKEND
 from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.elastic_options import Elastic, check_elastic, elastic_options
@@ -36,7 +37,7 @@ from disteval.cli.options import (
     trace_option,
 )
 from disteval.cli.terminal import is_quiet
-from disteval.data.predictions import Predictions
+from disteval.data.predictions import Predictions, load_predictions
 from disteval.data.predictions.formats import FORMATS
 from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
@@ -62,6 +63,18 @@ TORCH = ("torch", "torch.distributed")
 
 _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "download")
 """The options that only ResNet-18 has."""
+
+_ONE_FILE: dict[str, FormatName] = {".jsonl": "jsonl", ".parquet": "parquet"}
+"""The formats of predictions in one file, by the suffix of its name."""
+
+
+def _check_predictions(option: str, path: Path) -> None:
+    """Raise UsageError if predictions can't be written to this folder or file."""
+    if path.suffix in _ONE_FILE and not path.is_dir():
+        check_output_file(option, path)
+        check_output_folder(option, path.with_name(f"{path.name}.parts"))
+    else:
+        check_output_folder(option, path)
 
 
 @click.command("eval")
@@ -89,8 +102,9 @@ _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "downl
     help="The number of samples to evaluate, from the first on.",
 )  # fmt: skip
 @click.option(
-    "--predictions", type=OutputPath(check_output_folder), metavar="DIR",
-    help="Write predictions to this folder; an interrupted evaluation continues there.",
+    "--predictions", type=OutputPath(_check_predictions), metavar="DIR|FILE",
+    help="Write predictions to this folder, or to one file: .jsonl or .parquet. An interrupted "
+    "evaluation continues there, or in FILE.parts.",
 )  # fmt: skip
 @click.option(
     "--predictions-format", type=click.Choice(list(FORMATS)), default="jsonl",
@@ -183,8 +197,7 @@ def eval_command(
         source = NamedTask(task, device if _is_given("device") else None)
     target = None
     if predictions is not None:
-        folder = predictions.absolute()  # ranks may run in other folders
-        target = Predictions(folder, predictions_format, overwrite=overwrite)
+        target = _target(predictions.absolute(), predictions_format, overwrite)
     options = None
     if elastic or join or ledger is not None:
         options = check_elastic(ledger, join, ranks_per_lease)
@@ -214,6 +227,8 @@ def eval_command(
     start = Starter(size, starter, outer, timeout, threads, shown, trace_folder(trace))
     job = EvalJob(source, backend, batch_size, limit, target)
     report = evaluate_in_step(start, job) if options is None else lend(start, job, options)
+    if predictions is not None and target is not None and not join:  # a leader does it
+        report["predictions"] = _in_its_place(target.path, predictions.absolute())
     run = {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report
     try:
         write_run(json_path, run)
@@ -221,6 +236,29 @@ def eval_command(
             write_page(html_path, [(task or "ResNet-18", run)])
     finally:
         print_evaluation(report)
+
+
+def _target(path: Path, format_name: FormatName, overwrite: bool) -> Predictions:
+    """Return where ranks write predictions; the path is absolute, as ranks may run elsewhere."""
+    one = _ONE_FILE.get(path.suffix)
+    if one is None or path.is_dir():
+        return Predictions(path, format_name, overwrite=overwrite)
+    if _is_given("predictions_format") and format_name != one:
+        raise UsageError(
+            f"--predictions-format {format_name}, but --predictions {path.name} is a file of "
+            f"{one}; leave the option out, or give a folder"
+        )
+    if path.exists() and not overwrite:
+        raise UsageError(f"--predictions {path} is there already; add --overwrite to replace it")
+    return Predictions(path.with_name(f"{path.name}.parts"), one, overwrite=overwrite)
+
+
+def _in_its_place(folder: Path, asked: Path) -> str:
+    """Make one file of a folder of predictions if a file was asked for; return where they are."""
+    if folder != asked:
+        load_predictions(folder).write(asked)
+        shutil.rmtree(folder)
+    return str(asked)
 
 
 def _is_given(option: str) -> bool:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from disteval.arguments import check_path
+from disteval.arguments import check_path, unwritable
 from disteval.data.predictions.columns import Table, joined
-from disteval.data.predictions.formats import FORMATS
+from disteval.data.predictions.formats import FORMATS, block_rows
 from disteval.data.predictions.parts import Part, unsealed
-from disteval.errors import CoverageError, DataError
+from disteval.errors import CoverageError, DataError, UsageError
+from disteval.files import write_atomically
 
-MANIFEST = "manifest.json"
+MANIFEST = ".manifest.json"  # hidden from pyarrow, pandas and datasets, which read every other file
 UNFINISHED = "unfinished.json"
 VERSION = 1
 _LONGEST = 1 << 30
@@ -78,6 +79,39 @@ class PredictionReader:
         if not tables:
             return []
         return joined(tables).in_order().outputs(restored=False)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write all predictions to one file of their format, in the order of the data set.
+
+        The samples' global numbers are the column ``sample_id``. All predictions are held in
+        memory meanwhile. The file appears when it is whole, and replaces one that is there.
+
+        Raises:
+            UsageError: The format is ``npy``, which has a file for each field; or the file can't be
+                written.
+            CoverageError: A sample is missing or there twice.
+            DataError: A part is damaged.
+        """
+        if self.format == "npy":
+            raise UsageError(
+                f"the predictions in {self.folder} are .npy files, one for each field, which can't "
+                f"be one file; write them with format='parquet' or format='jsonl'"
+            )
+        target = check_path("path", path)
+        tables = [self._block(part, at) for part in self.parts for at in range(part.blocks)]
+        content = b""
+        if tables:
+            table = joined(tables).in_order()
+            if len(table.ids) != self.size or not (table.ids[:-1] < table.ids[1:]).all():
+                raise CoverageError(
+                    f"{self.folder} has {len(table.ids)} predictions of {len(set(table.ids))} "
+                    f"samples, and its manifest promises {self.size}; {_REMEDY}"
+                )
+            (content,) = FORMATS[self.format].encode(table, block_rows(table))[0].values()
+        try:
+            write_atomically(target, lambda file: file.write(content))
+        except OSError as error:
+            raise unwritable("path", target, error) from error
 
     def check(self) -> None:
         """Read every byte of every part and compare it with the manifest.
