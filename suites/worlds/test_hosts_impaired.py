@@ -41,9 +41,18 @@ def predict(numbers: Any) -> Any:
     return np.asarray(numbers) % 4
 
 
+class NotedAccuracy(Accuracy):
+    """An accuracy that says so when this host computes it."""
+
+    def from_sums(self, sums: Any, size: int) -> dict[str, Any]:
+        """Return the result of the sums."""
+        Path(f"computed-{platform.node()}").touch()
+        return super().from_sums(sums, size)
+
+
 def task() -> Task:
-    samples = [(n, n % 3) for n in range(101)]
-    return Task(samples=samples, predict=predict, metrics={"accuracy": Accuracy()}, batch_size=8)
+    samples, metrics = [(n, n % 3) for n in range(101)], {"accuracy": NotedAccuracy()}
+    return Task(samples=samples, predict=predict, metrics=metrics, batch_size=8)
 
 
 def run() -> None:
@@ -70,8 +79,8 @@ def both(folder: Path) -> Iterator[Hosts]:
 def hosts(both: Hosts, folder: Path) -> Iterator[Hosts]:
     both.impair(DELAY, LOSS)
     yield both
-    for begun in folder.glob("begun-*"):
-        begun.unlink()
+    for noted in (*folder.glob("begun-*"), *folder.glob("computed-*")):
+        noted.unlink()
 
 
 _ports = iter(range(29400, 29500))  # the hosts are the test's own, and so are their ports
@@ -150,18 +159,30 @@ def test_an_elastic_evaluation_goes_on_without_a_host_that_was_cut_off(
     assert f"can't reach its leader any more (its host, {ADDRESSES[0]}, did not" in printed[1]
 
 
+@pytest.mark.parametrize("network", ["slow", "away", "gone"])
 def test_ranks_of_another_host_join_an_evaluation_whose_leader_the_user_has_named(
-    hosts: Hosts, folder: Path
+    hosts: Hosts, folder: Path, network: str
 ) -> None:
-    given = settings(hosts) | {"WAIT": "joined"}
+    """Its leader ends when they know the result, also if the network was away when it had it.
+
+    If the network stays away, the leader gives that host up, and ends with the result.
+    """
+    given = settings(hosts) | ({"SILENCE": SILENCE} if network == "gone" else {})
     own = ["--elastic", "--world-size", "1", "--launcher", "threads", "--json"]
-    leader = hosts.on_host(0, command(*own, "led.json"), given)
+    early, late = {"WAIT": f"joined {network}"}, {"WAIT": f"computed {network}"}
+    leader = hosts.on_host(0, command(*own, "led.json"), given | early)
     assert wait_for((folder / "begun-alpha").exists, SECONDS)
-    joiner = hosts.on_host(1, command(*own, "joined.json", "--join"), given)
+    joiner = hosts.on_host(1, command(*own, "joined.json", "--join"), given | late)
     assert wait_for((folder / "begun-beta").exists, SECONDS)
-    (folder / "joined").touch()
+    hosts.impair(DELAY, LOSS if network == "slow" else 1)
+    (folder / early["WAIT"]).touch()
+    if network == "away":
+        assert wait_for((folder / "computed-alpha").exists, SECONDS)
+        wait_for(lambda: leader.poll() is not None, 2)  # which would be too early
+        hosts.impair(0, 0)
+    (folder / late["WAIT"]).touch()
     printed = [ended(each, SECONDS) for each in (leader, joiner)]
-    assert [leader.returncode, joiner.returncode] == [0, 0], printed
+    assert [leader.returncode, joiner.returncode] == [0, network == "gone"], printed
     assert "rank 1 has joined: rank 1 (process" in printed[0]
-    for name in ("led.json", "joined.json"):
+    for name in ("led.json", "joined.json")[: 1 if network == "gone" else 2]:
         check_report(folder / name)

@@ -82,7 +82,7 @@ class _Leader:
             expected=start.size,
             on_event=self._events.put,
         )
-        stack.callback(self._lender.close, 0.0)
+        stack.push(self._lender)  # ranks of other hosts may not have the result yet
         self._meeting = Meeting.of(directory.path)
         self._ledger, self._stack = options.ledger, stack
         self._announced = False

@@ -22,7 +22,6 @@ from disteval.worlds.channel.listener import Listener
 _log = logging.getLogger("disteval.leases")
 _TICK_SECONDS = 0.25
 _HELLO_SECONDS = 30.0  # in which the first message of a rank must have arrived
-_LEAVE_SECONDS = 2.0  # in which a rank on another host closes its connection at the end
 
 
 class _Guest:
@@ -67,12 +66,12 @@ class Lender:
         on_event: OnEvent | None = None,
     ) -> None:
         self._lending = Lending(folder, timeout, ranks_per_lease, expected, on_event)
-        self._timeout, self._expected = timeout, expected
+        self._timeout = timeout
         self._listener = Listener(directory, host, expected or 1, port, key)
         self._guests: set[_Guest] = set()
         self._lock = threading.RLock()  # of the lending, which the leader asks for its counts
         self._ended = threading.Event()
-        self._closed_at = self._leave_by = math.inf
+        self._leave_by = math.inf
         self._selector = selectors.DefaultSelector()
         self._pipe: tuple[int, ...] = os.pipe()  # by which other threads wake this one
         self._selector.register(self._pipe[0], selectors.EVENT_READ)
@@ -121,14 +120,13 @@ class Lender:
         self._wake()
 
     def close(self, patience: float | None = None) -> None:
-        """End the thread, once every rank has the result.
+        """End the thread, once every rank that is connected has the result.
 
         Args:
-            patience: For how many seconds ranks are waited for that do not read it, or have not
-                connected yet; None is the timeout. Those that come later find the lender gone.
+            patience: For how many seconds ranks are waited for that do not read it; None is the
+                timeout. Ranks that connect later find the lender gone.
         """
-        self._closed_at = time.monotonic()
-        self._leave_by = self._closed_at + (self._timeout if patience is None else patience)
+        self._leave_by = time.monotonic() + (self._timeout if patience is None else patience)
         self._wake()
         self._thread.join()
         with self._lock:
@@ -243,20 +241,13 @@ class Lender:
         guest.mailbox.close()
 
     def _may_leave(self, now: float) -> bool:
-        """Return whether the leader has closed this, and no rank waits for the result."""
-        if self._closed_at == math.inf:
+        """Return whether the leader has closed this, and every rank that answers has the result."""
+        if self._leave_by == math.inf:
             return False
         if now >= self._leave_by or self._lending.outcome is None:
             return True
-        missing = (self._expected or 0) - len(self._lending.members)
-        silent = [
-            g for g in self._guests if g.member is None or now - g.member.heard > self._timeout
-        ]
-        unsent = [g for g in self._guests if g.mailbox.has_unsent and g not in silent]
-        if missing > 0 or unsent:
-            return False
-        remote = [g for g in self._guests if not g.mailbox.is_local]
-        return not remote or now >= self._closed_at + _LEAVE_SECONDS
+        answering = [g.member for g in self._guests if g.member is not None]
+        return all(m.is_served for m in answering if now - m.heard <= self._timeout)
 
 
 def _as_ours(error: Exception) -> Exception:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
+import termios
 from collections import deque
 from multiprocessing.connection import Connection
 from typing import Any
@@ -36,9 +38,18 @@ class Mailbox:
         return bool(self._outgoing)
 
     @property
-    def is_local(self) -> bool:
-        """Whether the other end is on this host, where no message is lost after it was sent."""
-        return self.socket.family == socket.AF_UNIX
+    def is_delivered(self) -> bool:
+        """Whether the host of the rank has all that was sent, so that closing loses nothing.
+
+        TCP discards what the other host has not acknowledged when the rank sends something to a
+        closed connection. It is False for TCP where the system does not tell, as on macOS.
+        """
+        if self._outgoing or self.socket.family == socket.AF_UNIX:
+            return not self._outgoing
+        try:
+            return not any(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
+        except OSError:
+            return False
 
     def send(self, data: bytes) -> None:
         """Send an encoded message as far as the rank reads; the rest waits for `flush`.

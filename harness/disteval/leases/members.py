@@ -62,6 +62,11 @@ class Member:
         self.is_silent = False
         self.has_result = False
 
+    @property
+    def is_served(self) -> bool:
+        """Whether its host has the end of the evaluation."""
+        return self.has_result and self.mailbox is not None and self.mailbox.is_delivered
+
     def send(self, message: Any) -> None:
         """Send a message, if the rank is connected; that it is gone is noticed by receiving."""
         self.send_bytes(encode(message))
