@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -326,7 +327,89 @@ def test_lists_stay_lists_as_in_one_process(tm: Any) -> None:
         listed = [numbers(values) for values in found["listed"]]
         return [numbers(values) for values in found["joined"]], listed, found["empty"]
 
-    assert values(run_ranks(2, rank)) == [([[0, 9], [1, 9]], [[0, 9], [1, 9]], [])] * 2
+    assert values(run_ranks(2, rank)) == [([[0, 1, 9, 9]], [[0, 1, 9, 9]], [])] * 2
+
+
+@pytest.fixture
+def listing(tm: Any) -> Callable[[str], Any]:
+    """Makes metrics whose result is the order of their samples, kept in three ways."""
+
+    class Listing(tm.Metric):  # type: ignore[misc]
+        def __init__(self, kept: str) -> None:
+            super().__init__()
+            self.kept = kept
+            for name, reduction in (("seen", None), ("twice", "cat"), ("unused", None)):
+                self.add_state(name, [], dist_reduce_fx=reduction)
+
+        def update(self, values: Any) -> None:
+            if self.kept == "an entry for each sample":  # as MeanAveragePrecision does
+                self.seen.extend(values[:, None])
+            elif self.kept == "a row for each sample":
+                self.seen.append(values)
+            else:
+                self.seen.append(values[values % 5 > 0])
+            self.twice.append(self.seen[-1] if len(self.kept) < 20 else values.repeat_interleave(2))
+
+        def compute(self) -> Any:
+            torch = framework("torch")
+            return [torch.cat(self.seen).tolist(), torch.cat(self.twice).tolist()[::2]]
+
+    return Listing
+
+
+@pytest.mark.parametrize("schedule", ["static", "leases"])
+@pytest.mark.parametrize(
+    ("kept", "by_length"),
+    [
+        ("an entry for each sample", True),
+        ("a row for each sample", True),
+        ("some rows of a batch", False),
+    ],
+)
+def test_entries_come_in_the_order_of_the_data_set_at_any_world_size(
+    kept: str, by_length: bool, schedule: Any, listing: Callable[[str], Any]
+) -> None:
+    samples = np.arange(23)
+
+    def rank(backend: ThreadsDist) -> Any:
+        found = evaluate(
+            lambda batch: batch,
+            list(samples),
+            {"order": from_torchmetrics(listing(kept))},
+            backend,
+            batch_size=4,
+            schedule=schedule,
+            mode="batches",
+            collate=np.array,
+            update=lambda outputs, batch: (outputs,),
+            sort_by_length=by_length,
+            length=(lambda sample: 1 + int(sample) * 7 % 11) if by_length else None,
+        )
+        return found.metrics["order"]
+
+    expected = [each for each in samples.tolist() if by_length or each % 5]
+    for world in (1, 2, 3):
+        for seen, twice in values(run_ranks(world, rank)):
+            assert seen == expected
+            assert twice == (expected if by_length else samples.tolist())
+
+
+@pytest.mark.parametrize("kept", ["an entry for each sample", "a row for each sample"])
+def test_entries_come_in_the_order_of_ids_or_of_shards(
+    kept: str, listing: Callable[[str], Any]
+) -> None:
+    def rank(backend: ThreadsDist, mode: Any, with_ids: bool) -> Any:
+        collect: Any = {"strided": "unzip", "contiguous": "cat"}[mode]
+        metric = from_torchmetrics(listing(kept), backend, collect)
+        mine = np.array(ShardPlan(11, backend.world_size, backend.rank, mode, pad=False).indices)
+        for batch in np.array_split(mine[::-1] if with_ids else mine, 2):
+            metric.add(batch, ids=batch if with_ids else None)
+        return metric.compute(11)[0]
+
+    for world in (1, 2, 3):
+        for mode, with_ids in product(("strided", "contiguous"), (True, False)):
+            found = run_ranks(world, partial(rank, mode=mode, with_ids=with_ids))
+            assert values(found) == [list(range(11))] * world
 
 
 def test_it_may_be_one_of_a_group(tm: Any) -> None:

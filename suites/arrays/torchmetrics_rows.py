@@ -7,49 +7,198 @@ sample, as the class's ``update`` takes them.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from suites.arrays.torchmetrics_columns import (
-    _THREE,
-    CLASSES,
-    LABELS,
-    Maker,
-    _distortion,
-    answers,
-    binary,
-    binary_groups,
-    clusters,
-    distributions,
-    ensembles,
-    faces,
-    grey_pictures,
-    large_pictures,
-    masks,
-    multiclass,
-    multiclass_places,
-    multilabel,
-    number_pairs,
-    numbers,
-    one_hot_masks,
-    one_number,
-    one_picture,
-    panoptic,
-    pictures,
-    points,
-    queries,
-    raters,
-    shapes,
-    sounds,
-    speakers,
-    spectra,
-    texts,
-    tokens,
-    translations,
-    two_tasks,
-    vectors,
-    weighted,
-)
+import numpy as np
+
+SAMPLES, CLASSES, LABELS = 14, 3, 4
+
+Columns = tuple[Any, ...]
+
+Maker = Callable[[np.random.Generator], Columns]
+
+_WORDS = ("a", "cat", "the", "mat", "sat", "on", "dog", "ran", "far")
+
+
+def binary(random: np.random.Generator) -> Columns:
+    scores = random.permutation(SAMPLES).astype(np.float32) / np.float32(SAMPLES)
+    return scores, random.integers(0, 2, SAMPLES)
+
+
+def binary_groups(random: np.random.Generator) -> Columns:
+    return (*binary(random), np.arange(SAMPLES) % 2)
+
+
+def multiclass(random: np.random.Generator) -> Columns:
+    scores = random.dirichlet(np.ones(CLASSES), SAMPLES).astype(np.float32)
+    return scores, np.concatenate([np.arange(CLASSES), random.integers(0, CLASSES, SAMPLES - 3)])
+
+
+def multiclass_places(random: np.random.Generator) -> Columns:
+    shape = (2, SAMPLES, 5)
+    one, other = random.integers(0, CLASSES, shape)
+    return one, other
+
+
+def multilabel(random: np.random.Generator) -> Columns:
+    scores = random.random((SAMPLES, LABELS), dtype=np.float32)
+    return scores, random.integers(0, 2, (SAMPLES, LABELS))
+
+
+def numbers(random: np.random.Generator) -> Columns:
+    one, other = random.random((2, SAMPLES), dtype=np.float32) + np.float32(0.5)
+    return one, other
+
+
+def one_number(random: np.random.Generator) -> Columns:
+    return (random.random(SAMPLES, dtype=np.float32),)
+
+
+def vectors(random: np.random.Generator) -> Columns:
+    one, other = random.random((2, SAMPLES, 3), dtype=np.float32)
+    return one, other
+
+
+def distributions(random: np.random.Generator) -> Columns:
+    one, other = random.dirichlet(np.ones(4), (2, SAMPLES))
+    return one, other
+
+
+def ensembles(random: np.random.Generator) -> Columns:
+    return random.random((SAMPLES, 5)), random.random(SAMPLES)
+
+
+def tokens(random: np.random.Generator) -> Columns:
+    logits = random.normal(size=(SAMPLES, 6, 9)).astype(np.float32)
+    return logits, random.integers(0, 9, (SAMPLES, 6))
+
+
+def _texts(random: np.random.Generator) -> list[str]:
+    lengths = random.integers(4, 9, SAMPLES)
+    return [" ".join(random.choice(_WORDS, length)) for length in lengths]
+
+
+def texts(random: np.random.Generator) -> Columns:
+    return _texts(random), _texts(random)
+
+
+def translations(random: np.random.Generator) -> Columns:
+    predicted = _texts(random)
+    return predicted, [[text, text[: len(text) // 2] + "mat"] for text in predicted[::-1]]
+
+
+def answers(random: np.random.Generator) -> Columns:
+    predicted, right = _texts(random), _texts(random)
+    return (
+        [{"prediction_text": text, "id": str(i)} for i, text in enumerate(predicted)],
+        [
+            {"answers": {"answer_start": [0], "text": [text, predicted[i][:6]]}, "id": str(i)}
+            for i, text in enumerate(right)
+        ],
+    )
+
+
+def pictures(random: np.random.Generator) -> Columns:
+    one = random.random((SAMPLES, 3, 16, 16), dtype=np.float32)
+    noise = random.random((SAMPLES, 3, 16, 16), dtype=np.float32) * np.float32(0.2)
+    return np.clip(one + noise, 0, 1), one
+
+
+def grey_pictures(random: np.random.Generator) -> Columns:
+    one, other = pictures(random)
+    return one[:, :1], other[:, :1]
+
+
+def large_pictures(random: np.random.Generator) -> Columns:
+    one = random.random((SAMPLES, 1, 48, 48), dtype=np.float32)
+    return np.clip(one + np.float32(0.1) * random.random(one.shape, dtype=np.float32), 0, 1), one
+
+
+def one_picture(random: np.random.Generator) -> Columns:
+    return pictures(random)[:1]
+
+
+def sounds(random: np.random.Generator) -> Columns:
+    one = random.normal(size=(SAMPLES, 200)).astype(np.float32)
+    return one + random.normal(size=one.shape).astype(np.float32) / 2, one
+
+
+def speakers(random: np.random.Generator) -> Columns:
+    one = random.normal(size=(SAMPLES, 2, 200)).astype(np.float32)
+    return one + random.normal(size=one.shape).astype(np.float32) / 2, one
+
+
+def _distortion(predicted: Any, right: Any) -> Any:
+    functional = importlib.import_module("torchmetrics.functional.audio")
+    return functional.scale_invariant_signal_distortion_ratio(predicted, right)
+
+
+def spectra(random: np.random.Generator) -> Columns:
+    one, other = random.normal(size=(2, SAMPLES, 1, 129, 5, 2)).astype(np.float32)
+    return one + other / 2, one
+
+
+def panoptic(random: np.random.Generator) -> Columns:
+    shape = (2, SAMPLES, 6, 6)
+    kinds, numbers_ = random.integers(0, 3, shape), random.integers(0, 2, shape)
+    one, other = np.stack([kinds, numbers_], axis=-1)
+    return one, other
+
+
+def masks(random: np.random.Generator) -> Columns:
+    one, other = random.integers(0, CLASSES, (2, SAMPLES, 8, 8))
+    return one, other
+
+
+def clusters(random: np.random.Generator) -> Columns:
+    one, other = random.integers(0, CLASSES, (2, SAMPLES))
+    return one, other
+
+
+def points(random: np.random.Generator) -> Columns:
+    return random.normal(size=(SAMPLES, 4)), np.arange(SAMPLES) % CLASSES
+
+
+def raters(random: np.random.Generator) -> Columns:
+    return (random.multinomial(6, np.ones(3) / 3, SAMPLES),)
+
+
+def queries(random: np.random.Generator) -> Columns:
+    scores = random.permutation(SAMPLES).astype(np.float32) / np.float32(SAMPLES)
+    target = np.arange(SAMPLES) // 3 % 2
+    return scores, target, np.arange(SAMPLES) % 4
+
+
+def shapes(random: np.random.Generator) -> Columns:
+    one, other = random.normal(size=(2, SAMPLES, 6, 3))
+    return one, other
+
+
+def faces(random: np.random.Generator) -> Columns:
+    one, other = random.normal(size=(2, SAMPLES, 5, 3))
+    return one, other
+
+
+def number_pairs(random: np.random.Generator) -> Columns:
+    one, other = random.random((2, SAMPLES, 2), dtype=np.float32) + np.float32(0.5)
+    return one, other
+
+
+def weighted(random: np.random.Generator) -> Columns:
+    one, other = random.random((2, SAMPLES), dtype=np.float32)
+    return one, other
+
+
+def two_tasks(random: np.random.Generator) -> Columns:
+    (scores, labels), (found, right) = binary(random), numbers(random)
+    return {"click": scores, "price": found}, {"click": labels, "price": right}
+
+
+def one_hot_masks(random: np.random.Generator) -> Columns:
+    one, other = np.moveaxis(np.eye(CLASSES, dtype=np.int64)[np.stack(masks(random))], -1, 2)
+    return one, other
 
 
 @dataclass(frozen=True)
@@ -60,26 +209,16 @@ class Row:
         name: The module below torchmetrics and the class, as ``regression.R2Score``.
         columns: Makes the columns that ``update`` takes.
         arguments: The keyword arguments of the class; a row among them stands for its metric.
-        shown: Whether the page shows the arguments.
+        is_variant: Whether the arguments change how the class keeps its states.
     """
 
     name: str
     columns: Maker
     arguments: dict[str, Any] = field(default_factory=dict)
-    shown: bool = False
+    is_variant: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}{self.settings if self.shown else ''}"
-
-    @property
-    def settings(self) -> str:
-        """The arguments as the page shows them."""
-        shown = (f"{key}={self._spelled(value)}" for key, value in self.arguments.items())
-        return f"({', '.join(shown)})"
-
-    @staticmethod
-    def _spelled(value: Any) -> str:
-        return value.name.rpartition(".")[2] if isinstance(value, Row) else repr(value)
+        return f"{self.name}{list(self.arguments) if self.is_variant else ''}"
 
     def make(self) -> Any:
         """Make the metric."""
@@ -100,6 +239,11 @@ def _rows(module: str, columns: Maker, names: str, **arguments: Any) -> list[Row
     return [Row(f"{module}.{name}", columns, arguments) for name in names.split()]
 
 
+_THREE = (
+    "AUROC Accuracy AveragePrecision ConfusionMatrix EER F1Score HammingDistance JaccardIndex "
+    "LogAUC MatthewsCorrCoef NegativePredictiveValue Precision PrecisionRecallCurve ROC Recall "
+    "Specificity StatScores"
+)
 _FIXED = {
     "PrecisionAtFixedRecall": {"min_recall": 0.5},
     "RecallAtFixedPrecision": {"min_precision": 0.5},
@@ -255,7 +399,7 @@ ROWS = [
 
 
 def _variants(columns: Maker, names: str, **arguments: Any) -> list[Row]:
-    return [Row(name, columns, arguments, shown=True) for name in names.split()]
+    return [Row(name, columns, arguments, is_variant=True) for name in names.split()]
 
 
 VARIANTS = [
@@ -322,35 +466,3 @@ VARIANTS = [
     ),
 ]
 """More rows, for settings that change how a class keeps its states."""
-
-_NETWORK = "needs a network that is downloaded"
-_TORCHVISION = "needs torchvision"
-NOT_TRIED = {
-    "audio.DeepNoiseSuppressionMeanOpinionScore": _NETWORK,
-    "audio.NonIntrusiveSpeechQualityAssessment": _NETWORK,
-    "audio.PerceptualEvaluationSpeechQuality": "needs pesq",
-    "audio.ShortTimeObjectiveIntelligibility": "needs pystoi",
-    "audio.SpeechReverberationModulationEnergyRatio": "needs gammatone and torchaudio",
-    "clustering.ClusterAccuracy": "needs torch_linear_assignment",
-    "detection.CompleteIntersectionOverUnion": _TORCHVISION,
-    "detection.DistanceIntersectionOverUnion": _TORCHVISION,
-    "detection.GeneralizedIntersectionOverUnion": _TORCHVISION,
-    "detection.IntersectionOverUnion": _TORCHVISION,
-    "detection.MeanAveragePrecision": "needs torchvision and pycocotools",
-    "image.ArniqaMetric": _NETWORK,
-    "image.DeepImageStructureAndTextureSimilarity": _NETWORK,
-    "image.FrechetInceptionDistance": _NETWORK,
-    "image.LearnedPerceptualImagePatchSimilarity": _NETWORK,
-    "image.MemorizationInformedFrechetInceptionDistance": _NETWORK,
-    "image.PerceptualPathLength": _NETWORK,
-    "image.QualityWithNoReference": _TORCHVISION,
-    "image.SpatialDistortionIndex": _TORCHVISION,
-    "multimodal.CLIPImageQualityAssessment": _NETWORK,
-    "multimodal.CLIPScore": _NETWORK,
-    "text.BERTScore": _NETWORK,
-    "text.InfoLM": _NETWORK,
-    "video.VideoMultiMethodAssessmentFusion": "needs vmaf_torch",
-    "wrappers.FeatureShare": "is a MetricCollection; give each of its metrics by itself",
-    "wrappers.MetricTracker": "is no metric; give the metric that it tracks",
-}
-"""Classes that are not tried, and why."""

@@ -72,7 +72,9 @@ def to_tensors(value: Any, device: Any) -> Any:
                 f"a torchmetrics metric gets int64 for {array.dtype}, which does not hold "
                 f"{array.max()}; give numbers up to 2**63-1"
             )
-        return torch.tensor(array.astype(np.int64) if wide else array, device=device)
+        # A copy in C's order: torch takes no negative strides.
+        kind = np.int64 if wide else array.dtype
+        return torch.from_numpy(np.array(array, kind, order="C")).to(device)
     return value
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import accumulate, chain
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, check_once
@@ -20,7 +23,7 @@ from disteval.metrics.base import (
     describe_settings,
     no_samples,
 )
-from disteval.metrics.ids import check_all_or_none
+from disteval.metrics.ids import Numbers, check_all_or_none
 from disteval.metrics.tensors import length, pack, to_tensors, unpack
 
 Metric = Any
@@ -40,15 +43,21 @@ _OWN = ("_cache", "_computed", "_forward_cache", "_is_synced", "_update_count")
 
 
 def from_torchmetrics(
-    metric: Metric, dist_backend: str | BaseDistBackend | None = None
+    metric: Metric,
+    dist_backend: str | BaseDistBackend | None = None,
+    dist_collect_mode: Literal["unzip", "cat"] = "unzip",
 ) -> BaseMetric:
     """Make a `BaseMetric` of a torchmetrics metric.
 
     The result is the value of the metric's own ``compute``, on every rank. States are merged as
     torchmetrics merges them, except that ranks without samples are left out. A metric that counts,
     or keeps its samples, gives the same result at any world size; one that sums floats differs in
-    the last bits. Values of single samples, as of ``reduction="none"``, come rank by rank. The page
-    ``docs/torchmetrics.md`` says which classes have been tried.
+    the last bits. The page ``docs/torchmetrics.md`` says which classes have been tried.
+
+    States that are lists are put in the order of the data set, by ids or else by
+    ``dist_collect_mode``: entry by entry where each batch added one for each sample, else row by
+    row where each added one tensor with equally many rows for each sample. If neither is so, as
+    where labels are ignored, whole batches are put in the order of their first samples.
 
     A state can't drop a sample again. With ids, as `BaseMetric.add` takes them, ``compute`` checks
     instead that each sample was added once, and names those that were not.
@@ -56,6 +65,7 @@ def from_torchmetrics(
     Args:
         metric: A ``torchmetrics.Metric``. It is copied and reset; the original does not change.
         dist_backend: See `BaseMetric`.
+        dist_collect_mode: See `BaseMetric`.
 
     Raises:
         UsageError: ``metric`` is not a ``torchmetrics.Metric``, or it is of a class, or wraps one,
@@ -73,19 +83,23 @@ def from_torchmetrics(
                 f"{name} {_REFUSED[name]}; give from_torchmetrics a metric whose result follows "
                 f"from the samples alone"
             )
-    return _TorchMetric(metric, dist_backend)
+    return _TorchMetric(metric, dist_backend, dist_collect_mode)
 
 
 class _TorchMetric(BaseMetric):
     """See `from_torchmetrics`."""
 
-    uses_ids: bool = False
-
-    def __init__(self, metric: Metric, dist_backend: str | BaseDistBackend | None) -> None:
+    def __init__(
+        self,
+        metric: Metric,
+        dist_backend: str | BaseDistBackend | None,
+        dist_collect_mode: Literal["unzip", "cat"],
+    ) -> None:
         self._metric = metric
         # For `_describe`, by which ranks with other metrics are found.
         self.kind = " ".join(describe_settings(m, "torchmetrics.") for m in _metrics_in(metric))
-        super().__init__(dist_backend=dist_backend)
+        super().__init__(dist_backend=dist_backend, dist_collect_mode=dist_collect_mode)
+        self.uses_ids = bool(_lengths(self._fresh().metric))  # only lists have an order
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch; an empty one is ignored.
@@ -100,34 +114,30 @@ class _TorchMetric(BaseMetric):
         samples = next((length(value) for value in [*args, *kwargs.values()]), 1)
         checked = self._ids.check(ids, samples, self._results.samples)
         if samples:
-            metric = self._results.metric
-            given = [to_tensors(value, metric.device) for value in args]
-            named = {name: to_tensors(value, metric.device) for name, value in kwargs.items()}
-            metric.update(*given, **named)
-            self._results.samples += samples
+            device = self._results.metric.device
+            given = [to_tensors(value, device) for value in args]
+            named = {name: to_tensors(value, device) for name, value in kwargs.items()}
+            self._results.update(samples, given, named)
         self._ids.add(checked)
 
     def compute(self, size: int | None = None) -> Any:
-        """Compute over every rank's samples with one collective; every rank must call it.
-
-        Samples that were added stay, and more can be added.
+        """Compute over the samples of all ranks; every rank must call it.
 
         Args:
-            size: The samples in the data set. Padding can't be taken out of a state again, so all
-                ranks together must have added just as many; with ids, each of these samples once.
-                None skips this check.
+            size: The number of samples in the data set, which must be the number that all ranks
+                added: a state can't drop padding again. None does not check it.
 
         Raises:
-            UsageError: On every rank, when ``size`` is not the number of samples that were added,
-                there are no samples, or the states of ranks can't be merged into what one process
-                would have.
+            UsageError: On every rank, when ``size`` is another number, there are no samples, only
+                some ranks gave ids, or merged states would not be those that one process would
+                have.
             CoverageError: On every rank, when there are ids, and a sample was added twice, is
                 missing or is not in the data set.
             RankError: On every rank, when a rank's states can't be sent.
         """
         mine: tuple[Any, str | None]
         try:
-            mine = _pack_states(self._results.metric, self._fresh().metric), None
+            mine = self._state(), None
         except Exception as error:  # the other ranks wait in the collective
             mine = None, describe_error(error)
         backend = self.dist_backend
@@ -149,38 +159,60 @@ class _TorchMetric(BaseMetric):
                 f"size={size}, but all ranks together added {added} samples, and a torchmetrics "
                 f"metric can't drop any; leave padding out before add(), as disteval.evaluate does"
             )
-        if not added:
-            raise no_samples()
-        added_here = [(samples, states) for _, samples, states, _ in shards if samples]
-        if len(shards) > 1:
-            _check_mergeable(self._results.metric, *zip(*added_here, strict=True))
-        return self.compute_metric([states for _, states in added_here])
+        return self._merged([state for *_, state, _ in shards], self.dist_collect_mode)
 
     def compute_metric(self, results: list[Any]) -> Any:
         """Merge the states of the ranks that have samples, and compute on every rank."""
         merged = self._results.metric.clone()
-        for metric, shards in zip(_metrics_in(merged), zip(*results, strict=True), strict=True):
+        for at, metric in enumerate(_metrics_in(merged)):
+            shards = [share.shards[at] for share in results]
             # Else the metric would gather again if torch.distributed is initialised.
             metric.distributed_available_fn = lambda: False
             metric._update_count = sum(shard.updates for shard in shards)
             for name, value in shards[0].others.items():
                 setattr(metric, name, unpack(value, metric.device))
+            listed: dict[str, list[_Block]] = {}
             for name, reduction in metric._reductions.items():
                 states = [unpack(shard.states[name], metric.device) for shard in shards]
-                setattr(metric, name, _merge(states, reduction))
+                if any(isinstance(state, list) for state in states):
+                    listed[name] = [
+                        block
+                        for share, shard, state in zip(results, shards, states, strict=True)
+                        for block in _blocks(share, shard.grown.get(name, []), state)
+                    ]
+                else:
+                    setattr(metric, name, _merge(states, reduction))
+            for name, entries in _in_order(listed).items():
+                # Not concatenated: in one process, compute gets the list, and some need it.
+                reduction = metric._reductions[name]
+                plain = not entries or reduction in (None, _utilities().dim_zero_cat)
+                setattr(metric, name, entries if plain else reduction(entries))
         return merged.compute()
 
     def _state(self) -> Any:
-        metric = self._results.metric
-        return self._results.samples, _pack_states(metric, self._fresh().metric)
+        added = self._results
+        ids = None if self._ids.sent() is None else np.repeat(self._ids.all(), self._ids.all_rows())
+        shards = _pack_states(added, self._fresh().metric)
+        return _Share(added.samples, ids if self.uses_ids else None, added.batches, shards)
 
     def _compute_states(self, states: Sequence[Any]) -> Any:
-        added = [(samples, packed) for samples, packed in states if samples]
+        return self._merged(states, "cat")
+
+    def _merged(self, shares: Sequence[_Share], mode: str) -> Any:
+        """Compute over what ranks or leases have added, with a place for each sample."""
+        starts = accumulate((share.samples for share in shares), initial=0)
+        for at, (share, start) in enumerate(zip(shares, starts, strict=False)):
+            if share.places is None:
+                places = np.arange(share.samples)
+                places = places + start if mode == "cat" else places * len(shares) + at
+                shares = [*shares[:at], share._replace(places=places), *shares[at + 1 :]]
+        added = [share for share in shares if share.samples]
         if not added:
             raise no_samples()
-        if len(added) > 1:
-            _check_mergeable(self._results.metric, *zip(*added, strict=True))
-        return self.compute_metric([packed for _, packed in added])
+        if len(shares) > 1:
+            lengths = [share.samples for share in added]
+            _check_mergeable(self._results.metric, lengths, [share.shards for share in added])
+        return self.compute_metric(added)
 
     def _fresh(self) -> _Added:
         metric = self._metric.clone()
@@ -189,19 +221,118 @@ class _TorchMetric(BaseMetric):
 
 
 class _Added:
-    """A metric, and the number of samples that it was updated with."""
+    """A metric, the samples that it was updated with, and what each batch added to its lists."""
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.samples = 0
+        self.batches: list[int] = []
+        self.grown: dict[tuple[int, str], list[int]] = {key: [] for key in _lengths(metric)}
+
+    def update(self, samples: int, given: Sequence[Any], named: dict[str, Any]) -> None:
+        before = _lengths(self.metric)
+        self.metric.update(*given, **named)
+        self.samples += samples
+        self.batches.append(samples)
+        for key, now in _lengths(self.metric).items():
+            self.grown.setdefault(key, []).append(now - before.get(key, 0))
 
 
 class _Shard(NamedTuple):
-    """What a rank sends of one metric: its states, and what else ``update`` changed."""
+    """What a rank sends of one metric: its states, and what else ``update`` changed.
+
+    Attributes:
+        updates: How often the metric was updated.
+        states: The states by name, see `pack`.
+        grown: How many entries each batch added to the states that are lists.
+        others: Attributes that are not states.
+    """
 
     updates: int
     states: dict[str, Any]
+    grown: dict[str, list[int]]
     others: dict[str, Any]
+
+
+class _Share(NamedTuple):
+    """What one rank or lease has added.
+
+    Attributes:
+        samples: The number of its samples.
+        places: The place of each sample in the data set, shape (samples,); None if it has no ids.
+        batches: The number of samples of each batch.
+        shards: What the metric, and each one that it wraps, keeps of them.
+    """
+
+    samples: int
+    places: Numbers | None
+    batches: list[int]
+    shards: list[_Shard]
+
+
+_Block = tuple[Numbers, list[Any]]
+"""The places of a batch's samples, and the entries that the batch added to one state."""
+
+
+def _utilities() -> Any:
+    return sys.modules["torchmetrics.utilities.data"]
+
+
+def _lengths(metric: Metric) -> dict[tuple[int, str], int]:
+    """Return the length of each state that is a list, by the metric's number and its name."""
+    return {
+        (at, name): len(value)
+        for at, found in enumerate(_metrics_in(metric))
+        for name in found._reductions
+        if isinstance(value := getattr(found, name), list)
+    }
+
+
+def _blocks(share: _Share, grown: list[int], state: Any) -> list[_Block]:
+    """Return what each batch added to a state; all of it as one batch where that is not known."""
+    entries, places = (state if isinstance(state, list) else [state]), share.places
+    assert places is not None
+    if len(grown) != len(share.batches) or sum(grown) != len(entries) or min(grown) < 0:
+        return [(places, entries)]
+    cuts, ends = np.cumsum(share.batches)[:-1], [*accumulate(grown)]
+    parts = [entries[end - more : end] for end, more in zip(ends, grown, strict=True)]
+    return [*zip(np.split(places, cuts), parts, strict=True)]
+
+
+def _in_order(states: dict[str, list[_Block]]) -> dict[str, list[Any]]:
+    """Return the entries of states in the order of their samples, the same order for all."""
+    rows = {name: _rows_of(blocks) for name, blocks in states.items()}
+    if None in rows.values():
+        rows = dict.fromkeys(states)
+    return {name: _sorted(blocks, rows[name]) for name, blocks in states.items()}
+
+
+def _rows_of(blocks: list[_Block]) -> int | None:
+    """Return how many rows a sample has in a state: 0 for an entry; None if that is not known."""
+    if all(len(entries) == len(places) for places, entries in blocks):
+        return 0
+    if not any(entries for _, entries in blocks):
+        return 0
+    found = set()
+    for places, entries in blocks:
+        shape = entries[0].shape if len(entries) == 1 and kind_of(entries[0]) == "torch" else ()
+        found.add(shape[0] // len(places) if shape and shape[0] % len(places) == 0 else None)
+    return found.pop() or None if len(found) == 1 else None
+
+
+def _sorted(blocks: list[_Block], rows: int | None) -> list[Any]:
+    entries = [*chain.from_iterable(entries for _, entries in blocks)]
+    if rows is None:
+        blocks = sorted(blocks, key=lambda block: block[0].min())
+        return [*chain.from_iterable(entries for _, entries in blocks)]
+    order = np.argsort(np.concatenate([places for places, _ in blocks]), kind="stable")
+    if rows and entries and len({(each.shape[1:], each.dtype) for each in entries}) == 1:
+        torch = sys.modules["torch"]
+        index = (order[:, None] * rows + np.arange(rows)).reshape(-1)
+        return [torch.cat(entries)[torch.from_numpy(index).to(entries[0].device)]]
+    if rows:
+        entries = [*chain.from_iterable(entry.split(rows) for entry in entries)]
+    return [entries[at] for at in order] if entries else entries
 
 
 def _metrics_in(metric: Metric) -> list[Metric]:
@@ -211,30 +342,26 @@ def _metrics_in(metric: Metric) -> list[Metric]:
 
 
 def _merge(states: list[Any], reduction: Any) -> Any:
-    """Merge one state of several ranks into what one process would have."""
-    utilities = sys.modules["torchmetrics.utilities.data"]
+    """Merge one state of several ranks, which is no list, into what one process would have."""
     if len(states) == 1:
         return states[0]
-    if any(isinstance(state, list) for state in states):
-        merged = [entry for s in states for entry in (s if isinstance(s, list) else [s])]
-        # Not concatenated: in one process, compute gets the list, and some classes need it.
-        listed = reduction is None or reduction is utilities.dim_zero_cat
-        return reduction(merged) if merged and not listed else merged
     torch = sys.modules["torch"]
-    if reduction is utilities.dim_zero_mean and all(_equal(s, states[0]) for s in states):
+    if reduction is _utilities().dim_zero_mean and all(_equal(s, states[0]) for s in states):
         return states[0]  # without rounding, and integers have no mean in torch
     stacked = torch.stack(states)
     return stacked if reduction is None else reduction(stacked)
 
 
-def _pack_states(metric: Metric, fresh: Metric) -> list[_Shard]:
+def _pack_states(added: _Added, fresh: Metric) -> list[_Shard]:
+    pairs = zip(_metrics_in(added.metric), _metrics_in(fresh), strict=True)
     return [
         _Shard(
             found._update_count,
             {name: pack(getattr(found, name)) for name in found._reductions},
+            {name: grown for (part, name), grown in added.grown.items() if part == at},
             {name: pack(value) for name, value in _changed(found, unused).items()},
         )
-        for found, unused in zip(_metrics_in(metric), _metrics_in(fresh), strict=True)
+        for at, (found, unused) in enumerate(pairs)
     ]
 
 
@@ -267,7 +394,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _check_mergeable(metric: Metric, lengths: Sequence[int], ranks: Sequence[list[_Shard]]) -> None:
     """Raise UsageError, on every rank, where merged states would not be those of one process."""
-    mean = sys.modules["torchmetrics.utilities.data"].dim_zero_mean
+    mean = _utilities().dim_zero_mean
     for found, shards in zip(_metrics_in(metric), zip(*ranks, strict=True), strict=True):
         for name in {name for shard in shards for name in shard.others}:
             values = [unpack(shard.others.get(name, ("object", None)), "cpu") for shard in shards]
