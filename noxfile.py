@@ -211,15 +211,10 @@ def coverage(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Kill, stop, slow and starve real runs at random moments, and check what comes of them.
 
-    Not part of `tests`. ``-- --minutes 2`` is the short form, ``-- --seed 1234`` replays a run, and
-    ``-- leases`` kills ranks and leaders of ``disteval eval --elastic`` alone.
+    Not part of `tests`. ``-- --minutes 2`` is the short form, and ``-- --seed 1234`` replays a run.
     """
     session.install(".[torch,mpi,conformance,report]", TORCH)
-    if session.posargs[:1] == ["leases"]:
-        command = ["suites.faults.leases", *session.posargs[1:]]
-    else:
-        command = ["suites.faults", *session.posargs]
-    session.run("python", "-m", *command, **PATIENCE)
+    session.run("python", "-m", "suites.faults", *session.posargs, **PATIENCE)
 
 
 @nox.session(name="hosts-slurm")

@@ -12,20 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from disteval import HarnessError
-from disteval.cli import main
-from disteval.cli.elastic_options import Elastic
-from disteval.cli.eval_elastic import lend
-from disteval.cli.job import EvalJob
-from disteval.cli.named_task import NamedTask
-from disteval.data.predictions import load_predictions
-from disteval.worlds.launchers.mpirun import MpirunLauncher
+from click.testing import Result
+from disteval import load_predictions
 
 from suites.faults import lease_task
-from suites.faults.leases import TASK, Forked, judge, lose_leaders, lose_ranks, right
+from suites.faults.leases import TASK, command, judge, lose_leader, lose_ranks, right
+from suites.faults.leases import start as start_losing
+from suites.helpers.command import invoke
 from suites.helpers.processes import (
     is_running,
+    launched_environment,
     mpirun,
     processes_below,
     ranks_below,
@@ -52,7 +48,7 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*command: str, seconds: float = 0.05) -> subprocess.Popen[str]:
-        environment = os.environ | MpirunLauncher().environment()
+        environment = os.environ | launched_environment()
         environment |= {lease_task.SECONDS: str(seconds), "OMP_NUM_THREADS": "1"}
         started.append(start_as_from_a_terminal([*command], env=environment))
         return started[-1]
@@ -64,8 +60,7 @@ def start() -> Iterator[Start]:
 
 
 def run(*options: str, task: str = TASK) -> Result:
-    words = ["eval", task, "--elastic", "--launcher=threads", *options]
-    return CliRunner().invoke(main, words, env={"COLUMNS": "100"})
+    return invoke("eval", task, "--elastic", "--launcher=threads", *options)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -76,29 +71,27 @@ def read(path: Path) -> dict[str, Any]:
 # Together they have each way to be lost, at the beginning, in the middle and late.
 @pytest.mark.parametrize("seed", [4, 6, 8])
 def test_lost_ranks_change_nothing(expected: dict[str, Any], seed: int, tmp_path: Path) -> None:
-    found = lose_ranks(seed, expected, tmp_path)
-    assert found.wrong == ""
-    assert found.lost > 0
+    leases = lose_ranks(seed, tmp_path, expected)
+    assert leases["lost"] or leases["failed"]
 
 
 def test_ranks_that_hold_a_lease_together_find_each_other_and_are_lost_together(
-    expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    expected: dict[str, Any], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(lease_task.FAULTS, '{"1": ["exit", 3]}')
-    monkeypatch.setenv(lease_task.SECONDS, "0.002")
-    start = Forked(4, None, None, 20.0, 1, False, None, [])
-    job = EvalJob(NamedTask("suites.faults.lease_task:spanning"), "none", None, None, None)
-    report = lend(start, job, Elastic(None, join=False, ranks_per_lease=2))
+    options = ("--ranks-per-lease=2", "--timeout=20")
+    words = command(tmp_path, 4, *options, task="suites.faults.lease_task:spanning")
+    with start_losing(words, {1: ["exit", 3]}, 0.002) as leader:
+        _, told = leader.communicate(timeout=SECONDS)
+    assert leader.returncode == 0, told
+    report = read(tmp_path / "report.json")
     assert judge(report, expected) == ""
     assert report["leases"]["lost"][0] == {"rank": 1, "how": "its process exited with status 3"}
     assert not {2, 3} & {one["rank"] for one in report["leases"]["lost"]}
 
 
 def test_a_killed_leader_goes_on_from_its_ledger(tmp_path: Path, expected: dict[str, Any]) -> None:
-    found = lose_leaders(3, tmp_path, expected, lives=[0.5])
-    assert found.wrong == ""
-    assert found.lost == 1
-    folders = ["--ledger", tmp_path / "ledger-3", "--predictions", tmp_path / "predictions-3"]
+    lose_leader(tmp_path, expected, life=0.5)
+    folders = ["--ledger", tmp_path / "ledger", "--predictions", tmp_path / "predictions"]
     again = run(*map(str, folders), "--json", str(tmp_path / "again.json"))
     assert again.exit_code == 0, again.output
     report = read(tmp_path / "again.json")
@@ -210,15 +203,13 @@ def test_what_all_ranks_raise_is_told_once_more_and_is_the_exit_status(
 
 
 @pytest.mark.parametrize("first", ["exception", "exit"])
-def test_an_evaluation_without_ranks_ends_at_once_and_says_why(
-    monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
-    faults = {"0": [first, 1], "1": ["exception", 3]}
-    monkeypatch.setenv(lease_task.FAULTS, json.dumps(faults))
-    start = Forked(2, None, None, 1000.0, 1, False, None, [])
-    job = EvalJob(NamedTask(TASK), "none", None, None, None)
-    with pytest.raises(HarnessError, match="this rank was told to fail"):
-        lend(start, job, Elastic(None, join=False, ranks_per_lease=1))
+def test_an_evaluation_without_ranks_ends_at_once_and_says_why(tmp_path: Path, first: str) -> None:
+    words = command(tmp_path, 2, "--timeout=1000")
+    with start_losing(words, {0: [first, 1], 1: ["exception", 3]}, 0.0) as leader:
+        _, told = leader.communicate(timeout=60)
+    assert leader.returncode == 1
+    assert "this rank was told to fail" in told
+    assert not (tmp_path / "report.json").exists()
 
 
 def test_a_collective_in_a_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

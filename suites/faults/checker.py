@@ -31,6 +31,8 @@ def judge(
         wrong += _wrong_success(kind, found, truth)
     elif not killed and ending["status"] is not None:
         wrong += _wrong_failure(kind, draw, ending)
+        if kind.backend == "leases" and draw is not None and draw.whom == "rank":
+            wrong.append("one lost rank ended an evaluation in leases")
     if found["report"] == "whole" and kind.what in ("eval", "check"):
         wrong += _wrong_values(kind, found["values"], truth, draw)
     if kind.what == "fit":

@@ -13,7 +13,9 @@ from disteval.worlds.launchers import MpirunLauncher, TorchrunLauncher
 PROGRAM = Path(__file__).with_name("world_program.py")
 CLOCK = Path(__file__).with_name("clock")
 
-LIBRARIES = {"torch_cpu": ("torch",), "mpi4py": ("mpi4py",), "threads": (), "non_dist": ()}
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "torch_cpu": ("torch",), "mpi4py": ("mpi4py",), "threads": (), "non_dist": (), "leases": (),
+}  # fmt: skip
 
 TIMEOUTS = {"eval": 30.0, "check": 20.0, "fit": 30.0, "World": 15.0}
 """What ``--timeout`` is in each command, in seconds."""
@@ -31,7 +33,7 @@ class Kind:
 
     Attributes:
         what: ``eval``, ``check``, ``fit`` or ``World``.
-        backend: The backend under it.
+        backend: The backend under it; ``leases`` for ranks that borrow, which need none.
         launcher: ``local``, ``threads``, ``mpirun`` or ``torchrun``.
         world_size: The number of ranks.
         outer: Whether the launcher is the user's own, and starts the command itself.
@@ -89,7 +91,8 @@ class Kind:
             words += [f"--data={data}", f"--work-dir={out / 'work'}", "--epochs=2", *size]
             words += ["--resume=auto", timeout, report]
         else:
-            words += [f"--backend={self.backend}", f"--data={data}", "--batch-size=64"]
+            words += ["--elastic"] if self.backend == "leases" else [f"--backend={self.backend}"]
+            words += [f"--data={data}", "--batch-size=64"]
             words += [*size, timeout, report]
         if not self.outer:
             return words
@@ -102,6 +105,7 @@ KINDS = [
     Kind("eval", "torch_cpu", "local", 3, weight=1),
     Kind("eval", "mpi4py", "mpirun", 2, weight=3),
     Kind("eval", "threads", "threads", 3),
+    Kind("eval", "leases", "local", 2, weight=3),
     Kind("eval", "non_dist", "local", 1),
     Kind("eval", "mpi4py", "mpirun", 2, outer=True, weight=3),
     Kind("eval", "torch_cpu", "torchrun", 2, outer=True, weight=2),

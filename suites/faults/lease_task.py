@@ -15,29 +15,23 @@ from typing import Any
 
 import numpy as np
 from disteval import Task
-from disteval.cli.alone_rank import AloneRank
 from disteval.contract import BaseDistBackend
 from disteval.metrics import Accuracy, BaseMetric, ConfusionMatrix
-from disteval.metrics.summable import SummableMetric
 
 SAMPLES, CLASSES, BATCH = 240, 5, 2
 FAULTS, SECONDS = "DISTEVAL_LEASE_FAULTS", "DISTEVAL_LEASE_SECONDS"
 
 
-class Counts(SummableMetric):
+class Counts(BaseMetric):
     """How often each sample was counted, by the samples' own numbers."""
 
     def add(self, outputs: Any, _labels: Any, ids: Any = None) -> None:
         """Add the numbers of a batch, which `predict` has put beside its scores."""
-        self._append(np.asarray(outputs)[:, -1].astype(np.int64), ids)
+        self._extend(np.asarray(outputs)[:, -1].astype(np.int64).tolist(), ids)
 
-    def sums_of(self, column: Any) -> Any:
+    def compute_metric(self, results: Any) -> Any:
         """Return how often each number occurs."""
-        return np.bincount(column, minlength=SAMPLES)
-
-    def from_sums(self, sums: Any, size: int) -> Any:
-        """Return them as they are."""
-        return sums
+        return np.bincount(results, minlength=SAMPLES).tolist()
 
 
 class Outputs(BaseMetric):
@@ -100,7 +94,7 @@ def task(backend: BaseDistBackend) -> Task:
     )
 
 
-def spanning(backend: AloneRank) -> Task:
+def spanning(backend: Any) -> Task:
     """Return the same task, with a model of which each rank of a group has some classes."""
     whole, group = task(backend), backend.group
     calls = 0

@@ -70,6 +70,11 @@ def run_plainly(
         pytest.fail(f"it did not end within {seconds} s, having printed:\n{told}")
 
 
+def launched_environment() -> dict[str, str]:
+    """Return the variables with which mpirun is started here."""
+    return MpirunLauncher().environment()
+
+
 def mpirun(world_size: int) -> tuple[str, ...]:
     """Return the words that start so many ranks of the command after them."""
     return tuple(MpirunLauncher().command(world_size))
