@@ -1,0 +1,1 @@
+"""The specification: each promise once, held to examples that Hypothesis draws."""

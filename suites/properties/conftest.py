@@ -1,0 +1,93 @@
+"""What every property takes: a world of ranks, a kind of arrays, and examples for all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+
+from disteval.conformance.plugin import required
+from disteval.conformance.world import BackendWorlds
+from disteval.worlds import World, report_progress
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from suites.helpers.requirements import framework
+from suites.properties.cases import ARRAYS, bits
+
+Each = Callable[..., None]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes `arrays` with each kind that is installed, or has to be."""
+    if "arrays" in metafunc.fixturenames:
+        kinds = [kind for kind in ARRAYS if find_spec(kind) or kind in required()]
+        metafunc.parametrize("arrays", kinds, indirect=True)
+
+
+@pytest.fixture
+def arrays(request: pytest.FixtureRequest) -> str:
+    """The framework whose arrays the samples are, by its name, which travels to the ranks."""
+    framework(request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) -> Each:
+    """A function that holds a property to drawn examples on every rank of the world.
+
+    ``each(strategy, on_rank, expected)`` runs ``on_rank(backend, example)`` on every rank; each
+    must return ``expected(example)``, to the last bit.
+
+    Ranks that are processes get the examples of ``--examples`` in one order, which costs one round
+    trip. Threads get eight times as many, one by one, so that Hypothesis finds the smallest that
+    fails; a test that is split, as by metrics, draws so many in all.
+    """
+    is_cheap = worlds.cls.launcher == "threads"
+    count = request.config.getoption("examples")
+    unhurried = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+    def hold(
+        strategy: st.SearchStrategy[Any],
+        on_rank: Callable[..., Any],
+        expected: Callable[[Any], Any],
+        split: int = 1,
+    ) -> None:
+        def tried(examples: Sequence[Any]) -> None:
+            found = world.run(partial(_all, on_rank), *[examples] * world.world_size)
+            for example, results in zip(examples, zip(*found, strict=True), strict=True):
+                right = bits(expected(example))
+                for rank, result in enumerate(results):
+                    assert bits(result) == right, f"rank {rank} of {example!r}"
+
+        if is_cheap:
+
+            @settings(max_examples=max(8, 8 * count // split), suppress_health_check=unhurried)
+            @given(strategy)
+            def one(example: Any) -> None:
+                tried([example])
+
+            one()
+            return
+        drawn: list[Any] = []
+        settings(
+            max_examples=count, phases=[Phase.generate], database=None,
+            suppress_health_check=unhurried,
+        )(given(strategy)(drawn.append))()  # fmt: skip
+        tried(drawn)
+
+    return hold
+
+
+def _all(on_rank: Callable[..., Any], backend: Any, examples: Sequence[Any]) -> list[Any]:
+    """Run a function for each example, on one rank."""
+    found = []
+    for done, example in enumerate(examples):
+        found.append(on_rank(backend, example))
+        report_progress(done, len(examples))
+    return found
