@@ -75,10 +75,16 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
             one()
             return
         drawn: list[Any] = []
-        settings(
+
+        @settings(
             max_examples=count, phases=[Phase.generate], database=None,
             suppress_health_check=unhurried,
-        )(given(strategy)(drawn.append))()  # fmt: skip
+        )  # fmt: skip
+        @given(strategy)
+        def draw(example: Any) -> None:
+            drawn.append(example)
+
+        draw()
         tried(drawn)
 
     return hold
