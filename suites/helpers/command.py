@@ -18,7 +18,7 @@ PLAIN = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
 def invoke(*words: str, **variables: str | None) -> Result:
     """Run ``disteval`` with these words, and with these environment variables beside its own."""
-    return CliRunner(env=PLAIN | variables).invoke(main, words)
+    return CliRunner(env=PLAIN | variables).invoke(main, words, prog_name="disteval")
 
 
 def disteval(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
