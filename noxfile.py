@@ -32,6 +32,9 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 COVERAGE = "COVERAGE_FILE"
 """Where each process leaves what it has run, in sessions of `coverage`."""
 
+DURATIONS = "SUITES_DURATIONS"
+"""Where the slowest tests of each session are written: a folder, and in a session its file."""
+
 COVERAGE_TOOL = "coverage>=7.10"
 
 PATIENCE = {"interrupt_timeout": 30.0, "terminate_timeout": 10.0}
@@ -44,7 +47,7 @@ SUITES: dict[str, dict[str, Any]] = TABLE["sessions"]
 
 TORCH, JAX, TENSORFLOW = (TABLE["versions"][name] for name in ("torch", "jax", "tensorflow"))
 
-TESTS = [*(name for name in SUITES if name != "tests-python"), "typecheck", "docs", "lint"]
+TESTS = [*(name for name in SUITES if name != "tests-python"), "static"]
 """What `tests` runs, and ci.yml as jobs."""
 
 FINDINGS: dict[str, dict[str, Any]] = nox.project.load_toml("suites/findings/environments.toml")
@@ -127,7 +130,14 @@ def _register(name: str, suite: dict[str, Any]) -> None:
             command = ["coverage", "run", "-m", "pytest"]
         # What the user adds comes last, so that their -m is the one that counts.
         arguments = ["-m", suite["selects"], *suite.get("options", []), *session.posargs]
-        session.run(*command, *arguments, env={"DISTEVAL_REQUIRE": suite["requires"], **variables})
+        if "backend" in suite:
+            arguments.insert(0, f"--backend={suite['backend']}")
+        if not any(Path(text.partition("::")[0]).exists() for text in session.posargs):
+            arguments += [f"suites/{name}" for name in suite["folders"]]
+        variables |= {"DISTEVAL_REQUIRE": suite["requires"]}
+        if DURATIONS in os.environ:
+            variables |= {DURATIONS: f"{os.environ[DURATIONS]}/{session.name}.txt"}
+        session.run(*command, *arguments, env=variables)
 
     run.__doc__ = suite["proves"]
     nox.session(run, name=name, python=PYTHON.get(name))
@@ -164,30 +174,23 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
-def lint(session: nox.Session) -> None:
-    """Style, and the rule that imports point down."""
-    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "lint"))
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("lint-imports")
+def static(session: nox.Session) -> None:
+    """Style, imports that point down, strict types, and docs/ as pages in site/ without a warning.
 
-
-@nox.session
-def typecheck(session: nox.Session) -> None:
-    """Strict types in harness and backends, with the libraries they import at hand."""
-    groups = nox.project.dependency_groups(PYPROJECT, "typecheck")
+    ``-- ruff``, ``-- imports``, ``-- types`` or ``-- docs`` does one of these alone.
+    """
+    groups = nox.project.dependency_groups(PYPROJECT, "lint", "typecheck", "docs")
     session.install("-e", ".[torch,mpi,conformance,report]", TORCH, *groups)
-    session.run("mypy")
-
-
-@nox.session
-def docs(session: nox.Session) -> None:
-    """Build the pages of docs/ into site/; a warning, a broken link or anchor is an error."""
-    groups = nox.project.dependency_groups(PYPROJECT, "docs")
-    session.install("-e", ".[conformance]", *groups)
-    options = ["--fail-on-warning", "--keep-going", "--fresh-env", "--quiet", *session.posargs]
-    session.run("sphinx-build", *options, "--conf-dir=docs", ".", "site")
-    session.log("open site/index.html")
+    sphinx = ["sphinx-build", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet"]
+    commands = {
+        "ruff": [["ruff", "check", "."], ["ruff", "format", "--check", "."]],
+        "imports": [["lint-imports"]],
+        "types": [["mypy"]],
+        "docs": [[*sphinx, "--conf-dir=docs", ".", "site"]],
+    }
+    for name in session.posargs or commands:
+        for command in commands[name]:
+            session.run(*command)
 
 
 @nox.session
@@ -298,17 +301,21 @@ def _side_by_side(session: nox.Session, names: list[str]) -> None:
     """Run sessions two at a time, each one's output in one piece, and say what each took."""
     # Not in session.create_tmp(): it would be every session's TMPDIR, too long for sockets.
     report = session.cache_dir.resolve() / "sessions.json"
+    durations = report.with_name("durations")
+    durations.mkdir(exist_ok=True)
     command = ["-m", "nox", "--parallel=2", "--allow-parallel", f"--report={report}", "-s", *names]
     report.unlink(missing_ok=True)  # that of an earlier run
     begin = time.monotonic()
     codes = range(256)
-    session.run(sys.executable, *command, external=True, success_codes=codes, **PATIENCE)
+    env = {DURATIONS: str(durations)}
+    session.run(sys.executable, *command, env=env, external=True, success_codes=codes, **PATIENCE)
     if not report.exists():
         session.error("nox ran no session; the reason is above")
     found = json.loads(report.read_text())["sessions"]
     print(f"\n{'session':24}{'result':12}{'minutes':>8}")
     for one in found:
         print(f"{one['name']:24}{one['result']:12}{one['duration'] / 60:8.1f}")
-    print(f"{'all, two at a time':36}{(time.monotonic() - begin) / 60:8.1f}", flush=True)
+    print(f"{'all, two at a time':36}{(time.monotonic() - begin) / 60:8.1f}")
+    print(f"the slowest tests of each: {durations}", flush=True)
     if failed := [one["name"] for one in found if one["result"] not in ("success", "skipped")]:
         session.error(f"failed: {', '.join(failed)}; their output is above")

@@ -1,4 +1,4 @@
-"""Sphinx: docs/ and the pages at the repository's root as one site, built by ``nox -s docs``.
+"""Sphinx: docs/ and the root's pages as one site, built by ``nox -s static -- docs``.
 
 The source folder is the repository, so links between pages, and to files such as examples, are the
 same in the site as where the repository is read.

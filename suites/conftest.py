@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 from disteval.data import load_cifar10
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.worlds import detect_outer_world
 
-from suites.helpers import marks, requirements
+from suites.helpers import needs
 from suites.helpers.pictures import write_small_cifar10
+
+SUITES = Path(__file__).parent
 
 try:
     import tomllib
@@ -34,20 +40,31 @@ else:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers that sessions select tests by."""
-    config.addinivalue_line("markers", f"{marks.NOTHING}: needs no library that is optional")
-    for marker, names in marks.MARKERS.items():
+    config.addinivalue_line("markers", "needed(*names): what `needs` was given")
+    config.addinivalue_line("markers", "optional: needs anything that `needs` knows of")
+    for marker, names in needs.MARKERS.items():
         config.addinivalue_line("markers", f"{marker}: needs one of {', '.join(names)}")
-    for folder, marker in marks.FOLDERS.items():
-        config.addinivalue_line("markers", f"{marker}: is in suites/{folder}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with what it needs, and check that a session selects it."""
-    marks.mark(items)
-    table = tomllib.loads(Path(__file__).with_name("sessions.toml").read_text())["sessions"]
-    marks.check_that_a_session_selects(items, [one["selects"] for one in table.values()])
+    for item in items:
+        needs.add_markers(item)
+    table = tomllib.loads((SUITES / "sessions.toml").read_text())["sessions"]
+    check_that_a_session_selects(items, table.values())
     _leave_out_what_needs_other_ranks(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write which tests took longest to the file that noxfile.py names."""
+    if path := os.environ.get("SUITES_DURATIONS"):
+        seconds: Counter[str] = Counter()
+        for reports in terminalreporter.stats.values():
+            for report in reports:
+                seconds[getattr(report, "nodeid", "")] += getattr(report, "duration", 0.0)
+        lines = [f"{took:8.1f}  {test}\n" for test, took in seconds.most_common(40)]
+        Path(path).write_text(f"{seconds.total():8.1f}  all\n{''.join(lines)}")
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +78,6 @@ def small_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_accuracy(small_cifar10: Path) -> dict[str, float]:
     """The accuracy that the default model has on `small_cifar10`, found in one process."""
-    requirements.framework("torch")
     from disteval.models.resnet18_torch import make_predict
 
     dataset = load_cifar10(small_cifar10)
@@ -70,14 +86,40 @@ def small_accuracy(small_cifar10: Path) -> dict[str, float]:
     return accuracy.compute(size=len(dataset))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Tell `requirements` which markers the running test has."""
-    requirements.markers_of_this_test = {marker.name for marker in item.iter_markers()}
-    try:
-        return (yield)
-    finally:
-        requirements.markers_of_this_test = None
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test, or fail it, where what it needs is missing."""
+    for name in needs.names_needed(item):
+        needs.require(name)
+
+
+def check_that_a_session_selects(
+    items: Iterable[pytest.Item], sessions: Iterable[dict[str, Any]]
+) -> None:
+    """Fail the collection where a test is selected by no session.
+
+    Args:
+        items: The tests, with their markers.
+        sessions: The tables of suites/sessions.toml.
+    """
+    selections = [
+        (tuple(SUITES / name for name in one["folders"]), Expression.compile(one["selects"]))
+        for one in sessions
+    ]
+    for item in items:
+        if "arrays" in getattr(item, "fixturenames", ()):
+            continue  # over every backend with every kind of arrays; sessions have some pairs
+        above = {item.path, *item.path.parents}
+        markers = {marker.name for marker in item.iter_markers()}
+        if not any(
+            not above.isdisjoint(folders) and expression.evaluate(markers.__contains__)
+            for folders, expression in selections
+        ):
+            raise pytest.UsageError(
+                f"{item.nodeid} needs {', '.join(needs.names_needed(item)) or 'nothing'}, and no "
+                "session in suites/sessions.toml selects such a test in this folder; change what "
+                "a session selects, or what the test needs"
+            )
 
 
 def _leave_out_what_needs_other_ranks(items: list[pytest.Item]) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework
 
 
 @pytest.fixture
 def tm() -> Any:
     """torchmetrics, which needs torch."""
-    framework("torch")
     return framework("torchmetrics")

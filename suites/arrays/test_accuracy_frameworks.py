@@ -13,8 +13,10 @@ from disteval.metrics.arrays import kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.metrics.test_accuracy import batches
+
+pytestmark = needs("torch", "jax", "tensorflow")  # one process has them all
 
 Convert = Callable[[Any], Any]
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32"]
@@ -26,7 +28,6 @@ def _torch() -> tuple[Convert, Callable[[Any, str], Any]]:
 
 
 def _jax() -> tuple[Convert, Callable[[Any, str], Any]]:
-    framework("jax")
     import jax.numpy as jnp
 
     return jnp.asarray, lambda array, dtype: array.astype(dtype)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from disteval.metrics.arrays import is_on_host
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
+
+pytestmark = needs("torch", "jax")
 
 
 def test_lists_and_numpy_arrays_are_on_the_host() -> None:

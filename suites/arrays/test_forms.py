@@ -22,7 +22,9 @@ from disteval.metrics import (
     Weighted,
 )
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
+
+pytestmark = needs("torch", "jax", "tensorflow")  # one process has them all
 
 random = np.random.default_rng(0)
 scores = random.normal(size=(6, 4)).astype(np.float32)

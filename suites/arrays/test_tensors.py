@@ -9,9 +9,11 @@ import pytest
 from disteval import UsageError
 from disteval.metrics.tensors import length, pack, to_tensors, unpack
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
+
+pytestmark = needs("torch")
 
 STATES = [
     torch.arange(6.0).reshape(2, 3).T,

@@ -21,7 +21,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
 
 CLASSES = 3
@@ -98,6 +98,7 @@ def scored(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 modes = st.sampled_from(["strided", "contiguous"])
 
 
+@needs("torch", "torchmetrics")
 @pytest.mark.filterwarnings("ignore:.*samples in target")
 @pytest.mark.parametrize("name", ["sums", "lists", "a wrapper", "a sum of metrics"])
 def test_classification_is_the_same_in_any_world(name: str, tm: Any) -> None:
@@ -115,6 +116,7 @@ def test_classification_is_the_same_in_any_world(name: str, tm: Any) -> None:
     check()
 
 
+@needs("torch", "torchmetrics")
 @pytest.mark.filterwarnings("ignore:.* will save all targets and predictions")
 @pytest.mark.parametrize("name", ["states side by side", "ranks of all samples", "sums of floats"])
 @pytest.mark.parametrize("world", [1, 2, 5])
@@ -132,6 +134,7 @@ def test_regression_is_the_same_in_any_world_but_for_rounding(
     assert len(set(found)) == 1
 
 
+@needs("torch", "torchmetrics")
 @pytest.mark.parametrize("world", [2, 3, 5])
 @pytest.mark.parametrize(
     ("name", "expected"), [("largest", -1.0), ("smallest", -4.0), ("averaged", -2.5)]
@@ -144,6 +147,7 @@ def test_a_rank_without_samples_does_not_take_part(
     assert found == [expected] * world
 
 
+@needs("torch", "torchmetrics")
 @pytest.mark.filterwarnings("ignore:.*samples in target")
 @pytest.mark.filterwarnings("ignore:.* will save all targets and predictions")
 @pytest.mark.parametrize("seed", range(3))
@@ -170,6 +174,7 @@ def test_totals_of_leases_are_those_of_one_rank_in_any_order(seed: int, tm: Any)
         )
 
 
+@needs("torch", "torchmetrics")
 def test_computing_leaves_each_rank_its_own_samples(tm: Any) -> None:
     def rank(backend: ThreadsDist) -> Any:
         sums, lists = (from_torchmetrics(m, backend) for m in (tm.SumMetric(), tm.CatMetric()))
@@ -184,6 +189,7 @@ def test_computing_leaves_each_rank_its_own_samples(tm: Any) -> None:
     assert values(run_ranks(3, rank)) == [expected] * 3
 
 
+@needs("torch", "torchmetrics")
 def test_lists_arrive_rank_by_rank_with_their_dtypes(tm: Any) -> None:
     torch = framework("torch")
 
@@ -212,6 +218,7 @@ class Counting(ThreadsDist):
         return super().broadcast_object(obj, src)
 
 
+@needs("torch", "torchmetrics")
 def test_all_states_travel_in_one_collective(tm: Any) -> None:
     backend = Counting()
     metric = from_torchmetrics(tm.regression.PearsonCorrCoef(), backend)
@@ -220,6 +227,7 @@ def test_all_states_travel_in_one_collective(tm: Any) -> None:
     assert backend.calls == 1
 
 
+@needs("torch", "torchmetrics")
 def test_torchmetrics_does_not_synchronise_on_its_own(tm: Any) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("torchmetrics gathered the states again")
@@ -231,6 +239,7 @@ def test_torchmetrics_does_not_synchronise_on_its_own(tm: Any) -> None:
     assert metric.compute().item() == 1.5
 
 
+@needs("torch", "torchmetrics")
 def test_a_reset_forgets_a_call_forgets_nothing_and_the_given_metric_stays(tm: Any) -> None:
     given_metric = tm.SumMetric()
     given_metric.update(100.0)
@@ -247,6 +256,7 @@ def test_a_reset_forgets_a_call_forgets_nothing_and_the_given_metric_stays(tm: A
     assert given_metric.compute().item() == 100.0
 
 
+@needs("torch", "torchmetrics")
 def test_what_is_added_may_be_changed_afterwards(tm: Any) -> None:
     torch = framework("torch")
     metric = from_torchmetrics(tm.CatMetric())
@@ -256,6 +266,7 @@ def test_what_is_added_may_be_changed_afterwards(tm: Any) -> None:
     assert metric.compute().tolist() == [1.0, 1.0]
 
 
+@needs("torch", "torchmetrics")
 def test_lists_of_texts_and_dicts_are_passed_on(tm: Any) -> None:
     metric = from_torchmetrics(tm.text.WordErrorRate())
     metric.add(["a b", "c d"], ["a b", "c e"])
@@ -266,6 +277,7 @@ def test_lists_of_texts_and_dicts_are_passed_on(tm: Any) -> None:
     assert numbers(wrapped.compute(size=3)) == {"task": pytest.approx(2 / 3)}
 
 
+@needs("torch", "torchmetrics")
 def test_in_an_evaluation_it_agrees_with_accuracy(tm: Any) -> None:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (23, 3, 4, 4), dtype=np.uint8)
@@ -288,6 +300,7 @@ def test_in_an_evaluation_it_agrees_with_accuracy(tm: Any) -> None:
             assert found["theirs"] == values(run_ranks(1, rank))[0]["theirs"]
 
 
+@needs("torch", "torchmetrics")
 def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is(tm: Any) -> None:
     class Calls(tm.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -306,6 +319,7 @@ def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is
     assert numbers(metric.compute(size=2)) == [2.0, 2.0]
 
 
+@needs("torch", "torchmetrics")
 def test_lists_stay_lists_as_in_one_process(tm: Any) -> None:
     class Lists(tm.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -412,12 +426,14 @@ def test_entries_come_in_the_order_of_ids_or_of_shards(
             assert values(found) == [list(range(11))] * world
 
 
+@needs("torch", "torchmetrics")
 def test_it_may_be_one_of_a_group(tm: Any) -> None:
     group = MetricGroup({"sum": from_torchmetrics(tm.SumMetric())})
     group.add([1.0, 2.0])
     assert group.compute(2)["sum"].item() == 3.0
 
 
+@needs("torch", "torchmetrics")
 def test_ids_prove_that_each_sample_was_added_once_or_name_the_others(tm: Any) -> None:
     def rank(backend: ThreadsDist) -> Any:
         metric = from_torchmetrics(tm.SumMetric(), backend)
@@ -439,6 +455,7 @@ def test_ids_prove_that_each_sample_was_added_once_or_name_the_others(tm: Any) -
     assert values(run_ranks(2, rank)) == [expected] * 2
 
 
+@needs("torch", "torchmetrics")
 def test_importing_it_imports_no_framework() -> None:
     code = (
         "import sys\n"

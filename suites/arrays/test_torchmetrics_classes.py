@@ -14,8 +14,10 @@ from disteval.metrics import from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.arrays.torchmetrics_rows import ROWS, SAMPLES, VARIANTS, Row
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = needs("torch", "torchmetrics")
 
 WORLDS = ([[1, 4], [1, 1, 7]], [[], [5, 6, 3]], [[2, 4], [], [5, 1, 2]])
 """The lengths of the batches of each rank, for worlds of two ranks and of three."""

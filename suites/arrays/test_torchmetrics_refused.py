@@ -11,8 +11,10 @@ from disteval import RankError, ShardPlan, UsageError, evaluate
 from disteval.metrics import from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = needs("torch", "torchmetrics")
 
 CLASSES = 3
 

@@ -10,7 +10,9 @@ from disteval.audit.cases import parse
 from disteval.audit.findings import case_text
 from disteval.worlds.postmortem import PARTED
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
+
+pytestmark = needs("torch_cpu", "accelerate", "torchmetrics")
 
 WRONG = {
     "sums_of_prepared_batches": ("counted twice", "N=1,B=1,W=2"),
@@ -23,7 +25,6 @@ LOOPS = "suites.audit.accelerate_loops"
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_loop_is_convicted_in_its_smallest_case(name: str) -> None:
-    framework("torchmetrics" if name.startswith("torchmetrics") else "accelerate")
     report = Audit(f"{LOOPS}:{name}", (2,), timeout=60.0, first=True).run()
     assert report.findings, (report.reason, report.details)
     found = report.findings[0]
@@ -48,7 +49,6 @@ def test_a_wrong_loop_is_convicted_in_its_smallest_case(name: str) -> None:
 def test_the_call_that_a_library_made_when_ranks_parted_is_named(
     name: str, waits: str, call: str
 ) -> None:
-    framework("torchmetrics" if name.startswith("torchmetrics") else "accelerate")
     case = parse("N=1,B=1,W=2")
     found = Audit(f"{LOOPS}:{name}", timeout=60.0, only=case).run().findings[0]
     assert (found.kind, waits in found.sentence) == ("crashes", True), found.sentence
@@ -57,6 +57,5 @@ def test_the_call_that_a_library_made_when_ranks_parted_is_named(
 
 
 def test_a_right_loop_is_sound() -> None:
-    framework("accelerate")
     report = Audit(f"{LOOPS}:even_batches_off", (1, 2), timeout=60.0).run()
     assert (report.verdict, report.findings, report.reason) == ("sound", [], "")

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from disteval.audit.guard import guarded
 from disteval.cli.audit import audit_command
 
+from suites.helpers.needs import needs
 from suites.helpers.processes import run_plainly
-from suites.helpers.requirements import framework
 
 MODULE = """
 import os, sys
@@ -163,8 +163,8 @@ def test_a_fork_that_comes_back_or_exits_is_no_rank(folder: Path, name: str) -> 
     assert (found.returncode, found.stdout.count("is sound")) == (0, 1), found.stdout + found.stderr
 
 
+@needs("torch")
 def test_an_array_without_data_is_not_judged(folder: Path) -> None:
-    framework("torch")
     source = "import torch\ndef evaluate(case): return {'mean': torch.zeros((), device='meta')}"
     (folder / "bad.py").write_text(source)
     found = _audit("bad:evaluate", "--world-size", "1")

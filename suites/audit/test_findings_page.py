@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib
 
-import pytest
-
 from suites.findings.table import entries
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 framework("torch")
 
 from suites.evalbugs.__main__ import MODULES  # noqa: E402
 from suites.evalbugs.table import ENTRIES  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = needs("torch")
 
 
 def test_the_corpus_is_read_as_it_registers_itself() -> None:

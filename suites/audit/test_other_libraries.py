@@ -12,16 +12,15 @@ from disteval.audit.cases import parse
 from disteval.audit.findings import case_text
 
 from suites.audit.parts import JoinedOnce
-from suites.helpers.requirements import backend_class
+from suites.helpers.needs import each, needs
 
 BACKENDS = {"mpi4py": "mpi_loops", "jax": "jax_loops", "tf_collective": "keras_loops"}
 SOME = ("N=1,B=1,W=2", "N=5,B=2,W=2,shuffle", "N=9,B=4,W=2,ids", "N=23,B=3,W=2")
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=each(*BACKENDS))
 def ranks(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The loops of a library, and two ranks for them."""
-    backend_class(request.param)
     loops = importlib.import_module(f"suites.audit.{BACKENDS[request.param]}")
     with JoinedOnce(request.param, 2, timeout=60.0) as world:
         yield loops, {"backend": request.param, "led": world}
@@ -46,7 +45,7 @@ def test_right_loops_are_sound(ranks: Any) -> None:
             assert (report.verdict, report.reason) == ("sound", ""), (target, report.findings)
 
 
+@needs("mpi4py")
 def test_an_audit_starts_ranks_of_another_library() -> None:
-    backend_class("mpi4py")
     report = Audit("suites.audit.wrong:counts_padding", (2,), "mpi4py", first=True).run()
     assert str(report.findings[0]).startswith("counted twice: sample 0 of 3 counts 0.5 instead of")

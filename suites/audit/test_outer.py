@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from suites.helpers.needs import each, needs
 from suites.helpers.processes import run_plainly
-from suites.helpers.requirements import backend_class
 
 LOOPS = """
 from disteval import get_dist_backend
@@ -36,11 +36,10 @@ STARTED_BY = {
 }
 
 
-@pytest.mark.parametrize("backend", STARTED_BY)
+@pytest.mark.parametrize("backend", each(*STARTED_BY))
 def test_a_launchers_ranks_are_audited_and_the_replay_is_a_command(
     backend: str, tmp_path: Path
 ) -> None:
-    backend_class(backend)
     (tmp_path / "mine.py").write_text(LOOPS)
     audit = f"{STARTED_BY[backend]} disteval audit mine:"
     wrong = run_plainly(shlex.split(f"{audit}wrong --first --backend {backend}"), tmp_path, 120.0)
@@ -55,11 +54,10 @@ def test_a_launchers_ranks_are_audited_and_the_replay_is_a_command(
     assert finding in again.stdout
 
 
-@pytest.mark.parametrize("backend", STARTED_BY)
+@pytest.mark.parametrize("backend", each(*STARTED_BY))
 def test_a_right_loop_is_sound_there_and_its_lines_stay_out_of_the_report(
     backend: str, tmp_path: Path
 ) -> None:
-    backend_class(backend)
     (tmp_path / "mine.py").write_text(LOOPS)
     command = f"{STARTED_BY[backend]} disteval audit mine:right --backend {backend}"
     right = run_plainly(shlex.split(command), tmp_path, 120.0)
@@ -68,8 +66,8 @@ def test_a_right_loop_is_sound_there_and_its_lines_stay_out_of_the_report(
     assert "a line of the loop" not in right.stdout
 
 
+@needs("mpi4py")
 def test_a_hang_inside_mpirun_is_reported_on_standard_output(tmp_path: Path) -> None:
-    backend_class("mpi4py")
     (tmp_path / "mine.py").write_text(LOOPS)
     command = "mpirun -np 2 disteval audit mine:hangs --case N=1,B=1,W=2 --timeout 1"
     found = run_plainly(shlex.split(f"{command} --backend mpi4py"), tmp_path, 120.0)

@@ -16,14 +16,14 @@ from disteval.worlds.postmortem import PARTED
 from disteval.worlds.torch_calls import describe_parting
 from disteval.worlds.torch_dumps import read_dumps
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 framework("torch")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = needs("torch")
 
 
 @pytest.mark.parametrize(

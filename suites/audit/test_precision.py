@@ -11,7 +11,9 @@ from disteval.audit.answers import rounds_to
 from disteval.audit.findings import case_text
 
 from suites.audit.parts import Loop, batches, gathered, padded, strided
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
+
+pytestmark = needs("torch")
 
 
 def _values(case: Case, indices: list[int]) -> list[float]:

@@ -12,7 +12,7 @@ from disteval.report.audits import matrix_of
 
 from suites.audit.right import sums_of_integers
 from suites.audit.wrong import counts_padding, returns_positions_as_ids
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +20,16 @@ def wrong() -> dict[str, Any]:
     return Audit(counts_padding, (1, 2), backend="threads").run().to_json()
 
 
+@needs("jsonschema")
 def test_the_report_fits_the_schema(wrong: dict[str, Any]) -> None:
-    framework("jsonschema")
     from disteval.report.files import why_no_run
 
     assert why_no_run(wrong) == ""
     assert why_no_run(wrong | {"verdict": "fine"}) != ""
 
 
+@needs("jinja2")
 def test_the_page_shows_cases_weights_and_the_command(wrong: dict[str, Any]) -> None:
-    framework("jinja2")
     from disteval.report.page import render
 
     page = render([("a.json", wrong)])
@@ -42,8 +42,8 @@ def test_the_page_shows_cases_weights_and_the_command(wrong: dict[str, Any]) -> 
     assert '<meter min="0" max="0.5" value="0.25">' in page
 
 
+@needs("jinja2")
 def test_a_sound_loop_has_no_findings_on_its_page() -> None:
-    framework("jinja2")
     from disteval.report.page import render
 
     report = Audit(sums_of_integers, (1, 2), backend="threads").run()

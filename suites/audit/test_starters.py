@@ -10,24 +10,28 @@ from disteval.audit import Audit
 from disteval.audit.cases import parse
 from disteval.cli.audit import STARTERS, audit_command
 
-from suites.helpers.requirements import backend_class, framework
+from suites.helpers.needs import needs
 
 LIBRARIES = {"plain": "torch", "keras": "tensorflow", "flax": "jax"}
 WHOLE = ("plain", "torchmetrics")
 """Those that every case is tried with; the others, whose libraries load slowly, get one."""
 
-BACKENDS = {"keras": "tf_collective", "flax": "jax"}
+
+def _backend(starter: str) -> str:
+    return {"keras": "tf_collective", "flax": "jax"}.get(starter, "torch_cpu")
 
 
 @pytest.mark.parametrize(
-    ("starter", "library"), [(name, LIBRARIES.get(name, name)) for name in STARTERS]
+    "starter",
+    [
+        pytest.param(name, marks=needs(LIBRARIES.get(name, name), _backend(name)))
+        for name in STARTERS
+    ],
 )
 def test_a_function_to_start_from_is_sound(
-    starter: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    framework(library)
-    backend = BACKENDS.get(starter, "torch_cpu")
-    backend_class(backend)
+    backend = _backend(starter)
     printed = CliRunner().invoke(audit_command, ["--write", starter])
     (tmp_path / f"my_{starter}_eval.py").write_text(printed.output)
     monkeypatch.syspath_prepend(tmp_path)

@@ -11,13 +11,13 @@ from disteval.audit.findings import case_text
 from disteval.worlds import World
 
 from suites.audit.parts import JoinedOnce
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 framework("torch")
 
 from suites.audit.torch_loops import RIGHT, WRONG  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = needs("torch")
 
 
 ALONE = ("hangs", "crashes", "differs from call to call")

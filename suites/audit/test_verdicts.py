@@ -21,8 +21,8 @@ from disteval.errors import WorldError
 from suites.audit.parts import batches, gathered, padded, rights, strided
 from suites.audit.right import every_rank_everything, sums_of_integers
 from suites.audit.wrong import counts_padding
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import run_plainly
-from suites.helpers.requirements import framework
 
 
 class Evaluation:
@@ -273,6 +273,7 @@ def test_a_result_whose_truth_is_not_known_is_noted() -> None:
     assert report.warnings[0].startswith("the truth of no result is known, so result of several")
 
 
+@needs("torch")
 def test_a_module_in_training_mode_is_noted() -> None:
     torch = framework("torch")
 

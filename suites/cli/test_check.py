@@ -16,8 +16,8 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval.conformance.runner import select_rules
 
 from suites.helpers.command import disteval, invoke
+from suites.helpers.needs import each, needs
 from suites.helpers.processes import mpirun, run_plainly, start_as_from_a_terminal
-from suites.helpers.requirements import backend_class, framework
 
 RULES = select_rules()
 OF_TEMPLATES = len(select_rules(["9.*"]))
@@ -198,8 +198,8 @@ def test_ranks_that_the_wrong_launcher_started_are_not_judged(check: Any) -> Non
     assert "'threads'" in done.stderr
 
 
+@needs("jinja2")
 def test_the_report_as_a_page(check: Any, tmp_path: Path) -> None:
-    framework("jinja2")
     page = tmp_path / "r.html"
     done = check("mine:Markup", "--world-size=1", "--rules=1.1,2.1", f"--html={page}")
     assert done.returncode == 1
@@ -217,10 +217,9 @@ def test_a_replay_has_all_that_was_asked_for(check: Any, tmp_path: Path) -> None
     assert f"{replay}--timeout 1.5 --launcher threads" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["mpi4py", "torch_cpu"])
+@needs("mpi4py")
+@pytest.mark.parametrize("name", each("mpi4py", "torch_cpu"))
 def test_an_outer_world_is_joined_and_reports_once(check: Any, name: str) -> None:
-    backend_class("mpi4py")
-    backend_class(name)
     done = check(name, "--examples=5", "--rules=1.[123],2.1,7.1", under=mpirun(3))
     assert done.returncode == 0, done.stderr
     sentence = rf"{name} passes rules 1.1-1.3, 2.1 \(of \d+\) at world size 3\n"
@@ -231,15 +230,15 @@ def test_an_outer_world_is_joined_and_reports_once(check: Any, name: str) -> Non
     assert "3 ranks" in refused.stderr
 
 
+@needs("mpi4py")
 def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(check: Any) -> None:
-    backend_class("mpi4py")
     done = check("mpi4py", "--rules=7.1,7.2", under=mpirun(2))
     assert done.returncode == 2, done.stderr
     assert "mpi4py was not tried" in done.stdout
 
 
+@needs("mpi4py")
 def test_an_outer_world_that_is_lost_is_reported_as_not_judged(check: Any) -> None:
-    backend_class("mpi4py")
     done = check("mine:StuckAnywhere", "--timeout=1", "--rules=1.1,2.1,2.2", under=mpirun(2))
     assert done.returncode != 0
     assert "passes rule 1.1 " in done.stdout, done.stdout + done.stderr

@@ -16,6 +16,7 @@ from disteval import list_all_backends
 from disteval.cli import machine
 from disteval.worlds import control_directory
 
+from suites.helpers.needs import needs
 from suites.helpers.processes import (
     is_running,
     ranks_below,
@@ -23,7 +24,6 @@ from suites.helpers.processes import (
     start_as_from_a_terminal,
     wait_for,
 )
-from suites.helpers.requirements import backend_class
 
 DOCTOR = [sys.executable, "-m", "disteval.cli", "doctor"]
 
@@ -171,8 +171,8 @@ def test_what_the_environment_requires_and_is_missing_fails_the_doctor(lines: An
     assert lines.stderr == "disteval doctor: required, but not working: no_such_module\n"
 
 
+@needs("mpi4py")
 def test_mpirun_and_mpi4py_are_told_by_name(whole: Any) -> None:
-    backend_class("mpi4py")
     found = rows(whole, "machine")["MPI"]
     assert found["works"], found
     assert found["detail"].count("MPICH") == 2 or found["detail"].count("Open MPI") == 2

@@ -18,9 +18,11 @@ from disteval.cli import main
 from disteval.cli.eval import TORCH
 from disteval.data import load_cifar10
 from disteval.models import default_weights, save_weights
+from disteval.registry import get_backend_class
 from disteval.worlds.collective_log import read_position
 from disteval.worlds.launchers import MpirunLauncher
 
+from suites.helpers.needs import each, framework, needs
 from suites.helpers.pictures import SIZES
 from suites.helpers.processes import (
     collectives_left,
@@ -30,10 +32,8 @@ from suites.helpers.processes import (
     start_as_from_a_terminal,
     wait_for,
 )
-from suites.helpers.requirements import backend_class, framework
 
 DISTEVAL = [sys.executable, "-m", "disteval.cli"]
-BACKENDS = ["torch_cpu", "mpi4py"]
 REAL = pytest.param(
     "CIFAR10_ROOT",
     marks=pytest.mark.skipif(
@@ -42,10 +42,8 @@ REAL = pytest.param(
 )
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=each("torch_cpu", "mpi4py"))
 def backend(request: pytest.FixtureRequest) -> str:
-    framework("torch")
-    backend_class(request.param)
     return str(request.param)
 
 
@@ -80,6 +78,7 @@ def _reporting(data: Path, report: Path) -> tuple[str, str]:
     return f"--data={data}", f"--json={report}"
 
 
+@needs("torch")
 @pytest.mark.parametrize("data", ["small", REAL])
 def test_the_answer_is_the_same_integer_at_every_world_size(
     backend: str, data: str, small_cifar10: Path, tmp_path: Path
@@ -106,10 +105,10 @@ def test_the_answer_is_the_same_integer_at_every_world_size(
     assert 0.7 < reports[1]["accuracy"]["top1"] < 1.0
 
 
+@needs("torch")
 def test_the_report_is_whole_and_the_table_says_the_same(
     small_cifar10: Path, tmp_path: Path
 ) -> None:
-    framework("torch")
     path = tmp_path / "r.json"
     options = ("--batch-size=50", "--topk=1,5,10", *_reporting(small_cifar10, path))
     done = run("--backend=non_dist", *options)
@@ -131,6 +130,7 @@ def test_the_report_is_whole_and_the_table_says_the_same(
     assert "samples" not in done.stderr
 
 
+@needs("torch")
 def test_own_weights_are_used(small_cifar10: Path, tmp_path: Path) -> None:
     torch = framework("torch")
     weights = default_weights()
@@ -152,11 +152,10 @@ def test_own_weights_are_used(small_cifar10: Path, tmp_path: Path) -> None:
     assert found == [{"top1": threes}] * 2
 
 
+@needs("mpi4py", "torch")
 def test_under_mpirun_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
-    framework("torch")
-    backend_class("mpi4py")
     mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
-    for name in BACKENDS:
+    for name in ("torch_cpu", "mpi4py"):
         path = tmp_path / f"{name}.json"
         done = run(f"--backend={name}", *_reporting(small_cifar10, path), prefix=mpirun)
         assert done.returncode == 0, done.stderr
@@ -165,9 +164,8 @@ def test_under_mpirun_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
         assert done.stdout.count("top1 accuracy") == 1
 
 
+@needs("mpi4py", "torch")
 def test_under_mpirun_wrong_usage_is_said_once_and_nobody_waits(tmp_path: Path) -> None:
-    framework("torch")
-    backend_class("mpi4py")
     mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
     for arguments, message in (
         (["--backend=mpi4py", "--world-size=4"], "--world-size 4, but mpirun started 3 ranks"),
@@ -181,8 +179,8 @@ def test_under_mpirun_wrong_usage_is_said_once_and_nobody_waits(tmp_path: Path) 
         assert time.monotonic() - begin < 30
 
 
+@needs("torch")
 def test_under_torchrun_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
-    framework("torch")
     path = tmp_path / "r.json"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--no-python"]
     done = run(*_reporting(small_cifar10, path), prefix=torchrun)
@@ -192,9 +190,8 @@ def test_under_torchrun_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
     assert done.stdout.count("top1 accuracy") == 1
 
 
+@needs("mpi4py", "torch")
 def test_mpi_under_torchrun_is_not_three_worlds_of_one(tmp_path: Path) -> None:
-    framework("torch")
-    backend_class("mpi4py")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--no-python"]
     done = run("--backend=mpi4py", prefix=torchrun)
     assert done.returncode != 0
@@ -218,6 +215,7 @@ def _start(backend: str, *arguments: str) -> tuple[subprocess.Popen[str], dict[i
     return command, ranks
 
 
+@needs("torch")
 def test_a_killed_rank_ends_the_command(backend: str) -> None:
     command, ranks = _start(backend)
     # A process that is killed before it has reported to its leader is not known as a rank.
@@ -232,6 +230,7 @@ def test_a_killed_rank_ends_the_command(backend: str) -> None:
     assert [pid for pid in ranks.values() if is_running(pid)] == []
 
 
+@needs("torch")
 def test_a_hung_rank_ends_the_command(backend: str, small_cifar10: Path) -> None:
     # Ranks must build the model within it, beside another session too.
     timeout = 12
@@ -252,6 +251,7 @@ def test_a_hung_rank_ends_the_command(backend: str, small_cifar10: Path) -> None
     assert [pid for pid in ranks.values() if is_running(pid)] == []
 
 
+@needs("torch")
 def test_ctrl_c_leaves_no_process(backend: str) -> None:
     command, ranks = _start(backend)
     command.send_signal(signal.SIGINT)
@@ -260,9 +260,9 @@ def test_ctrl_c_leaves_no_process(backend: str) -> None:
     assert left_over(ranks.values()) == []
 
 
+@needs("torch")
 def test_ctrl_c_while_ranks_that_are_threads_compute(tmp_path: Path) -> None:
     """Python's end tears threads down, and torch aborts the process in one that computes."""
-    framework("torch")
     private = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     command = start_as_from_a_terminal(
         [*DISTEVAL, "eval", "--backend=threads", "--no-progress", "--data=embedded"],
@@ -340,8 +340,9 @@ def test_wrong_files_and_options_are_refused_before_anything_costly_is_imported(
         assert message in refuse(argument)
 
 
+@needs("torch_cpu")
 def test_ranks_are_prepared_as_their_backend_says() -> None:
-    assert backend_class("torch_cpu").preload == TORCH
+    assert get_backend_class("torch_cpu").preload == TORCH
 
 
 @pytest.mark.parametrize("backend_name", ["torch_cpu", "non_dist"])

@@ -19,6 +19,7 @@ from suites.faults import lease_task
 from suites.faults.leases import TASK, command, judge, lose_leader, lose_ranks, right
 from suites.faults.leases import start as start_losing
 from suites.helpers.command import invoke
+from suites.helpers.needs import needs
 from suites.helpers.processes import (
     is_running,
     launched_environment,
@@ -29,7 +30,6 @@ from suites.helpers.processes import (
     torchrun,
     wait_for,
 )
-from suites.helpers.requirements import backend_class
 
 SECONDS = 180.0
 COMMAND = [sys.executable, "-m", "disteval.cli", "eval", TASK, "--elastic", "--force"]
@@ -175,17 +175,17 @@ def lose_one_below(
     assert {"rank": 1, "how": "killed by SIGKILL"} in read(report)["leases"]["lost"]
 
 
+@needs("mpi4py")
 def test_ranks_of_mpirun_may_be_killed(
     start: Start, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    backend_class("mpi4py")
     lose_one_below(start, mpirun(3), tmp_path, expected)
 
 
+@needs("torch_cpu")
 def test_ranks_of_torchrun_may_be_killed(
     start: Start, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    backend_class("torch_cpu")
     lose_one_below(start, torchrun(3), tmp_path, expected)
 
 

@@ -24,8 +24,8 @@ from disteval.cli import main
 from disteval.cli.eval_resnet18 import ResNet18
 from disteval.data import ArrayDataset
 
+from suites.helpers.needs import needs
 from suites.helpers.processes import mpirun, run_plainly, torchrun
-from suites.helpers.requirements import backend_class, framework
 
 TASK = """
 import numpy as np
@@ -242,10 +242,10 @@ def started(folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> dict[s
     return read(str(folder / "r.json"))
 
 
+@needs("torch")
 def test_in_processes_of_its_own_and_of_others_the_result_is_that_of_one_rank(
     run: Run, tmp_path: Path
 ) -> None:
-    framework("torch")
     assert run("own:task", "--json=r.json", size=1).exit_code == 0
     expected = read()["metrics"]
     for prefix in ((), torchrun(3)):
@@ -253,8 +253,8 @@ def test_in_processes_of_its_own_and_of_others_the_result_is_that_of_one_rank(
         assert (report["metrics"], report["world_size"]) == (expected, 3)
 
 
+@needs("mpi4py")
 def test_under_mpirun_the_result_is_that_of_one_rank(run: Run, tmp_path: Path) -> None:
-    backend_class("mpi4py")
     assert run("own:task", "--json=r.json", size=1).exit_code == 0
     expected = read()["metrics"]
     report = started(tmp_path, "--backend=mpi4py", prefix=mpirun(3))
@@ -296,9 +296,8 @@ def test_results_of_any_kind_are_shown_and_written(run: Run) -> None:
         assert row in said
 
 
-@pytest.mark.report
+@needs("jinja2")
 def test_the_page_has_the_metrics_of_the_task(run: Run) -> None:
-    framework("jinja2")
     done = run("own:task", "--html=r.html", "--json=r.json")
     assert done.exit_code == 0, done.output
     page = Path("r.html").read_text()

@@ -22,7 +22,7 @@ from disteval.report.charts import (
 from disteval.report.history import read_history
 from disteval.report.svg import Chart, Line, draw
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 from suites.report.runs import FIT
 
 NAN = float("nan")
@@ -81,8 +81,6 @@ def history(tmp_path: Path) -> Path:
 
 
 def report(folder: Path, page: Path) -> Result:
-    for library in ("jinja2", "matplotlib"):
-        framework(library)
     return CliRunner().invoke(main, ["report", f"--history={folder}", f"--html={page}"])
 
 
@@ -125,7 +123,7 @@ def test_what_failed_is_not_what_was_skipped(history: Path) -> None:
     assert [p.value for p in curves[IMPORT, ()].points] == [None, 0.125]
 
 
-@pytest.mark.report
+@needs("jinja2", "matplotlib")
 def test_the_page_has_every_value_and_says_what_is_missing(history: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = report(history, page)
@@ -158,8 +156,8 @@ def test_the_newest_values_are_drawn_over_the_parameter_of_the_widest_range(
     assert over_commits[1].lines == [Line("threads", [(0.0, 300.0), (1.0, 8.0)])]
 
 
+@needs("matplotlib")
 def test_what_failed_at_a_commit_is_a_cross_at_the_foot(history: Path) -> None:
-    framework("matplotlib")
     [latency] = [b for b in make_benchmarks(read_history(history)) if b.name == LATENCY]
     _, chart = latency.charts
     small, large = chart.lines
@@ -198,8 +196,8 @@ def test_the_losses_of_a_training_are_a_chart() -> None:
     assert loss_charts([("one.json", FIT | {"records": FIT["records"][:2]})]) == []
 
 
+@needs("matplotlib")
 def test_a_chart_takes_its_colours_from_the_page_and_has_ids_of_its_own() -> None:
-    framework("matplotlib")
     lines = [Line("_one $x$", [(1, 1.0), (8, 3.0)]), Line("<b>\x00", [(1, 2.0), (8, None)])]
     chart = Chart("t", "x", "y", lines, True, [(1, "1"), (8, "\ud800\n8")])
     text = draw(chart, "first")
@@ -218,7 +216,7 @@ def test_a_chart_takes_its_colours_from_the_page_and_has_ids_of_its_own() -> Non
     assert r"\ud800" in text
 
 
-@pytest.mark.report
+@needs("jinja2", "matplotlib")
 def test_whatever_asv_wrote_is_text(history: Path, tmp_path: Path) -> None:
     evil = '<script>alert("&")</script>'
     params = [[f"'{evil}'"]]
@@ -241,7 +239,7 @@ def test_a_benchmark_that_is_no_more_keeps_its_curve(history: Path) -> None:
     assert shown(curves[0].parameters) == "param1 threads, param2 64"
 
 
-@pytest.mark.report
+@needs("jinja2", "matplotlib")
 def test_no_folder(tmp_path: Path) -> None:
     done = report(tmp_path / "none", tmp_path / "page.html")
     assert done.exit_code == 2
@@ -249,7 +247,7 @@ def test_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.report
+@needs("jinja2", "matplotlib")
 def test_no_results(tmp_path: Path) -> None:
     done = report(tmp_path, tmp_path / "page.html")
     assert done.exit_code == 2
@@ -314,7 +312,7 @@ def test_fewer_values_than_parameters(history: Path) -> None:
         read_history(history)
 
 
-@pytest.mark.report
+@needs("jinja2", "matplotlib")
 def test_a_page_that_can_not_be_written(history: Path, tmp_path: Path) -> None:
     done = report(history, tmp_path / "none" / "page.html")
     assert done.exit_code == 2
@@ -324,8 +322,8 @@ def test_a_page_that_can_not_be_written(history: Path, tmp_path: Path) -> None:
     assert f"--html {tmp_path} is a folder; give the name of a file" in done.output
 
 
+@needs("jinja2")
 def test_a_report_is_not_replaced_by_its_page(tmp_path: Path) -> None:
-    framework("jinja2")
     path = tmp_path / "run.json"
     path.write_text("the report")
     done = CliRunner().invoke(main, ["report", str(path), f"--html={tmp_path}/./run.json"])
@@ -334,8 +332,8 @@ def test_a_report_is_not_replaced_by_its_page(tmp_path: Path) -> None:
     assert path.read_text() == "the report"
 
 
+@needs("jinja2")
 def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
-    framework("jinja2")
     path, page = tmp_path / "run.json", tmp_path / "page.html"
     path.write_text('{"schema_version": 1, "kind": "check"}')
     done = CliRunner().invoke(main, ["report", str(path), f"--html={page}"])

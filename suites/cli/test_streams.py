@@ -18,7 +18,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval.cli import main
 from disteval.cli.streams import NOT_PRINTED
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 from suites.report.runs import EVALUATION
 
 DISTEVAL = f"{shlex.quote(sys.executable)} -m disteval.cli"
@@ -55,10 +55,10 @@ def shell(tmp_path: Path) -> Shell:
     return run
 
 
+@needs("jinja2")
 def test_what_can_not_be_printed_is_said_once_and_is_in_the_files_all_the_same(
     shell: Shell, tmp_path: Path
 ) -> None:
-    framework("jinja2")
     done = shell(f"$DISTEVAL {CHECK} --json=r.json --html=r.html > /dev/full")
     assert done.returncode == NOT_PRINTED
     assert done.stderr == (
@@ -125,8 +125,8 @@ def test_a_pipe_that_does_not_wait_for_its_reader_gets_everything() -> None:
     assert "non_dist: installed" in printed
 
 
+@needs("jinja2")
 def test_a_report_on_a_full_disk_is_whole_or_as_it_was(shell: Shell, tmp_path: Path) -> None:
-    framework("jinja2")
     (tmp_path / "disk").mkdir()
     mount = "unshare -Urm bash -c"
     if shell(f"{mount} 'mount -t tmpfs none disk'").returncode:

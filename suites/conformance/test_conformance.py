@@ -13,16 +13,16 @@ from disteval import LibraryMissingError
 from disteval.conformance.runner import check_backend
 from disteval.contract import No
 from disteval.errors import WorldError
-from disteval.registry import list_all_backends
+from disteval.registry import get_backend_class, list_all_backends
 
-from suites.helpers.requirements import backend_class, missing
+from suites.helpers.needs import each, missing
 
 EXAMPLES = 25
 
 
-@pytest.mark.parametrize("backend", list_all_backends())
+@pytest.mark.parametrize("backend", each(*list_all_backends()))
 def test_a_backend_keeps_the_contract(backend: str) -> None:
-    cls = backend_class(backend)
+    cls = get_backend_class(backend)
     sizes = (1,) if isinstance(cls.capabilities.multi_rank, No) else (1, 2, 3)
     if cls.launcher == "ray":  # whose worlds run one after another, and take seconds to start
         sizes = (1, 2)

@@ -23,6 +23,7 @@ from disteval.contract import Rendezvous
 from disteval.worlds import forked
 from disteval_backends.threads_dist import ThreadsDist
 
+from suites.helpers.needs import needs
 from suites.helpers.processes import (
     is_running,
     processes_below,
@@ -30,7 +31,6 @@ from suites.helpers.processes import (
     start_as_from_a_terminal,
     wait_for,
 )
-from suites.helpers.requirements import framework
 from suites.mutants.sockets import Sockets
 
 FOLDER = "DISTEVAL_TEST_FOLDER"
@@ -188,8 +188,8 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "disteval.cli", "check", f"{HERE}:Waits", *arguments]
 
 
+@needs("jinja2")
 def test_a_rank_killed_from_outside_leaves_the_rule_without_a_verdict(folder: Path) -> None:
-    framework("jinja2")
     rules = ("--rules=1.1,2.2,3.3", "--world-size=2", "--examples=2")
     with killed_when_it_waits(folder):
         done = run_plainly(command(*rules, "--json=r.json", "--html=r.html"), folder, 120)

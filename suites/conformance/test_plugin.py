@@ -14,8 +14,8 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.conformance.runner import select_rules
 
+from suites.helpers.needs import needs
 from suites.helpers.processes import horovodrun, mpirun, run_plainly, torchrun
-from suites.helpers.requirements import backend_class
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -185,14 +185,15 @@ def test_a_run_in_which_nothing_was_tried_does_not_pass(
 
 
 def launcher(name: str) -> tuple[str, ...]:
-    """Return the words that start three ranks, or skip the test if the launcher is missing."""
-    backend_class(SERVED[name])
+    """Return the words that start three ranks."""
     return {"mpirun": mpirun, "torchrun": torchrun, "horovodrun": horovodrun}[name](3)
 
 
 # The backend that the launcher's own package serves.
 SERVED = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horovod"}
-LAUNCHERS = pytest.mark.parametrize(("name", "backend"), SERVED.items())
+LAUNCHERS = pytest.mark.parametrize(
+    ("name", "backend"), [pytest.param(*pair, marks=needs(pair[1])) for pair in SERVED.items()]
+)
 
 
 @LAUNCHERS
@@ -207,8 +208,8 @@ def test_an_outer_world_is_joined_and_reports_once(run: Run, name: str, backend:
     assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
 
 
+@needs("mpi4py")
 def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(run: Run) -> None:
-    backend_class("mpi4py")
     done = run("", *SUITE, "--backend=mpi4py", "-k", "7.1", under=mpirun(2))
     assert verdicts(done) == [
         "mpi4py was not tried: no rule that was asked for applies",
@@ -241,9 +242,8 @@ def test_another_world_size_than_the_launchers_is_refused_once(
     assert done.stderr.count(message) == 1, done.stdout + done.stderr
 
 
+@needs("mpi4py", "torch_cpu")
 def test_a_backend_of_another_launcher_is_not_run_and_says_so(run: Run) -> None:
-    backend_class("mpi4py")
-    backend_class("torch_cpu")
     done = run(BAD_TESTS, "--backend=mpi4py", "-k", "gather", under=launcher("torchrun"))
     assert done.returncode != 0
     reason = "mpi4py's ranks are started by 'mpirun', and this job's by torchrun"

@@ -15,17 +15,17 @@ import pytest
 from disteval import RankError, UsageError, get_dist_backend
 from disteval.default_backend import set_group_of_world
 from disteval.metrics import Mean, MetricGroup
+from disteval.registry import get_backend_class
 from disteval.worlds import World
 
+from suites.helpers.needs import each, needs
 from suites.helpers.processes import mpirun, run_plainly, torchrun
-from suites.helpers.requirements import backend_class
 
 WORLD_SIZE = 3
 
 
-@pytest.fixture(scope="module", params=["torch_cpu", "mpi4py"])
+@pytest.fixture(scope="module", params=each("torch_cpu", "mpi4py"))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    backend_class(request.param)
     with World(request.param, WORLD_SIZE) as world:
         yield world
 
@@ -178,11 +178,16 @@ def test_a_child_of_a_rank_does_not_use_the_ranks_group(world: World) -> None:
         assert f"was forked from rank {rank} of {WORLD_SIZE} of a group" in told
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param("torchrun", marks=needs("torch_cpu")),
+        pytest.param("mpirun", marks=needs("mpi4py")),
+    ],
+)
 def test_a_metric_without_a_backend_is_refused_before_the_group_exists(
     launcher: str, tmp_path: Path
 ) -> None:
-    backend_class("mpi4py" if launcher == "mpirun" else "torch_cpu")
     words = mpirun(WORLD_SIZE) if launcher == "mpirun" else torchrun(WORLD_SIZE)
     code = (
         "import disteval, disteval.metrics\n"
@@ -196,9 +201,8 @@ def test_a_metric_without_a_backend_is_refused_before_the_group_exists(
     assert "{'mean'" not in done.stdout
 
 
-@pytest.mark.parametrize("name", ["non_dist", "torch_cpu", "mpi4py"])
+@pytest.mark.parametrize("name", each("non_dist", "torch_cpu", "mpi4py"))
 def test_alone_and_outside_of_any_launcher_a_backend_is_a_world_of_one(name: str) -> None:
-    backend_class(name)
     backend = get_dist_backend(name)
     assert (backend.rank, backend.world_size) == (0, 1)
     mine = {"a": [1]}
@@ -209,8 +213,8 @@ def test_alone_and_outside_of_any_launcher_a_backend_is_a_world_of_one(name: str
         backend.broadcast_object(mine, 1)
 
 
+@needs("torch_cpu")
 def test_torch_serves_a_process_group_of_the_users_own() -> None:
-    backend_class("torch_cpu")
     with World("torch_cpu", 3) as world:
         found = world.run(_use_own_group)
     assert found[0] == found[2] == (2, [0, 2], 2, [8 << 18, 8 << 19], 7)
@@ -245,8 +249,8 @@ def _use_own_group(backend: Any) -> Any:
         return str(error)
 
 
+@needs("mpi4py")
 def test_mpi_serves_a_communicator_of_the_users_own() -> None:
-    backend_class("mpi4py")
     with World("mpi4py", 3) as world:
         found = world.run(_use_own_communicator)
     assert found == [(2, [0, 2], 2), (1, [1], 1), (2, [0, 2], 2)]
@@ -264,8 +268,8 @@ def _use_own_communicator(backend: Any) -> Any:
     )
 
 
+@needs("mpi4py")
 def test_python_objects_of_one_communicator_share_its_numbers() -> None:
-    backend_class("mpi4py")
     with World("mpi4py", 2) as world:
         assert world.run(_use_two_objects) == [[[0, 1]] * 4] * 2
 
@@ -279,8 +283,8 @@ def _use_two_objects(backend: Any) -> Any:
     return [each.all_gather_object(each.rank) for each in turns * 2]
 
 
+@needs("mpi4py")
 def test_large_mpi_objects_travel_in_rounds() -> None:
-    backend_class("mpi4py")
     with World("mpi4py", 3) as world:
         sizes = world.run(_gather_in_small_rounds)
     assert sizes == [([10_000, 0, 333], [10_000, 0, 333])] * 3
@@ -314,8 +318,8 @@ def _mpi_job(tmp_path: Path, *around: str) -> tuple[list[str], dict[str, str]]:
     return command, os.environ | launcher.environment()
 
 
+@needs("mpi4py")
 def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
-    backend_class("mpi4py")
     command, environment = _mpi_job(tmp_path)
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -325,8 +329,8 @@ def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
     assert "LookupError: the one mistake" in done.stderr
 
 
+@needs("mpi4py")
 def test_an_mpi_job_does_not_end_before_somebody_has_read_why(tmp_path: Path) -> None:
-    backend_class("mpi4py")
     fifo = tmp_path / "stderr"
     os.mkfifo(fifo)
     command, environment = _mpi_job(tmp_path, "sh", "-c", f'exec "$@" 2>"{fifo}"', "sh")
@@ -344,8 +348,9 @@ def test_an_mpi_job_does_not_end_before_somebody_has_read_why(tmp_path: Path) ->
             job.kill()
 
 
+@needs("torch_cuda")
 def test_cuda_without_a_device_says_so() -> None:
-    cls = backend_class("torch_cuda")
+    cls = get_backend_class("torch_cuda")
     import torch
 
     if torch.cuda.is_available():
@@ -358,8 +363,8 @@ def _cuda_collectives(backend: Any, obj: Any) -> Any:
     return backend.all_gather_object(obj), backend.broadcast_object(obj)
 
 
+@needs("torch_cuda")
 def test_cuda_world_of_one() -> None:
-    backend_class("torch_cuda")
     import torch
 
     if not torch.cuda.is_available():

@@ -22,8 +22,6 @@ from disteval_backends.threads_dist import ThreadsDist
 from suites.evaluation.test_evaluate import numbered, read_label
 from suites.helpers.thread_world import run_ranks, values
 
-pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
-
 JOBS = {
     "torchrun": {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "3"},
     "mpirun": {"PMI_RANK": "1", "PMI_SIZE": "3"},

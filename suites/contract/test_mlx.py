@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 from disteval.worlds import World
 
-from suites.helpers.requirements import backend_class
+from suites.helpers.needs import needs
+
+pytestmark = needs("mlx")
 
 PIECE = 448 << 10
 SIZES = [PIECE - 64, PIECE, PIECE + 1, 3 * PIECE + 5]
@@ -24,7 +26,6 @@ SIZES = [PIECE - 64, PIECE, PIECE + 1, 3 * PIECE + 5]
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    backend_class("mlx")
     with World("mlx", 3, backend_timeout=20.0) as world:
         yield world
 
@@ -101,7 +102,6 @@ except disteval.UsageError as error:
 
 
 def test_ranks_of_mlx_launch_are_never_alone(tmp_path: Path) -> None:
-    backend_class("mlx")
     from disteval_backends._mlx_ring import _reserved
 
     hosts = tmp_path / "ring.json"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from disteval.worlds import World
 from disteval.worlds.launchers.ray import joined_ray
 
-from suites.helpers.requirements import backend_class
+from suites.helpers.needs import needs
 
-pytestmark = pytest.mark.ray
+pytestmark = needs("ray_collective")
 
 SIZES = (0, 1, 512, 65_537, 1 << 20)
 
@@ -34,8 +33,8 @@ def use_own_group(backend: Any) -> Any:
         collective.destroy_collective_group("own")
 
 
+@needs("ray_collective")
 def test_objects_of_any_size_move_also_after_the_group_was_left_and_joined_again() -> None:
-    backend_class("ray_collective")
     with joined_ray(), World("ray_collective", 3) as world:
         for size in SIZES:
             mine = [b"a" * size, b"b", b"c" * (size // 2)]

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from suites.helpers.needs import needs
 from suites.helpers.processes import run_plainly
-from suites.helpers.requirements import backend_class
 
 _NAMESPACES = ["unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
 _SECONDS = 180
 
 
+@needs("torch_cpu")
 def test_a_stranger_that_takes_a_ranks_place_in_gloo_is_refused(tmp_path: Path) -> None:
-    backend_class("torch_cpu")
     _skip_without_namespaces()
     script = [sys.executable, "-m", "suites.contract.attacked", str(tmp_path)]
     ended = run_plainly([*_NAMESPACES, *script], Path.cwd(), _SECONDS)

@@ -13,12 +13,10 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, Block, blocks_of, write_files
-from suites.helpers.marks import needing
+from suites.helpers.needs import OPTIONAL, needs
 from suites.helpers.processes import run_plainly
-from suites.helpers.requirements import backend_class, framework
 
 SECONDS = 180.0
 _END = "\x1e"
@@ -67,14 +65,12 @@ def programs_of(page: str) -> list[Program]:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(program, marks=needing(program.needs), id=str(program))
+        pytest.param(program, marks=needs(*program.needs & OPTIONAL), id=str(program))
         for page in PAGES
         for program in programs_of(page)
     ],
 )
 def test_the_blocks_of_a_page_run_and_print_what_it_says(program: Program, tmp_path: Path) -> None:
-    for name in sorted(program.needs):
-        backend_class(name) if name in list_all_backends() else framework(name)
     write_files(program.page, tmp_path)
     script = tmp_path / "page.py"
     script.write_text(program.script())

@@ -15,9 +15,8 @@ from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, blocks_of, write_files
 from suites.docs.shell import LAUNCHERS, Command, check, check_disteval, commands_of, mentions_of
-from suites.helpers.marks import needing
+from suites.helpers.needs import OPTIONAL, needs
 from suites.helpers.processes import horovodrun, mpirun, run_plainly, torchrun
-from suites.helpers.requirements import backend_class, framework
 
 SECONDS = 120.0
 _THEIR_OWN = ("--data", "--download", "--weights", "--device", "--json", "--html")
@@ -32,7 +31,7 @@ def pytest_options() -> set[str]:
     return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", shown))
 
 
-def needs(command: Command) -> set[str] | None:
+def needed_by(command: Command) -> set[str] | None:
     """Return the libraries and backends that a command needs, or None if it is not run here.
 
     A complete check of a backend is not run, because `suites/conformance` does that for all
@@ -93,19 +92,20 @@ def runnable() -> list[Command]:
     """Return the commands to run; a command that several pages show is run once."""
     every = [command for page in PAGES for command in commands_of(page)]
     once = {(command.launcher, command.words): command for command in reversed(every)}
-    return [command for command in reversed(once.values()) if needs(command) is not None]
+    return [command for command in reversed(once.values()) if needed_by(command) is not None]
 
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(one, marks=needing(needs(one) or ()), id=str(one)) for one in runnable()],
+    [
+        pytest.param(one, marks=needs(*(needed_by(one) or set()) & OPTIONAL), id=str(one))
+        for one in runnable()
+    ],
 )
 def test_a_command_of_a_page_runs(
     command: Command, tmp_path: Path, small_cifar10: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files(command.page, tmp_path)
-    for name in sorted(needs(command) or ()):
-        backend_class(name) if name in list_all_backends() else framework(name)
     # A page evaluates 10,000 pictures.
     monkeypatch.setenv("CIFAR10_ROOT", str(small_cifar10))
     done = run_plainly(_as_run_here(command), tmp_path, SECONDS)

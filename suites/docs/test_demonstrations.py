@@ -19,8 +19,9 @@ from disteval.worlds import World
 
 from suites.docs.pages import ROOT, blocks_of, write_files
 from suites.docs.tasks import exactly, load
-from suites.helpers.marks import needing
-from suites.helpers.requirements import backend_class, framework
+from suites.helpers.needs import each, needs
+
+pytestmark = needs("torch")
 
 PAGE = "docs/demonstrations.md"
 SIZES = (1, 2, 3)
@@ -62,16 +63,8 @@ def _rounded(found: Any) -> Any:
     return np.round(found, 4).tolist()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=needing({"torch", name}), id=name)
-        for name in ("torch_cpu", "mpi4py")
-    ],
-)
+@pytest.mark.parametrize("name", each("torch_cpu", "mpi4py"))
 def test_the_results_are_those_of_the_page_at_any_world_size(name: str, tmp_path: Path) -> None:
-    framework("torch")
-    backend_class(name)
     prepare(tmp_path)
     alone = evaluate_all(get_dist_backend("non_dist"), tmp_path)
     page = {block.file: block.output for block in blocks_of(PAGE) if block.file}

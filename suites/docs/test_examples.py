@@ -12,8 +12,8 @@ import pytest
 from disteval.worlds.launchers import MpirunLauncher
 
 from suites.docs.tasks import exactly, load
+from suites.helpers.needs import needs
 from suites.helpers.processes import run_plainly
-from suites.helpers.requirements import backend_class, framework
 from suites.helpers.thread_world import run_ranks, values
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,39 +41,39 @@ def accuracy(data: Path, *command: str) -> dict[str, float]:
     return found
 
 
+@needs("torch")
 def test_single(small_accuracy: dict[str, float], small_cifar10: Path) -> None:
     assert small_accuracy["top1"] > 0.7
     script = str(EXAMPLES / "cifar10_eval_single.py")
     assert accuracy(small_cifar10, sys.executable, script) == small_accuracy
 
 
+@needs("torch_cpu")
 def test_torch_dist(small_accuracy: dict[str, float], small_cifar10: Path) -> None:
-    backend_class("torch_cpu")
     script = str(EXAMPLES / "cifar10_eval_torch_dist.py")
     assert accuracy(small_cifar10, sys.executable, script) == small_accuracy
 
 
+@needs("torch", "mpi4py")
 def test_mpi4py(small_accuracy: dict[str, float], small_cifar10: Path, tmp_path: Path) -> None:
-    backend_class("mpi4py")
     mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
     script = str(EXAMPLES / "cifar10_eval_mpi4py.py")
     assert accuracy(small_cifar10, *mpirun, sys.executable, script) == small_accuracy
 
 
 @pytest.mark.parametrize(
-    ("name", "library", "sizes"),
+    ("name", "sizes"),
     [
-        ("classify_stream", "numpy", (1, 3)),
-        ("segmentation", "numpy", (1, 3)),
-        ("perplexity", "torch", (1, 2, 3, 4)),
-        ("sklearn_model", "sklearn", (1, 3)),
-        ("huggingface_dataset", "datasets", (1, 3)),
+        ("classify_stream", (1, 3)),
+        ("segmentation", (1, 3)),
+        pytest.param("perplexity", (1, 2, 3, 4), marks=needs("torch")),
+        pytest.param("sklearn_model", (1, 3), marks=needs("sklearn")),
+        pytest.param("huggingface_dataset", (1, 3), marks=needs("datasets")),
     ],
 )
 def test_a_task_prints_the_result_that_it_has_on_any_number_of_ranks(
-    name: str, library: str, sizes: tuple[int, ...], tmp_path: Path
+    name: str, sizes: tuple[int, ...], tmp_path: Path
 ) -> None:
-    framework(library)
     script = EXAMPLES / f"{name}.py"
     assert len(script.read_text().splitlines()) < 60, "an example is short"
     done = run_plainly([sys.executable, str(script)], tmp_path, 180.0)

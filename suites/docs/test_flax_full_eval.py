@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
+
+pytestmark = needs("flax")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flax_full_eval.py"
 WRONG = {"drops_the_remainder": 200, "counts_the_padding": 208}
@@ -17,7 +19,6 @@ RIGHT = ["trims_predictions", "masks_on_devices", "masks_on_a_mesh", "on_three_h
 
 
 def test_the_wrong_ways_are_wrong_and_the_right_ways_agree() -> None:
-    framework("flax")
     if not EXAMPLE.exists():
         pytest.skip("the examples are not part of an installed package; run this from a clone")
     done = subprocess.run(

@@ -9,7 +9,6 @@ import disteval
 import pytest
 
 from suites.docs.pages import PAGES, REPORTS, ROOT, prose_of, text_of
-from suites.docs.shell import nox_sessions
 
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]*)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -40,13 +39,6 @@ def test_the_contract_page_has_every_rule_as_it_is_checked() -> None:
     page = text_of("docs/contract.md")
     listed = re.findall(r"^- \*\*(\S+)\*\* (.*) \*\((\w+).*\)\*$", page, re.M)
     assert listed == [(rule.number, rule.sentence, rule.level) for rule in select_rules()]
-
-
-def test_contributing_lists_every_session() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", text_of("CONTRIBUTING.md"), re.M)
-    listed = [name for row in rows for name in re.findall(r"`([\w-]+)(?:\(\w+\))?`", row)]
-    wrong = {*listed, "tests"} ^ nox_sessions()
-    assert not wrong, f"the table of sessions and noxfile.py differ in {wrong}"
 
 
 def test_the_reference_has_every_public_name_once() -> None:

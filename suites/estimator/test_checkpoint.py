@@ -16,7 +16,7 @@ from disteval import UsageError, WeightsError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 
@@ -34,6 +34,8 @@ from disteval.files import write_atomically  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 
 from suites.estimator.tiny import Tiny  # noqa: E402
+
+pytestmark = needs("torch")
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys

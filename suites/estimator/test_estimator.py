@@ -13,8 +13,8 @@ import pytest
 from disteval import UsageError, WeightsError, WorldError, get_dist_backend
 from disteval.metrics import Accuracy, CrossEntropy
 
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import is_running, wait_for
-from suites.helpers.requirements import framework
 
 torch = framework("torch")
 
@@ -24,6 +24,8 @@ from disteval.estimator.creators import Source  # noqa: E402
 from disteval.estimator.rank import Trainee, joined  # noqa: E402
 
 from suites.estimator import tiny  # noqa: E402
+
+pytestmark = needs("torch")
 
 WORKFLOW = [("train", 1), ("val", 1)]
 CREATORS = [tiny.training, tiny.validation]

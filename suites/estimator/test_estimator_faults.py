@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from disteval import WorldError
 
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
-from suites.helpers.requirements import framework
 
 torch = framework("torch")
 
@@ -21,6 +21,8 @@ from disteval.estimator import Estimator  # noqa: E402
 from disteval.estimator.folder import checkpoints  # noqa: E402
 
 from suites.estimator import tiny  # noqa: E402
+
+pytestmark = needs("torch")
 
 WORKFLOW = [("train", 1), ("val", 1)]
 CREATORS = [tiny.training, tiny.validation]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import run_plainly, wait_for
 from suites.helpers.ray_nodes import RayNodes
-from suites.helpers.requirements import framework
 
 framework("torch")
 
@@ -21,6 +21,8 @@ from disteval.estimator import Estimator  # noqa: E402
 
 from suites.estimator import tiny  # noqa: E402
 from suites.estimator.test_estimator_faults import CREATORS, WORKFLOW, config_of  # noqa: E402
+
+pytestmark = needs("torch", "ray")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_fit_ray.py"
 CPUS = 2
@@ -30,7 +32,6 @@ STAGE = {"stage": "after_train_iter"}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[RayNodes, Any]]:
     """A cluster of two nodes, and its second one."""
-    framework("ray")
     nodes = RayNodes(cpus=CPUS)
     try:
         yield nodes, nodes.join("127.0.0.2")
@@ -41,7 +42,6 @@ def cluster() -> Iterator[tuple[RayNodes, Any]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
     """The same training on local processes."""
-    framework("ray")
     folder = tmp_path_factory.mktemp("local")
     return fit(config_of(folder), folder / "end.pt", launcher="local"), folder / "end.pt"
 
@@ -89,7 +89,6 @@ def test_a_node_that_is_lost_costs_nothing_beyond_the_last_checkpoint(
 
 
 def test_the_example_trains_on_ray(tmp_path: Path) -> None:
-    framework("ray")
     if not EXAMPLE.is_file():
         pytest.skip("the examples are not part of an installed package; run this from a clone")
     command = [sys.executable, str(EXAMPLE), "--epochs=2", "--samples=200"]

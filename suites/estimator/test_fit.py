@@ -15,13 +15,15 @@ import pytest
 from disteval import UsageError, WeightsError
 from disteval.cli.fit import fit_command
 
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
-from suites.helpers.requirements import framework
 
 torch = framework("torch")
 
 from disteval.estimator.checkpoint import write_checkpoint, write_safetensors  # noqa: E402
 from disteval.estimator.folder import FolderLocks  # noqa: E402
+
+pytestmark = needs("torch")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_fit_ray.py"
 

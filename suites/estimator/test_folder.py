@@ -18,7 +18,7 @@ from disteval import UsageError, WeightsError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 
@@ -34,6 +34,8 @@ from disteval.estimator.folder import (  # noqa: E402
 from disteval.estimator.hooks import CheckpointHook, EvalHook, TextLoggerHook  # noqa: E402
 
 from suites.estimator.tiny import Tiny, assert_same, samples  # noqa: E402
+
+pytestmark = needs("torch")
 
 EPOCHS = 4
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from disteval import LibraryMissingError, UsageError
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 data = torch.utils.data
@@ -29,6 +29,8 @@ from disteval.estimator.hooks import (  # noqa: E402
 )
 
 from suites.estimator.tiny import Tiny, samples  # noqa: E402
+
+pytestmark = needs("torch")
 
 
 def make(kind: Any = EpochBasedRunner, lr: float = 1.0, **options: Any) -> Any:
@@ -209,8 +211,8 @@ def test_a_folder_that_can_not_be_written_is_refused_before_training(tmp_path: P
         assert runner.model.fc.weight.equal(before)
 
 
+@needs("tensorboard")
 def test_a_folder_for_tensorboard_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
-    framework("tensorboard")
     (tmp_path / "mine").write_text("a file")
     runner = make(max_epochs=1)
     runner.register_hook(TensorboardLoggerHook(tmp_path / "mine"))
@@ -263,6 +265,7 @@ def test_tensorboard_that_is_missing_is_an_error_with_its_remedy(
         TensorboardLoggerHook()
 
 
+@needs("tensorboard")
 def test_tensorboard_gets_the_records(tmp_path: Path) -> None:
     accumulator = framework("tensorboard.backend.event_processing.event_accumulator")
     runner = make(max_epochs=1, work_dir=tmp_path)

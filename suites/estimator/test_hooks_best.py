@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from disteval import UsageError
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 data = torch.utils.data
@@ -21,6 +21,8 @@ from disteval.metrics import Accuracy, CrossEntropy  # noqa: E402
 
 from suites.estimator.test_hooks import loader, make  # noqa: E402
 from suites.estimator.tiny import samples  # noqa: E402
+
+pytestmark = needs("torch")
 
 
 def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:

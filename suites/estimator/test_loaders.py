@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from disteval import ShardPlan, UsageError
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 data = torch.utils.data
 
 from disteval.estimator.loaders import with_sampler  # noqa: E402
+
+pytestmark = needs("torch")
 
 SIZES = [(10, 1), (10, 2), (10, 3), (2, 3), (7, 4)]
 

@@ -13,7 +13,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
 
 torch = framework("torch")
@@ -23,6 +23,8 @@ from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
 from disteval.estimator.hooks import EvalHook, Hook  # noqa: E402
 
 from suites.estimator.tiny import Tiny, samples  # noqa: E402
+
+pytestmark = needs("torch")
 
 STAGES = [
     "before_run", "before_train_epoch", "before_train_iter", "after_train_iter",

@@ -8,7 +8,7 @@ import pytest
 from disteval import UsageError
 from disteval.metrics import Accuracy, CrossEntropy, Mean
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 data = torch.utils.data
@@ -18,6 +18,8 @@ from disteval.estimator.hooks import EvalHook  # noqa: E402
 
 from suites.estimator.test_runner import loader, make  # noqa: E402
 from suites.estimator.tiny import samples  # noqa: E402
+
+pytestmark = needs("torch")
 
 
 def test_scores_without_labels_are_refused() -> None:

@@ -18,7 +18,7 @@ from disteval import RankError, UsageError, WeightsError, WorldError
 from disteval.metrics import CrossEntropy
 from disteval.worlds import World
 
-from suites.helpers.requirements import backend_class, framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 data = torch.utils.data
@@ -37,12 +37,13 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from suites.estimator.tiny import Tiny, facts, samples  # noqa: E402
 
+pytestmark = needs("torch", "torch_cpu")
+
 WORKFLOW = [("train", 1), ("val", 1)]
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[World]:
-    backend_class("torch_cpu")
     with World("torch_cpu", 2, timeout=60.0) as world:
         yield world
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from disteval import UsageError, WeightsError
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 data = torch.utils.data
@@ -21,6 +21,8 @@ from disteval.estimator.folder import checkpoints  # noqa: E402
 from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
 
 from suites.estimator.tiny import Tiny, assert_same, facts, samples  # noqa: E402
+
+pytestmark = needs("torch")
 
 WORKFLOWS = {
     EpochBasedRunner: [("train", 2), ("val", 1)],

@@ -15,7 +15,7 @@ from disteval.errors import WorldError
 from disteval.metrics import Regression
 from disteval.worlds import World
 
-from suites.helpers.requirements import backend_class
+from suites.helpers.needs import needs
 
 SIZE = 60
 
@@ -38,8 +38,8 @@ def evaluated(backend: Any, folder: Path, killed: int) -> tuple[Any, list[int]]:
     return result.metrics["error"], asked
 
 
+@needs("torch_cpu")
 def test_a_killed_rank_loses_only_the_part_that_it_was_filling(tmp_path: Path) -> None:
-    backend_class("torch_cpu")
     with World("torch_cpu", 3) as world:
         (expected, _), *_ = world.run(partial(evaluated, folder=tmp_path / "whole", killed=-1))
         with pytest.raises(WorldError):
@@ -66,8 +66,8 @@ def listed(backend: Any, folder: Path | None) -> Any:
     return found if found is None else [int(row) for row in found]
 
 
+@needs("mpi4py")
 def test_ranks_of_mpi_write_and_gather_predictions(tmp_path: Path) -> None:
-    backend_class("mpi4py")
     with World("mpi4py", 3) as world:
         for folder in (None, tmp_path):
             assert world.run(partial(listed, folder=folder)) == [

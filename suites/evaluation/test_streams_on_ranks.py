@@ -13,14 +13,13 @@ from disteval.errors import WorldError
 from disteval.metrics import Regression
 from disteval.worlds import World
 
-from suites.helpers.requirements import backend_class
+from suites.helpers.needs import each
 
 WORDS = ["one", "two", "three", "four", "five", "six"]
 
 
-@pytest.fixture(scope="module", params=["torch_cpu", "mpi4py"])
+@pytest.fixture(scope="module", params=each("torch_cpu", "mpi4py"))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    backend_class(request.param)
     with World(request.param, 3) as world:
         yield world
 

@@ -11,16 +11,15 @@ from disteval.audit.case import Fetches
 from disteval.audit.cases import parse
 from disteval.audit.planted import Planted
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 
 
 def _plain(sample: Any) -> dict[str, Any]:
     return {name: np.asarray(value).tolist() for name, value in sample.items()}
 
 
+@needs("datasets", "tensorflow")
 def test_the_views_agree_with_the_data_set(tmp_path: Path) -> None:
-    framework("datasets")
-    framework("tensorflow")
     settings = parse("N=5,B=2,W=1,ids,tokens")
     planted = Planted(settings.size, tokens=True, other_ids=True)
     case = Case(settings, planted, 0, Fetches(tmp_path / "fetches"))

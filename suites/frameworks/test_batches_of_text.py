@@ -12,8 +12,10 @@ from disteval import UsageError, evaluate
 from disteval.metrics import BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = needs("torch")
 
 torch: Any = framework("torch")
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 
-framework("torch")
+pytestmark = needs("torch")
 
 RANK = """
 import json, os, signal, sys, time

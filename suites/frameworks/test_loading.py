@@ -22,11 +22,13 @@ from disteval.data.loading import load_ahead
 from disteval.errors import HarnessError, RankError
 from disteval.metrics import Accuracy
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 torch: Any = framework("torch")
 
 from disteval.data.processes import _pickled  # noqa: E402 - it needs torch
+
+pytestmark = needs("torch")
 
 
 class Pair(NamedTuple):

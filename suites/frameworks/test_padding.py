@@ -15,7 +15,7 @@ from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import JAX_DEVICES, framework
+from suites.helpers.needs import JAX_DEVICES, framework, needs
 from suites.helpers.thread_world import run_ranks, values
 
 DTYPES = ["float32", "uint8", "bfloat16", "int32"]
@@ -43,6 +43,7 @@ def same(found: Any, expected: Any) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@needs("jax", "flax")
 @settings(max_examples=60)
 @given(
     size=st.integers(1, 40),
@@ -73,6 +74,7 @@ def test_it_agrees_with_flax(
     jax.tree.map(same, found, expected)
 
 
+@needs("jax")
 @settings(max_examples=60)
 @given(size=st.integers(1, 40), dtype=st.sampled_from(DTYPES), devices=st.integers(1, JAX_DEVICES))
 def test_jit_over_a_mesh_sees_the_same_rows(jax: Any, size: int, dtype: str, devices: int) -> None:
@@ -85,6 +87,7 @@ def count(jax: Any, x: Any, mask: Any) -> Any:
     return (x.reshape(-1, x.shape[-1]) * mask.reshape(-1, 1)).sum(), mask.sum()
 
 
+@needs("jax")
 @pytest.mark.parametrize("way", ["pmap", "mesh"])
 def test_the_mask_leaves_padding_out_of_counts_and_one_trace_serves_all_sizes(
     jax: Any, way: str
@@ -113,6 +116,7 @@ def test_the_mask_leaves_padding_out_of_counts_and_one_trace_serves_all_sizes(
     assert len(traces) == 1
 
 
+@needs("jax")
 def test_a_result_is_not_written_over_by_the_next_batch(jax: Any) -> None:
     same_again = pad_shard_unpad(lambda x: x, (), devices=jax.devices()[:1])
     first = same_again(np.arange(5, dtype=np.int32), min_device_batch=8)
@@ -120,6 +124,7 @@ def test_a_result_is_not_written_over_by_the_next_batch(jax: Any) -> None:
     np.testing.assert_array_equal(first, np.arange(5))
 
 
+@needs("jax")
 def test_padding_holds_nothing_of_the_batch_before(jax: Any) -> None:
     seen = []
     look = pad_shard_unpad(lambda x: seen.append(np.array(x)) or x, (), devices=jax.devices()[:1])
@@ -128,6 +133,7 @@ def test_padding_holds_nothing_of_the_batch_before(jax: Any) -> None:
     assert seen[1].tolist() == [[99] * 5 + [0] * 3]
 
 
+@needs("jax")
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
@@ -145,6 +151,7 @@ def test_what_cannot_be_sharded_is_named(jax: Any, batch: Any, message: str) -> 
         pad_shard_unpad(lambda params, batch: batch)(None, batch)
 
 
+@needs("jax")
 def test_a_mask_of_the_callers_own_is_not_replaced(jax: Any) -> None:
     counting = pad_shard_unpad(lambda x, *, mask: mask.sum(), (), static_return=True, mask="mask")
     with pytest.raises(UsageError, match="has an argument 'mask', which the mask of real rows"):
@@ -187,6 +194,7 @@ def test_batches_that_cannot_be_padded_are_refused(given: Any, message: str) -> 
         next(with_infinite_padding(given))
 
 
+@needs("tensorflow")
 @pytest.mark.parametrize("fixed", [True, False])
 def test_a_dataset_of_tensorflow(fixed: bool) -> None:
     tf = framework("tensorflow")
@@ -203,6 +211,7 @@ def test_a_dataset_of_tensorflow(fixed: bool) -> None:
             next(with_infinite_padding(dataset.take(0)).as_numpy_iterator())
 
 
+@needs("jax")
 def test_one_static_argument_needs_no_list(jax: Any) -> None:
     batch = rows(jax, 3, "float32")
     fn = pad_shard_unpad(lambda factor, x, *, train, trained: x * factor, 0, "trained")

@@ -18,8 +18,8 @@ from disteval.models import default_weights
 from disteval.models.preprocess import preprocess
 from safetensors.numpy import load_file
 
+from suites.helpers.needs import each, framework, needs
 from suites.helpers.pictures import SIZES
-from suites.helpers.requirements import backend_class, framework
 
 REFERENCE = Path(__file__).with_name("reference_scores.safetensors")
 TOLERANCE = 1e-4
@@ -46,10 +46,9 @@ RUNS = [
 """Each framework, backend, world size and number of pictures."""
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(params=each(*FRAMEWORKS))
 def model(request: pytest.FixtureRequest) -> Any:
     """Return the module of one framework's ResNet-18."""
-    framework("flax" if request.param == "jax" else request.param)
     return framework(FRAMEWORKS[request.param])
 
 
@@ -89,12 +88,13 @@ def test_scores_agree_with_the_reference(
     np.testing.assert_array_equal(found.argmax(1)[decided], expected.argmax(1)[decided])
 
 
-@pytest.mark.parametrize(("name", "backend", "world_size", "size"), RUNS)
+@pytest.mark.parametrize(
+    ("name", "backend", "world_size", "size"),
+    [pytest.param(*run, marks=needs(run[0], run[1])) for run in RUNS],
+)
 def test_the_same_predictions_are_right(
     name: str, backend: str, world_size: int, size: int, small_cifar10: Path, tmp_path: Path
 ) -> None:
-    framework(name)
-    backend_class(backend)
     report = tmp_path / "report.json"
     done = subprocess.run(
         [

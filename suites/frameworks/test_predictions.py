@@ -13,8 +13,10 @@ from disteval.metrics import Accuracy
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.data.test_predictions import LISTS, OUTPUTS, same, write_alone
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = needs("pyarrow")
 
 IDS = np.arange(6)
 
@@ -83,6 +85,7 @@ def test_text_that_is_no_unicode_is_refused(parquet: Any, tmp_path: Path) -> Non
 FORMATS = ["jsonl", "npy", "parquet"]
 
 
+@needs("torch")
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool", "uint8"])
 def test_tensors_of_torch_come_back(
@@ -99,6 +102,7 @@ def test_tensors_of_torch_come_back(
         assert torch.equal(found[name], expected)
 
 
+@needs("torch")
 def test_ragged_tensors_come_back(parquet: Any, tmp_path: Path) -> None:
     torch = framework("torch")
     rows = [torch.arange(n * 2).reshape(n, 2).bfloat16() for n in (1, 3, 2, 1, 0, 4)]
@@ -108,6 +112,7 @@ def test_ragged_tensors_come_back(parquet: Any, tmp_path: Path) -> None:
         assert all(map(torch.equal, found, rows))
 
 
+@needs("jax")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_arrays_of_jax_come_back(dtype: str, parquet: Any, tmp_path: Path) -> None:
     jax = framework("jax")
@@ -121,6 +126,7 @@ def test_arrays_of_jax_come_back(dtype: str, parquet: Any, tmp_path: Path) -> No
     assert restored(tmp_path / "host", "jsonl", host).tobytes() == host.tobytes()
 
 
+@needs("tensorflow")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 def test_tensors_of_tensorflow_come_back(dtype: str, parquet: Any, tmp_path: Path) -> None:
     tf = framework("tensorflow")
@@ -131,6 +137,7 @@ def test_tensors_of_tensorflow_come_back(dtype: str, parquet: Any, tmp_path: Pat
         assert found.numpy().tobytes() == expected.numpy().tobytes()
 
 
+@needs("torch")
 def test_an_interrupted_evaluation_of_tensors_goes_on_in_parquet(
     parquet: Any, tmp_path: Path
 ) -> None:
@@ -162,15 +169,15 @@ def test_an_interrupted_evaluation_of_tensors_goes_on_in_parquet(
     assert sorted(asked) == list(range(12))
 
 
+@needs("torch")
 def test_predictions_in_memory_are_of_numpy() -> None:
-    framework("pyarrow")
     torch = framework("torch")
     found = predict_all(lambda x: x.bfloat16(), torch.arange(5), "non_dist", 2)
     assert (found.dtype, found.tolist()) == (np.float32, [0, 1, 2, 3, 4])
 
 
+@needs("torch")
 def test_sparse_and_complex_tensors() -> None:
-    framework("pyarrow")
     torch = framework("torch")
     dense = predict_all(lambda x: torch.eye(2).to_sparse(), torch.arange(2), "non_dist", 2)
     assert dense.tolist() == [[1, 0], [0, 1]]

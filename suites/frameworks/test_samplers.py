@@ -10,9 +10,11 @@ from typing import Any
 from disteval import UsageError, evaluate
 from disteval_backends.threads_dist import ThreadsDist
 
+from suites.helpers.needs import needs
 from suites.helpers.processes import run_plainly, torchrun
-from suites.helpers.requirements import backend_class, framework
 from suites.helpers.thread_world import run_ranks
+
+pytestmark = needs("datasets")
 
 SCRIPT = Path(__file__).with_name("samplers.py")
 ONCE = list(range(10))
@@ -38,7 +40,6 @@ DEALT = {
 
 
 def test_shares_of_a_data_set_that_is_split_already_are_refused() -> None:
-    framework("datasets")
     from datasets import Dataset
 
     rows = Dataset.from_dict({"x": list(range(9)), "name": list("abcdefghi")})
@@ -53,11 +54,8 @@ def test_shares_of_a_data_set_that_is_split_already_are_refused() -> None:
         assert "the content of samples, of which every rank needs all" in str(outcome)
 
 
+@needs("accelerate", "pytorch_lightning", "torch_cpu")
 def test_what_each_sampler_deals_is_certified_or_refused(tmp_path: Path) -> None:
-    backend_class("torch_cpu")
-    framework("accelerate")
-    framework("datasets")
-    framework("pytorch_lightning")
     done = run_plainly([*torchrun(3), sys.executable, str(SCRIPT)], tmp_path, 120)
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.data.test_streams import elements_of, read_on
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import values
 
 
@@ -31,14 +31,15 @@ def torch_stream() -> Any:
     return Numbers()
 
 
+@needs("torch")
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_an_iterable_dataset_of_torch_is_a_stream(world: int) -> None:
-    framework("torch")
     assert is_stream(torch_stream())
     found = elements_of(values(read_on(world, lambda _: torch_stream())))
     assert [(i, element["y"]) for i, element in found.items()] == [(i, i) for i in range(11)]
 
 
+@needs("torch")
 def test_a_loader_that_makes_batches_is_refused() -> None:
     torch = framework("torch")
     with pytest.raises(UsageError, match=r"DataLoader, which yields batches, .* give its dataset"):
@@ -47,6 +48,7 @@ def test_a_loader_that_makes_batches_is_refused() -> None:
     assert len(elements_of(values(read_on(2, lambda _: samples)))) == 11
 
 
+@needs("torch")
 def test_tensors_have_the_digest_of_their_content() -> None:
     torch = framework("torch")
     base = torch.arange(6.0)
@@ -67,6 +69,7 @@ def test_tensors_have_the_digest_of_their_content() -> None:
     assert digest_of(large) == digest_of(large.clone()) != digest_of(large.flip(0))
 
 
+@needs("tensorflow")
 def test_tensors_of_tensorflow_have_the_digest_of_their_content() -> None:
     tf = framework("tensorflow")
     makers: list[Callable[[], Any]] = [
@@ -87,6 +90,7 @@ def test_tensors_of_tensorflow_have_the_digest_of_their_content() -> None:
     assert len(set(found)) == len(makers)
 
 
+@needs("jax")
 def test_arrays_of_jax_have_the_digest_of_their_content() -> None:
     jnp = framework("jax.numpy")
     makers: list[Callable[[], Any]] = [
@@ -110,9 +114,9 @@ def hugging_face(shards: int) -> Any:
     return dataset.to_iterable_dataset(num_shards=shards)
 
 
+@needs("datasets")
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_hugging_face_stream_is_read_whole_or_by_shards(world: int) -> None:
-    framework("datasets")
     whole = list(hugging_face(3))
     found = elements_of(values(read_on(world, lambda _: hugging_face(3))))
     assert list(found.values()) == whole
@@ -125,6 +129,7 @@ def test_a_hugging_face_stream_is_read_whole_or_by_shards(world: int) -> None:
         ]  # fmt: skip
 
 
+@needs("datasets")
 def test_a_hugging_face_stream_that_is_split_or_shuffled_is_an_error_on_every_rank() -> None:
     split = framework("datasets.distributed").split_dataset_by_node
     wrong: list[Callable[[int], Any]] = [
@@ -160,9 +165,9 @@ STEPS: dict[str, tuple[Callable[[Any], Any], bool]] = {
 }
 
 
+@needs("datasets")
 @pytest.mark.parametrize("name", STEPS)
 def test_shards_are_taken_only_where_they_hold_the_elements_of_the_whole(name: str) -> None:
-    framework("datasets")
     step, same = STEPS[name]
     dataset = step(hugging_face(3))
     if same:
@@ -172,6 +177,7 @@ def test_shards_are_taken_only_where_they_hold_the_elements_of_the_whole(name: s
             ShardedStream.of(dataset)
 
 
+@needs("datasets")
 def test_what_has_no_shards_is_refused() -> None:
     with pytest.raises(UsageError, match="not a value of type list; for other shards"):
         ShardedStream.of([1])
@@ -180,6 +186,7 @@ def test_what_has_no_shards_is_refused() -> None:
         ShardedStream.of(split)
 
 
+@needs("datasets")
 @given(st.integers(1, 4), st.integers(1, 4))
 def test_concatenated_streams_have_the_shards_of_both(one: int, other: int) -> None:
     datasets = framework("datasets")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
+from suites.helpers.needs import needs
 
 
 def _python(code: str) -> str:
@@ -14,7 +14,7 @@ def _python(code: str) -> str:
     ).stdout
 
 
-@pytest.mark.arrays
+@needs("torch", "jax", "tensorflow")
 def test_importing_the_harness_imports_no_framework() -> None:
     loaded = _python(
         "import sys, disteval, disteval.cli, disteval.worlds\n"

@@ -15,6 +15,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suites.helpers.needs import needs
 from suites.helpers.thread_world import run_ranks, values
 
 # Few values, so that ties are common.
@@ -197,7 +198,7 @@ def test_bad_settings_are_named(arguments: dict[str, Any], message: str) -> None
         Accuracy(**arguments)
 
 
-@pytest.mark.arrays
+@needs("torch", "jax", "tensorflow")
 def test_numpy_arrays_import_no_framework() -> None:
     code = (
         "import sys, numpy as np\n"

@@ -14,7 +14,7 @@ from disteval.metrics import CalibrationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.metrics.worlds import everywhere
 
 PAIRS = st.lists(
@@ -53,6 +53,7 @@ def test_it_is_the_same_in_any_world(pairs: list[tuple[float, int]]) -> None:
             np.testing.assert_array_equal(value, results[0][key])
 
 
+@needs("torch", "torchmetrics")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_it_agrees_with_torchmetrics(dtype: str) -> None:
     torch, torchmetrics = framework("torch"), framework("torchmetrics")

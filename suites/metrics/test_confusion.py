@@ -13,7 +13,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 from suites.helpers.thread_world import run_ranks, values
 from suites.metrics.test_accuracy import batches
 
@@ -70,8 +70,8 @@ def test_its_diagonal_is_what_accuracy_counts(drawn: tuple[np.ndarray, np.ndarra
         assert found["f1_micro"] == found["recall_micro"] == expected["top1"]
 
 
+@needs("sklearn")
 def test_the_precision_recall_and_f1_are_those_of_scikit_learn() -> None:
-    framework("sklearn")
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     pairs = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)

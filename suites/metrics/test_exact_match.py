@@ -12,7 +12,7 @@ from disteval.metrics import ExactMatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.metrics.worlds import everywhere
 
 TOKENS = st.lists(st.integers(0, 1), min_size=2, max_size=2)
@@ -32,6 +32,7 @@ def test_it_counts_samples_that_are_equal_in_any_world(pairs: Any) -> None:
     assert results[-1]["matches"] == sum(one[0] == other[0] for one, other in pairs)
 
 
+@needs("torch", "torchmetrics")
 def test_it_agrees_with_torchmetrics() -> None:
     torch, torchmetrics = framework("torch"), framework("torchmetrics")
     predicted, true = torch.randint(0, 2, (2, 50, 3), generator=torch.manual_seed(0))

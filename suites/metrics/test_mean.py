@@ -14,7 +14,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
 from suites.metrics.test_exact import finite, mean_of, same, special
 
@@ -101,6 +101,7 @@ def test_cross_entropy_agrees_with_its_formula(drawn: tuple[np.ndarray, np.ndarr
     assert found == pytest.approx(mean_of(losses), rel=1e-13, abs=1e-13 * 300)
 
 
+@needs("torch")
 def test_cross_entropy_agrees_with_torch() -> None:
     torch = framework("torch")
 

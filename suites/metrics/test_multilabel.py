@@ -13,7 +13,7 @@ from disteval.metrics import MultiLabel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.metrics.worlds import everywhere
 
 NAMES = ["precision", "recall", "f1"]
@@ -29,8 +29,8 @@ def plain(found: dict[str, Any]) -> dict[str, Any]:
     return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
 
 
+@needs("sklearn")
 def test_it_agrees_with_scikit_learn() -> None:
-    framework("sklearn")
     from sklearn.metrics import precision_recall_fscore_support
 
     @settings(max_examples=25)
@@ -52,6 +52,7 @@ def test_it_agrees_with_scikit_learn() -> None:
     check()
 
 
+@needs("torch", "torchmetrics")
 def test_it_agrees_with_torchmetrics() -> None:
     torch, torchmetrics = framework("torch"), framework("torchmetrics")
     scores, labels = drawn(40, 5, 0)

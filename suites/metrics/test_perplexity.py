@@ -12,7 +12,7 @@ from disteval.metrics import Grouped, Perplexity, perplexity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.metrics.test_exact import mean_of
 from suites.metrics.worlds import everywhere
 
@@ -98,6 +98,7 @@ def test_log_probabilities_of_classes_and_of_labels_give_the_same() -> None:
     assert Perplexity(dist_backend="non_dist")(own, None, mask) == pytest.approx(whole)
 
 
+@needs("torch", "torchmetrics")
 def test_it_agrees_with_torch_and_torchmetrics() -> None:
     torch, torchmetrics = framework("torch"), framework("torchmetrics")
     arrays = drawn(8, 6, 11, 0)

@@ -14,7 +14,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 from suites.helpers.thread_world import run_ranks, values
 
 MODES: Any = {"strided": "unzip", "contiguous": "cat"}
@@ -66,9 +66,9 @@ def test_they_follow_their_definitions(drawn: Samples) -> None:
     assert found == {"average_precision": pytest.approx(average_precision(drawn), rel=1e-14)}
 
 
+@needs("sklearn")
 @pytest.mark.parametrize("name", METRICS)
 def test_they_agree_with_scikit_learn(name: str) -> None:
-    framework("sklearn")
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     theirs = {"auroc": roc_auc_score, "average_precision": average_precision_score}[name]

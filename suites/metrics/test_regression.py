@@ -15,7 +15,7 @@ from disteval.metrics.exact import exact_dot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 from suites.metrics.test_exact import MAX, finite, same
 from suites.metrics.worlds import everywhere
 
@@ -97,9 +97,9 @@ def test_it_is_the_same_in_any_world(pairs: list[tuple[float, float]]) -> None:
     assert all(all(map(same, found.values(), expected)) for found in results)
 
 
+@needs("sklearn")
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e8])
 def test_it_agrees_with_scikit_learn(offset: float) -> None:
-    framework("sklearn")
     from sklearn import metrics
 
     random = np.random.default_rng(1)

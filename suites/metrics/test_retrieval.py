@@ -13,7 +13,7 @@ from disteval.metrics import Retrieval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.metrics.test_exact import mean_of
 from suites.metrics.worlds import everywhere
 
@@ -66,8 +66,8 @@ def test_it_is_the_same_in_any_world_and_however_far_it_is_filled_up(
     assert results == [results[0]] * len(results)
 
 
+@needs("sklearn", "torch", "torchmetrics")
 def test_it_agrees_with_scikit_learn_and_torchmetrics() -> None:
-    framework("sklearn")
     from sklearn.metrics import ndcg_score
 
     torch, torchmetrics = framework("torch"), framework("torchmetrics")

@@ -13,7 +13,7 @@ from disteval.metrics import Segmentation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.metrics.worlds import everywhere
 
 DRAWN = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 1 << 30))
@@ -32,8 +32,8 @@ def plain(found: dict[str, Any]) -> str:
     return repr({k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()})
 
 
+@needs("sklearn")
 def test_it_agrees_with_scikit_learn() -> None:
-    framework("sklearn")
     from sklearn.metrics import f1_score, jaccard_score
 
     @given(DRAWN)
@@ -53,6 +53,7 @@ def test_it_agrees_with_scikit_learn() -> None:
     check()
 
 
+@needs("torch", "torchmetrics")
 def test_it_agrees_with_torchmetrics() -> None:
     torch, torchmetrics = framework("torch"), framework("torchmetrics")
     predicted, labels = map(torch.tensor, drawn(9, 4, 0))

@@ -24,7 +24,7 @@ from disteval.metrics import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 from suites.metrics.cases import CASES, SIZE, alone, assert_same
 from suites.metrics.worlds import everywhere
 
@@ -81,8 +81,8 @@ def test_the_weighted_mean_is_rounded_once(pairs: list[tuple[float, float]]) -> 
     assert metric(values, weights=weights) == {"mean": float(part / total)}
 
 
+@needs("sklearn")
 def test_it_agrees_with_scikit_learn() -> None:
-    framework("sklearn")
     from sklearn import metrics as sk
 
     random = np.random.default_rng(3)

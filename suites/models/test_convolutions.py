@@ -10,17 +10,17 @@ import pytest
 from disteval.data import load_embedded
 from disteval.models import default_weights
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 SIZES = (1, 1), (1, 4), (2, 2), (3, 2), (4, 4), (5, 3)
 
 
 @pytest.fixture(scope="module")
 def jax() -> Any:
-    framework("flax")
     return framework("jax")
 
 
+@needs("flax", "jax")
 @pytest.mark.parametrize("window", [1, 3, 5, 7])
 def test_every_pixel_is_that_of_the_usual_convolution(jax: Any, window: int) -> None:
     from disteval.models.resnet18_jax import convolve_on_cpu
@@ -40,6 +40,7 @@ def test_every_pixel_is_that_of_the_usual_convolution(jax: Any, window: int) -> 
         np.testing.assert_array_equal(found, expected)
 
 
+@needs("flax", "jax")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -70,6 +71,7 @@ def test_every_convolution_of_flax_stays_what_it_is(jax: Any, settings: dict[str
     np.testing.assert_allclose(ours.apply(weights, x), expected, rtol=0, atol=1e-5)
 
 
+@needs("flax", "jax")
 def test_xla_gets_no_convolution_that_it_computes_slowly(jax: Any) -> None:
     from disteval.models.resnet18_jax import make_predict
 
@@ -83,6 +85,7 @@ def test_xla_gets_no_convolution_that_it_computes_slowly(jax: Any) -> None:
     assert not slow
 
 
+@needs("flax", "jax")
 def test_a_pictures_scores_do_not_depend_on_its_place_in_the_batch(jax: Any) -> None:
     from disteval.models.resnet18_jax import make_predict
 
@@ -94,6 +97,7 @@ def test_a_pictures_scores_do_not_depend_on_its_place_in_the_batch(jax: Any) -> 
     assert predict(images[:0]).shape == (0, 10)
 
 
+@needs("mlx")
 @pytest.mark.parametrize("window", [1, 3, 7])
 def test_every_pixel_is_that_of_mlxs_convolution(window: int) -> None:
     core = framework("mlx.core")

@@ -7,13 +7,12 @@ from disteval import UsageError
 from disteval.cli.eval_resnet18 import FRAMEWORKS
 from disteval.models import random_trunk
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import each, framework
 
 
 @pytest.mark.parametrize("device", ["gpu", "tpu:0", "cpu:99", "cpu:first"])
-@pytest.mark.parametrize("name", ["jax", "tensorflow", "mlx"])
+@pytest.mark.parametrize("name", each("jax", "tensorflow", "mlx"))
 def test_a_device_that_is_not_there_is_named(name: str, device: str) -> None:
-    framework("flax" if name == "jax" else name)
     make_predict = framework(FRAMEWORKS[name]).make_predict
     with pytest.raises(UsageError, match=f"has no device '{device}' here"):
         make_predict(random_trunk(), device)

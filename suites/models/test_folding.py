@@ -12,12 +12,11 @@ from disteval.metrics.arrays import to_numpy
 from disteval.models import default_weights
 from disteval.models.folding import fold_norms, is_folded
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import each, framework
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(params=each(*FRAMEWORKS))
 def model(request: pytest.FixtureRequest) -> Any:
-    framework("flax" if request.param == "jax" else request.param)
     return framework(FRAMEWORKS[request.param])
 
 

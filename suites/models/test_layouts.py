@@ -6,7 +6,7 @@ import numpy as np
 from disteval.models import default_weights
 from disteval.models.resnet18 import to_channels_last
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 
 def test_a_layout_keeps_every_number_in_its_place() -> None:
@@ -20,9 +20,9 @@ def test_a_layout_keeps_every_number_in_its_place() -> None:
     np.testing.assert_array_equal(to_channels_last(kernel[0, 0, 0]), kernel[0, 0, 0])
 
 
+@needs("flax", "jax")
 def test_flax_gets_every_weight_and_knows_each_by_name() -> None:
     jax = framework("jax")
-    framework("flax")
     from disteval.models.resnet18_jax import ResNet18, variables
 
     given = variables(default_weights())
@@ -30,8 +30,8 @@ def test_flax_gets_every_weight_and_knows_each_by_name() -> None:
     assert jax.tree.map(np.shape, given) == jax.tree.map(lambda leaf: leaf.shape, dict(made))
 
 
+@needs("tensorflow")
 def test_keras_holds_every_weight_under_its_name() -> None:
-    framework("tensorflow")
     from disteval.models.resnet18_tensorflow import build
 
     weights = default_weights()

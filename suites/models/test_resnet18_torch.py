@@ -13,8 +13,10 @@ from disteval.models import default_weights
 from disteval.models.preprocess import preprocess
 from disteval.models.resnet18 import buffer_shapes, parameter_shapes
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = needs("torch")
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,7 @@ def test_names_shapes_and_number_of_parameters(torch: Any) -> None:
     assert sum(p.numel() for p in model.parameters()) == 11_181_642
 
 
+@needs("torchvision")
 def test_torchvisions_network_gives_the_same_scores(torch: Any) -> None:
     models = framework("torchvision.models")
     from disteval.models.resnet18_torch import build

@@ -16,7 +16,7 @@ from disteval import WeightsError
 from disteval.models import default_weights, load_weights, random_trunk, save_weights
 from disteval.models.resnet18 import buffer_shapes, parameter_shapes
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 
 PARAMETERS = 11_181_642
 # Taken once: whatever changes it changes every default model's every answer.
@@ -71,6 +71,7 @@ def test_safetensors_round_trip(tmp_path: Path, weights: dict[str, Any]) -> None
     assert all(np.array_equal(loaded[name], weights[name]) for name in weights)
 
 
+@needs("torch")
 @pytest.mark.parametrize(
     "form", ["plain", "wrapped", "ddp", "parameters", "channels_last", "float64", "bfloat16"]
 )
@@ -98,6 +99,7 @@ def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None
         np.testing.assert_allclose(array, weights[name], rtol=tolerance)
 
 
+@needs("torch")
 @pytest.mark.parametrize("form", ["float16", "bfloat16", "float64"])
 def test_safetensors_of_other_floats(tmp_path: Path, weights: dict[str, Any], form: str) -> None:
     torch = framework("torch")
@@ -122,6 +124,7 @@ class _Trap:
         return Path.touch, (self.path,)
 
 
+@needs("torch")
 def test_a_torch_file_runs_nothing(tmp_path: Path) -> None:
     torch = framework("torch")
     torch.save({"fc.weight": _Trap(tmp_path / "trap")}, tmp_path / "w.pt")
@@ -130,6 +133,7 @@ def test_a_torch_file_runs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "trap").exists()
 
 
+@needs("torch")
 @pytest.mark.parametrize("older", [False, True])
 def test_nobody_is_told_to_trust_a_torch_file(tmp_path: Path, older: bool) -> None:
     torch = framework("torch")
@@ -145,6 +149,7 @@ def test_nobody_is_told_to_trust_a_torch_file(tmp_path: Path, older: bool) -> No
     assert "weights_only` set" not in shown and "trusted source" not in shown
 
 
+@needs("torch")
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 @pytest.mark.parametrize("content", [b"", b"noise" * 100, b"PK\x03\x04 no zip"])
 def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
@@ -156,6 +161,7 @@ def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
         load_weights(path)
 
 
+@needs("torch")
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # of a damaged file
 def test_a_torch_file_with_any_byte_wrong_is_read_or_refused(tmp_path: Path) -> None:
     """Only WeightsError may come of damage, whatever the unpickler makes of it."""
@@ -169,6 +175,7 @@ def test_a_torch_file_with_any_byte_wrong_is_read_or_refused(tmp_path: Path) -> 
             load_weights(path)
 
 
+@needs("torch")
 def test_a_torch_file_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
     torch = framework("torch")
     path = tmp_path / "w.pt"
@@ -180,6 +187,7 @@ def test_a_torch_file_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
         load_weights(path)
 
 
+@needs("torch")
 @pytest.mark.parametrize("layout", ["zip", "older", "older, and a zip archive after it"])
 def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path, layout: str) -> None:
     torch, zipped = framework("torch"), layout == "zip"
@@ -208,6 +216,7 @@ def test_a_checksum_in_the_metadata_of_another_program_is_not_ours(
     assert load_weights(path).keys() == weights.keys()
 
 
+@needs("torch")
 def test_a_safetensors_file_with_a_large_header_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     entry = b',"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
@@ -215,13 +224,13 @@ def test_a_safetensors_file_with_a_large_header_is_not_read(tmp_path: Path) -> N
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(WeightsError, match=f"its header has {len(header)} bytes, more than"):
         load_weights(path)
-    framework("torch")
     from disteval.estimator.checkpoint import read_checkpoint
 
     with pytest.raises(WeightsError, match=f"its header has {len(header)} bytes, more than"):
         read_checkpoint(path)
 
 
+@needs("torch")
 def test_a_torch_file_that_inflates_beyond_the_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +248,7 @@ def test_a_torch_file_that_inflates_beyond_the_cap(
         load_weights(tmp_path / "w.pt")
 
 
+@needs("torch")
 def test_torch_tensors_that_are_no_arrays(tmp_path: Path, weights: dict[str, Any]) -> None:
     torch = framework("torch")
     state = {name: torch.from_numpy(array) for name, array in weights.items()}

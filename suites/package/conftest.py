@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from suites.helpers.requirements import framework
-
 ROOT = Path(__file__).parents[2]
 _OF_THIS_RUN = ("DISTEVAL_", "PYTHON", "PYTEST_", "COVERAGE_", "CIFAR10_ROOT")
 
@@ -68,7 +66,6 @@ def clone() -> Path:
 
 @pytest.fixture(scope="session")
 def built(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    framework("build")
     folder = tmp_path_factory.mktemp("dist")
     done = run_here("build", "--outdir", str(folder), seconds=300)
     assert done.returncode == 0, done.stdout + done.stderr

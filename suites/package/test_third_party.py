@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import framework, needs
 from suites.package.conftest import Built, Environment
+
+pytestmark = needs("build")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,7 @@ def test_the_suite_takes_it_by_name_from_any_folder(
     assert "passed" in done.stdout
 
 
+@needs("yaml")
 def test_its_workflow_gives_a_verdict_and_a_report(
     miniature: Environment, built: Built, clone: Path
 ) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from suites.helpers.needs import needs
 from suites.package.conftest import Built, Environment, run_here
+
+pytestmark = needs("build")
 
 
 def test_the_files_are_accepted_by_who_checks_them(built: Built) -> None:

@@ -17,7 +17,7 @@ from disteval.worlds import World, report_progress
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers import needs
 from suites.properties.cases import ARRAYS, bits
 
 Each = Callable[..., None]
@@ -27,13 +27,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes `arrays` with each kind that is installed, or has to be."""
     if "arrays" in metafunc.fixturenames:
         kinds = [kind for kind in ARRAYS if find_spec(kind) or kind in required()]
-        metafunc.parametrize("arrays", kinds, indirect=True)
+        metafunc.parametrize("arrays", needs.each(*kinds), indirect=True)
 
 
 @pytest.fixture
 def arrays(request: pytest.FixtureRequest) -> str:
     """The framework whose arrays the samples are, by its name, which travels to the ranks."""
-    framework(request.param)
     return str(request.param)
 
 

@@ -25,12 +25,12 @@ from disteval.report.model import make_columns, make_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import run_plainly
-from suites.helpers.requirements import framework
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.report.runs import EVALUATION, FIT, TASK
 
-framework("jsonschema")  # reads every report; without it there is nothing to test
+pytestmark = needs("jsonschema")  # reads every report
 SCHEMA = json.loads(resources.files("disteval.report").joinpath("report.schema.json").read_text())
 
 
@@ -60,10 +60,10 @@ def test_a_check_is_as_its_schema_says(validator: Any, broken: dict[str, Any]) -
     assert broken["rules"][0].keys() == SCHEMA["$defs"]["result"]["properties"].keys()
 
 
+@needs("torch")
 def test_an_evaluation_is_as_its_schema_says(
     validator: Any, small_cifar10: Path, tmp_path: Path
 ) -> None:
-    framework("torch")
     command = [sys.executable, "-m", "disteval.cli", "eval", "--world-size=1", "--json=e.json"]
     done = run_plainly([*command, f"--data={small_cifar10}"], tmp_path, 300)
     assert done.returncode == 0, done.stderr

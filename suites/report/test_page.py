@@ -25,9 +25,11 @@ from disteval.worlds import World
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.report.runs import EVALUATION, FIT, TASK
+
+pytestmark = needs("jinja2")
 
 
 class Page(HTMLParser):
@@ -52,11 +54,6 @@ class Page(HTMLParser):
 def run() -> dict[str, Any]:
     report = check_backend(ReversedOrder, (1, 2, 3), rules=select_rules(["1.1", "2.1"]), examples=2)
     return report.to_json()
-
-
-@pytest.fixture(autouse=True)
-def _jinja2() -> None:
-    framework("jinja2")
 
 
 def test_failures_of_one_cause_are_folded_and_can_all_be_linked(run: dict[str, Any]) -> None:
@@ -156,8 +153,8 @@ def test_rules_are_in_the_contracts_order(run: dict[str, Any]) -> None:
     assert [row.id for row in rows] == ["x", "1.1", "2.9", "2.10", "10.1"]
 
 
+@needs("matplotlib")
 def test_a_training_is_shown_with_its_epochs_and_best() -> None:
-    framework("matplotlib")
     alone = FIT | {"records": [], "best": None}
     said = " ".join(
         " ".join(Page(render([("long.json", FIT), ("none.json", alone)])).texts).split()

@@ -15,7 +15,7 @@ from disteval.report.pictures import LOOK, draw, make_pictures
 from disteval.traces.folder import TraceFolder
 from disteval.traces.recorder import Recorder
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 
 MS = 1_000_000
 COLOURS = {colour: kind for kind, (_, colour, _) in LOOK.items()}
@@ -70,8 +70,8 @@ def _of_its_own(svg: str) -> str:
     return svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
 
 
+@needs("jinja2")
 def test_a_page_shows_traces_and_interprets_none_of_their_text(tmp_path: Path) -> None:
-    framework("jinja2")
     evil = "</p><script>ran = 1</script>"
     page = render([], [], make_pictures([write_trace(tmp_path / "run", 70, evil)]))
     assert page.count("<svg") == 1 and page.count("<script>") == 1
@@ -79,8 +79,8 @@ def test_a_page_shows_traces_and_interprets_none_of_their_text(tmp_path: Path) -
     assert 'href="#traces"' in page and "Slowest: rank 1" in page
 
 
+@needs("jinja2")
 def test_the_command_draws_folders_beside_reports(tmp_path: Path) -> None:
-    framework("jinja2")
     write_trace(tmp_path / "before", 70)
     write_trace(tmp_path / "after", 20)
     words: list[Any] = ["report", tmp_path / "before", tmp_path / "after", "--html"]

@@ -17,7 +17,7 @@ from disteval.report.model import make_columns, make_rows
 from disteval.report.page import render
 from disteval.report.versions import make_histories
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
 
 CONTRACT = dict.fromkeys(["1.1", "1.2", "2.1"], "required")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -85,8 +85,8 @@ def test_checks_of_one_version_are_told_apart_by_their_files() -> None:
     assert make_histories(other, make_rows(other)) == []
 
 
+@needs("jinja2")
 def test_the_page_of_one_backend_is_its_conformance_over_time() -> None:
-    framework("jinja2")
     page = render([("a", run("0.1.0", 1, broken="2.1")), ("b", run("0.2.0", 2))])
     said = " ".join(re.sub(r"<[^>]*>", " ", page).split())
     assert "Conformance of mine, versions over time" in page
@@ -148,9 +148,8 @@ def test_a_badge_is_of_one_backend() -> None:
         make_badge([])
 
 
+@needs("jinja2", "jsonschema")
 def test_the_command_writes_a_badge_with_or_without_a_page(tmp_path: Path) -> None:
-    framework("jsonschema")
-    framework("jinja2")
     write_run(tmp_path / "1.json", run("0.1.0", 1))
     write_run(tmp_path / "2.json", run("0.2.0", 2, broken="1.1"))
     files = [str(tmp_path / name) for name in ("1.json", "2.json")]

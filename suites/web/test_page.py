@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from disteval.conformance.runner import select_rules
 
-from suites.helpers.requirements import framework
+from suites.helpers.needs import needs
+
+pytestmark = needs("jinja2", "selenium", "chromium")
 
 if TYPE_CHECKING:
     from suites.web.browser import Browser
@@ -46,7 +48,6 @@ return found;
 
 @pytest.fixture
 def keys() -> type:
-    framework("selenium")
     from selenium.webdriver.common.keys import Keys
 
     return Keys

@@ -13,13 +13,13 @@ from disteval.cli import main
 from disteval.conformance.schedule import Job, run_side_by_side
 from disteval.worlds import cores, forked
 
-from suites.helpers.marks import needing
+from suites.helpers.needs import needs
 
 BACKEND = "suites.mutants.sockets:Sockets"
 COMMANDS = [
     ["eval", "--backend", BACKEND],
     ["check", BACKEND],
-    pytest.param(["fit"], marks=needing(["torch"])),
+    pytest.param(["fit"], marks=needs("torch")),
 ]
 
 

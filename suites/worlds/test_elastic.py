@@ -16,8 +16,8 @@ from disteval.worlds import report_progress
 from disteval.worlds.elastic import ElasticWorld, LostRank
 from disteval.worlds.launchers.local import LocalLauncher
 
+from suites.helpers.needs import needs
 from suites.helpers.processes import is_running, wait_for
-from suites.helpers.requirements import backend_class
 
 SECONDS = 180.0
 # In which a rank that works must return on a busy machine; one that hangs costs as long.
@@ -202,11 +202,11 @@ def lose_a_rank_of(launcher: str) -> None:
     assert not any(map(is_running, pids))
 
 
+@needs("mpi4py")
 def test_mpirun_goes_on_without_a_rank_that_was_killed() -> None:
-    backend_class("mpi4py")
     lose_a_rank_of("mpirun")
 
 
+@needs("torch_cpu")
 def test_torchrun_goes_on_without_a_rank_that_was_killed() -> None:
-    backend_class("torch_cpu")
     lose_a_rank_of("torchrun")

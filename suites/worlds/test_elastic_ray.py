@@ -22,9 +22,9 @@ from disteval.worlds.launchers.ray import joined_ray
 
 from suites.faults import lease_task
 from suites.faults.leases import TASK, judge, right
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import left_over, wait_for
 from suites.helpers.ray_nodes import RayNodes
-from suites.helpers.requirements import framework
 
 SECONDS = 120.0
 
@@ -73,8 +73,8 @@ class Watched(Starter):
         return {r: nodes[r]["NodeManagerAddress"] for r in sorted(there) if r < len(nodes)}
 
 
+@needs("ray")
 def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Cluster) -> None:
-    framework("ray")
     start = Watched(2, RayLauncher(cpus_per_worker=1), None, 20.0, 1, False, None, [])
     done: list[str] = []
     pids: set[int] = set()

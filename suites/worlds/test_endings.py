@@ -21,8 +21,8 @@ from disteval.worlds.launchers.local import LocalLauncher
 from disteval.worlds.launchers.threads import ThreadsLauncher
 
 from suites.helpers.namespaces import others, run_alone
+from suites.helpers.needs import needs
 from suites.helpers.processes import is_running, left_over, start_as_from_a_terminal, wait_for
-from suites.helpers.requirements import backend_class
 
 SECONDS = 20.0  # a watchdog takes tenths of them, but the machine may be busy
 # Not in the test that asks for it, all of which would be one of MPI's.
@@ -234,12 +234,13 @@ def run(job: str, *words: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("how", "processes"), [("started", 8), ("forked", 10), ("mpirun", 9)])
+@pytest.mark.parametrize(
+    ("how", "processes"),
+    [("started", 8), ("forked", 10), pytest.param("mpirun", 9, marks=needs("mpi4py"))],
+)
 def test_ranks_and_their_children_die_with_their_leader(
     how: str, processes: int, tmp_path: Path
 ) -> None:
-    for name in NEEDED.get(how, ()):
-        backend_class(name)
     job = ("lead_ranks_that_hold_on", "2", how)
     found = run("kill_a_leader", *job, folder=tmp_path)
     assert found.pop("before") >= processes  # the leader, its watchdog, ranks, and what they start

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from suites.helpers.hosts import INTERFACE, Hosts, ended
-from suites.helpers.requirements import backend_class, framework
+from suites.helpers.needs import needs
 
 SECONDS = 300
 BESIDE = Path(sys.executable).parent
@@ -91,10 +91,10 @@ def check_report(path: Path) -> None:
     assert report["evaluated"] == 101
 
 
+@needs("torch")
 def test_torchrun_on_two_nodes_does_everything_over_a_shared_private_folder(
     hosts: Hosts, folder: Path
 ) -> None:
-    framework("torch")
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--no-python"]
     command += ["--master-addr", "alpha", "--master-port", "29500", "--nproc-per-node", "1"]
     light = ["--backend", "suites.mutants.sockets:Sockets"]  # starts at once
@@ -131,7 +131,6 @@ def test_torchrun_on_two_nodes_does_everything_over_a_shared_private_folder(
 
 def mpirun(hosts: Hosts, *work: str) -> str:
     """Run a command on both hosts with the mpirun of mpi4py's MPI, and return what it printed."""
-    backend_class("mpi4py")
     program = str(BESIDE / "mpirun")
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
     with hosts.remote_shell() as shell:
@@ -151,14 +150,14 @@ def mpirun(hosts: Hosts, *work: str) -> str:
     return printed
 
 
-@pytest.mark.mpi
+@needs("mpi4py")
 def test_mpirun_with_a_hostfile_needs_nothing_else(hosts: Hosts, folder: Path) -> None:
     work = ["eval", "my_task:task", "--backend", "mpi4py", "--json", "mpi.json"]
     mpirun(hosts, *DISTEVAL, *work)
     check_report(folder / "mpi.json")
 
 
-@pytest.mark.mpi
+@needs("mpi4py")
 def test_tests_with_the_plugin_run_on_the_ranks_of_two_hosts(hosts: Hosts) -> None:
     work = ["-m", "pytest", *PLUGIN, "--backend", "mpi4py", "test_ours.py"]
     assert "1 passed" in mpirun(hosts, sys.executable, *work)

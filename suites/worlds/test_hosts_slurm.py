@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from suites.helpers.hosts import INTERFACE, Hosts, ended
-from suites.helpers.requirements import backend_class
+from suites.helpers.needs import needs
 from suites.helpers.slurm import skip, skip_without_slurm, slurm
 from suites.worlds.test_hosts_launched import BESIDE, DISTEVAL, TASK, check_report
 
@@ -54,11 +54,10 @@ def check(backend: str) -> list[str]:
     return [*DISTEVAL, "check", backend, "--rules", "1.*,3.1", "--examples", "3"]
 
 
-@pytest.mark.torch
+@needs("torch_cpu")
 def test_srun_evaluates_and_checks_over_a_shared_private_folder(
     cluster: tuple[Hosts, dict[str, str]], folder: Path
 ) -> None:
-    backend_class("torch_cpu")
     shared = {"DISTEVAL_CONTROL_DIR": str(folder / "private")}
     run(cluster, [*SRUN, *evaluate("torch_cpu", folder / "torch.json")], shared)
     check_report(folder / "torch.json")
@@ -74,11 +73,10 @@ def test_srun_needs_no_mpi(cluster: tuple[Hosts, dict[str, str]], folder: Path, 
     check_report(path)
 
 
-@pytest.mark.mpi
+@needs("mpi4py")
 def test_mpi_in_an_allocation_needs_nothing_else(
     cluster: tuple[Hosts, dict[str, str]], folder: Path
 ) -> None:
-    backend_class("mpi4py")
     mpirun = str(BESIDE / "mpirun")
     told = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True)
     if "Open MPI" in told.stdout:

@@ -17,8 +17,6 @@ from disteval.worlds.given_leader import given_leader
 from disteval.worlds.launchers import MpirunLauncher
 from disteval.worlds.launchers.outer import OuterLauncher
 
-pytestmark = pytest.mark.needs_nothing  # names of launchers are no launchers
-
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 PADDLE = Job("paddle.distributed.launch", 1, 2, 2)
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}

@@ -24,6 +24,7 @@ from disteval_backends.non_dist import NonDist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import (
     left_over,
     processes_below,
@@ -33,7 +34,6 @@ from suites.helpers.processes import (
 from suites.helpers.ray_nodes import (
     kill_raylets,  # its module sets what Ray reads when it is imported
 )
-from suites.helpers.requirements import backend_class, framework
 
 SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
@@ -88,8 +88,8 @@ def raise_on_1(backend: Any, rank: int) -> Any:
     return rank
 
 
+@needs("ray", "torch_cpu")
 def test_ranks_are_actors_that_gather(ray: Any) -> None:
-    backend_class("torch_cpu")
     with World("torch_cpu", 2, launcher="ray") as world:
         told = world.run(describe)
         assert world.run(gather, "a", [1]) == [["a", [1]]] * 2
@@ -98,11 +98,13 @@ def test_ranks_are_actors_that_gather(ray: Any) -> None:
     assert left_over([found["pid"] for found in told]) == []
 
 
+@needs("ray")
 def test_each_rank_gets_the_computing_threads_that_were_asked_for(ray: Any) -> None:
     with World(SOCKETS, 2, launcher="ray", threads=3) as world:
         assert [found["threads"] for found in world.run(describe)] == ["3"] * 2
 
 
+@needs("ray")
 def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
     with World(SOCKETS, 2, launcher=RayLauncher()) as world:
         with pytest.raises(WorldError, match="rank 1 raised LookupError: rank 1's own mistake"):
@@ -110,6 +112,7 @@ def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
         assert world.run(gather, 1, 2) == [[1, 2]] * 2
 
 
+@needs("ray")
 def test_a_killed_rank_is_named(ray: Any) -> None:
     with World(SOCKETS, 2, launcher="ray") as world:
         pids = [found["pid"] for found in world.run(describe)]
@@ -118,6 +121,7 @@ def test_a_killed_rank_is_named(ray: Any) -> None:
     assert left_over(pids) == []
 
 
+@needs("ray")
 def test_a_hung_rank_is_named_with_its_stack_and_terminated(ray: Any) -> None:
     with World(SOCKETS, 2, launcher="ray") as world:
         pids = [found["pid"] for found in world.run(describe)]
@@ -129,12 +133,14 @@ def test_a_hung_rank_is_named_with_its_stack_and_terminated(ray: Any) -> None:
     assert left_over(pids) == []
 
 
+@needs("ray")
 def test_a_second_world_fits_beside_the_first(ray: Any) -> None:
     half, other = RayLauncher(cpus_per_worker=0.5), RayLauncher(cpus_per_worker=0.5)
     with World(SOCKETS, 2, launcher=half) as one, World(SOCKETS, 2, launcher=other) as two:
         assert one.run(gather, 1, 2) == two.run(gather, 1, 2)
 
 
+@needs("ray")
 def test_more_cpus_than_there_are_are_refused_at_once(ray: Any) -> None:
     launcher = RayLauncher(cpus_per_worker=1000)
     reason = r"2 ranks with 1000 CPUs each found no room .* It has 1 node with [\d.]+ CPU"
@@ -143,6 +149,7 @@ def test_more_cpus_than_there_are_are_refused_at_once(ray: Any) -> None:
     assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
 
 
+@needs("ray")
 def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any) -> None:
     launcher = RayLauncher()
     with World("non_dist", 1, launcher=launcher) as first:
@@ -153,6 +160,7 @@ def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any)
         assert world.run(describe)[0]["rank"] == 0
 
 
+@needs("ray")
 def test_a_process_is_in_one_cluster_alone(ray: Any) -> None:
     with pytest.raises(UsageError, match=r"in the Ray cluster at .* already"):
         World("non_dist", 1, launcher=RayLauncher("203.0.113.7:6379"))
@@ -213,8 +221,8 @@ def _start(temporary: Path) -> subprocess.Popen[str]:
     )
 
 
+@needs("ray")
 def test_ctrl_c_leaves_no_process_and_no_file(temporary: Path) -> None:
-    framework("ray")
     leader = _start(temporary)
     assert leader.stdout is not None
     assert len(leader.stdout.readline().split()) == 2
@@ -227,8 +235,8 @@ def test_ctrl_c_leaves_no_process_and_no_file(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+@needs("ray")
 def test_a_killed_leader_leaves_no_process_and_no_file(temporary: Path) -> None:
-    framework("ray")
     leader = _start(temporary)
     assert leader.stdout is not None
     assert len(leader.stdout.readline().split()) == 2
@@ -298,10 +306,10 @@ for turn in range(2):
 """
 
 
+@needs("ray")
 def test_a_cluster_that_is_started_here_admits_nobody_and_leaves_no_token(
     tmp_path: Path, temporary: Path
 ) -> None:
-    framework("ray")
     if find_spec("grpc") is None:
         pytest.skip("a stranger's calls to Ray are made with grpcio, which is not installed")
     outside = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
@@ -331,8 +339,8 @@ def kill_raylet(_rank: int, *_: int) -> None:
     kill_raylets(processes_below(os.getpid()))
 
 
+@needs("ray")
 def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
-    framework("ray")
     script = (
         "from disteval.worlds import World\n"
         "from suites.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
@@ -343,10 +351,10 @@ def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
     assert re.search(r"WorldError: rank . was lost \(its Ray node .* does not answer", done.stderr)
 
 
+@needs("ray")
 def test_an_address_where_nobody_answers_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    framework("ray")
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unheard.getsockname()[1]}"
@@ -357,8 +365,8 @@ def test_an_address_where_nobody_answers_is_told(
     assert f"the Ray cluster at '{address}' could not be joined: nobody answers" in done.stderr
 
 
+@needs("ray")
 def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) -> None:
-    framework("ray")
     script = (
         "import ray\n"
         "from disteval.worlds import World\n"
@@ -384,6 +392,7 @@ def joinable(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
+@needs("ray")
 def test_a_backend_is_checked_with_a_world_lost_beside_the_first(
     joinable: None, tmp_path: Path
 ) -> None:
@@ -395,10 +404,10 @@ def test_a_backend_is_checked_with_a_world_lost_beside_the_first(
     assert report["launcher"] == "ray"
 
 
+@needs("ray", "torch", "torch_cpu")
 def test_eval_finds_on_ray_what_it_finds_elsewhere(
     joinable: None, small_cifar10: Path, small_accuracy: dict[str, float], tmp_path: Path
 ) -> None:
-    backend_class("torch_cpu")
     options = ["--launcher=ray", "--world-size=2", f"--data={small_cifar10}", "--json=report.json"]
     done = run_plainly([*DISTEVAL, "eval", *options], tmp_path, 180)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,9 +15,9 @@ from disteval.contract import Rendezvous
 from disteval.worlds import RayLauncher, World, report_progress
 from disteval.worlds.launchers.ray import joined_ray
 
+from suites.helpers.needs import framework, needs
 from suites.helpers.processes import left_over, wait_for
 from suites.helpers.ray_nodes import RayNodes
-from suites.helpers.requirements import backend_class, framework
 
 SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
@@ -96,8 +96,8 @@ def directories(nodes: RayNodes) -> list[Path]:
     return list(nodes.folder.glob("session_2*/disteval-*"))
 
 
+@needs("ray", "torch_cpu")
 def test_ranks_on_several_nodes_gather(nodes: RayNodes) -> None:
-    backend_class("torch_cpu")
     with World("torch_cpu", 3, launcher=RayLauncher(nodes.address, cpus_per_worker=1)) as world:
         addresses = {address for address, _ in world.run(where)}
         assert len(addresses) == 2
@@ -107,6 +107,7 @@ def test_ranks_on_several_nodes_gather(nodes: RayNodes) -> None:
     assert directories(nodes) == []
 
 
+@needs("ray")
 @pytest.mark.parametrize("crime", [hang_at, freeze_at, die_at])
 def test_the_report_tells_of_a_rank_on_another_node(nodes: RayNodes, crime: Any) -> None:
     with World(SOCKETS, 2, launcher=RayLauncher(strategy="STRICT_SPREAD")) as world:
@@ -129,6 +130,7 @@ def test_the_report_tells_of_a_rank_on_another_node(nodes: RayNodes, crime: Any)
     assert directories(nodes) == []
 
 
+@needs("ray")
 def test_a_killed_node_is_named(nodes: RayNodes) -> None:
     ray = framework("ray")
     third = nodes.join("127.0.0.3")
@@ -149,6 +151,7 @@ def test_a_killed_node_is_named(nodes: RayNodes) -> None:
     assert directories(nodes) == []
 
 
+@needs("ray")
 def test_what_has_no_room_in_time_is_told_with_what_there_is(nodes: RayNodes) -> None:
     launcher = RayLauncher(cpus_per_worker=3, patience=0.5)
     reason = r"2 ranks with 3 CPUs each found no room .* within 0.5 s .* 2 on one node"
@@ -161,7 +164,7 @@ def test_a_backend_is_told_that_its_ranks_share_no_directory() -> None:
         _ = Rendezvous(None).path
 
 
+@needs("ray")
 def test_an_address_without_a_cluster_is_told() -> None:
-    framework("ray")
     with pytest.raises(UsageError, match="is no node of a Ray cluster"):
         World("non_dist", 1, launcher=RayLauncher("ray://somewhere:10001"))

@@ -24,7 +24,7 @@ from disteval.traces.times import timeline
 from disteval.worlds import World
 from disteval.worlds.launchers.local import LocalLauncher
 
-from suites.helpers.requirements import backend_class
+from suites.helpers.needs import needs
 
 SECONDS = 0.1  # that the slow rank takes longer for each of its batches
 BATCHES = 4
@@ -109,8 +109,8 @@ def test_threads_of_which_one_is_slow(what: str, tmp_path: Path) -> None:
     check_slow(traced(tmp_path / "run", "threads", what), what)
 
 
+@needs("torch_cpu")
 def test_gloo_ranks_of_which_one_is_slow(tmp_path: Path) -> None:
-    backend_class("torch_cpu")
     with World("torch_cpu", 2, trace=tmp_path / "run") as world:
         world.run(import_this)
         world.run(evaluate_slowly, "data", "data")

@@ -20,19 +20,17 @@ from disteval.metrics import Mean
 from disteval.worlds import ElasticWorld, World, launchers, report_progress, send_note
 from disteval.worlds.channel import messages
 
+from suites.helpers.needs import each, needs
 from suites.helpers.processes import left_over, start_as_from_a_terminal
-from suites.helpers.requirements import backend_class
 
 # A hung rank costs this long. Ranks that work answer in milliseconds, or report in every fifth of a
 # second, so that only a stall of seconds makes them late.
 SHORT = 4.0
 STEPS = 26
-BACKENDS = ["torch_cpu", "mpi4py"]
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=each("torch_cpu", "mpi4py"))
 def backend(request: pytest.FixtureRequest) -> str:
-    backend_class(request.param)
     return str(request.param)
 
 
@@ -284,10 +282,9 @@ def test_a_world_that_nobody_closes_leaves_no_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["sockets", "mpi4py"])
+@pytest.mark.parametrize("name", each("sockets", "mpi4py"))
 def test_ctrl_c_terminates_every_rank(name: str, anywhere: str) -> None:
     if name != "sockets":
-        backend_class(name)
         anywhere = name
     script = (
         "from disteval.worlds import World\n"
@@ -316,7 +313,6 @@ def test_a_backend_of_one_process_gives_its_reason() -> None:
         World("non_dist", 3)
 
 
-@pytest.mark.needs_nothing
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -376,9 +372,9 @@ def test_a_closed_world_says_so() -> None:
         world.run(pid)
 
 
+@needs("mpi4py")
 def test_a_backend_that_its_launcher_did_not_start_is_refused() -> None:
     # Started as plain processes, every MPI rank is alone in a world of one.
-    backend_class("mpi4py")
     with pytest.raises(UsageError, match=r"MPI4PyDist says it is rank 0 of 1, but it runs as rank"):
         World("mpi4py", 2, launcher="local")
 
@@ -407,10 +403,13 @@ def wait_on_2(backend: Any, rank: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("backend", "launcher"), [("torch_cpu", "torchrun"), ("tf_horovod", "horovodrun")]
+    ("backend", "launcher"),
+    [
+        pytest.param("torch_cpu", "torchrun", marks=needs("torch_cpu")),
+        pytest.param("tf_horovod", "horovodrun", marks=needs("tf_horovod")),
+    ],
 )
 def test_another_launcher_starts_a_world(backend: str, launcher: str) -> None:
-    backend_class(backend)
     with World(backend, 3, launcher=launcher) as world:
         pids = world.run(pid)
         assert world.run(gather, 1, 2, 3) == [(rank, [1, 2, 3]) for rank in range(3)]
@@ -573,7 +572,7 @@ def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.Monkey
         assert world.run(gather, 1, 2)[0] == (0, [1, 2])
 
 
-@pytest.mark.parametrize("backend", ["torch_cpu"])
+@pytest.mark.parametrize("backend", each("torch_cpu"))
 def test_a_leader_imports_no_library_that_only_its_ranks_use(backend: str) -> None:
     code = f"""
 import sys
