@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
 import socket
+import stat
 import time
 import weakref
 from collections.abc import Callable
@@ -34,8 +36,9 @@ def write_atomically(
     """
     mode = path.stat().st_mode & 0o777 if path.exists() else None
     temporary = path.with_name(draft or f".{path.name}.part")
+    temporary.unlink(missing_ok=True)  # a killed writer's, or a link to a file that is not ours
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -57,6 +60,24 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def check_own(folder: Path) -> None:
+    """Refuse a folder in which a stranger may have put files; nothing in it is opened.
+
+    Raises:
+        UsageError: It belongs to another user, or every user may write to it.
+        OSError: It can't be examined.
+    """
+    found = folder.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.geteuid() or mode & 0o002:
+        raise UsageError(
+            f"{folder} belongs to user {found.st_uid} with mode {mode:04o}, and must be a folder "
+            f"of user {os.geteuid()} that not every user may write to, for what lies in it "
+            f"decides what is read and written; give a new folder, or make this one yours with "
+            f"mode 0755"
+        )
+
+
 class FolderLock:
     """A lock that keeps other jobs out of a folder until it is released or the process ends.
 
@@ -67,10 +88,12 @@ class FolderLock:
 
     Raises:
         BlockingIOError: Another job has the lock; ``strerror`` says which process.
+        UsageError: A stranger may have put files there, see `check_own`, or the lock is a link.
         OSError: The file system has no locks, or the file can't be made.
     """
 
     def __init__(self, folder: Path) -> None:
+        check_own(folder)
         self._path = folder / _LOCK
         self._descriptor = -1
         while self._descriptor < 0:
@@ -81,7 +104,14 @@ class FolderLock:
         os.write(self._descriptor, holder.encode())
 
     def _take(self) -> None:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise UsageError(
+                    f"{self._path} is a symbolic link, and not the lock of a job; remove it"
+                ) from None
+            raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have removed the file after it was opened here.
@@ -109,7 +139,7 @@ def lock_folder(folder: Path) -> FolderLock | None:
     """Make a folder, and keep other jobs out of it; return None where that can't be.
 
     Raises:
-        UsageError: Another job uses it.
+        UsageError: Another job uses it, or a stranger may have put files there.
         OSError: It can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)

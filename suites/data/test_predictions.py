@@ -372,21 +372,19 @@ def test_a_field_that_would_replace_the_shapes_of_another_is_refused(tmp_path: P
     assert "a field 'x' and a field 'x.shape', under which the file keeps shapes" in str(outcome)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_fails_on_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_write_fails_on_every_rank(tmp_path: Path) -> None:
     def rank(backend: ThreadsDist) -> None:
         writer = PredictionWriter(Predictions(tmp_path), backend, 2)
-        if backend.rank == 1:  # its next draft lies on a full disk
+        if backend.rank == 1:  # its next draft can't be made
             name = f".part-{writer._run.token}-1-00001-000000.jsonl.part"
-            (tmp_path / name).symlink_to("/dev/full")
+            (tmp_path / name).mkdir()
         backend.all_gather_object(None)
         writer.write(np.array([backend.rank]), np.zeros(1))
         writer.finish(2, backend.all_gather_object(certify(np.array([backend.rank]))))
 
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, RankError)
-        assert "rank 1 could not write its predictions" in str(outcome)
-        assert "No space left on device" in str(outcome)
+        assert outcome.rank == 1
 
 
 def test_a_folder_that_can_not_be_written_is_refused_before_the_work(tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_is_named(left: int, tmp_pat
         or subprocess.run([*unshare, "true"], check=False).returncode
     ):
         pytest.skip("this user may not make mount namespaces, in which the small disk is mounted")
-    mount = f'mount -t tmpfs -o size=256k none {tmp_path} && exec "$@"'
+    mount = f'mount -t tmpfs -o size=256k,mode=0700 none {tmp_path} && exec "$@"'
     done = subprocess.run(
         [*unshare, "sh", "-c", mount, "sh", sys.executable, "-c", FULL, str(tmp_path), str(left)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},

@@ -176,7 +176,7 @@ def _prepare(spec: dict[str, Any], folder: Path) -> None:
 
 
 def _mount(place: Path, size: str) -> None:
-    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
+    options = ["-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs"]
     subprocess.run(["mount", *options, str(place)], check=True)
 
 

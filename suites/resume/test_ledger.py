@@ -350,7 +350,9 @@ def test_a_file_that_may_not_grow_is_named_and_what_was_committed_stays(tmp_path
 ON_A_SMALL_DISK = """
 import shutil, subprocess, sys
 filler, folder = sys.argv[1:]
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder + "/disk"], check=True)
+subprocess.run(
+    ["mount", "-t", "tmpfs", "-o", "size=400k,mode=0700", "none", folder + "/disk"], check=True
+)
 subprocess.run([sys.executable, "-c", filler, folder + "/disk", ""], check=True)
 shutil.copytree(folder + "/disk", folder + "/copy")
 """

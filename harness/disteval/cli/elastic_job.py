@@ -16,6 +16,7 @@ from typing import Any
 from disteval.cli.alone_rank import AloneRank, LeaseGroup
 from disteval.cli.job import EvalJob
 from disteval.errors import UsageError
+from disteval.files import check_own
 from disteval.worlds import report_progress
 from disteval.worlds.channel.connection import read_address, write_address
 from disteval.worlds.given_leader import given_address
@@ -52,9 +53,10 @@ class Meeting:
         """Return what `announced` has written to the folder of a ledger.
 
         Raises:
-            UsageError: No leader has written there.
+            UsageError: No leader has written there, or a stranger may have done so.
         """
         try:
+            check_own(folder)
             found = json.loads((folder / _FILE).read_text())
             return cls(Path(found["directory"]), str(found["address"]))
         except (OSError, LookupError, TypeError, ValueError) as error:

@@ -1,0 +1,86 @@
+"""What a stranger has put into a folder is not opened, run or written over."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from disteval import UsageError, evaluate, predict_all
+from disteval.cli import main
+from disteval.metrics import Mean
+
+STRANGER = 12345
+
+
+def _predictions(folder: Path) -> None:
+    predict_all(lambda batch: batch, np.arange(6), "non_dist", folder=folder)
+
+
+def _ledger(folder: Path) -> None:
+    def update(outputs: Any, batch: Any) -> Any:
+        return (outputs,)
+
+    evaluate(
+        lambda batch: batch, np.arange(6.0), {"mean": Mean()}, "non_dist", update=update,
+        schedule="leases", ledger=folder,
+    )  # fmt: skip
+
+
+WRITERS = pytest.mark.parametrize("write", [_predictions, _ledger])
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@WRITERS
+@pytest.mark.parametrize("how", ["made it", "may write to it"])
+def test_a_folder_of_a_stranger_is_refused(
+    write: Callable[[Path], None], how: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "leader.json").write_text("{}")
+    if how == "may write to it":
+        folder.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(folder, STRANGER, STRANGER)
+    else:
+        pytest.skip("only root can give a folder to another user")
+    before = _files(folder)
+    found = "0777" if how == "may write to it" else str(STRANGER)
+    with pytest.raises(UsageError, match=found):
+        write(folder)
+    assert _files(folder) == before
+
+
+@WRITERS
+@pytest.mark.parametrize("name", [".disteval.lock", "..manifest.json.part", "ledger.sqlite"])
+def test_a_link_is_not_followed(write: Callable[[Path], None], name: str, tmp_path: Path) -> None:
+    folder, mine = tmp_path / "folder", tmp_path / "mine"
+    folder.mkdir()
+    mine.write_text("important")
+    (folder / name).symlink_to(mine)
+    try:
+        write(folder)
+    except UsageError as error:
+        assert str(folder) in str(error)
+    assert mine.read_text() == "important"
+
+
+def test_a_stranger_leads_nobody(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir()
+    address = {"host": "127.0.0.1", "port": 1, "key": "00" * 32}
+    leader = {"directory": str(tmp_path), "address": json.dumps(address)}
+    (tmp_path / "ledger" / "leader.json").write_text(json.dumps(leader))
+    (tmp_path / "ledger").chmod(0o777)
+    command = ["eval", "--join", "--ledger", str(tmp_path / "ledger"), "--world-size", "1"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2
+    assert "0777" in done.output
