@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError
+from disteval import RankError, UsageError, evaluate
 from disteval.data import ShardedStream
 from disteval.data.same_streams import check_streams
 from disteval.data.streams import Stream, is_stream
@@ -27,7 +28,7 @@ Read = tuple[list[range], list[tuple[list[int], list[Any]]]]
 def read(backend: ThreadsDist, samples: Any, batch_size: int = 4, **settings: Any) -> Read:
     """Read one rank's share, and return the numbers that all ranks read, and its batches."""
     stream = Stream(samples, backend.rank, backend.world_size, batch_size, **settings)
-    batches = [(ids.tolist(), list(kept)) for ids, kept in stream]
+    batches = [(ids.tolist(), list(kept)) for ids, kept, _ in stream]
     notes = backend.all_gather_object(stream.note())
     return check_streams(notes, stream, backend), batches
 
@@ -142,7 +143,7 @@ DIFFERENT: list[tuple[Callable[[int], Any], str]] = [
     (lambda rank: [] if rank == 1 else [1], "1 elements on rank 0 and 0 on rank 1"),
     (
         lambda rank: [i if i != 5000 or rank == 0 else -1 for i in range(9000)],
-        "the first element that differs is one of 4992 to 5007",
+        "the first element that differs is one of 5000 to 5007",
     ),
 ]
 
@@ -170,16 +171,63 @@ def test_shards_that_differ_are_an_error_on_every_rank() -> None:
         assert "there are 3 shards on rank 0 and no shards on rank 1" in str(outcome)
 
 
-def test_an_element_that_is_yielded_again_must_not_have_changed() -> None:
-    def reused() -> Iterator[Any]:
-        element = {"x": 0}
-        for element["x"] in range(3):
-            yield element
+def one_dict() -> Iterator[Any]:
+    element = {"x": 0}
+    for element["x"] in range(31):
+        yield element
 
-    with pytest.raises(UsageError, match="yields one dict again and again, and changes it"):
-        list(Stream(reused, 0, 1, 8))
+
+def one_array(form: Callable[[Any, int], Any]) -> Callable[[], Iterator[Any]]:
+    def yielding() -> Iterator[Any]:
+        buffer = np.zeros((1, 4))
+        for number in range(31):
+            buffer[:] = number % 3
+            yield form(buffer, number % 3)
+
+    return yielding
+
+
+class OneBuffer:
+    """A data set that reads every sample into one array."""
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros(4)
+
+    def __len__(self) -> int:
+        return 31
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffer[:] = index % 3
+        return {"x": self.buffer, "label": index % 3}
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("batch_size", [2, 4, 31])
+@pytest.mark.parametrize(
+    "samples",
+    [
+        one_dict,
+        one_array(lambda buffer, label: buffer[0]),
+        one_array(lambda buffer, label: (buffer, label)),
+        one_array(lambda buffer, label: {"x": [buffer.T], "label": label}),
+        OneBuffer(),
+    ],
+)
+def test_a_buffer_that_is_given_again_and_again_is_an_error(
+    samples: Any, batch_size: int, world: int
+) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        own = OneBuffer() if isinstance(samples, OneBuffer) else samples
+        return evaluate(lambda x: x["x"], own, {}, backend, batch_size, collate=lambda s: {"x": s})
+
+    for error in run_ranks(world, rank):
+        assert isinstance(error, RankError)
+        assert re.search(r"sample [0-4] changed", str(error))
+
+
+def test_an_element_that_is_yielded_again_counts_again() -> None:
     one, other = [1], [2]
-    ((_, found),) = Stream(lambda: iter([one, one, one, other, other, one]), 0, 1, 8)
+    ((_, found, _),) = Stream(lambda: iter([one, one, one, other, other, one]), 0, 1, 8)
     assert found == [[1], [1], [1], [2], [2], [1]]
 
 

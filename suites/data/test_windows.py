@@ -21,7 +21,7 @@ def read(samples: Any, world: int, batch_size: int, by_length: ByLength) -> list
     streams = [
         Stream(samples, rank, world, batch_size, by_length=by_length) for rank in range(world)
     ]
-    return [[(ids.tolist(), kept) for ids, kept in stream] for stream in streams]
+    return [[(ids.tolist(), kept) for ids, kept, _ in stream] for stream in streams]
 
 
 def cost(batch: tuple[list[int], list[str]]) -> int:
@@ -78,7 +78,7 @@ def test_no_more_than_a_window_is_read_before_the_first_batch() -> None:
             number += 1
 
     batches = iter(Stream(endless, 0, 2, 8, by_length=ByLength(sort=True)))
-    _, first = next(batches)
+    _, first, _ = next(batches)
     assert [len(text) for text in first] == sorted((n % 100 for n in taken), reverse=True)[:8]
     assert len(taken) == BATCHES * 8
 

@@ -42,7 +42,7 @@ def test_every_id_is_kept_in_order_and_certified(parts: list[Any], batch_size: i
     found = counted(ids, max(batch_size, len(ids) // 100))
     assert np.array_equal(found.all(), ids)
     assert found.all().dtype == np.int64
-    assert found.certificate() == certify(ids)
+    assert found.certificate().numbers == certify(ids).numbers
     assert len(found) == len(ids)
 
 

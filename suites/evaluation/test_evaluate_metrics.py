@@ -119,4 +119,6 @@ def test_a_sample_costs_little_more_than_the_dict_that_holds_it() -> None:
     def ours() -> None:
         evaluate(lambda batch: batch["x"], data, {"mean": Mean()}, "non_dist")
 
-    assert min(seconds(ours) / seconds(bare) for _ in range(5)) < 20  # 9 to 13 were measured
+    assert (
+        min(seconds(ours) / seconds(bare) for _ in range(5)) < 30
+    )  # 9 to 13 without digests, 14 to 21 with

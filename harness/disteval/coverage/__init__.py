@@ -8,6 +8,7 @@ from disteval.coverage.counted import Counted
 from disteval.coverage.faults import check_once, describe_faults, name_some, not_once
 from disteval.coverage.proof import (
     GAMMA,
+    MASK,
     Certificate,
     add_certificates,
     certify,
@@ -17,6 +18,7 @@ from disteval.coverage.proof import (
 
 __all__ = [
     "GAMMA",
+    "MASK",
     "Certificate",
     "Counted",
     "add_certificates",

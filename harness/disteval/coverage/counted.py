@@ -30,6 +30,7 @@ class Counted:
         self._parts: list[_Run | npt.NDArray[np.integer]] = []
         self._compressed = 0
         self._mixed = 0
+        self._contents: int | None = 0
         self._waiting = np.empty(_BLOCK, np.int64)
         self._filled = 0
         if ids is not None:
@@ -39,8 +40,18 @@ class Counted:
         """Return how many ids were added; an id that was added twice counts twice."""
         return self._compressed + self._filled
 
-    def add(self, ids: Ids) -> None:
-        """Add the ids of one batch: int64 of shape (N,). They are copied."""
+    def add(self, ids: Ids, contents: int | None = None) -> None:
+        """Add the samples of one batch.
+
+        Args:
+            ids: Their ids: int64 of shape (N,). They are copied.
+            contents: The digest of what they hold, see `Certificate`.
+        """
+        if len(ids):
+            if self._contents is not None and contents is not None:
+                self._contents = (self._contents + contents) & MASK
+            else:
+                self._contents = None
         while len(ids):
             taken = ids[: _BLOCK - self._filled]
             end = self._filled + len(taken)
@@ -53,7 +64,7 @@ class Counted:
     def certificate(self) -> Certificate:
         """Return this rank's part of the proof that every sample was counted once."""
         waiting = mixed_sum(self._waiting[: self._filled])
-        return Certificate(len(self), (self._mixed + waiting) & MASK)
+        return Certificate(len(self), (self._mixed + waiting) & MASK, self._contents)
 
     def all(self) -> Ids:
         """Return all ids as one array, in the order in which they were added."""

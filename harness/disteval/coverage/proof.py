@@ -28,10 +28,18 @@ class Certificate(NamedTuple):
     Attributes:
         counted: The number of samples that the rank counted.
         mixed: The sum of the hashes of their ids, modulo 2**64.
+        contents: The sum of the digests of what they hold, each mixed with its sample's id, modulo
+            2**64; None if they are not known. It takes no part in the proof of numbers.
     """
 
     counted: int
     mixed: int
+    contents: int | None = None
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """What proves the numbers of the samples."""
+        return self.counted, self.mixed
 
 
 def certify(ids: npt.NDArray[np.int64]) -> Certificate:
@@ -42,7 +50,9 @@ def certify(ids: npt.NDArray[np.int64]) -> Certificate:
 def add_certificates(certificates: Sequence[Certificate]) -> Certificate:
     """Return the certificate of all samples that these are about."""
     mixed = sum(sent.mixed for sent in certificates) & MASK
-    return Certificate(sum(sent.counted for sent in certificates), mixed)
+    known = [sent.contents for sent in certificates if sent.contents is not None]
+    contents = sum(known) & MASK if len(known) == len(certificates) else None
+    return Certificate(sum(sent.counted for sent in certificates), mixed, contents)
 
 
 def prove(certificates: Sequence[Certificate], ids: int | Sequence[range]) -> bool:

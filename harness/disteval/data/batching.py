@@ -44,12 +44,15 @@ class Batch(NamedTuple):
         real: The batch of the n samples that count. It is ``filled`` if all rows count, and None
             if no row counts.
         rows: The number of samples in ``filled``.
+        contents: The digest of the samples that count, see `disteval.data.contents.total`; None if
+            it is not known.
     """
 
     ids: Indices
     filled: Any
     real: Any
     rows: int
+    contents: int | None = None
 
 
 class Plan(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.data.batching import Batch, Picked
-from disteval.data.digests import digest_of
+from disteval.data.contents import check_unchanged, total_of
+from disteval.data.digests import IncomparableError, digest_of
 from disteval.errors import SampleError, UsageError, describe_error
 
 Collate = Callable[[list[Any]], Any]
@@ -154,14 +155,28 @@ def first_rows(batch: Any, rows: int, count: int) -> Any:
     return batch[:count]
 
 
-def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> Batch:
+def assemble(
+    samples: list[Any],
+    picked: Picked,
+    collate: Collate = collate,
+    snapshots: Sequence[bytes] = (),
+) -> Batch:
     """Make a batch of the samples that were picked and read.
 
     Args:
         samples: One sample for each number in ``picked.indices``.
         picked: The numbers of the samples.
         collate: Makes a batch of a list of samples.
+        snapshots: The snapshot of each sample, taken before the next one was read.
+
+    Raises:
+        UsageError: A sample has changed since its snapshot was taken.
+        SampleError: ``collate`` failed.
     """
+    contents = None
+    if len(snapshots):
+        check_unchanged(samples, snapshots, picked.indices)
+        contents = total_of(picked.indices[: picked.counted], snapshots[: picked.counted])
     count, rows = picked.counted, picked.rows
     # Each repeat is a dict of its own, because some functions pop the fields of dicts.
     last = samples[-1]
@@ -177,7 +192,7 @@ def assemble(samples: list[Any], picked: Picked, collate: Collate = collate) -> 
             real = first_rows(filled, rows, count)
         except ValueError:
             real = _collated(collate, samples[:count], picked)
-    return Batch(picked.indices[:count], filled, real, rows)
+    return Batch(picked.indices[:count], filled, real, rows, contents)
 
 
 def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
@@ -211,7 +226,10 @@ def _check_repeats(batch: Any, rows: int, times: int) -> None:
         UsageError: The last rows differ, and as many other rows are equal.
     """
     fields = list(_fields(batch, rows))
-    digests = [digest_of([field[row] for field in fields]) for row in range(rows)]
+    try:
+        digests = [digest_of([field[row] for field in fields]) for row in range(rows)]
+    except IncomparableError:  # objects that nobody can tell apart
+        return
     if len(set(digests[-times:])) > 1 and max(Counter(digests).values()) >= times:
         raise UsageError(_MOVED)
 

@@ -1,118 +1,114 @@
-"""Digests of the elements of a stream, by which ranks show that they read the same stream.
+"""Digests of values, by which ranks show that they hold the same.
 
-Equal elements have equal digests on every rank: the identity of objects, the interning of strings,
+Equal values have equal digests on every rank: the identity of objects, the interning of strings,
 the order of a set and the order of a dict's keys don't count. The types, the numbers' bits, the
-order in lists, and the shape and dtype of arrays do.
+order in lists, and the shape and dtype of arrays do. A path that leads to a file stands for what
+the file holds, because hosts may mount one folder under different names.
 """
 
 from __future__ import annotations
 
 import copyreg
 import marshal
+import math
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
+from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from disteval.coverage import GAMMA, mix
 from disteval.metrics.arrays import kind_of
 
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None)})
 _STRING = frozenset({str})
+_PLAIN = _ATOMS - _STRING  # a text may be the path of a file
+_SHORT = 512
 _NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType)
 _DEEPEST = 100
-_CHUNK = 16
-_STEPS = 1024
+FILE = "the contents of a file of so many bytes"
+"""The first part of what `plain` returns for the path of a file."""
 _LONG = 4096
+_WORDS = 4096
+_BLOCK = 1 << 15
 _VERSION = 2
 """The version of marshal's format in which equal values have equal bytes: the later ones write
 whether a string is interned and whether an object occurred before."""
 
 
-class RunningDigest:
-    """The digest of all elements so far, and earlier digests, to find where two streams differ.
+class IncomparableError(TypeError):
+    """A value holds an object that can't be taken apart, so nobody knows whether two are equal.
 
-    It holds up to 1024 earlier digests in equal distances, which grow with the stream, so its
-    memory does not.
-
-    Attributes:
-        count: The number of elements.
+    Args:
+        kind: The object's type.
     """
 
-    def __init__(self) -> None:
-        self._hash = blake2b(digest_size=16)
-        self._pending: list[Any] = []
-        self._digested = 0
-        self._steps: list[bytes] = []
-        self._distance = 1
-        self._most = 1
-
-    @property
-    def count(self) -> int:  # noqa: D102
-        return self._digested + len(self._pending)
-
-    def add(self, element: Any) -> None:
-        """Add the next element of the stream; it may change afterwards."""
-        self._pending.append(plain(element))
-        if len(self._pending) == self._most:
-            self._settle()
-
-    def value(self) -> bytes:
-        """Return the digest of all elements."""
-        if not self._pending:  # as after one of the `steps`, whose digest this must be
-            return self._hash.digest()
-        whole = self._hash.copy()
-        whole.update(marshal.dumps(self._pending, _VERSION))
-        return whole.digest()
-
-    def steps(self) -> dict[int, bytes]:
-        """Return earlier digests, each by the number of elements that it is of."""
-        numbers = range(self._distance, self._digested + 1, self._distance)
-        return dict(zip(numbers, self._steps, strict=True))
-
-    def _settle(self) -> None:
-        # Several at a time, because a call of marshal and of the hash costs more than an element.
-        self._hash.update(marshal.dumps(self._pending, _VERSION))
-        self._digested += len(self._pending)
-        self._pending.clear()
-        if self._digested % self._distance == 0:
-            self._steps.append(self._hash.digest())
-            if len(self._steps) == _STEPS:
-                self._steps = self._steps[1::2]
-                self._distance *= 2
-                self._most = min(self._distance, _CHUNK)
+    def __init__(self, kind: type) -> None:
+        super().__init__(f"an object of the type {_name(kind)} can't be pickled")
 
 
 def digest_of(value: Any) -> bytes:
     """Return the digest of one value."""
-    return blake2b(marshal.dumps(plain(value), _VERSION), digest_size=16).digest()
+    return blake2b(snapshot(value), digest_size=16).digest()
+
+
+def snapshot(sample: Any) -> bytes:
+    """Return at most 512 bytes that are equal for equal samples.
+
+    Raises:
+        IncomparableError: A part of the sample can't be taken apart.
+    """
+    names = tuple(sample) if type(sample) is dict else (None,)
+    if _STRING.issuperset(map(type, names)):  # as in most samples, each of which is taken apart
+        order, tag = _tagged(names)
+        parts = tuple(sample.values() if order == names else map(sample.__getitem__, order))
+        if not _PLAIN.issuperset(map(type, parts)):
+            parts = tuple([plain(part, (id(sample),)) for part in parts])
+        found = tag + marshal.dumps(parts, _VERSION)
+    else:
+        found = marshal.dumps(plain(sample), _VERSION)
+    return found if len(found) <= _SHORT else blake2b(found, digest_size=16).digest()
+
+
+@lru_cache(maxsize=256)
+def _tagged(names: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
+    """Return a dict's keys in order, and 8 bytes about them, for most samples have the same."""
+    order = tuple(sorted(names))
+    return order, blake2b(marshal.dumps(order, _VERSION), digest_size=8).digest()
+
+
+def hash_snapshots(found: Sequence[bytes]) -> npt.NDArray[np.uint64]:
+    """Return 64 bits about each of some byte strings of at most 512 bytes: uint64, shape (N,)."""
+    if not found:
+        return np.zeros(0, np.uint64)
+    lengths = np.fromiter(map(len, found), np.uint64, len(found))
+    words = -(-int(lengths.max()) // 8)
+    padded = np.array(found, dtype=f"S{8 * words}").view(np.uint64).reshape(len(found), words)
+    return mix(_hash_words(padded) + lengths)
 
 
 def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     """Return an immutable value that marshal writes to equal bytes for equal values.
 
-    An object that is neither a container nor an array is taken apart as pickle does it. If it can't
-    be pickled, its type alone counts.
+    An object that is neither a container nor an array is taken apart as pickle does it.
 
     Args:
         value: Any value.
         above: The identities of the containers that the value is in, since one may contain itself.
+
+    Raises:
+        IncomparableError: A part of the value can't be taken apart.
     """
     kind = type(value)
+    if kind is str:
+        return _file(value) if value[:1] == "/" else value
     if kind in _ATOMS:
         return value
-    # Most elements are flat, and every rank takes every element apart.
-    if kind is dict and _ATOMS.issuperset(map(type, value.values())):
-        names = tuple(value)
-        if _STRING.issuperset(map(type, names)):  # a subclass's would be taken for theirs
-            order = _sorted_names(names)
-            parts = value.values() if order == names else map(value.__getitem__, order)
-            return "dict", order, tuple(parts)
-    elif (kind is tuple or kind is list) and _ATOMS.issuperset(map(type, value)):
-        return kind.__name__, tuple(value)
     if id(value) in above:
         return "cycle", len(above) - above.index(id(value))
     if len(above) == _DEEPEST:
@@ -134,17 +130,11 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 def _plain_dict(value: dict[Any, Any], inside: tuple[int, ...]) -> Any:
     names = tuple(value)
-    if not _STRING.issuperset(map(type, names)):
+    if not _STRING.issuperset(map(type, names)):  # a subclass's would be taken for theirs
         pairs = (_bytes_of((key, part), inside) for key, part in value.items())
         return "items", tuple(sorted(pairs))
-    order = _sorted_names(names)
-    return "dict", order, tuple([plain(value[name], inside) for name in order])
-
-
-@lru_cache(maxsize=64)
-def _sorted_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a dict's keys in order, for most streams repeat the same keys."""
-    return tuple(sorted(names))
+    order, tag = _tagged(names)
+    return "dict", tag, tuple([plain(value[name], inside) for name in order])
 
 
 def _bytes_of(value: Any, inside: tuple[int, ...]) -> bytes:
@@ -161,25 +151,96 @@ def _plain_array(array: npt.NDArray[Any], inside: tuple[int, ...]) -> Any:
     elif array.nbytes <= _LONG:
         content = array.tobytes()
     else:
-        one = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        content = blake2b(one.data, digest_size=16).digest()
+        content = int(hash_rows(array[None])[0])
     return "array", str(dtype) if dtype.names else dtype.str, array.shape, content
 
 
 def _plain_tensor(value: Any, inside: tuple[int, ...]) -> Any:
+    array = array_of(value)
+    return "tensor", str(value.dtype), tuple(value.shape), _plain_array(array, inside)
+
+
+def array_of(value: Any) -> npt.NDArray[Any]:
+    """Return an array of any framework as one of NumPy, whose bytes are the same.
+
+    Raises:
+        Exception: Its framework or NumPy can't, as with ragged and nested tensors.
+    """
     if kind_of(value) != "torch":
         array = np.asarray(value)
         if array.dtype.hasobject and array.ndim != len(value.shape):
             raise TypeError("NumPy holds a ragged or sparse tensor as one object")
-        return "tensor", str(value.dtype), _plain_array(array, inside)
+        return array
     try:
-        array = value.numpy(force=True)
+        found: npt.NDArray[Any] = value.numpy(force=True)
     except TypeError:  # a sparse one, or one of a dtype that NumPy lacks, such as bfloat16
         import torch
 
         dense = value.detach().to_dense().cpu().contiguous()
-        array = dense.reshape(-1).view(torch.uint8).numpy()
-    return "tensor", str(value.dtype), tuple(value.shape), _plain_array(array, inside)
+        found = (dense if dense.ndim else dense[None]).view(torch.uint8).numpy()
+    return found
+
+
+def hash_rows(array: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Return 64 bits about the bytes of each row of an array: uint64 of shape (N,).
+
+    The hash of Carter and Wegman: the halves of 64-bit words, each multiplied by a random number of
+    its own, are added up modulo 2**64. Two rows have the same one with a probability below 2**-32.
+    The dtype and the shape don't count.
+
+    Args:
+        array: Rows of a dtype without objects and without fields, of shape (N, ...).
+    """
+    count = len(array)
+    width = array.dtype.itemsize * math.prod(array.shape[1:])
+    words = -(-width // 8)
+    if not width:
+        return np.zeros(count, np.uint64)
+    parts = []
+    step = max(1, _BLOCK // words)  # rows at a time, so few that they stay in the cache
+    for start in range(0, count, step):
+        some = np.ascontiguousarray(array[start : start + step])
+        rows = some.reshape(len(some), -1).view(np.uint8)
+        pieces = -(-words // _WORDS)
+        padded = pieces * min(words, _WORDS) * 8
+        if padded > width:
+            wide = np.zeros((len(rows), padded), np.uint8)
+            wide[:, :width] = rows
+            rows = wide
+        found = _hash_words(rows.view(np.uint64).reshape(len(rows) * pieces, -1))
+        if pieces > 1:
+            found = hash_rows(found.reshape(len(rows), pieces))
+        parts.append(found)
+    return mix(np.concatenate(parts or [np.zeros(0, np.uint64)]) + np.uint64(width))
+
+
+def _hash_words(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    low, high = _keys()
+    low, high = low[: words.shape[1]], high[: words.shape[1]]
+    found: npt.NDArray[np.uint64] = np.einsum("ij,j->i", words & np.uint64(0xFFFFFFFF), low)
+    found += np.einsum("ij,j->i", words >> np.uint64(32), high)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _keys() -> npt.NDArray[np.uint64]:
+    numbers = np.arange(1, 2 * _WORDS + 1, dtype=np.uint64) * np.uint64(GAMMA)
+    return mix(numbers).reshape(2, _WORDS)
+
+
+def _file(path: str) -> Any:
+    """Return what a file holds, or the text where no file has this path."""
+    try:
+        if not Path(path).is_file():  # a pipe, say, which waits for its writer
+            return path
+        hashed, size = blake2b(digest_size=16), 0
+        with Path(path).open("rb") as file:
+            while block := file.read(1 << 20):
+                hashed.update(block)
+                size += len(block)
+    except (OSError, ValueError):  # a text that begins with a slash
+        return path
+    return FILE, size, hashed.digest()
 
 
 def _plain_object(value: Any, inside: tuple[int, ...]) -> Any:
@@ -187,6 +248,9 @@ def _plain_object(value: Any, inside: tuple[int, ...]) -> Any:
         return "name", _name(value)
     if isinstance(value, bytearray | memoryview):
         return "bytes", bytes(value)
+    if isinstance(value, PurePath):
+        found = _file(str(value))
+        return ("path", found) if isinstance(found, str) else found
     if isinstance(value, MappingProxyType):
         return "proxy", plain(dict(value), inside)
     kind = type(value)
@@ -198,8 +262,8 @@ def _plain_object(value: Any, inside: tuple[int, ...]) -> Any:
         function, arguments, state, entries, items = (*parts, None, None, None)[:5]
         lists = None if entries is None else list(entries)
         pairs = None if items is None else dict(items)
-    except Exception:  # the class decides what may fail
-        return "type", _name(kind)
+    except Exception as error:  # the class decides what may fail
+        raise IncomparableError(kind) from error
     return "object", *(plain(part, inside) for part in (function, arguments, state, lists, pairs))
 
 

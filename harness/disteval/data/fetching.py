@@ -8,6 +8,7 @@ from typing import Any
 
 from disteval.data.batching import Batch, Indices, Picked
 from disteval.data.collate import Collate, assemble, collate
+from disteval.data.contents import snapshots
 from disteval.errors import SampleError, UsageError, describe_error
 
 
@@ -25,11 +26,18 @@ class IndexedReader:
 
     def __call__(self, picked: Picked) -> Batch:
         """Read a batch."""
-        return assemble(fetch(self.samples, picked.indices), picked, self.collate)
+        taken: list[bytes] = []
+        samples = fetch(self.samples, picked.indices, taken)
+        return assemble(samples, picked, self.collate, taken)
 
 
-def fetch(samples: Any, indices: Indices) -> list[Any]:
+def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> list[Any]:
     """Return the samples with these numbers.
+
+    Args:
+        samples: The data set.
+        indices: The numbers.
+        taken: Gets the snapshot of each sample, made before the next one is read.
 
     Raises:
         SampleError: A sample could not be read; its number is named.
@@ -41,7 +49,7 @@ def fetch(samples: Any, indices: Indices) -> list[Any]:
         try:
             found = many(numbers)
         except Exception:
-            return _one_by_one(samples, numbers)  # names the sample that can't be read
+            return _one_by_one(samples, numbers, taken)  # names the sample that can't be read
         if isinstance(found, list):  # some data sets return a whole batch, in a form of their own
             if len(found) != len(numbers):
                 raise UsageError(
@@ -49,15 +57,19 @@ def fetch(samples: Any, indices: Indices) -> list[Any]:
                     f"samples and returned {len(found)}; it must return a list with one sample for "
                     f"each index"
                 )
+            if taken is not None:
+                taken += map(snapshots(), found)
             return found
-    return _one_by_one(samples, numbers)
+    return _one_by_one(samples, numbers, taken)
 
 
-def _one_by_one(samples: Any, numbers: Sequence[int]) -> list[Any]:
-    found = []
+def _one_by_one(samples: Any, numbers: Sequence[int], taken: list[bytes] | None) -> list[Any]:
+    found, snapshot = [], snapshots()
     for number in numbers:
         try:
             found.append(samples[number])
+            if taken is not None:
+                taken.append(snapshot(found[-1]))
         except Exception as error:
             raise SampleError(number, f"could not be read: {describe_error(error)}") from error
     return found

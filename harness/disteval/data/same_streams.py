@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from disteval.contract import BaseDistBackend
-from disteval.data.digests import RunningDigest
-from disteval.data.streams import SHARD_BITS, Note, Stream
+from disteval.data.contents import SHARD_BITS, Elements
+from disteval.data.streams import Note, Stream
 from disteval.errors import UsageError
 
 _FRESH = (
@@ -39,7 +39,8 @@ def check_streams(notes: Sequence[Note], stream: Stream, backend: BaseDistBacken
     for rank, note in enumerate(notes):
         if (note.shards, note.names) != (first.shards, first.names):
             raise UsageError(_different_shards(notes, rank, stream, backend))
-        if first.digest and (note.counts, note.digest) != (first.counts, first.digest):
+        of_all = stream.elements is not None
+        if of_all and (note.counts, note.contents) != (first.counts, first.contents):
             raise UsageError(_different_elements(rank, stream, backend))
     counts = {part: count for note in notes for part, count in note.counts.items()}
     check_has_elements(counts)
@@ -84,9 +85,9 @@ def _different_shards(
 
 
 def _different_elements(rank: int, stream: Stream, backend: BaseDistBackend) -> str:
-    digest = stream.digest or RunningDigest()
-    steps = {**digest.steps(), digest.count: digest.value()}
-    gathered = backend.all_gather_object((digest.count, steps))
+    elements = stream.elements or Elements()
+    sums = {**elements.sums(), elements.count: elements.total()}
+    gathered = backend.all_gather_object((elements.count, sums))
     (size, one), (other_size, other) = gathered[0], gathered[rank]
     both = sorted(one.keys() & other.keys())
     equal = max((n for n in both if one[n] == other[n]), default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -12,14 +13,22 @@ from disteval.data.base import check_samples
 from disteval.data.batching import Batch, Indices, Picked
 from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
-from disteval.data.fetching import IndexedReader
+from disteval.data.contents import (
+    Digests,
+    Held,
+    bytes_of_list,
+    digests_of,
+    digests_of_rows,
+    total_of_rows,
+)
+from disteval.data.fetching import IndexedReader, fetch
 from disteval.data.streams import is_stream
 from disteval.errors import UsageError
 
 Read = Callable[[Picked], Batch]
 
 
-class Sized(Protocol):
+class Sized(Held, Protocol):
     """Samples that have numbers, from 0 up to their length."""
 
     def __len__(self) -> int: ...
@@ -104,12 +113,21 @@ class Columns:
         """Return what takes rows of every array, see `Sized`."""
         return self._read
 
+    def digests(self, numbers: Indices) -> Digests:
+        """Return the digests of some rows, see `disteval.data.contents.Held`."""
+        return digests_of_rows(self._form([_take(c, numbers) for c in self._columns.values()]))
+
+    def bytes_held(self, some: Indices) -> float:
+        """Return how many bytes all rows take in memory, judged by some."""
+        return sum(_bytes_held(column, some) for column in self._columns.values())
+
     def _read(self, picked: Picked) -> Batch:
         count = picked.counted
         taken = [_take(column, filled_up(picked)) for column in self._columns.values()]
         filled = self._form(taken)
         real = filled if count == picked.rows else self._form([part[:count] for part in taken])
-        return Batch(picked.indices[:count], filled, real, picked.rows)
+        ids = picked.indices[:count]
+        return Batch(ids, filled, real, picked.rows, total_of_rows(ids, real))
 
     def _form(self, fields: list[Any]) -> Any:
         """Return fields as a tuple or a dict, or as the one array that they are."""
@@ -138,6 +156,14 @@ class Pictures:
     def __getitem__(self, index: int) -> Any:
         return self._images[index], self._labels[index]
 
+    def digests(self, numbers: Indices) -> Digests:
+        """Return the digests of some pictures, see `disteval.data.contents.Held`."""
+        return Columns((self._images, self._labels)).digests(numbers)
+
+    def bytes_held(self, some: Indices) -> float:
+        """Return how many bytes all pictures take in memory."""
+        return Columns((self._images, self._labels)).bytes_held(some)
+
     def reader(self, reuse: bool) -> Read:
         """Return what reads pictures, into one buffer if that may be used again, see `Sized`."""
         if not reuse:
@@ -156,7 +182,7 @@ class Pictures:
         real = filled
         if count < rows:
             real = (images[:count], self._labels[indices[:count]])
-        return Batch(indices[:count], filled, real, rows)
+        return Batch(indices[:count], filled, real, rows, total_of_rows(indices[:count], real))
 
 
 class Items:
@@ -177,6 +203,19 @@ class Items:
     def __getitem__(self, index: int) -> Any:
         return self.items[index]
 
+    def digests(self, numbers: Indices) -> Digests:
+        """Return the digests of some samples, see `disteval.data.contents.Held`."""
+        if isinstance(self.items, Columns | Pictures):
+            return self.items.digests(numbers)
+        # One after another, because the next one may be read into the same memory.
+        return digests_of(fetch(self.items, numbers[i : i + 1])[0] for i in range(len(numbers)))
+
+    def bytes_held(self, some: Indices) -> float:
+        """Return how many bytes all samples take in memory if they are a list, judged by some."""
+        if isinstance(self.items, Columns | Pictures):
+            return self.items.bytes_held(some)
+        return _bytes_held(self.items, some)
+
     def reader(self, reuse: bool) -> Read:
         """Return what reads and collates samples, see `Sized`."""
         return IndexedReader(self.items, self._collate)
@@ -188,6 +227,14 @@ def filled_up(picked: Picked) -> Indices:
     if not missing:
         return picked.indices
     return np.concatenate([picked.indices, np.repeat(picked.indices[-1:], missing)])
+
+
+def _bytes_held(column: Any, some: Indices) -> float:
+    """Return how many bytes an array or a list takes in memory; inf of anything else."""
+    if type(column) is list:
+        return bytes_of_list(column, some)
+    is_memory = isinstance(column, np.ndarray) and not isinstance(column, np.memmap)
+    return column.nbytes if is_memory and not column.dtype.hasobject else math.inf
 
 
 def _is_array(value: Any) -> bool:

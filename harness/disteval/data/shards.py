@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from disteval.arguments import is_count
+from disteval.data.contents import SHARD_BITS, digests_of
 from disteval.errors import UsageError
+
+_LOOKED_AT, _ELEMENTS = 4, 8  # so many elements of so many shards are compared
 
 _ELEMENT_BY_ELEMENT = {
     "ExamplesIterable",
@@ -67,6 +75,28 @@ class ShardedStream:
                 f"shards has {repeated[0]!r} twice, so its elements would count twice; name each "
                 f"shard once"
             )
+
+    def some_numbers(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the first elements of some shards, which ranks compare."""
+        last = len(self.shards) - 1
+        shards = sorted({last * k // (_LOOKED_AT - 1) for k in range(_LOOKED_AT)})
+        return np.array([(s << SHARD_BITS) + p for s in shards for p in range(_ELEMENTS)], np.int64)
+
+    def digests(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the digests of elements at the beginning of shards; 0 where a shard is shorter."""
+        found = np.zeros(len(numbers), np.uint64)
+        for shard in sorted({*(numbers >> SHARD_BITS).tolist()}):
+            elements = self.open(self.shards[shard])
+            wanted = np.flatnonzero(numbers >> SHARD_BITS == shard)
+            some = digests_of(islice(elements, len(wanted)))
+            found[wanted[: len(some)]] = some
+            if hasattr(elements, "close"):
+                elements.close()
+        return found
+
+    def bytes_held(self, some: npt.NDArray[np.int64]) -> float:
+        """Return inf, because elements are not in memory."""
+        return math.inf
 
     @classmethod
     def of(cls, dataset: Any) -> ShardedStream:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,16 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_count
-from disteval.data.digests import RunningDigest, digest_of
+from disteval.data.contents import SHARD_BITS, Elements, snapshots
+from disteval.data.digests import digest_of
 from disteval.data.shards import ShardedStream
 from disteval.data.windows import ByLength, Windows
 from disteval.errors import HarnessError, SampleError, UsageError, describe_error
 
-Numbered = tuple[npt.NDArray[np.int64], list[Any]]
-"""The global numbers of some samples, int64 of shape (N,), and the N samples."""
-
-SHARD_BITS = 40
-"""The element at position p of shard s has the global number ``(s << 40) + p``."""
+Numbered = tuple[npt.NDArray[np.int64], list[Any], list[bytes]]
+"""The global numbers of some samples, int64 of shape (N,), the N samples, and their snapshots."""
 
 
 class Note(NamedTuple):
@@ -31,13 +29,14 @@ class Note(NamedTuple):
         shards: The number of shards; None if the stream has none.
         names: The digest of the shards' names.
         counts: The number of elements of each part that this rank read, by the part's number.
-        digest: The digest of all elements; None if no other rank reads the same ones.
+        contents: The digest of all elements; None if no other rank reads the same ones, or where
+            elements can't be compared.
     """
 
     shards: int | None
     names: bytes
     counts: dict[int, int]
-    digest: bytes | None
+    contents: int | None
 
 
 def is_stream(samples: Any) -> bool:
@@ -70,12 +69,14 @@ class Turns:
         self._turn = self._in_batch = 0
         self._ids: list[int] = []
         self._samples: list[Any] = []
+        self._snapshots: list[bytes] = []
 
-    def add(self, number: int, sample: Any) -> Iterable[Numbered]:
+    def add(self, number: int, sample: Any, snapshot: bytes) -> Iterable[Numbered]:
         """Take an element, and return the batch of this rank that it completes, if any."""
         if self._turn % self._world_size == self._rank:
             self._ids.append(number)
             self._samples.append(sample)
+            self._snapshots.append(snapshot)
         if self._whole:
             self._in_batch += 1
         if self._in_batch in (0, self._batch_size):
@@ -90,17 +91,17 @@ class Turns:
         return self._taken() if self._ids else ()
 
     def _taken(self) -> Iterable[Numbered]:
-        taken = (np.array(self._ids, np.int64), self._samples)
-        self._ids, self._samples = [], []
+        taken = (np.array(self._ids, np.int64), self._samples, self._snapshots)
+        self._ids, self._samples, self._snapshots = [], [], []
         return (taken,)
 
 
 class Stream:
     """One rank's share of a stream: an iterable over batches, which can be read once.
 
-    Each batch is a pair: the global numbers of its samples, int64 of shape (N,), and the list of
-    the N samples, 1 to ``batch_size`` of them. An element's global number is its position in the
-    stream; in a `ShardedStream`, see `SHARD_BITS`.
+    Each batch has the global numbers of its samples, int64 of shape (N,), the list of the N
+    samples, 1 to ``batch_size`` of them, and the list of their snapshots. The global number of an
+    element is its position in the stream; in a `ShardedStream`, see `SHARD_BITS`.
 
     Nothing is opened before the first batch is asked for.
 
@@ -154,7 +155,7 @@ class Stream:
         self.sharded = samples if isinstance(samples, ShardedStream) else None
         self.part = self._position = 0
         self._counts: dict[int, int] = {}
-        self.digest: RunningDigest | None = None
+        self.elements: Elements | None = None
 
     @property
     def settings(self) -> str:
@@ -168,8 +169,8 @@ class Stream:
     def note(self) -> Note:
         """Return what this rank says about the stream, once it has read all of its batches."""
         shards = None if self.sharded is None else len(self.sharded.shards)
-        digest = None if self.digest is None else self.digest.value()
-        return Note(shards, self._names(), self._counts, digest)
+        contents = None if self.elements is None else self.elements.total()
+        return Note(shards, self._names(), self._counts, contents)
 
     def __iter__(self) -> Iterator[Numbered]:
         """Yield this rank's batches, and read the elements of other ranks where that must be."""
@@ -182,15 +183,17 @@ class Stream:
         else:
             parts = range(shards)
             dealt = self._dealt(self._rank, self._world_size)
-            self.digest = RunningDigest() if self._world_size > 1 else None
+            self.elements = Elements() if self._world_size > 1 else None
+        snapshot = snapshots()
         left = sys.maxsize if self._limit is None else self._limit
         for self.part in parts:
             self._position, first = 0, self.part << SHARD_BITS
             with self._opened(samples) as elements:
-                for element in map(_unchanged(), islice(elements, left)):
-                    if self.digest is not None:
-                        self.digest.add(element)
-                    yield from dealt.add(first + self._position, element)
+                for element in islice(elements, left):
+                    number, found = first + self._position, snapshot(element)
+                    if self.elements is not None:
+                        self.elements.add(number, found)
+                    yield from dealt.add(number, element, found)
                     self._position += 1
             self._counts[self.part] = self._position
             left -= self._position
@@ -242,31 +245,6 @@ def _called(samples: Any) -> Any:
             f"batches of samples itself; give its dataset, or a DataLoader with batch_size=None"
         )
     return samples
-
-
-def _unchanged() -> Callable[[Any], Any]:
-    """Return a function that returns elements, and refuses one that changes while it is repeated.
-
-    Batches hold the element itself, and so only what it became last.
-    """
-    last: Any = None
-    seen = b""
-
-    def check(element: Any) -> Any:
-        nonlocal last, seen
-        if element is not last:
-            last, seen = element, b""
-        elif isinstance(element, list | dict) or hasattr(element, "shape"):
-            now = digest_of(element)
-            if seen not in (b"", now):
-                raise UsageError(
-                    f"the stream yields one {type(element).__name__} again and again, and changes "
-                    f"it, so a batch would hold the last element only; yield a new one each time"
-                )
-            seen = now
-        return element
-
-    return check
 
 
 def _iterator(source: Any, function: str) -> Iterator[Any]:

@@ -57,8 +57,11 @@ class Windows:
         self._ids: list[int] = []
         self._lengths: list[int] = []
         self._samples: list[Any] = []
+        self._snapshots: list[bytes] = []
 
-    def add(self, number: int, sample: Any) -> Iterator[tuple[Indices, list[Any]]]:
+    def add(
+        self, number: int, sample: Any, snapshot: bytes
+    ) -> Iterator[tuple[Indices, list[Any], list[bytes]]]:
         """Take an element, and yield this rank's batches if the window is full.
 
         Raises:
@@ -68,17 +71,19 @@ class Windows:
         self._lengths.append(length_of_sample(sample, number, self._by.length))
         self._ids.append(number)
         self._samples.append(sample)
+        self._snapshots.append(snapshot)
         if len(self._ids) == BATCHES * self._batch_size:
             yield from self.flush()
 
-    def flush(self) -> Iterator[tuple[Indices, list[Any]]]:
+    def flush(self) -> Iterator[tuple[Indices, list[Any], list[bytes]]]:
         """Yield this rank's batches of the elements that are left, and begin another window."""
-        ids, samples = np.array(self._ids, np.int64), self._samples
+        ids, samples, snapshots = np.array(self._ids, np.int64), self._samples, self._snapshots
         lengths = np.array(self._lengths, np.int64)
-        self._ids, self._lengths, self._samples = [], [], []
+        self._ids, self._lengths, self._samples, self._snapshots = [], [], [], []
         plan = plan_by_length(
             lengths, len(self._loads), self._rank, self._batch_size, sort=self._by.sort,
             max_tokens=self._by.max_tokens, pad=False, numbers=ids, loads=self._loads,
         )  # fmt: skip
         for picked in plan:
-            yield ids[picked.indices], [samples[place] for place in picked.indices.tolist()]
+            places = picked.indices.tolist()
+            yield ids[picked.indices], [samples[i] for i in places], [snapshots[i] for i in places]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from disteval.contract import BaseDistBackend
+from disteval.data.contents import Look
 from disteval.errors import RankError, describe_error
 from disteval.metrics.same_settings import check_same, digest_of
 
@@ -27,7 +28,10 @@ class Failure(NamedTuple):
 
 
 def agree(
-    backend: BaseDistBackend, settings: Mapping[str, Any], error: Exception | None = None
+    backend: BaseDistBackend,
+    settings: Mapping[str, Any],
+    error: Exception | None = None,
+    look: Look | None = None,
 ) -> None:
     """Compare all ranks' settings; every rank must call it, also one that could not prepare.
 
@@ -35,9 +39,10 @@ def agree(
         backend: The backend that joins the ranks, which also start together after this.
         settings: The values that must be the same on every rank, by name.
         error: The error of this rank, if it could not prepare.
+        look: What this rank has seen of the samples, if that is compared.
 
     Raises:
-        UsageError: On every rank, when settings differ.
+        UsageError: On every rank, when settings or samples differ.
         RankError: On every rank, when a rank could not prepare. If all could not, each raises its
             own error.
     """
@@ -45,13 +50,15 @@ def agree(
     mine = dict(settings)
     digest = digest_of(mine)
     with outlive(backend.rank, failure):
-        sent = backend.all_gather_object((digest, failure and failure.what))
-    failures = [what for _, what in sent]
+        sent = backend.all_gather_object((digest, failure and failure.what, look and look.digest))
+    failures = [what for _, what, _ in sent]
     if error is not None and all(failures):
         raise error
     raise_failure(failures, failure)
-    if any(other != sent[0][0] for other, _ in sent):
+    if any(other != sent[0][0] for other, *_ in sent):
         check_same(backend.all_gather_object(mine))
+    if look is not None:
+        look.compare([digest for *_, digest in sent], backend)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, check_once
 from disteval.data.batching import Batch, Indices, Picked, Plan, filled_rows
 from disteval.data.collate import Collate, assemble
-from disteval.data.loading import load_ahead
+from disteval.data.loading import Loader
 from disteval.data.predictions.resume import ListedBatches, parted, resumed
 from disteval.data.same_streams import check_streams
 from disteval.data.samples import Sized
@@ -41,9 +41,12 @@ class Feed(Batches, Protocol):
 
     Attributes:
         by_shards: Whether each rank reads shards of a stream; known after `prove`.
+        compared: The number of samples that all ranks have read and found the same, as `prove`
+            found.
     """
 
     by_shards: bool
+    compared: int
 
     def resume(self, stored: Indices, *, needed: bool) -> None:
         """Hand out stored samples in batches of their own.
@@ -79,6 +82,8 @@ class SizedFeed:
 
     Args:
         samples: The samples.
+        length: How many there are, which must not change.
+        loader: Reads batches of them; it is closed at the end.
         dealing: How they are distributed over ranks.
         backend: The backend that joins the ranks, each of which must make a feed.
 
@@ -87,25 +92,32 @@ class SizedFeed:
         RankError: On every rank, when a rank could not read a length.
     """
 
-    def __init__(self, samples: Sized, dealing: Dealing, backend: BaseDistBackend) -> None:
+    def __init__(
+        self,
+        samples: Sized,
+        length: int,
+        loader: Loader,
+        dealing: Dealing,
+        backend: BaseDistBackend,
+    ) -> None:
         self._samples = samples
-        self._length = len(samples)
+        self._length = length
         self._size = dealing.limited(self._length)
         self._plan: Plan = dealing.plan(samples, self._size, backend)
-        self._workers = dealing.workers
+        self._loader = loader
         self._dealing = dealing
         self._place = backend.world_size, backend.rank
         self._skipped = np.zeros(0, np.int64)
         self.total: int | None = self._plan.samples
         self.seen = 0
         self.by_shards = False
+        self.compared = 0
 
     def __iter__(self) -> Generator[Batch, None, None]:
         if len(self._skipped):
             self.seen += len(self._skipped)
             yield Batch(self._skipped, None, None, 0)
-        read = self._samples.reader(reuse=not self._workers)
-        with closing(load_ahead(self._plan, read, self._workers)) as batches:
+        with closing(self._loader) as loader, closing(loader.load(self._plan)) as batches:
             for picked, batch in zip(self._plan, batches, strict=True):
                 self.seen += len(picked.indices)
                 yield batch
@@ -162,6 +174,7 @@ class StreamFeed:
         self.total: int | None = None
         self.seen = 0
         self.by_shards = False
+        self.compared = 0
 
     def __iter__(self) -> Generator[Batch, None, None]:
         with (
@@ -173,17 +186,17 @@ class StreamFeed:
                 yield batch
 
     def _batches(self) -> Generator[Batch, None, None]:
-        for ids, samples, is_stored in self._parted():
+        for ids, samples, snapshots, is_stored in self._parted():
             if is_stored and not self._needed:
                 yield Batch(ids, None, None, 0)
                 continue
             rows = filled_rows(len(ids), self._batch_size, self._step)
             picked = Picked(ids, len(ids), rows)
-            yield assemble(samples, picked, self._collate)
+            yield assemble(samples, picked, self._collate, snapshots)
 
-    def _parted(self) -> Iterable[tuple[Indices, list[Any], bool]]:
+    def _parted(self) -> Iterable[tuple[Indices, list[Any], list[bytes], bool]]:
         if self._stored is None:
-            return ((ids, samples, False) for ids, samples in self._stream)
+            return ((*found, False) for found in self._stream)
         return parted(self._stream, self._stored, self._batch_size, whole=self._whole)
 
     def resume(self, stored: Indices, *, needed: bool) -> None:
@@ -205,7 +218,9 @@ class StreamFeed:
         runs = check_streams(notes, self._stream, backend)
         check_once(counted, mine, runs, backend)
         self.by_shards = notes[0].shards is not None
-        return sum(map(len, runs))
+        size = sum(map(len, runs))
+        self.compared = 0 if notes[0].contents is None else size
+        return size
 
 
 def _one_ahead(batches: Iterator[Batch]) -> Generator[Batch, None, None]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate
+from disteval.coverage import Certificate, add_certificates
+from disteval.data.contents import CONTENTS, as_text
 from disteval.data.predictions import (
     LeaseWriter,
     Predictions,
@@ -27,7 +28,7 @@ from disteval.evaluation.agreement import Failure, agree
 from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.leasing import Leasing
 from disteval.evaluation.pieces import LeaseFeed, Piece, pieces_of
-from disteval.evaluation.result import Evaluation
+from disteval.evaluation.result import Evaluation, coverage_of
 from disteval.evaluation.task import Task
 from disteval.evaluation.work import Progress, Work, reporting
 from disteval.leases.book import Lease
@@ -80,6 +81,8 @@ def run_leases(
         predictions, progress, is_compared=True,
     )  # fmt: skip
     Leasing().settings(work)
+    if work.look is not None:
+        work.look.settle()
     leased = _Leased(work)
     with leased.join(directory, rank, patience) as borrower:
         return leased.evaluate(borrower)
@@ -116,6 +119,8 @@ class _Leased:
     def join(self, directory: Path, rank: int | None, patience: float = 0.0) -> Borrower:
         """Connect to the lender."""
         settings = {str(name): repr(value) for name, value in self._work.settings.items()}
+        if self._work.look is not None:
+            settings[CONTENTS] = self._work.look.text
         return Borrower(directory, rank, settings, len(self._pieces), patience)
 
     def evaluate(self, borrower: Borrower) -> Evaluation:
@@ -124,7 +129,9 @@ class _Leased:
         with reporting(work.progress, borrower.rank, None) as report:
             self._borrow(borrower, report)
             finished = borrower.finish(self._compute)
-        results, size, padded = self._results(finished)
+        resumed = finished.report.resumed
+        alone = finished.report.ranks == 1 and not resumed
+        results, size, padded, contents, compared = self._results(finished)
         return Evaluation(
             metrics=results,
             size=size,
@@ -133,8 +140,11 @@ class _Leased:
             world_size=finished.report.ranks,
             batch_size=work.dealing.batch_size,
             seconds=time.perf_counter() - begin,
-            stored=finished.report.resumed,
+            stored=resumed,
             leases=finished.report,
+            coverage=coverage_of(size, compared, alone=alone),
+            compared=0 if alone else compared,
+            digest=as_text(contents),
         )
 
     def _borrow(self, borrower: Borrower, report: Progress) -> None:
@@ -188,15 +198,17 @@ class _Leased:
         if at != len(self._pieces):
             raise CoverageError(f"unit {at} is in no lease; please report this")
         size, padded = self._pieces.prove(pieces)
+        contents = add_certificates([piece.certificate for piece in pieces]).contents
+        compared = 0 if self._work.look is None else self._work.look.count
         results = compute_totals(metrics, totals)
         if self._writer is not None:
             self._writer.complete(files, size, [piece.certificate for piece in pieces])
-        return results, size, padded
+        return results, size, padded, contents, compared
 
-    def _results(self, finished: Finished) -> tuple[dict[str, Any], int, int]:
-        """Return the metrics' results, the number of samples, and that of padding."""
+    def _results(self, finished: Finished) -> tuple[dict[str, Any], int, int, int | None, int]:
+        """Return the metrics' results, the numbers of samples and of padding, and the contents."""
         if finished.value is not None:
-            found: tuple[dict[str, Any], int, int] = pickle.loads(finished.value)
+            found: tuple[dict[str, Any], int, int, int | None, int] = pickle.loads(finished.value)
             if self._writer is not None:
                 self._writer.clean()
             return found

@@ -11,19 +11,21 @@ from typing import Any, Literal
 from disteval import traces
 from disteval.arguments import check_choice
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, Counted
+from disteval.coverage import Certificate, Counted, add_certificates
 from disteval.data.batching import Mode
 from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
+from disteval.data.contents import Look, as_text
 from disteval.data.lengths import Length
 from disteval.data.predictions import Sink, Target, open_sink
+from disteval.data.samples import Sized
 from disteval.data.shards import ShardedStream
 from disteval.default_backend import joining_backend
 from disteval.evaluation.agreement import Failure, agree, outlive, raise_failure
 from disteval.evaluation.dealing import Dealing, MakeShard
 from disteval.evaluation.feeds import Feed, SizedFeed, StreamFeed
 from disteval.evaluation.leasing import Leasing
-from disteval.evaluation.result import Evaluation
+from disteval.evaluation.result import Evaluation, coverage_of
 from disteval.evaluation.updates import Update, check_order
 from disteval.evaluation.work import Predict, Progress, Work, reporting
 from disteval.metrics.base import BaseMetric
@@ -122,6 +124,7 @@ def evaluate(
     if traces.current() is not None and backend.world_size > 1:
         backend = _recorded(backend)
     error: Exception | None = None
+    look: Look | None = None
     settings: dict[str, Any] = {}
     by_leases = schedule == "leases"
     try:
@@ -137,9 +140,10 @@ def evaluate(
         )  # fmt: skip
         static = None if by_leases else _Static(work)
         settings = work.settings | (leasing.settings(work) if by_leases else {})
+        look = work.look
     except Exception as caught:  # the other ranks wait for this one
         error = caught
-    agree(backend, settings, error)
+    agree(backend, settings, error, look)
     if static is not None:
         return static.evaluate()
     from disteval.evaluation.leased import evaluate_in_leases  # which static ones need not import
@@ -167,7 +171,7 @@ class _Static:
             work.settings["the number of samples"] = stream.settings
             self._feed = StreamFeed(stream, dealing, work.collate or default_collate)
         elif not dealing.by_length:
-            self._feed = SizedFeed(work.opened, dealing, work.backend)
+            self._feed = self._sized(work.opened)
         self._check_metrics(isinstance(work.samples, ShardedStream))
 
     def evaluate(self) -> Evaluation:
@@ -176,7 +180,7 @@ class _Static:
         feed = self._feed
         if feed is None:  # ranks read lengths together
             assert work.opened is not None
-            feed = SizedFeed(work.opened, work.dealing, backend)
+            feed = self._sized(work.opened)
         limit = work.dealing.limit if size is None else None
         with closing(
             open_sink(work.target, backend, size, limit, work.content, exact=bool(work.metrics))
@@ -187,9 +191,14 @@ class _Static:
             begin = time.perf_counter()
             with reporting(work.progress, self._rank, feed.total) as report:
                 counted, failure = work.run(feed, sink, report, self._rank)
-            results, size, padded = _together(
+            results, size, padded, contents = _together(
                 backend, work.group, feed, sink, counted, failure, self._check_metrics
             )
+        stored = len(sink.stored_ids)
+        compared = feed.compared or (0 if work.look is None else work.look.compared)
+        if stored and work.look is not None:  # with the samples whose outputs are stored
+            compared = compared or work.look.count
+        alone = self._world == 1 and not stored
         return Evaluation(
             metrics=results,
             size=size,
@@ -198,8 +207,16 @@ class _Static:
             world_size=self._world,
             batch_size=work.dealing.batch_size,
             seconds=time.perf_counter() - begin,
-            stored=len(sink.stored_ids),
+            stored=stored,
+            coverage=coverage_of(size, compared, alone=alone),
+            compared=compared,
+            digest=as_text(contents),
         )
+
+    def _sized(self, samples: Sized) -> SizedFeed:
+        work = self._work
+        assert work.loader is not None
+        return SizedFeed(samples, work.length, work.loader, work.dealing, work.backend)
 
     def _check_metrics(self, by_shards: bool) -> None:
         natural = self._work.dealing.natural_order(self._world, by_shards)
@@ -214,8 +231,8 @@ def _together(
     counted: Counted,
     failure: Failure | None,
     check_metrics: Callable[[bool], None],
-) -> tuple[dict[str, Any], int, int]:
-    """Return the metrics' results, the number of samples, and the padding of all ranks."""
+) -> tuple[dict[str, Any], int, int, int | None]:
+    """Return the metrics' results, the number of samples, all padding, and the contents."""
     proved: dict[str, Any] = {}
 
     def check(notes: Sequence[Any]) -> None:
@@ -231,4 +248,5 @@ def _together(
     with outlive(backend.rank, failure), traces.span("metric", "compute"):
         results, _ = group.compute_with_note(note=note, check=check)
     sink.finish(proved["size"], proved["certificates"])
-    return results, proved["size"], proved["padded"]
+    contents = add_certificates(proved["certificates"]).contents
+    return results, proved["size"], proved["padded"], contents

@@ -75,31 +75,28 @@ class PlannedBatches:
     """The batches of samples that have numbers: a unit is a batch of the plan of one rank."""
 
     def __init__(self, work: Work) -> None:
-        assert work.opened is not None and work.size is not None
-        self._samples, self._size, self._workers = work.opened, work.size, work.dealing.workers
+        assert work.opened is not None and work.size is not None and work.loader is not None
+        self._samples, self._size, self._loader = work.opened, work.size, work.loader
+        self._length = work.length
         self._plan: Plan = work.dealing.plan(work.opened, work.size, work.backend, whole=True)
-        self._loader: Loader | None = None
 
     def __len__(self) -> int:
         return len(self._plan)
 
     def feed(self, lease: Lease, borrower: Borrower) -> LeaseFeed:
         """Return the batches of a lease, see `Pieces`."""
-        if self._loader is None:  # its workers stay from lease to lease
-            self._loader = Loader(self._samples.reader(reuse=not self._workers), self._workers)
-        return _BatchFeed(self._samples, self._plan, lease, borrower, self._loader)
+        return _BatchFeed(self._samples, self._length, self._plan, lease, borrower, self._loader)
 
     def close(self) -> None:
-        """End the workers."""
-        if self._loader is not None:
-            self._loader.close()
+        """End the workers, which stay from lease to lease."""
+        self._loader.close()
 
     def prove(self, pieces: Sequence[Piece]) -> tuple[int, int]:
         """Prove that every sample was counted once, see `Pieces`."""
         if not prove([piece.certificate for piece in pieces], self._size):
             planned = [self._ids(piece) for piece in pieces]
             for piece, ids in zip(pieces, planned, strict=True):
-                if certify(ids) != piece.certificate:
+                if certify(ids).numbers != piece.certificate.numbers:
                     raise CoverageError(
                         f"the rank that evaluated batches {piece.start} to {piece.stop - 1} "
                         f"counted {piece.certificate.counted} samples, and not once each of the "
@@ -158,13 +155,18 @@ class _BatchFeed:
     """The batches of a lease of batches, see `LeaseFeed`."""
 
     def __init__(
-        self, samples: Sized, plan: Plan, lease: Lease, borrower: Borrower, loader: Loader
+        self,
+        samples: Sized,
+        size: int,
+        plan: Plan,
+        lease: Lease,
+        borrower: Borrower,
+        loader: Loader,
     ) -> None:
         self.total: int | None = None
         self.seen, self.unit, self.is_whole, self.note = 0, lease.start, False, None
-        self._samples, self._plan, self._lease = samples, plan, lease
+        self._samples, self._size, self._plan, self._lease = samples, size, plan, lease
         self._borrower, self._loader = borrower, loader
-        self._size = len(samples)
 
     def __iter__(self) -> Generator[Batch, None, None]:
         lease, borrower = self._lease, self._borrower

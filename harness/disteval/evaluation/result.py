@@ -5,8 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from disteval.data.contents import is_on
+
 if TYPE_CHECKING:
     from disteval.leases.messages import LeaseReport
+
+Coverage = Literal["exact", "by index"]
+"""What was proved, see `Evaluation`."""
+
+
+def coverage_of(size: int, compared: int, *, alone: bool) -> Coverage:
+    """Return what was proved about so many samples.
+
+    Args:
+        size: The number of samples, each of which was counted once.
+        compared: The number of those whose contents ranks compared.
+        alone: Whether one process read all of them.
+    """
+    return "exact" if is_on() and (alone or compared == size) else "by index"
 
 
 @dataclass(frozen=True)
@@ -24,7 +40,12 @@ class Evaluation:
         stored: The number of samples whose outputs an interrupted evaluation had left; their
             results are part of the metrics.
         leases: What happened to leases, see `disteval.leases.LeaseReport`; None without leases.
-        coverage: ``exact``: it was proved that every sample was counted once.
+        coverage: ``exact``: each sample was counted once, and its contents are those that all
+            ranks hold, because one process read all of them or ranks compared all. ``by index``:
+            each number was counted once, and contents were compared in part or not at all.
+        compared: The number of samples whose contents ranks compared.
+        digest: 16 hexadecimal digits about the contents of all samples that were evaluated. They
+            depend on neither ranks nor batches nor order. None if contents can't be compared.
     """
 
     metrics: dict[str, Any]
@@ -36,7 +57,9 @@ class Evaluation:
     seconds: float
     stored: int = 0
     leases: LeaseReport | None = None
-    coverage: Literal["exact"] = "exact"
+    coverage: Coverage = "by index"
+    compared: int = 0
+    digest: str | None = None
 
     @property
     def samples_per_second(self) -> float:

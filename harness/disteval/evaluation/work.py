@@ -16,9 +16,11 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, name_some
 from disteval.data.batching import Batch, Indices
 from disteval.data.collate import Collate, first_rows
+from disteval.data.contents import Look
+from disteval.data.loading import Loader
 from disteval.data.predictions import Predictions, Sink, Target, check_target
-from disteval.data.same_samples import look_at
 from disteval.data.samples import Sized, open_samples
+from disteval.data.shards import ShardedStream
 from disteval.errors import SampleError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, log_failure
 from disteval.evaluation.dealing import Dealing
@@ -48,14 +50,16 @@ class Work:
         update: See there.
         predictions: See there.
         progress: See there.
-        is_compared: Whether some samples are looked at, so that others are noticed.
+        is_compared: Whether ranks compare the contents of some samples before the first batch.
 
     Raises:
         UsageError: An argument is of another kind, or out of range.
 
     Attributes:
         opened: The samples; None if they are a stream.
-        content: A digest of some samples, or nothing.
+        length: The number of samples, before one was read.
+        loader: Reads batches of the samples; None if they are a stream.
+        look: What was seen of the samples, if it is compared with other ranks or earlier runs.
         settings: What must be the same on every rank, by name.
     """
 
@@ -79,14 +83,16 @@ class Work:
         self.updates = Updates(self.metrics, self.update)
         self.target: Predictions | Sink = check_target(self.predictions)
         self.group.reset_to_sums()
-        self.content = ""
-        if self.opened is not None and (self.is_compared or isinstance(self.target, Predictions)):
-            self.content = look_at(self.opened)
+        self.loader: Loader | None = None
+        self.length = 0
+        if self.opened is not None:  # before a sample is read, for which a data set may open a file
+            self.length, workers = len(self.opened), self.dealing.workers
+            self.loader = Loader(self.opened.reader(reuse=not workers), workers)
+        self.look: Look | None = None
+        if self.is_compared or isinstance(self.target, Predictions):
+            self.look = self._look()
         self.settings: dict[str, Any] = self.dealing.settings() | {
-            "the number of samples": None if self.opened is None else len(self.opened),
-            "the content of samples, of which every rank needs all in the same order,": (
-                self.content
-            ),
+            "the number of samples": None if self.opened is None else self.length,
             **self.group.settings(),
             "predictions": self.target.settings(None, None),
         }
@@ -94,7 +100,19 @@ class Work:
     @property
     def size(self) -> int | None:
         """The number of samples to evaluate; None for a stream."""
-        return None if self.opened is None else self.dealing.limited(len(self.opened))
+        return None if self.opened is None else self.dealing.limited(self.length)
+
+    @property
+    def content(self) -> str:
+        """A digest of what was seen of the samples, or nothing."""
+        return "" if self.look is None else self.look.digest
+
+    def _look(self) -> Look | None:
+        if self.opened is not None:
+            return Look(self.opened, self.dealing.limited(self.length))
+        if isinstance(self.samples, ShardedStream) and self.dealing.limit is None:
+            return Look(self.samples, 0, self.samples.some_numbers())
+        return None  # every rank reads all elements, and compares them at the end
 
     def run(
         self, feed: Batches, sink: Sink, report: Progress, rank: int
@@ -129,7 +147,7 @@ class Work:
                         add(outputs, batch.real, ids)
                         place = "predictions"
                         write(ids, outputs, batch.real)
-                    counted.add(ids)
+                    counted.add(ids, batch.contents)
                     place = "progress"
                     report(feed.seen, feed.total)
                     place = "reading"

@@ -144,8 +144,7 @@ class Borrower:
         """
         what = f"the bytes of the metrics' state over units {lease.start} to {lease.stop - 1}"
         check_size(totals, what, "use metrics that follow from sums, or a smaller batch_size")
-        counted, mixed = map(int, certificate)
-        self._commit = Commit(lease.number, totals, (counted, mixed), dict(files), self.waited)
+        self._commit = Commit(lease.number, totals, (*certificate,), dict(files), self.waited)
         self._send(self._commit)
 
     def fail(self, unit: int | None, what: str) -> None:

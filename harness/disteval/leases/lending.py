@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.coverage import Certificate
+from disteval.data.contents import CONTENTS, difference
 from disteval.errors import HarnessError
 from disteval.leases.book import Book, Counts
 from disteval.leases.finishing import Finishing
@@ -103,6 +104,10 @@ class Lending:
         rank = self.members.free_rank() if hello.rank is None else hello.rank
         member = known.get(rank)
         refusal = self._why_not(hello, member, rank, now)
+        texts = {0: self._settings.get(CONTENTS, ""), rank: hello.settings.get(CONTENTS, "")}
+        if not refusal and (error := difference(texts)) is not None:
+            self.fail(error)  # nobody knows which rank is right
+            refusal = str(error)
         if refusal:
             mailbox.send(encode(Refused(refusal)))
             return None
@@ -233,6 +238,8 @@ class Lending:
             )
         here = {**hello.settings, "the number of batches": str(hello.units)}
         for name in (*self._settings, *here):
+            if name == CONTENTS and self._settings.get(name) and here.get(name):
+                continue  # `join` compares them
             known, given = (found.get(name, "not given") for found in (self._settings, here))
             if known != given:
                 return (
@@ -272,7 +279,7 @@ class Lending:
             return
         for each in group:
             each.lease = each.report = None
-        certificate = Certificate(*map(int, reports[0].certificate))
+        certificate = Certificate(*reports[0].certificate)
         if any(Certificate(*report.certificate) != certificate for report in reports):
             names = ", ".join(each.name for each in group)
             self.fail(

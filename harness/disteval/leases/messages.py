@@ -104,7 +104,7 @@ class Commit(NamedTuple):
 
     number: int
     totals: bytes
-    certificate: tuple[int, int]
+    certificate: tuple[int, int, int | None]
     files: Mapping[str, str]
     waited: float = 0.0
 
@@ -124,7 +124,7 @@ class Finish(NamedTuple):
         is_last: Whether no more leases follow.
     """
 
-    committed: list[tuple[int, int, bytes, tuple[int, int], Mapping[str, str]]]
+    committed: list[tuple[int, int, bytes, tuple[int, int, int | None], Mapping[str, str]]]
     is_last: bool
 
 
@@ -196,7 +196,9 @@ def decode(data: bytes) -> Any:
             told &= all(isinstance(text, str) for pair in message.settings.items() for text in pair)
             told &= message.units >= 0 and (message.rank is None or message.rank >= 0)
         elif isinstance(message, Commit):
-            told &= [type(part) for part in message.certificate] == [int, int]
+            counted, mixed, contents = message.certificate
+            told &= type(counted) is int and type(mixed) is int
+            told &= contents is None or type(contents) is int
             told &= all(isinstance(text, str) for pair in message.files.items() for text in pair)
             told &= 0 <= message.waited < math.inf
         elif isinstance(message, Computed):

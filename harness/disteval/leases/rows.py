@@ -16,7 +16,7 @@ TABLE = """
     CREATE TABLE leases (
         start INTEGER PRIMARY KEY, stop INTEGER NOT NULL, number INTEGER NOT NULL,
         leases INTEGER NOT NULL, counted INTEGER NOT NULL, mixed TEXT NOT NULL,
-        totals BLOB NOT NULL, files TEXT NOT NULL, digest BLOB NOT NULL
+        contents TEXT, totals BLOB NOT NULL, files TEXT NOT NULL, digest BLOB NOT NULL
     );
 """
 FOLD_BYTES = 64 << 20
@@ -83,14 +83,14 @@ class Rows:
         """
         select = "SELECT * FROM leases WHERE start >= ? AND start < ? ORDER BY start"
         for row in self._database.execute(select, (start, stop)):
-            first, last, number, leases, counted, mixed, totals, files, _ = row
+            first, last, number, leases, counted, mixed, contents, totals, files, _ = row
             if digest_of(row[:-1]) != row[-1]:
                 raise sqlite3.DatabaseError(f"lease {number} differs from what was written")
             yield Committed(
                 Lease(number, first, last),
                 leases,
                 totals,
-                Certificate(counted, int(mixed)),
+                Certificate(counted, int(mixed), None if contents is None else int(contents)),
                 json.loads(files),
             )
 
@@ -101,9 +101,10 @@ class Rows:
     def _write(self, committed: Committed) -> None:
         lease, leases, totals, certificate, files = committed
         numbers = lease.start, lease.stop, lease.number, leases, certificate.counted
-        row = *numbers, str(certificate.mixed), totals, json.dumps(dict(files))
+        contents = None if certificate.contents is None else str(certificate.contents)
+        row = *numbers, str(certificate.mixed), contents, totals, json.dumps(dict(files))
         self._database.execute(
-            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, digest_of(row))
+            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, digest_of(row))
         )
 
     def _fold(self) -> None:

@@ -114,33 +114,40 @@ def _cut(ids: Indices, batch_size: int, step: int) -> list[Picked]:
 
 
 def parted(
-    batches: Iterable[tuple[Indices, list[Any]]], stored: Indices, batch_size: int, *, whole: bool
-) -> Iterator[tuple[Indices, list[Any], bool]]:
+    batches: Iterable[tuple[Indices, list[Any], list[bytes]]],
+    stored: Indices,
+    batch_size: int,
+    *,
+    whole: bool,
+) -> Iterator[tuple[Indices, list[Any], list[bytes], bool]]:
     """Part a rank's elements of a stream into batches of stored elements and of others.
 
     Args:
-        batches: The elements' global numbers, and the elements.
+        batches: The elements' global numbers, the elements, and their snapshots.
         stored: The stored elements' numbers, sorted.
         batch_size: The number of elements in a batch.
         whole: Whether batches stay as they are, see `resumed`.
 
     Yields:
-        Numbers and elements, and whether these are stored.
+        Numbers, elements and snapshots, and whether these are stored.
     """
-    waiting: dict[bool, tuple[list[int], list[Any]]] = {True: ([], []), False: ([], [])}
-    for ids, elements in batches:
+    waiting: dict[bool, tuple[list[int], list[Any], list[bytes]]]
+    waiting = {True: ([], [], []), False: ([], [], [])}
+    for ids, elements, snapshots in batches:
         place = np.searchsorted(stored, ids)  # which takes no time for each stored element
         is_stored = stored[np.minimum(place, len(stored) - 1)] == ids
         if whole:
-            yield ids, elements, bool(is_stored.all())
+            yield ids, elements, snapshots, bool(is_stored.all())
             continue
-        for number, element, which in zip(ids.tolist(), elements, is_stored.tolist(), strict=True):
-            numbers, kept = waiting[which]
+        found = zip(ids.tolist(), elements, snapshots, is_stored.tolist(), strict=True)
+        for number, element, snapshot, which in found:
+            numbers, kept, taken = waiting[which]
             numbers.append(number)
             kept.append(element)
+            taken.append(snapshot)
             if len(kept) == batch_size:
-                yield np.array(numbers, np.int64), kept, which
-                waiting[which] = [], []
-    for which, (numbers, kept) in waiting.items():
+                yield np.array(numbers, np.int64), kept, taken, which
+                waiting[which] = [], [], []
+    for which, (numbers, kept, taken) in waiting.items():
         if kept:
-            yield np.array(numbers, np.int64), kept, which
+            yield np.array(numbers, np.int64), kept, taken, which
