@@ -233,13 +233,6 @@ def test_predictions_hold_each_sample_once_in_order(each: Each, kind: str, tmp_p
     each(drawn, on_rank, lambda d: [[*range(d[0])]] * 2, 20)
 
 
-not_yet = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="ranks compare 16 samples at most, and of some kinds none, and say exact",
-)
-
-
 def seen_otherwise(kind: str, backend: Any, drawn: tuple[int, int, int, bool]) -> Any:
     guilty, one, other, swapped = drawn
     numbers = np.arange(MOST)
@@ -258,15 +251,7 @@ def seen_otherwise(kind: str, backend: Any, drawn: tuple[int, int, int, bool]) -
 
 
 @pytest.mark.world_sizes(2, 3)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("rows", marks=not_yet),
-        pytest.param("indexed", marks=not_yet),
-        pytest.param("shards", marks=not_yet),
-        "stream",
-    ],
-)
+@pytest.mark.parametrize("kind", ["rows", "indexed", "shards", "stream"])
 def test_ranks_that_see_other_samples_never_get_a_result_that_is_called_exact(
     each: Each, kind: str
 ) -> None:

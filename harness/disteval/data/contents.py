@@ -106,7 +106,8 @@ def _digests_of_column(column: Any) -> Digests:
         return digests_of(array.tolist())
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    return hash_rows(array) ^ _tag(f"{column.dtype} {array.dtype} {array.shape[1:]}")
+    found: Digests = hash_rows(array) ^ _tag(f"{column.dtype} {array.dtype} {array.shape[1:]}")
+    return found
 
 
 @lru_cache(maxsize=256)
