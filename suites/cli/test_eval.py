@@ -33,6 +33,7 @@ from suites.helpers.processes import (
     wait_for,
 )
 
+PICTURES = SIZES["test"]
 DISTEVAL = [sys.executable, "-m", "disteval.cli"]
 REAL = pytest.param(
     "CIFAR10_ROOT",
@@ -85,11 +86,11 @@ def test_the_answer_is_the_same_integer_at_every_world_size(
 ) -> None:
     # `suites/frameworks/test_parity.py` evaluates all of the embedded set.
     if data == "small":
-        folder, pictures = str(small_cifar10), SIZES["test"]
+        folder, pictures = str(small_cifar10), PICTURES
     else:
         folder, pictures = os.environ["CIFAR10_ROOT"], 10_000
     reports = {}
-    for size in (1, 2, 4):
+    for size in (1, 3):
         path = tmp_path / f"{size}.json"
         done = run(
             f"--backend={backend}", f"--world-size={size}", f"--data={folder}", f"--json={path}"
@@ -117,14 +118,15 @@ def test_the_report_is_whole_and_the_table_says_the_same(
     assert report["accuracy"].keys() == report["correct"].keys() == {"top1", "top5", "top10"}
     assert report["accuracy"]["top10"] == 1.0
     expected = {
-        "size": 301, "evaluated": 301, "padded": 0, "coverage": "exact", "world_size": 1,
-        "batch_size": 50,
+        "size": PICTURES, "evaluated": PICTURES, "padded": 0, "coverage": "exact",
+        "world_size": 1, "batch_size": 50,
         "backend": "non_dist", "framework": "torch", "device": "cpu", "dataset": "cifar10/test",
     }  # fmt: skip
     assert {name: report[name] for name in expected} == expected
-    assert report["images_per_second"] == pytest.approx(301 / report["seconds"])
+    assert report["images_per_second"] == pytest.approx(PICTURES / report["seconds"])
     assert {"python", "numpy", "torch", "disteval-harness"} <= report["versions"].keys()
-    assert f"{report['accuracy']['top1']:.4f}  ({report['correct']['top1']} of 301)" in done.stdout
+    right = report["correct"]["top1"]
+    assert f"{right / PICTURES:.4f}  ({right} of {PICTURES})" in done.stdout
     assert "duplicates dropped" in done.stdout
     # A bar is for terminals; a busy machine may have said that ranks take long to start.
     assert "samples" not in done.stderr
@@ -160,7 +162,11 @@ def test_under_mpirun_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
         done = run(f"--backend={name}", *_reporting(small_cifar10, path), prefix=mpirun)
         assert done.returncode == 0, done.stderr
         report = json.loads(path.read_text())
-        assert (report["world_size"], report["evaluated"], report["padded"]) == (3, 301, 2)
+        assert (report["world_size"], report["evaluated"], report["padded"]) == (
+            3,
+            PICTURES,
+            2,
+        )
         assert done.stdout.count("top1 accuracy") == 1
 
 
@@ -186,7 +192,7 @@ def test_under_torchrun_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
     done = run(*_reporting(small_cifar10, path), prefix=torchrun)
     assert done.returncode == 0, done.stderr
     report = json.loads(path.read_text())
-    assert (report["world_size"], report["evaluated"], report["padded"]) == (3, 301, 2)
+    assert (report["world_size"], report["evaluated"], report["padded"]) == (3, PICTURES, 2)
     assert done.stdout.count("top1 accuracy") == 1
 
 
@@ -231,11 +237,11 @@ def test_a_killed_rank_ends_the_command(backend: str) -> None:
 
 
 @needs("torch")
-def test_a_hung_rank_ends_the_command(backend: str, small_cifar10: Path) -> None:
+def test_a_hung_rank_ends_the_command(backend: str) -> None:
     # Ranks must build the model within it, beside another session too.
     timeout = 12
     # Picture by picture, so that a shard takes seconds, and is not done before its rank is stopped.
-    options = (f"--data={small_cifar10}", "--batch-size=1", f"--timeout={timeout}")
+    options = ("--limit=300", "--batch-size=1", f"--timeout={timeout}")
     command, ranks = _start(backend, *options)
     # Not before it evaluates: ranks that start are given longer.
     assert wait_for(lambda: collectives_left(ranks[2], 2) > 0)

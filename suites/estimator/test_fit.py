@@ -16,6 +16,7 @@ from disteval import UsageError, WeightsError
 from disteval.cli.fit import fit_command
 
 from suites.helpers.needs import framework, needs
+from suites.helpers.pictures import SIZES
 from suites.helpers.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
 
 torch = framework("torch")
@@ -69,7 +70,7 @@ def test_fit_prints_a_line_for_each_phase_and_reports_all(trained: Any) -> None:
     ]
     assert report["kind"] == "fit"
     assert [record["mode"] for record in report["records"]] == ["train", "val"] * 2
-    assert [record["evaluated"] for record in report["records"][1::2]] == [301, 301]
+    assert [record["evaluated"] for record in report["records"][1::2]] == [SIZES["test"]] * 2
     assert report["best"]["correct"] == max(r["correct"] for r in report["records"][1::2])
     assert str(work_dir / "best.safetensors") in lines[-1]
 
@@ -91,7 +92,7 @@ def test_eval_finds_the_integer_that_fit_found(
     expected = of_epoch | {"best.safetensors": report["best"]["correct"]}
     found = json.loads((tmp_path / "eval.json").read_text())
     assert found["correct"]["top1"] == expected[weights]
-    assert found["evaluated"] == 301
+    assert found["evaluated"] == SIZES["test"]
 
 
 def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(

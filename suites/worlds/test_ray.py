@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.needs import framework, needs
+from suites.helpers.pictures import SIZES
 from suites.helpers.processes import (
     left_over,
     processes_below,
@@ -412,4 +413,4 @@ def test_eval_finds_on_ray_what_it_finds_elsewhere(
     done = run_plainly([*DISTEVAL, "eval", *options], tmp_path, 180)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert (report["evaluated"], report["accuracy"]) == (301, small_accuracy)
+    assert (report["evaluated"], report["accuracy"]) == (SIZES["test"], small_accuracy)
