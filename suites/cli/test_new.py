@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from disteval.cli import main
-from disteval.cli.new import FRAMEWORKS
+from click.testing import Result
 
-from suites.docs.shell import check_disteval
+from suites.helpers.command import invoke, parse
 from suites.helpers.needs import each
+
+FRAMEWORKS = ("torch", "jax", "tensorflow", "sklearn")
 
 Run = Callable[..., Result]
 
@@ -23,7 +23,7 @@ Run = Callable[..., Result]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield lambda *words: CliRunner().invoke(main, list(words))
+    yield invoke
     sys.modules.pop("my_own", None)
 
 
@@ -50,34 +50,7 @@ def test_the_command_that_is_printed_is_one_of_this_file(run: Run, name: str) ->
     done = run("new", "my_own.py", f"--framework={name}")
     assert done.exit_code == 0
     [command] = [line for line in done.output.splitlines() if line.startswith("    disteval ")]
-    assert command.startswith("    disteval eval my_own:task --world-size 3")
-    check_disteval(command.split()[1:])
+    assert command.startswith("    disteval eval my_own:task")
+    parse(*command.split()[1:])
     assert command.strip() in Path("my_own.py").read_text()
     assert "my_task" not in Path("my_own.py").read_text()
-
-
-def test_a_file_that_is_there_is_left_as_it_is(run: Run) -> None:
-    Path("my_own.py").write_text("mine")
-    done = run("new", "my_own")
-    assert done.exit_code == 2
-    assert "my_own.py exists, and is left as it is; give another name, such as my_own_2" in (
-        done.output
-    )
-    assert Path("my_own.py").read_text() == "mine"
-
-
-@pytest.mark.parametrize("name", ["a-b", "folder/own", "1st", "", "../own"])
-def test_what_can_be_no_module_is_refused(run: Run, name: str) -> None:
-    done = run("new", name)
-    assert done.exit_code == 2
-    assert f"{name!r} can't be the name of a module; give letters" in done.output
-    assert not list(Path().iterdir())
-
-
-@pytest.mark.parametrize("name", ["json", "numpy", "disteval", "taken"])
-def test_a_name_that_would_hide_a_module_is_refused(run: Run, name: str) -> None:
-    Path("taken").mkdir()
-    done = run("new", name)
-    assert done.exit_code == 2
-    assert f"there is a module or folder {name!r} already, and only one of it and" in done.output
-    assert not Path(f"{name}.py").exists()

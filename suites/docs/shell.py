@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-from disteval.cli import main
-
 from suites.docs.pages import ROOT, blocks_of, prose_of, text_of
+from suites.helpers.command import parse
 
 LAUNCHERS = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horovod"}
 """The backend that is used with each launcher."""
@@ -89,7 +87,7 @@ def check(command: Command, folder: Path, pytest_options: set[str]) -> None:
     name, *words = command.words
     assert name in (*_OURS, *_OTHERS), f"{command}: {name} is not a command that pages use"
     if name == "disteval":
-        check_disteval(words)
+        parse(*words)
     elif name == "pytest":
         options = {word.partition("=")[0] for word in words if word.startswith("-")}
         assert options <= pytest_options, f"{command}: {options - pytest_options}"
@@ -108,37 +106,6 @@ def check(command: Command, folder: Path, pytest_options: set[str]) -> None:
         assert importlib.util.find_spec(words[1]), f"{command}: there is no module {words[1]}"
     elif name == "python":
         _check_files([word for word in words if word.endswith(".py")], folder)
-
-
-def check_disteval(words: list[str]) -> None:
-    """Parse the words after ``disteval`` without running the command.
-
-    Raises:
-        click.UsageError: A sub-command or an option does not exist, or a value is missing or wrong.
-    """
-    command: click.Command = main
-    context = click.Context(main)
-    while isinstance(command, click.Group) and words:
-        if words[0].startswith("-"):
-            _parse(command, [words.pop(0)])
-            continue
-        name = words.pop(0)
-        found = command.get_command(context, name)
-        if found is None:
-            raise click.UsageError(f"there is no sub-command {name}")
-        command = found
-    _parse(command, words)
-
-
-def _parse(command: click.Command, words: list[str]) -> None:
-    context = click.Context(command)
-    values, rest, given = command.make_parser(context).parse_args(list(words))
-    if rest:
-        raise click.UsageError(f"unexpected {rest}")
-    for option in given:
-        if isinstance(option, click.Option) and not isinstance(option.type, click.Path):
-            value, _ = option.consume_value(context, values)
-            option.type_cast_value(context, value)
 
 
 def _lines(code: str, first: int) -> Iterator[tuple[int, str]]:

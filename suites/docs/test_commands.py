@@ -14,7 +14,8 @@ import pytest
 from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, blocks_of, write_files
-from suites.docs.shell import LAUNCHERS, Command, check, check_disteval, commands_of, mentions_of
+from suites.docs.shell import LAUNCHERS, Command, check, commands_of, mentions_of
+from suites.helpers.command import parse
 from suites.helpers.needs import OPTIONAL, needs
 from suites.helpers.processes import horovodrun, mpirun, run_plainly, torchrun
 
@@ -85,7 +86,7 @@ def test_no_page_shows_what_does_not_exist(page: str, tmp_path: Path) -> None:
         check(command, tmp_path, options)
     for mention in mentions_of(page):
         with contextlib.suppress(click.BadOptionUsage):  # prose may leave out an option's value
-            check_disteval(list(mention.words[1:]))
+            parse(*mention.words[1:])
 
 
 def runnable() -> list[Command]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from suites.docs.pages import REPORTS, ROOT, text_of
-from suites.docs.shell import check_disteval
 from suites.findings.page import whole
 from suites.findings.replay import lines_missing, read_report
 from suites.findings.table import Finding, entries, environments, findings
+from suites.helpers.command import parse
 
 FINDINGS = [pytest.param(one, id=one.slug) for one in findings()]
 
@@ -37,7 +37,7 @@ def test_a_finding_can_be_replayed(finding: Finding) -> None:
     assert finding.command or finding.has_report
     program, *words = finding.command.split() or ["python"]
     if program != "python":
-        check_disteval([program, *words])
+        parse(program, *words)
 
 
 def test_each_conviction_of_a_loop_has_a_row() -> None:

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from disteval.cli import main
 
@@ -32,3 +34,41 @@ def disteval(folder: Path, *words: str, **variables: str) -> subprocess.Complete
             for name in [path.stem for path in folder.glob("*.py")]:
                 sys.modules.pop(name, None)
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def completions(*words: str) -> list[str]:
+    """Return what a shell offers for the last word."""
+    *before, begun = words
+    offered = ShellComplete(main, {}, "disteval", "_").get_completions(before, begun)
+    return [item.value for item in offered]
+
+
+def parse(*words: str) -> None:
+    """Parse words after ``disteval`` without running the command.
+
+    Raises:
+        click.UsageError: A sub-command or an option does not exist, or a value is missing or wrong.
+    """
+    command: click.Command = main
+    left = list(words)
+    while isinstance(command, click.Group) and left:
+        if left[0].startswith("-"):
+            _parse(command, [left.pop(0)])
+            continue
+        name = left.pop(0)
+        found = command.get_command(click.Context(main), name)
+        if found is None:
+            raise click.UsageError(f"there is no sub-command {name}")
+        command = found
+    _parse(command, left)
+
+
+def _parse(command: click.Command, words: list[str]) -> None:
+    context = click.Context(command)
+    values, rest, given = command.make_parser(context).parse_args(words)
+    if rest:
+        raise click.UsageError(f"unexpected {rest}")
+    for option in given:
+        if isinstance(option, click.Option) and not isinstance(option.type, click.Path):
+            value, _ = option.consume_value(context, values)
+            option.type_cast_value(context, value)

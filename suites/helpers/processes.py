@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from disteval.worlds import control_directory
 from disteval.worlds.collective_log import read_position
 from disteval.worlds.launchers import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
 from disteval.worlds.rank_files import rank_file
@@ -112,6 +113,16 @@ def collectives_left(pid: int, rank: int) -> int:
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     assert len(words) > 3, f"rank {rank} has ended"
     return read_position(rank_file(Path(words[3].decode()), rank, "collectives")).left
+
+
+def private_folder() -> Path:
+    """Return the folder in which worlds of this user keep their files; it may not be there."""
+    return control_directory.folder()
+
+
+def collectives_left_below(folder: Path) -> int:
+    """Read how many collectives rank 0 has left, of a world whose files are below a folder."""
+    return max((read_position(log).left for log in folder.rglob("rank-0.collectives")), default=0)
 
 
 def left_over(pids: Collection[int]) -> list[int]:
