@@ -19,6 +19,7 @@ from disteval.contract import BaseDistBackend
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.command import disteval, invoke
+from suites.helpers.needs import needs
 
 HERE = "suites.cli.test_wrong_usage"
 
@@ -189,10 +190,12 @@ LINES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("line", LINES)
+_PAGE = {line: needs("jinja2") for line in LINES if "report" in line or "--html" in line}
+"""What lines need that write a page."""
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, marks=_PAGE.get(line, ())) for line in LINES])
 def test_wrong_usage_ends_with_2_and_names_what_was_found(line: str, made: Path) -> None:
-    if "report" in line or "--html" in line:
-        pytest.importorskip("jinja2", reason="jinja2 is not installed")
     before = _files(made)
     done = disteval(made, *shlex.split(line), CIFAR10_ROOT="")
     assert done.returncode == 2, done.stdout + done.stderr
