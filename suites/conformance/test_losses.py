@@ -20,9 +20,9 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval.conformance.results import Result
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import Rendezvous
-from disteval.worlds import forked
 from disteval_backends.threads_dist import ThreadsDist
 
+from suites.helpers.faults import fork_servers
 from suites.helpers.needs import needs
 from suites.helpers.processes import (
     is_running,
@@ -248,8 +248,7 @@ def test_a_timeout_convicts_only_where_it_recurs_and_costs_one_more_at_all_sizes
 
 
 def test_killed_fork_servers_and_ranks_cost_one_rule_its_verdict() -> None:
-    servers = {one.process.pid for group in forked._kept._groups for one in group._servers}
-    before, killed = set(processes_below(os.getpid())) - servers, []
+    before, killed = set(processes_below(os.getpid())) - fork_servers(), []
 
     def kill_all(result: Result) -> None:
         if not killed:  # between two rules

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import socket
+import sys
 import time
 from typing import Any, ClassVar
 
@@ -243,11 +244,14 @@ def test_a_job_that_raises_is_not_taken_for_one_that_is_done() -> None:
         run_side_by_side([Job(1, []), Job(2, [])], run, lambda: None)
 
 
+def is_imported(_: Any, name: str) -> bool:
+    return name in sys.modules
+
+
 class Preloading(NonDist):
     preload = ("colorsys",)
 
 
 def test_ranks_of_a_check_are_forked_off_what_the_class_preloads() -> None:
     with BackendWorlds(Preloading, 1) as worlds:
-        launcher: Any = worlds.get()._launcher
-        assert "colorsys" in launcher._servers._servers[0]._ready.modules
+        assert worlds.get().run(is_imported, "colorsys") == [True]

@@ -18,6 +18,7 @@ from disteval.metrics import Mean, MetricGroup
 from disteval.registry import get_backend_class
 from disteval.worlds import World
 
+from suites.helpers.faults import use_small_rounds
 from suites.helpers.needs import each, needs
 from suites.helpers.processes import mpirun, run_plainly, torchrun
 
@@ -291,8 +292,7 @@ def test_large_mpi_objects_travel_in_rounds() -> None:
 
 
 def _gather_in_small_rounds(backend: Any) -> Any:
-    module = sys.modules[type(backend.inner).__module__]
-    module._ROUND_BYTES = 1000  # type: ignore[attr-defined]
+    use_small_rounds(backend.inner, 1000)
     objects = [bytes(range(250)) * 40, b"", b"\1" * 333]
     gathered = backend.all_gather_object(objects[backend.rank])
     sent = [backend.broadcast_object(objects[backend.rank], src) for src in range(3)]

@@ -20,6 +20,7 @@ from disteval.metrics import Accuracy, BaseMetric, Mean, MetricGroup
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.evaluation.test_evaluate import numbered, read_label
+from suites.helpers.faults import add_instance, forget_default
 from suites.helpers.thread_world import run_ranks, values
 
 JOBS = {
@@ -116,7 +117,7 @@ def test_a_backend_that_does_not_see_its_launchers_ranks_is_refused(
         launcher, is_initialized = "mpirun", True  # type: ignore[assignment]
 
     started_by("mpirun")
-    monkeypatch.setitem(default_backend._instances, "other_mpi", OtherMpi())
+    add_instance(monkeypatch, "other_mpi", OtherMpi())
     with pytest.raises(UsageError, match=r"mpirun started 3 .*OtherMpi finds one process"):
         mean_of(1.0, dist_backend="other_mpi").compute()
     # A group of one rank may be what a caller wants, who made it.
@@ -130,9 +131,8 @@ def test_one_process_is_alone_under_a_launcher_too(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_group_that_exists_when_results_are_computed_is_taken(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(default_backend, "_said", False)
     metrics = [mean_of(float(rank)) for rank in range(3)]
     groups = [MetricGroup({"mean": mean_of(float(rank))}) for rank in range(3)]
 
@@ -153,7 +153,7 @@ def test_two_groups_are_ambiguous(monkeypatch: pytest.MonkeyPatch) -> None:
         is_initialized, rank, world_size = True, 1, 3  # type: ignore[assignment]
 
     for name in ("first", "second"):
-        monkeypatch.setitem(default_backend._instances, name, Group())
+        add_instance(monkeypatch, name, Group())
     with pytest.raises(UsageError, match="more than one group") as caught:
         mean_of(1.0).compute()
     assert "first (rank 1 of 3) and second (rank 1 of 3)" in str(caught.value)
@@ -193,7 +193,7 @@ def test_a_backend_that_is_neither_a_name_nor_a_backend_is_refused(wrong: Any) -
 
 @pytest.mark.parametrize("name", ["threads", "disteval_backends.threads_dist:ThreadsDist"])
 def test_the_default_may_be_any_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(default_backend, "_default", None)
+    forget_default(monkeypatch)
     set_default_dist_backend(name)
     assert isinstance(get_dist_backend(), ThreadsDist)
     mine = ThreadsDist()

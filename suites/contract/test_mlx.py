@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from disteval.worlds import World
 
+from suites.helpers.faults import break_ring, free_port
 from suites.helpers.needs import needs
 
 pytestmark = needs("mlx")
@@ -67,9 +68,8 @@ def test_a_ring_is_left_and_another_one_joined(world: World) -> None:
 
 def _fail_once(backend: Any) -> list[str]:
     """Return the errors of three collectives, in the first of which rank 2 fails by itself."""
-    ring = type(backend.inner)._ring
     if backend.rank == 2:
-        ring.group = "no group"
+        break_ring(backend.inner)
     told = []
     for _ in range(3):
         try:
@@ -102,12 +102,10 @@ except disteval.UsageError as error:
 
 
 def test_ranks_of_mlx_launch_are_never_alone(tmp_path: Path) -> None:
-    from disteval_backends._mlx_ring import _reserved
-
     hosts = tmp_path / "ring.json"
     variables = {"MLX_HOSTFILE": str(hosts), "PYTHONPATH": os.pathsep.join(sys.path)}
     with ExitStack() as held:
-        nodes = [held.enter_context(_reserved("127.0.0.1")) for _ in range(3)]
+        nodes = [held.enter_context(free_port("127.0.0.1")) for _ in range(3)]
         hosts.write_text(json.dumps([[f"{host}:{port}"] for host, port in nodes]))
         ranks = [
             subprocess.Popen(

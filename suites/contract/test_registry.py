@@ -10,10 +10,12 @@ from pathlib import Path
 
 import disteval
 import pytest
-from disteval import BackendUnavailableError, UnknownBackendError, UsageError, registry
+from disteval import BackendUnavailableError, UnknownBackendError, UsageError
 from disteval.errors import HarnessError
 from disteval.registry import get_backend_class, load_backend_class
 from disteval_backends.non_dist import NonDist
+
+from suites.helpers.faults import add_class
 
 
 def _run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
@@ -203,6 +205,6 @@ def test_a_library_that_is_broken_is_reported_where_it_is_loaded(
     assert get_backend_class(Theirs) is Theirs
     with pytest.raises(BackendUnavailableError, match=r"'Theirs' can't be used: .*no_such_library"):
         load_backend_class(Theirs)
-    monkeypatch.setitem(registry._registered, "theirs", Theirs)
+    add_class(monkeypatch, "theirs", Theirs)
     with pytest.raises(BackendUnavailableError, match=r"'theirs' can't be used: .*no_such_library"):
         disteval.get_dist_backend("theirs")

@@ -13,20 +13,15 @@ from disteval.frames import BLOCK_BYTES, Buffer
 from disteval_backends.non_dist import NonDist
 from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
 
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import next_number, run_ranks, same_group, values
 from suites.mutants.correct import TensorTemplate
 
 OBJECTS: list[Any] = [1, "x" * 1000, [b"y" * 100_000], None]
 
 
-def next_number(backend: Any) -> int:
-    with backend._collectives as number:
-        return number
-
-
 def test_several_objects_of_one_group_share_its_numbers() -> None:
     def rank(backend: ThreadsDist) -> Any:
-        other = ThreadsDist(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        other = same_group(backend)
         turns = [backend, other] if backend.rank else [backend, backend]
         return [each.all_gather_object(backend.rank) for each in turns * 2]
 
@@ -66,7 +61,7 @@ def test_what_one_rank_does_alone_before_it_joins_takes_no_number() -> None:
 @pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])
 def test_objects_of_any_size_are_gathered_and_broadcast(template: type[ThreadsDist]) -> None:
     def rank(backend: ThreadsDist) -> Any:
-        own = template(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        own = same_group(backend, template)
         mine = OBJECTS[own.rank]
         sent = [own.broadcast_object(mine, src) for src in range(own.world_size)]
         return own.all_gather_object(mine), sent
@@ -85,7 +80,7 @@ class Moves(ThreadsDist):
 
 def test_a_small_object_takes_one_move_and_a_large_one_two() -> None:
     def rank(backend: ThreadsDist) -> Any:
-        own = Moves(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        own = same_group(backend, Moves)
         own.all_gather_object("small")
         own.broadcast_object("small", 1)
         own.all_gather_object(b"x" * 1000 if own.rank else 0)
@@ -111,7 +106,7 @@ def test_what_comes_in_another_length_than_announced_is_refused() -> None:
             return [bytes(data)[:-1] for data in super()._all_gather_bytes(mine, sizes)]
 
     def rank(backend: ThreadsDist) -> Any:
-        own = Short(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        own = same_group(backend, Short)
         return own.all_gather_object(1)
 
     for outcome in run_ranks(2, rank):
@@ -130,7 +125,7 @@ def test_a_second_thread_of_a_rank_is_refused_and_disturbs_nobody() -> None:
             return super()._all_gather_bytes(mine, sizes)
 
     def rank(backend: ThreadsDist) -> Any:
-        own = Waiting(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        own = same_group(backend, Waiting)
         errors: list[Exception] = []
 
         def call() -> None:

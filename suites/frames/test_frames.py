@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.frames import Unloadable, Unpicklable, configured, keyed, objects
-from suites.helpers.thread_world import run_ranks
+from suites.helpers.thread_world import next_number, run_ranks, same_group
 from suites.mutants.correct import TensorTemplate
 
 
@@ -275,7 +275,7 @@ def test_ranks_whose_collectives_are_mispaired_are_told(
     template: type[ThreadsDist], root: int
 ) -> None:
     def rank(backend: ThreadsDist) -> Any:
-        own = template(backend._own.group, backend.rank)  # type: ignore[union-attr]
+        own = same_group(backend, template)
         if own.rank == 0:
             return own.all_gather_object("gathered")
         return own.broadcast_object("sent", src=root)
@@ -289,8 +289,7 @@ def test_ranks_whose_collectives_are_mispaired_are_told(
 def test_a_rank_that_is_one_collective_ahead_is_told() -> None:
     def rank(backend: ThreadsDist) -> Any:
         if backend.rank == 1:
-            with backend._collectives:
-                pass
+            next_number(backend)
         return backend.all_gather_object(backend.rank)
 
     for outcome in run_ranks(2, rank):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from disteval.worlds import control_directory
+from disteval.worlds import World, control_directory
 from disteval.worlds.collective_log import read_position
 from disteval.worlds.launchers import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
 from disteval.worlds.rank_files import rank_file
@@ -100,6 +100,11 @@ def ranks_below(pid: int) -> dict[int, int]:
         if rank is not None and not _is_below(below, found.get(rank, below)):
             found[rank] = below
     return found
+
+
+def hosts_of(world: World) -> tuple[str, list[str]]:
+    """Return the address at which the leader of a world is reached, and those of its ranks."""
+    return world._hosts.leader, [*world._hosts.ranks]
 
 
 def processes_below(pid: int) -> list[int]:

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from disteval.worlds import ElasticWorld
+
 from suites.helpers.processes import processes_below, wait_for
 
 # Read when Ray is imported, here and in what is started: nobody without the token gets in.
@@ -114,3 +116,15 @@ def _free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def processes_of_ranks(world: ElasticWorld) -> dict[int, int]:
+    """Return the processes of the ranks that have reported, by rank."""
+    return {rank: hello.pid for rank, hello in world._channel.hellos.items()}
+
+
+def addresses_of_ranks(world: ElasticWorld) -> dict[int, str]:
+    """Return the address of each rank's node, for ranks that have reported."""
+    nodes = [*world._launcher._nodes]
+    there = sorted(processes_of_ranks(world))
+    return {rank: nodes[rank]["NodeManagerAddress"] for rank in there if rank < len(nodes)}

@@ -23,6 +23,8 @@ from disteval.traces.waits import find_waits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suites.helpers.faults import break_file, limit_bytes
+
 NAMES = st.text(max_size=20)
 NUMBERS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20)
 ARGUMENTS = st.dictionaries(st.sampled_from(["number", "root", "what"]), NUMBERS, max_size=3)
@@ -133,7 +135,7 @@ def test_events_past_the_cap_are_counted_and_not_written(tmp_path: Path) -> None
 
 def test_bytes_past_those_that_are_read_are_not_written(tmp_path: Path) -> None:
     recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
-    recorder._room = 10_000  # it is more by default than a test should write
+    limit_bytes(recorder, 10_000)
     for at in range(200):
         recorder.add("data", "load", at, at + 1, text="x" * 1_000)
         recorder.flush()
@@ -213,9 +215,7 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
-    assert recorder._file is not None
-    recorder._file.close()
-    recorder._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - the recorder closes it
+    break_file(recorder)
     recorder.add("data", "load", 0, time.monotonic_ns())
     recorder.flush()
     recorder.close()
@@ -235,9 +235,7 @@ def test_a_file_that_fails_when_it_is_closed_ends_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
-    assert recorder._file is not None
-    recorder._file.close()
-    recorder._file = ClosedLate()  # type: ignore[assignment]
+    break_file(recorder, ClosedLate())
     recorder.close()
     assert "Disk quota exceeded; the trace of this rank ends here" in caplog.text
 

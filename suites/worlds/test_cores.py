@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from disteval import UsageError
 from disteval.cli import main
 from disteval.conformance.schedule import Job, run_side_by_side
-from disteval.worlds import cores, forked
+from disteval.worlds import cores
 
+from suites.helpers.faults import forget_fork_servers
 from suites.helpers.needs import needs
 
 BACKEND = "suites.mutants.sockets:Sockets"
@@ -91,7 +92,7 @@ def test_a_command_starts_no_more_ranks_than_there_is_room_for_unless_forced(
 
     machine["available_cores"] = 2
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    monkeypatch.setattr(forked, "_kept", forked._Kept())  # no server that has started already
+    forget_fork_servers(monkeypatch)
     monkeypatch.chdir(tmp_path)
     asked = [*command, "--world-size", "1000"]
     done = CliRunner().invoke(main, asked)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from disteval.cli.elastic_options import Elastic
@@ -24,7 +23,7 @@ from suites.faults import lease_task
 from suites.faults.leases import TASK, judge, right
 from suites.helpers.needs import framework, needs
 from suites.helpers.processes import left_over, wait_for
-from suites.helpers.ray_nodes import RayNodes
+from suites.helpers.ray_nodes import RayNodes, addresses_of_ranks, processes_of_ranks
 
 SECONDS = 120.0
 
@@ -67,10 +66,7 @@ class Watched(Starter):
         """Return the address of each rank's node, for ranks that have reported."""
         if not self.worlds:
             return {}
-        launcher: Any = self.worlds[0]._launcher
-        there = {*self.worlds[0]._channel.hellos}
-        nodes = [*launcher._nodes]
-        return {r: nodes[r]["NodeManagerAddress"] for r in sorted(there) if r < len(nodes)}
+        return addresses_of_ranks(self.worlds[0])
 
 
 @needs("ray")
@@ -86,7 +82,7 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
             return wait_for(seen, SECONDS)
 
         def pid_of(rank: int) -> int:
-            return start.worlds[0]._channel.hellos[rank].pid
+            return processes_of_ranks(start.worlds[0])[rank]
 
         if soon(lambda: len(start.hosts()) == 2 and "127.0.0.2" in start.hosts().values()):
             [far] = [rank for rank, host in start.hosts().items() if host == "127.0.0.2"]

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 from disteval.errors import HarnessError
-from disteval.worlds import World, attach, detect_outer_world, follow, group, release
-from disteval.worlds.channel import connection
+from disteval.worlds import World, detect_outer_world, follow, release
 
 from suites.helpers.frames import has_key
 from suites.helpers.hosts import ADDRESSES, Hosts, ended
-from suites.helpers.processes import wait_for
+from suites.helpers.processes import hosts_of, wait_for
+from suites.helpers.waits import shorten_silence, shorten_start
 from suites.mutants.sockets import Sockets
 
 SECONDS = 120
@@ -41,8 +41,8 @@ def job(work: str) -> int:
     """Take part in a job, as a rank of whatever a launcher has started, and return its status."""
     outer = detect_outer_world()
     assert outer is not None
-    connection._SILENT_SECONDS = int(os.environ.get("SILENCE", "30"))
-    group.START_SECONDS = attach.START_SECONDS = float(os.environ.get("PATIENCE", "60"))
+    shorten_silence(int(os.environ.get("SILENCE", "30")))
+    shorten_start(float(os.environ.get("PATIENCE", "60")))
     try:
         if outer.rank:
             return follow(outer)
@@ -58,7 +58,7 @@ def job(work: str) -> int:
 
 
 def gather(world: World) -> None:
-    print(world._hosts.leader, list(world._hosts.ranks), world.run(names))
+    print(*hosts_of(world), world.run(names))
 
 
 def wait_for_nothing() -> None:

@@ -20,10 +20,10 @@ import pytest
 from disteval import Task
 from disteval.cli import main
 from disteval.metrics import Accuracy
-from disteval.worlds.channel import connection
 
 from suites.helpers.hosts import ADDRESSES, Hosts, ended
 from suites.helpers.processes import wait_for
+from suites.helpers.waits import shorten_silence
 
 SECONDS = 120
 DELAY, LOSS = 0.05, 0.03
@@ -57,7 +57,7 @@ def task() -> Task:
 
 def run() -> None:
     """Run the command, in which another host may be silent for a shorter time."""
-    connection._SILENT_SECONDS = int(os.environ["SILENCE"])
+    shorten_silence(int(os.environ["SILENCE"]))
     main()
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from disteval import UsageError
 from disteval.launched import Job, launched_job
-from disteval.worlds import detect_outer_world, environment, follow, meeting
+from disteval.worlds import detect_outer_world, follow, meeting
 from disteval.worlds.environment import OuterWorld, outside_environment
 from disteval.worlds.given_leader import given_leader
-from disteval.worlds.launchers import MpirunLauncher
 from disteval.worlds.launchers.outer import OuterLauncher
+
+from suites.helpers.faults import pmi_job
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 PADDLE = Job("paddle.distributed.launch", 1, 2, 2)
@@ -222,15 +223,6 @@ def test_a_job_has_one_id_whatever_its_hosts_count_and_a_key_of_its_own(
     assert keys[0] == keys[1] == keys[2] != keys[3]
 
 
-def test_a_rank_in_a_child_that_ended_before_it_reported_is_known(tmp_path: Path) -> None:
-    started, outer = MpirunLauncher(), OuterLauncher(OuterWorld("torchrun", 0, 3, 3))
-    started._log, outer._directory = tmp_path / "launcher.log", tmp_path
-    started.elastic = outer.elastic = True
-    (tmp_path / "rank-1.ended").write_text("-9")
-    for launcher in (started, outer):
-        assert [launcher.how_ended(rank) for rank in range(3)] == ["", "killed by SIGKILL", ""]
-
-
 def test_a_leader_never_listens_on_all_addresses(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -269,15 +261,11 @@ def test_a_rank_leaves_mpichs_process_manager_when_it_was_answered(
 
     monkeypatch.setenv("PMI_FD", str(rank.fileno()))
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
-    environment._pmi_job.cache_clear()
     with rank, manager:
         thread = threading.Thread(target=manage)
         thread.start()
-        try:
-            assert environment._pmi_job() == "kvs_1_0"
-            environment.leave_pmi()
-        finally:
-            environment._pmi_job.cache_clear()
+        with pmi_job() as job:
+            assert job == "kvs_1_0"
         thread.join()
         assert select.select([rank], [], [], 0)[0] == []
 

@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from disteval import UsageError, WorldError, evaluate
 from disteval.cli import main
 from disteval.metrics import Accuracy
-from disteval.traces import current
 from disteval.traces.reading import WorldTrace, read_worlds
 from disteval.traces.summary import Summary, summarise
 from disteval.traces.times import timeline
 from disteval.worlds import World
 from disteval.worlds.launchers.local import LocalLauncher
 
+from suites.helpers.faults import fill_disk_of_trace
 from suites.helpers.needs import needs
 
 SECONDS = 0.1  # that the slow rank takes longer for each of its batches
@@ -181,12 +181,8 @@ def test_a_trace_of_ranks_that_failed_says_so(tmp_path: Path) -> None:
 
 
 def fill_the_disk_of_one(backend: Any, secret: str) -> str:
-    """End the trace of rank 1 as a full disk ends it."""
-    recorder = current()
-    assert recorder is not None and recorder._file is not None
     if backend.rank == 1:
-        recorder._file.close()
-        recorder._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+        fill_disk_of_trace()
     return secret
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -17,11 +18,19 @@ import pytest
 from disteval import UsageError, WorldError, get_dist_backend
 from disteval.conformance.on_ranks import CannotBeUnpickled
 from disteval.metrics import Mean
-from disteval.worlds import ElasticWorld, World, launchers, report_progress, send_note
+from disteval.worlds import (
+    ElasticWorld,
+    LocalLauncher,
+    World,
+    launchers,
+    report_progress,
+    send_note,
+)
 from disteval.worlds.channel import messages
 
 from suites.helpers.needs import each, needs
 from suites.helpers.processes import left_over, start_as_from_a_terminal
+from suites.helpers.waits import shorter_start
 
 # A hung rank costs this long. Ranks that work answer in milliseconds, or report in every fifth of a
 # second, so that only a stall of seconds makes them late.
@@ -586,3 +595,54 @@ print(*{{"torch", "numpy"}} & set(sys.modules))
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.split() == ["numpy"]
+
+
+class Forgetful(LocalLauncher):
+    """Starts rank 0 alone."""
+
+    name = "forgetful"
+
+    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
+        return super().commands(directory, 1)
+
+
+def test_ranks_that_never_start_are_counted_and_named(anywhere: str) -> None:
+    with shorter_start(0.5), pytest.raises(WorldError) as caught:
+        World(anywhere, 30, launcher=Forgetful(), timeout=0.5)
+    headline, missing, *_ = str(caught.value).splitlines()
+    assert re.match(r"[01] of 30 ranks", headline)
+    assert re.search(r"all 30 ranks|ranks 1, 2, .*, 29", missing)
+
+
+def test_more_ranks_than_open_files_are_refused_before_anything_starts() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        before = len(list(Path("/dev/fd").iterdir()))
+        with pytest.raises(UsageError, match=r"\b200\b.*\b300\b"):
+            World("threads", 200)
+        assert len(list(Path("/dev/fd").iterdir())) == before
+        with World("threads", 60) as world:
+            assert world.run(gather, *range(60))[59] == (59, [*range(60)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def rank_of_inner(backend: Any) -> tuple[int, int]:
+    with World("threads", 2) as inner:
+        return backend.rank, len(inner.run(pid))
+
+
+def test_a_world_in_each_of_several_processes_is_refused_unless_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "3")
+    with pytest.raises(UsageError, match=r"mpirun .*\b3\b.* rank 1\b"):
+        World("threads", 2)
+    with World("threads", 2, launcher="threads") as world:
+        # A function that starts a world was written to do so in each rank.
+        assert world.run(rank_of_inner) == [(0, 2), (1, 2)]
+    monkeypatch.setenv("PMI_SIZE", "x")
+    with pytest.raises(UsageError, match="PMI_SIZE is 'x'"):
+        World("threads", 2)

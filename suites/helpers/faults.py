@@ -1,0 +1,83 @@
+"""Faults and states that only the inside of the library can be brought into."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from disteval import BaseDistBackend, default_backend, registry, traces
+from disteval.traces.recorder import Recorder
+from disteval.worlds import environment, forked
+
+
+def break_file(recorder: Recorder | None, file: Any = None) -> None:
+    """Have a trace be written to another file, by default to one whose disk is full."""
+    assert recorder is not None and recorder._file is not None
+    recorder._file.close()
+    recorder._file = open("/dev/full", "wb", buffering=0) if file is None else file  # noqa: SIM115
+
+
+def fill_disk_of_trace() -> None:
+    """End the trace of this rank as a full disk ends it."""
+    break_file(traces.current())
+
+
+def limit_bytes(recorder: Recorder, most: int) -> None:
+    """Let a trace hold so many bytes, of which the default is more than a test should write."""
+    recorder._room = most
+
+
+def add_instance(patched: pytest.MonkeyPatch, name: str, backend: BaseDistBackend) -> None:
+    """Have a backend be one that this process has made under its name."""
+    patched.setitem(default_backend._instances, name, backend)
+
+
+def forget_default(patched: pytest.MonkeyPatch) -> None:
+    """Choose no backend for this process."""
+    patched.setattr(default_backend, "_default", None)
+
+
+def add_class(patched: pytest.MonkeyPatch, name: str, backend: type[BaseDistBackend]) -> None:
+    """Register a backend that ends with the test."""
+    patched.setitem(registry._registered, name, backend)
+
+
+def use_small_rounds(backend: BaseDistBackend, most: int) -> None:
+    """Have a backend over MPI send so many bytes in one round."""
+    sys.modules[type(backend).__module__]._ROUND_BYTES = most  # type: ignore[attr-defined]
+
+
+def break_ring(backend: BaseDistBackend) -> None:
+    """Have the next collective of a backend over MLX fail on this rank alone."""
+    type(backend)._ring.group = "no group"  # type: ignore[attr-defined]
+
+
+def free_port(host: str) -> AbstractContextManager[tuple[str, int]]:
+    """Hold a port that a rank of MLX may listen on."""
+    from disteval_backends._mlx_ring import _reserved
+
+    return _reserved(host)
+
+
+def fork_servers() -> set[int]:
+    """Return the processes that local ranks of this process are forked off."""
+    return {one.process.pid for group in forked._kept._groups for one in group._servers}
+
+
+def forget_fork_servers(patched: pytest.MonkeyPatch) -> None:
+    """Have the next world start its own servers."""
+    patched.setattr(forked, "_kept", forked._Kept())
+
+
+@contextmanager
+def pmi_job() -> Iterator[str]:
+    """Provide the job that MPICH's process manager names, and leave the manager afterwards."""
+    environment._pmi_job.cache_clear()
+    try:
+        yield environment._pmi_job()
+        environment.leave_pmi()
+    finally:
+        environment._pmi_job.cache_clear()

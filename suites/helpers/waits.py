@@ -1,0 +1,34 @@
+"""Shorter waits of worlds, in which tests see that a wait ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from disteval.worlds import attach, group, rank
+from disteval.worlds.channel import connection
+
+
+def shorten_leaving(seconds: float) -> None:
+    """Give ranks of this process's world so long to leave their group at the end."""
+    group._LEAVE_SECONDS = rank._LEAVE_SECONDS = seconds
+
+
+def shorten_silence(seconds: int) -> None:
+    """Have this process take another host for out of reach after so many seconds."""
+    connection._SILENT_SECONDS = seconds
+
+
+def shorten_start(seconds: float) -> None:
+    """Have this process wait so long for a leader, or for ranks that never report."""
+    group.START_SECONDS = attach.START_SECONDS = seconds
+
+
+@contextmanager
+def shorter_start(seconds: float) -> Iterator[None]:
+    """Wait so long for ranks that never report, however many, while the block runs."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(group, "START_SECONDS", seconds)
+        patched.setattr(group, "_SECONDS_PER_RANK", 0.0)
+        yield
