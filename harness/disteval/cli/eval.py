@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ from disteval.cli.options import (
     trace_option,
 )
 from disteval.cli.terminal import is_quiet
+from disteval.data.contents import SWITCH
 from disteval.data.predictions import Predictions, load_predictions
 from disteval.data.predictions.formats import FORMATS
 from disteval.data.predictions.settings import FormatName
@@ -75,6 +77,15 @@ def _check_predictions(option: str, path: Path) -> None:
         check_output_folder(option, path.with_name(f"{path.name}.parts"))
     else:
         check_output_folder(option, path)
+
+
+def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch("[0-9a-f]{16}", value):
+        raise UsageError(
+            f"--expect-digest: {value!r:.100} is not 16 digits from 0 to f, as evaluations print "
+            f"under digest"
+        )
+    return value
 
 
 @click.command("eval")
@@ -131,6 +142,10 @@ def _check_predictions(option: str, path: Path) -> None:
     "--topk", callback=counts(NUM_CLASSES), default="1,3", metavar="K,K,…",
     help="Each k of ResNet-18's top-k accuracies, with commas between them.",
 )  # fmt: skip
+@click.option(
+    "--expect-digest", callback=_checked_digest, metavar="DIGEST",
+    help="The digest of the samples; others are refused after the evaluation.",
+)  # fmt: skip
 @elastic_options
 @json_option
 @html_option()
@@ -161,6 +176,7 @@ def eval_command(
     ledger: Path | None,
     join: bool,
     ranks_per_lease: int,
+    expect_digest: str | None,
     json_path: Path | None,
     html_path: Path | None,
     timeout: float,
@@ -229,6 +245,12 @@ def eval_command(
     report = evaluate_in_step(start, job) if options is None else lend(start, job, options)
     if predictions is not None and target is not None and not join:  # a leader does it
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
+    if expect_digest is not None and report["digest"] != expect_digest:
+        found = report["digest"] or f"not known (their contents can't be compared, or {SWITCH}=off)"
+        raise UsageError(
+            f"--expect-digest: the digest of the samples is {found}, and {expect_digest} was "
+            f"expected; evaluate the data set that was expected, or leave the option out"
+        )
     run = {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report
     try:
         write_run(json_path, run)

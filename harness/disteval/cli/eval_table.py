@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.cli.terminal import table_console
-from disteval.report.values import rows
+from disteval.report.values import coverage, rows
 from disteval.text import visible
 
 
@@ -26,7 +26,9 @@ def print_evaluation(report: dict[str, Any]) -> None:
             correct = report["correct"][name]
             table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
     table.add_row("samples", f"{report['evaluated']} of {report['size']}")
-    table.add_row("coverage", f"{report['coverage']}, each once")
+    table.add_row("coverage", escape(visible(coverage(report))))
+    if report.get("digest"):
+        table.add_row("digest", escape(visible(report["digest"])))
     table.add_row("duplicates dropped", str(report["padded"]))
     if named:
         table.add_row("samples/s", f"{report['samples_per_second']:.0f}")

@@ -80,6 +80,8 @@ class EvalJob:
                 "evaluated": result.evaluated,
                 "padded": result.padded,
                 "coverage": result.coverage,
+                "compared": result.compared,
+                "digest": result.digest,
                 "world_size": result.world_size,
                 "backend": self.backend,
                 "batch_size": result.batch_size,

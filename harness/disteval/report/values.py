@@ -137,3 +137,10 @@ def _is_matrix(value: Any) -> TypeGuard[list[list[Any]]]:
         and len({len(row) for row in value}) == 1
         and not any(isinstance(item, (dict, list)) for row in value for item in row)
     )
+
+
+def coverage(run: dict[str, Any]) -> str:
+    """Return in words what was proved about the samples of an evaluation."""
+    if run["coverage"] != "by index":
+        return f"{run['coverage']}, each once"
+    return f"by index, contents of {run.get('compared', 0)} of {run['size']} samples compared"
