@@ -329,9 +329,9 @@ class Look:
             reasons = backend.all_gather_object(self.why_not)
             self.why_not = next(filter(None, reasons))
         else:
-            found = _first_difference(self._numbers, self._some, backend) or _first_difference(
-                np.arange(len(self._all)), self._all, backend
-            )
+            is_whole = len(self._all) > len(self._some)
+            numbers = np.arange(len(self._all)) if is_whole else self._numbers
+            found = _first_difference(numbers, self._all, backend)
             self.settle()
             reasons = backend.all_gather_object(self.why_not)
             if not any(reasons):

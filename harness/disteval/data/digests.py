@@ -49,7 +49,7 @@ class IncomparableError(TypeError):
     """
 
     def __init__(self, kind: type) -> None:
-        super().__init__(f"an object of the type {_name(kind)} can't be pickled")
+        super().__init__(f"an object of the type {_name(kind)}, which can't be pickled")
 
 
 def digest_of(value: Any) -> bytes:
