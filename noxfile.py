@@ -130,8 +130,6 @@ def _register(name: str, suite: dict[str, Any]) -> None:
             command = ["coverage", "run", "-m", "pytest"]
         # What the user adds comes last, so that their -m is the one that counts.
         arguments = ["-m", suite["selects"], *suite.get("options", []), *session.posargs]
-        if "backend" in suite:
-            arguments.insert(0, f"--backend={suite['backend']}")
         if not any(Path(text.partition("::")[0]).exists() for text in session.posargs):
             arguments += [f"suites/{name}" for name in suite["folders"]]
         variables |= {"DISTEVAL_REQUIRE": suite["requires"]}

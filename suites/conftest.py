@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from _pytest.mark.expression import Expression
+from disteval.conformance.plugin import required
 from disteval.data import load_cifar10
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
+from disteval.registry import list_all_backends
 from disteval.worlds import detect_outer_world
 
 from suites.helpers import needs
@@ -27,6 +29,11 @@ except ImportError:  # Python 3.10, where pytest brings tomli
 
 # The table is a plugin, since xdist leaves conftest.py of folders to its workers.
 pytest_plugins = ["disteval.conformance.plugin", "suites.mutants.table"]
+
+OVER = {"mpirun": ["mpi4py", "torch_cpu"], "torchrun": ["torch_cpu"], "horovodrun": ["tf_horovod"]}
+"""The backends over which tests run on the ranks of a launcher, if none is named."""
+
+_LEFT_OUT = pytest.StashKey[str]()
 
 try:
     from hypothesis import settings
@@ -47,17 +54,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with what it needs, and check that a session selects it."""
     for item in items:
         needs.add_markers(item)
     table = tomllib.loads((SUITES / "sessions.toml").read_text())["sessions"]
     check_that_a_session_selects(items, table.values())
-    _leave_out_what_needs_other_ranks(items)
+    _leave_out(config, items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write which tests took longest to the file that noxfile.py names."""
+    """Say how many tests were left out, and write which took longest where noxfile.py says."""
+    if left_out := terminalreporter.config.stash.get(_LEFT_OUT, ""):
+        terminalreporter.write_line(left_out)
     if path := os.environ.get("SUITES_DURATIONS"):
         seconds: Counter[str] = Counter()
         for reports in terminalreporter.stats.values():
@@ -122,12 +131,24 @@ def check_that_a_session_selects(
             )
 
 
-def _leave_out_what_needs_other_ranks(items: list[pytest.Item]) -> None:
-    """Skip tests that do not use ranks if this process is a rank of an outer launcher."""
-    outer = detect_outer_world()
-    if outer is None:
-        return
-    reason = f"not run: it does not use the ranks of this job; run it without {outer.launcher}"
-    for item in items:
-        if "worlds" not in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.skip(reason=reason))
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect worlds of backends that nobody asked for, and what uses no ranks of a launcher.
+
+    ``--backend`` asks, or a session by what it requires. On ranks that a launcher has started,
+    tests that use no ranks would run on rank 0 alone.
+    """
+    outer, every = detect_outer_world(), list_all_backends()
+    if outer is not None:
+        default = OVER.get(outer.launcher, every)
+    else:
+        default = [name for name in every if name in required()] or every
+    asked = config.getoption("backend") or default
+    kept = {*asked} if outer else {*asked, None}
+    out = [item for item in items if needs.world_of(item) not in kept]
+    items[:] = [item for item in items if needs.world_of(item) in kept]
+    config.hook.pytest_deselected(items=out)
+    if outer is not None:
+        config.stash[_LEFT_OUT] = (
+            f"{len(out)} tests do not use the ranks of this job over {', '.join(asked)}; run them "
+            f"without {outer.launcher}, or name another --backend"
+        )

@@ -13,7 +13,7 @@ import click
 import pytest
 from disteval.registry import list_all_backends
 
-from suites.docs.pages import PAGES, blocks_of, write_files
+from suites.docs.pages import PAGES, ROOT, blocks_of, write_files
 from suites.docs.shell import LAUNCHERS, Command, check, commands_of, mentions_of
 from suites.helpers.command import parse
 from suites.helpers.needs import OPTIONAL, needs
@@ -35,7 +35,7 @@ def pytest_options() -> set[str]:
 def needed_by(command: Command) -> set[str] | None:
     """Return the libraries and backends that a command needs, or None if it is not run here.
 
-    A complete check of a backend is not run, because `suites/conformance` does that for all
+    A complete check of a backend is not run, because `suites/properties` does that for all
     backends, and neither is an evaluation with torch, which `suites/cli/test_eval.py` and
     `suites/worlds/test_ray.py` start in each way that pages show. Commands that need files of
     a user, a network or minutes are not run either.
@@ -47,7 +47,8 @@ def needed_by(command: Command) -> set[str] | None:
     shown = {block.file for block in blocks_of(command.page)} - {""}
     if name in ("python", "pytest"):
         plugin = {"hypothesis"} if name == "pytest" else set()
-        return found | plugin if shown & set(words) else None
+        is_whole = shown & set(words) or _is_of_suites(command)
+        return found | plugin if is_whole else None
     given = dict(pairwise([*words, ""]))
     if name != "disteval" or not words or given.keys() & set(_THEIR_OWN):
         return None
@@ -76,6 +77,12 @@ def _needs_of_check(
     if "--rules" in given and target in list_all_backends():
         return found | {"hypothesis", target}
     return None
+
+
+def _is_of_suites(command: Command) -> bool:
+    """Return whether a command runs tests of this repository."""
+    name, *words = command.words
+    return name == "pytest" and any(word.startswith("suites/") for word in words)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -109,8 +116,11 @@ def test_a_command_of_a_page_runs(
     write_files(command.page, tmp_path)
     # A page evaluates 10,000 pictures.
     monkeypatch.setenv("CIFAR10_ROOT", str(small_cifar10))
-    done = run_plainly(_as_run_here(command), tmp_path, SECONDS)
+    folder = ROOT if _is_of_suites(command) else tmp_path
+    done = run_plainly(_as_run_here(command), folder, SECONDS)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    if command.words[0] == "pytest":
+        assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
 
 
 def _as_run_here(command: Command) -> list[str]:
@@ -121,6 +131,8 @@ def _as_run_here(command: Command) -> list[str]:
         if "check" in words and {"--list", "--help"}.isdisjoint(words):
             words += ["--examples=5", *([] if "--world-size" in words else ["--world-size=2"])]
     elif name == "pytest":
+        if command.launcher and _is_of_suites(command):
+            words += [f"--backend={LAUNCHERS[command.launcher[0]]}", "--examples=5"]
         words = ["-m", "pytest", *words]
     if not command.launcher:
         return [sys.executable, *words]

@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from suites.helpers import needs
-from suites.properties.cases import ARRAYS, bits
+from suites.properties.cases import ARRAYS, array, bits
 
 Each = Callable[..., None]
 
@@ -31,9 +32,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def arrays(request: pytest.FixtureRequest) -> str:
+def arrays(request: pytest.FixtureRequest, world: World) -> str:
     """The framework whose arrays the samples are, by its name, which travels to the ranks."""
+    # A busy machine imports for longer than an order may take.
+    world.run(_import, *[request.param] * world.world_size, timeout=180.0)
     return str(request.param)
+
+
+def _import(backend: Any, arrays: str) -> None:
+    """Import a framework on one rank."""
+    array(arrays, np.zeros(1, np.float32))
 
 
 @pytest.fixture
