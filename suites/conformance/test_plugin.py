@@ -17,6 +17,7 @@ from disteval.conformance.runner import select_rules
 from suites.helpers.needs import needs
 from suites.helpers.processes import horovodrun, mpirun, run_plainly, torchrun
 
+ROOT = Path(__file__).parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Those that apply to these backends, which are no subclasses of the tensor template.
@@ -133,6 +134,40 @@ def test_a_backend_that_is_named_must_be_there(run: Run) -> None:
     assert "--backend names nowhere:Class, but backend 'nowhere:Class' can't be used" in done.stdout
 
 
+ALONE = """
+import pytest
+
+@pytest.mark.parametrize("number", range(2))
+def test_alone(number):
+    assert number >= 0
+"""
+
+
+def test_options_that_no_test_can_use_are_refused(run: Run) -> None:
+    options = ("--backend=threads", "--world-size", "2", "--examples=5", "--world-timeout=20")
+    done = run(ALONE, *options)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "--backend, --world-size, --examples, --world-timeout" in done.stderr
+    assert "of the 2 tests" in done.stderr
+    assert "passed" not in done.stdout
+    # The options of a project that has tests on ranks hold for its other tests, too.
+    assert "2 passed" in run(ALONE, "-o", f"addopts={' '.join(options)}").stdout
+
+
+def test_workers_that_can_not_use_an_option_stop_and_say_so(run: Run) -> None:
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    done = run(ALONE, "--backend=threads", "-n1")
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
+    assert "--backend can't have an effect" in done.stdout
+
+
+def test_a_test_that_fails_as_expected_was_tried(run: Run) -> None:
+    expected = MARKED.replace("@pytest.mark.needs", "@pytest.mark.xfail(strict=True)  # ")
+    done = run(expected, SOCKETS, "-k", "needs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 xfailed" in done.stdout
+
+
 SUITE = ("--pyargs", "disteval.conformance.suite")
 
 
@@ -184,6 +219,11 @@ def test_a_run_in_which_nothing_was_tried_does_not_pass(
     assert "skipped" in done.stdout
 
 
+def pytest_here(*words: str, under: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Run pytest in this repository, under a launcher."""
+    return run_plainly([*under, sys.executable, "-m", "pytest", *words], ROOT, 180)
+
+
 def launcher(name: str) -> tuple[str, ...]:
     """Return the words that start three ranks."""
     return {"mpirun": mpirun, "torchrun": torchrun, "horovodrun": horovodrun}[name](3)
@@ -216,6 +256,30 @@ def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(run: Run) -> No
         "no rule was tried, so the exit status is 2",
     ]
     assert done.returncode == 2, done.stdout + done.stderr
+
+
+@LAUNCHERS
+def test_tests_of_this_repository_run_on_launched_ranks(name: str, backend: str) -> None:
+    ours = ("suites/properties/test_round_trips.py", "suites/library/test_arguments.py")
+    options = (f"--backend={backend}", "--examples=5", "-k", "1.1 or 2.1 or a_whole_number")
+    done = pytest_here(*ours, *options, under=launcher(name))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b2 passed, \d+ deselected", done.stdout), done.stdout
+    assert re.search(rf"\b[1-9]\d* tests .* {backend}; run them without {name}", done.stdout)
+    assert verdicts(done)[0].startswith(f"{backend} passes rules 1.1, 2.1 (of ")
+
+
+@LAUNCHERS
+@pytest.mark.parametrize("tests", ["suites/library/test_arguments.py", None])
+def test_a_run_that_tries_nothing_on_launched_ranks_does_not_pass(
+    run: Run, name: str, backend: str, tests: str | None
+) -> None:
+    under = launcher(name)
+    skipped = "import pytest\n\ndef test_it():\n    pytest.skip('no reason')\n"
+    done = pytest_here(tests, under=under) if tests else run(skipped, under=under)
+    assert "so the exit status is 2" in done.stdout, done.stdout + done.stderr
+    # torchrun has statuses of its own.
+    assert done.returncode == 2 or (name == "torchrun" and done.returncode), done.stderr
 
 
 @LAUNCHERS

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from disteval.conformance.results import Result
 
 _DEFAULT_WORLD_SIZES = (1, 2, 3)
+_OPTIONS = (
+    "--backend", "--disteval-backend", "--world-size", "--world-timeout", "--world-interface",
+    "--examples",
+)  # fmt: skip
 Code = int | pytest.ExitCode | None
 _LED = pytest.StashKey[JudgedWorld]()
 _TOLD = pytest.StashKey[dict[tuple[str, str], str]]()
@@ -89,7 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "needs(capability): skip on backends that declare that they don't have it"
     )
     add_working_directory()
-    config.pluginmanager.register(Summary([*config.getoption("backend"), *required()]))
+    named = [*config.getoption("backend"), *required()]
+    config.pluginmanager.register(Summary(named, is_launched=_OUTER in config.stash))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -261,3 +266,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
                     f"{item.nodeid}: needs{marker.args!r} names no capability; the known ones "
                     f"are: {', '.join(known)}"
                 )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse options of worlds, before any test runs, if no test to be run can use them."""
+    words = [str(word).partition("=")[0] for word in session.config.invocation_params.args]
+    given = ", ".join(word for word in dict.fromkeys(words) if word in _OPTIONS)
+    # A test that takes `pytestconfig` may start worlds itself as the options say.
+    takes = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if not given or not session.items or takes & {"worlds", "pytestconfig"}:
+        return
+    reason = (
+        f"{given} can't have an effect: not one of the {len(session.items)} tests to be run uses "
+        "the fixture world; leave it out, or run tests on ranks, such as --pyargs "
+        "disteval.conformance.suite"
+    )
+    if not hasattr(session.config, "workerinput"):
+        raise pytest.UsageError(reason)
+    session.shouldstop = reason  # a worker of pytest-xdist can't refuse a command line

@@ -28,17 +28,18 @@ class Summary:
 
     Args:
         named: The backends that have to be tried if a test asks for them.
+        is_launched: Whether a launcher has started the ranks, on which some test has to run.
 
     Attributes:
         records: The result of each rule and world size, by backend.
         known: The contract of each backend, and why it can't do more than one rank, as `judge`
             takes them.
-        skipped: The number of tests on ranks that were skipped.
+        skipped: The number of tests on ranks that were skipped; of any tests on launched ranks.
         ran: The number of tests that ran, on ranks or not.
     """
 
-    def __init__(self, named: Collection[str]) -> None:
-        self.named = named
+    def __init__(self, named: Collection[str], is_launched: bool) -> None:
+        self.named, self.is_launched = named, is_launched
         self.records: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
         self.known: dict[str, tuple[dict[str, str], str]] = {}
         self.skipped, self.ran = 0, 0
@@ -56,8 +57,10 @@ class Summary:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the result of a test, which may have run in another process."""
         record = getattr(report, _RECORD, None)
-        self.ran += report.when == "call" and not report.skipped
-        self.skipped += record is not None and report.skipped
+        # A test that is expected to fail, and does, is reported as skipped.
+        ran = report.when == "call" and (not report.skipped or hasattr(report, "wasxfail"))
+        self.ran += ran
+        self.skipped += report.skipped and not ran and (record is not None or self.is_launched)
         if record:
             target, known, result = record
             records = self.records.setdefault(target, {})
@@ -68,7 +71,7 @@ class Summary:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Change the exit status 0 of a run in which nothing was tried."""
         is_worker = hasattr(session.config, "workerinput")
-        if exitstatus == pytest.ExitCode.OK and not is_worker and self._reason():
+        if not is_worker and self._reason(exitstatus):
             session.exitstatus = NOTHING_TRIED
 
     def pytest_terminal_summary(
@@ -77,7 +80,7 @@ class Summary:
         """Print the verdict of each backend."""
         verdicts = self._verdicts().items()
         lines = [f"{target} {verdict.covers}" for target, verdict in verdicts]
-        if exitstatus == pytest.ExitCode.OK and (reason := self._reason()):
+        if reason := self._reason(exitstatus):
             lines.append(f"{reason}, so the exit status is {NOTHING_TRIED}")
         if lines:
             terminalreporter.write_sep("=", "disteval")
@@ -90,8 +93,12 @@ class Summary:
             for target, results in self.records.items()
         }
 
-    def _reason(self) -> str:
+    def _reason(self, exitstatus: int) -> str:
         """Return why a run without failures proves nothing; empty if it does."""
+        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.is_launched:
+            return "no test was run"
+        if exitstatus != pytest.ExitCode.OK:
+            return ""
         verdicts = self._verdicts()
         untried = [target for target, verdict in verdicts.items() if verdict.exit_code]
         if untried and len(untried) == len(verdicts):
