@@ -137,7 +137,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         "1 rows; it must return one row for each sample",
     ),
     "predict returns None": (
-        {"predict": ByRank(lambda rank: (lambda batch: None) if rank == 1 else predict)},
+        {"predict": ByRank(lambda rank: lambda batch: None if rank == 1 else predict(batch))},
         "rank 1 failed at samples 1, 4, in predict: UsageError: predict got 2 samples and returned "
         "None; it must",
     ),
@@ -156,7 +156,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         "numbers",
     ),
     "update returns one array": (
-        {"update": ByRank(lambda rank: lambda out, batch: out if rank else (out, batch["label"]))},
+        {"update": lambda out, batch: out if 1 in batch["x"] else (out, batch["label"])},
         "rank 1 failed at samples 1, 4, in update: UsageError: update returned a value of type "
         "ndarray; it must return the arguments of the metric's add, as a tuple",
     ),
@@ -247,7 +247,7 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "ranks have other settings": (
         {"mode": ByRank(lambda rank: "batches" if rank else None)},
-        "mode is None on rank 0 and 'batches' on rank 1",
+        "mode is None on rank 0 and batches on ranks 1, 2",
     ),
     "a stream ends early on a rank": (
         {"samples": ByRank(lambda rank: lambda: iter(ITEMS[: 7 if rank == 1 else 10]))},
@@ -279,11 +279,11 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "a metric is a class": ({"metrics": {"a": Accuracy}}, "make one, Accuracy()"),
     "a metric is of another class on a rank": (
         {"metrics": ByRank(lambda rank: {"a": Accuracy() if rank else Grouped(Accuracy())})},
-        "the metric 'a' is \"Grouped(Accuracy(",
+        "the metric 'a' is disteval.metrics.grouped.Grouped on rank 0 and",
     ),
     "a metric has other settings on a rank": (
         {"metrics": ByRank(lambda rank: {"a": Bootstrap(Accuracy(topk=1 + (rank == 2)))})},
-        "Bootstrap(Accuracy(dist_collect_mode='unzip', topk=(2,), thrs=(None,), counts=False), ",
+        "topk of metric of the metric 'a' is (1,) on rank 0 and (2,) on rank 2",
     ),
     "the batch size is no number": ({"batch_size": "256"}, "batch_size must be a whole number"),
     "the limit is negative": ({"limit": -1}, "limit must be a whole number from 0 up, not -1"),

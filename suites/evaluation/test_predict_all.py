@@ -59,6 +59,27 @@ def scores(batch: Any) -> Any:
     return found
 
 
+class Model:
+    """A model that can be made to fail, and the numbers of the samples that it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.failure: Callable[[int, list[int]], BaseException | None] = lambda rank, x: None
+
+    def on(self, rank: int) -> Any:
+        """Return the model of a rank."""
+
+        def predict(batch: Any) -> Any:
+            numbers = np.asarray(batch["x"]).tolist()
+            error = self.failure(rank, numbers)
+            if error is not None:
+                raise error
+            self.asked += numbers
+            return scores(batch)
+
+        return predict
+
+
 def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
     return values(run_ranks(world, function))
 
@@ -172,48 +193,46 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
         assert found == [{"outputs": expected, "accuracy": {"top1": right / size}}] * len(found)
 
 
-def interrupted(folder: Path, **options: Any) -> list[Any]:
-    """Leave a run of 12 samples of which rank 0 wrote 4, and return the ranks' errors."""
+def evaluated(model: Model, folder: Path, world: int, **options: Any) -> list[Any]:
+    """Evaluate 12 samples, and return each rank's result or error."""
 
     def rank(backend: ThreadsDist) -> Any:
-        def predict(batch: Any) -> Any:
-            if backend.rank == 1 or 8 in batch["x"]:
-                raise PowerError("the power is gone")
-            return scores(batch)
-
         where = Predictions(folder, **options)
         samples = samples_of("columns", 12)
-        evaluate(predict, samples, {"a": Accuracy()}, backend, 2, predictions=where)
+        return evaluate(
+            model.on(backend.rank), samples, {"a": Accuracy()}, backend, 2, predictions=where
+        )
 
-    return run_ranks(2, rank)
+    return run_ranks(world, rank)
+
+
+def interrupted(folder: Path, **options: Any) -> tuple[Model, list[Any]]:
+    """Leave a run of 12 samples of which rank 0 wrote 4; return the model and ranks' errors."""
+    model = Model()
+    model.failure = lambda rank, x: PowerError("it is gone") if rank == 1 or 8 in x else None
+    outcomes = evaluated(model, folder, 2, **options)
+    model.failure = lambda rank, x: None
+    model.asked.clear()
+    return model, outcomes
 
 
 def test_a_failure_of_predict_is_told_and_loses_nothing(tmp_path: Path) -> None:
-    for outcome in interrupted(tmp_path):
+    model, outcomes = interrupted(tmp_path)
+    for outcome in outcomes:
         assert isinstance(outcome, RankError)
-        assert "failed at samples 8, 10, in predict: PowerError: the power is gone" in str(outcome)
-    asked: list[int] = []
-
-    def rank(backend: ThreadsDist) -> Any:
-        def predict(batch: Any) -> Any:
-            asked.extend(batch["x"].tolist())
-            return scores(batch)
-
-        return predict_all(
-            predict, samples_of("columns", 12), backend, 5, folder=tmp_path, fixed_shape=False,
-            pad=False,
-        )  # fmt: skip
-
-    found = run(3, rank)[0]
-    assert sorted(asked) == [1, 3, 5, 7, 8, 9, 10, 11]
-    assert len(list(found)) == 12
+        assert "failed at samples 8, 10, in predict: PowerError: it is gone" in str(outcome)
+    values(evaluated(model, tmp_path, 3))
+    assert {*model.asked} == {1, 3, 5, 7, 8, 9, 10, 11}
+    assert len(list(load_predictions(tmp_path))) == 12
 
 
 def test_a_run_does_not_go_on_with_other_samples(tmp_path: Path) -> None:
     def run(samples: Any, **options: Any) -> list[Any]:
+        calls = iter(range(99 if options else 2))
+
         def rank(backend: ThreadsDist) -> Any:
             def predict(batch: Any) -> Any:
-                if not options and 8 in batch:
+                if next(calls, None) is None:
                     raise PowerError
                 return batch.tolist()
 
@@ -224,7 +243,7 @@ def test_a_run_does_not_go_on_with_other_samples(tmp_path: Path) -> None:
     assert all(isinstance(outcome, RankError) for outcome in run(np.arange(12)))
     for outcome in run(np.arange(12)[::-1].copy(), mode="strided"):
         assert isinstance(outcome, UsageError)
-        assert "interrupted run of something else: samples_digest is" in str(outcome)
+        assert "the contents of the samples" in str(outcome)
     found, _ = values(run(np.arange(12), mode="strided"))
     assert list(found) == list(range(12))
 
@@ -245,11 +264,9 @@ def test_a_stream_that_became_shorter_is_no_result(tmp_path: Path) -> None:
 
 
 def test_the_rate_is_that_of_the_samples_that_were_computed(tmp_path: Path) -> None:
-    interrupted(tmp_path)
-    samples = samples_of("columns", 12)
+    model, _ = interrupted(tmp_path)
     for stored in (4, 0):
-        where = Predictions(tmp_path, overwrite=not stored)
-        found = evaluate(scores, samples, {"a": Accuracy()}, "non_dist", 2, predictions=where)
+        (found,) = values(evaluated(model, tmp_path, 1, overwrite=not stored))
         assert (found.stored, found.evaluated, found.metrics["a"]["top1"]) == (stored, 12, 9 / 12)
         assert found.samples_per_second == (12 - stored) / found.seconds
 
@@ -260,22 +277,11 @@ def test_metrics_of_recorded_predictions_are_computed_again(
     def record(outputs: Any, batch: Any) -> Any:
         return {"label": outputs.argmax(1), "x": batch["x"]}
 
-    interrupted(tmp_path, record=record)
-    calls: list[int] = []
-
-    def rank(backend: ThreadsDist) -> Any:
-        def predict(batch: Any) -> Any:
-            calls.append(1)
-            return scores(batch)
-
-        where = Predictions(tmp_path, record=record)
-        samples = samples_of("columns", 12)
-        return evaluate(predict, samples, {"a": Accuracy()}, backend, 2, predictions=where)
-
+    model, _ = interrupted(tmp_path, record=record)
     with caplog.at_level(logging.WARNING):
-        (result,) = run(1, rank)
+        (result,) = values(evaluated(model, tmp_path, 1, record=record))
     assert "so all samples are computed again" in caplog.text
-    assert (len(calls), result.metrics) == (6, {"a": {"top1": 9 / 12}})
+    assert (len(model.asked), result.metrics) == (12, {"a": {"top1": 9 / 12}})
     assert [row["x"] for row in load_predictions(tmp_path)] == list(range(12))
 
 
@@ -344,24 +350,19 @@ def test_an_object_that_can_not_be_stored_is_an_error_on_every_rank(tmp_path: Pa
 
 
 def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:
+    model = Model()
+
     def rank(backend: ThreadsDist) -> Any:
-        def predict(batch: Any) -> Any:
-            if 4 in batch["x"]:
-                raise KeyboardInterrupt
-            return scores(batch)
+        samples = samples_of("columns", 6)
+        return predict_all(model.on(backend.rank), samples, backend, 2, folder=tmp_path)
 
-        return predict_all(predict, samples_of("columns", 6), backend, 2, folder=tmp_path)
-
+    model.failure = lambda rank, x: KeyboardInterrupt() if 4 in x else None
     (outcome,) = run_ranks(1, rank)
     assert isinstance(outcome, KeyboardInterrupt)
-    asked: list[int] = []
-
-    def predict(batch: Any) -> Any:
-        asked.extend(batch["x"].tolist())
-        return scores(batch)
-
-    assert len(predict_all(predict, samples_of("columns", 6), "non_dist", 2, folder=tmp_path)) == 6
-    assert asked == [4, 5]
+    model.asked.clear()
+    model.failure = lambda rank, x: None
+    assert len(values(run_ranks(1, rank))[0]) == 6
+    assert model.asked == [4, 5]
 
 
 def endless() -> Iterator[Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import CoverageError, RankError, UsageError, evaluate, load_predictions
+from disteval import RankError, UsageError, evaluate, load_predictions
 from disteval.data import ShardedStream
 from disteval.data.predictions import Predictions
 from disteval.errors import HarnessError
@@ -38,6 +39,27 @@ def scores(batch: Any) -> Any:
     x = np.asarray(batch["x"])
     # The result depends on the batch, and so shows which batches there were.
     return np.eye(3)[np.where(x % 5 == 0, (x + 1) % 3, x % 3)] + (len(x) + x.max()) / 1e3
+
+
+class Machine:
+    """A model on a machine that can be taken away, and the samples that it was asked for."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.asked: list[int] = []
+
+    def model(self) -> Any:
+        def predict(batch: Any) -> Any:
+            self.asked.extend(np.asarray(batch["x"]).tolist())
+            if max(self.asked) > self.last:
+                raise ValueError("the machine is taken away")
+            return scores(batch)
+
+        return predict
+
+    def give_back(self) -> None:
+        self.last = 999
+        self.asked.clear()
 
 
 def update(outputs: Any, batch: Any) -> Any:
@@ -91,31 +113,20 @@ def test_predictions_are_those_of_one_rank(
 
 def test_a_ledger_goes_on_with_the_parts_that_were_committed(tmp_path: Path) -> None:
     values(run(1, "columns", 60, tmp_path / "static", "static"))
-    asked: list[int] = []
-
-    def fails_late(batch: Any) -> Any:
-        asked.extend(batch["x"].tolist())
-        if len(asked) > 44:
-            raise ValueError("the machine is taken away")
-        return scores(batch)
-
-    where, ledger = tmp_path / "leased", tmp_path / "ledger"
-    for outcome in run(1, "columns", 60, where, "leases", ledger=ledger, predict=fails_late):
+    machine = Machine(last=43)
+    given: Any = {"ledger": tmp_path / "ledger", "predict": machine.model()}
+    where = tmp_path / "leased"
+    for outcome in run(1, "columns", 60, where, "leases", **given):
         assert isinstance(outcome, RankError)
     assert not (where / ".manifest.json").exists()
-    asked.clear()
-
-    def notes(batch: Any) -> Any:
-        asked.extend(batch["x"].tolist())
-        return scores(batch)
-
-    values(run(2, "columns", 60, where, "leases", ledger=ledger, predict=notes))
-    assert len({*asked}) < 40
+    machine.give_back()
+    values(run(2, "columns", 60, where, "leases", **given))
+    assert 0 < len({*machine.asked}) < 40
     assert read(where) == read(tmp_path / "static")
     # Once more: the ledger has the result, and the folder its predictions, which are left alone.
-    asked.clear()
-    values(run(2, "columns", 60, where, "leases", ledger=ledger, predict=notes))
-    assert not asked
+    machine.asked.clear()
+    values(run(2, "columns", 60, where, "leases", **given))
+    assert not machine.asked
 
 
 def test_another_folder_is_another_evaluation_for_a_ledger(tmp_path: Path) -> None:
@@ -138,14 +149,12 @@ def test_finished_predictions_are_not_replaced_unasked(tmp_path: Path, world: in
 
 
 def test_an_interrupted_run_in_leases_goes_on_in_static_shares(tmp_path: Path) -> None:
-    def fails(batch: Any) -> Any:
-        if 30 in batch["x"]:
-            raise ValueError("no good")
-        return scores(batch)
-
-    for outcome in run(2, "columns", 60, tmp_path / "one", "leases", predict=fails):
+    machine = Machine(last=29)
+    predict = machine.model()
+    for outcome in run(2, "columns", 60, tmp_path / "one", "leases", predict=predict):
         assert isinstance(outcome, HarnessError)
-    values(run(2, "columns", 60, tmp_path / "one", "static"))
+    machine.give_back()
+    values(run(2, "columns", 60, tmp_path / "one", "static", predict=predict))
     values(run(1, "columns", 60, tmp_path / "two", "static"))
     assert read(tmp_path / "one") == read(tmp_path / "two")
 
@@ -169,22 +178,38 @@ def test_parts_of_a_rank_that_fails_do_not_count_and_are_removed(kind: str, tmp_
     assert {path.name for path in (tmp_path / "leased").iterdir()} == parts | {".manifest.json"}
 
 
-@pytest.mark.parametrize("damage", ["another content", "gone"])
-def test_a_committed_part_that_is_damaged_is_named(tmp_path: Path, damage: str) -> None:
-    def fails_late(batch: Any) -> Any:
-        if 50 in batch["x"]:
-            raise ValueError("the machine is taken away")
-        return scores(batch)
-
-    where, ledger = tmp_path / "leased", tmp_path / "ledger"
-    outcomes = run(1, "columns", 60, where, "leases", ledger=ledger, predict=fails_late)
-    assert isinstance(outcomes[0], RankError)
+@pytest.mark.parametrize("damage", ["flipped", "gone", "note", "folder"])
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_committed_predictions_that_are_damaged_are_evaluated_again(
+    tmp_path: Path, damage: str, is_finished: bool
+) -> None:
+    machine = Machine(last=999 if is_finished else 49)
+    where, given = tmp_path / "leased", {"ledger": tmp_path / "ledger", "predict": machine.model()}
+    (first,) = run(1, "columns", 60, where, "leases", **given)
+    assert is_finished or isinstance(first, RankError)
     part = min(path for path in where.iterdir() if path.suffix == ".jsonl")
+    lost = {json.loads(line)["sample_id"] for line in part.read_text().splitlines()}
     if damage == "gone":
         part.unlink()
+    elif damage == "note":
+        part = where / ".manifest.json" if is_finished else part.with_suffix(".part.json")
+        part.unlink()
+    elif damage == "folder":
+        shutil.rmtree(where)
     else:
-        part.write_text("{}")
-    [outcome] = run(1, "columns", 60, where, "leases", ledger=ledger)
-    assert isinstance(outcome, CoverageError)
-    assert part.name in str(outcome)
-    assert not (where / ".manifest.json").exists()
+        data = bytearray(part.read_bytes())
+        data[len(data) // 2] ^= 1
+        part.write_bytes(data)
+    machine.give_back()
+    if is_finished and damage in ("flipped", "gone"):  # the result is replaced only on request
+        (outcome,) = run(1, "columns", 60, where, "leases", **given)
+        assert isinstance(outcome, HarnessError)
+        assert str(where) in str(outcome)
+        machine.give_back()
+    again = Predictions(where, overwrite=True)
+    values(run(1, "columns", 60, again, "leases", **given))
+    if damage == "folder":
+        lost = {*range(60)}
+    assert lost <= {*machine.asked} or (is_finished and damage == "note")
+    values(run(1, "columns", 60, tmp_path / "static", "static"))
+    assert read(where) == read(tmp_path / "static")

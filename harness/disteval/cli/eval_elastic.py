@@ -18,7 +18,7 @@ from disteval.cli.elastic_options import Elastic
 from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
 from disteval.cli.terminal import is_quiet, is_verbose
-from disteval.data.predictions import locked_for_leases
+from disteval.data.predictions import CommittedParts, locked_for_leases
 from disteval.errors import WorldError
 from disteval.leases.ledger import NAME
 from disteval.leases.lender import Lender
@@ -81,6 +81,7 @@ class _Leader:
             ranks_per_lease=options.ranks_per_lease,
             expected=start.size,
             on_event=self._events.put,
+            parts=None if job.predictions is None else CommittedParts(job.predictions),
         )
         stack.push(self._lender)  # ranks of other hosts may not have the result yet
         self._meeting = Meeting.of(directory.path)

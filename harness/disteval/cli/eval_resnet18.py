@@ -75,11 +75,11 @@ class ResNet18:
 
     def name_of(self, task: Task) -> str:
         """Return a name with digests of the data and the weights."""
-        digest = hashlib.sha256(task.samples.images)
-        if self.weights is not None:
-            digest.update(self.weights.read_bytes())
-        settings = f"{self.framework} {self.dtype}{' exact' * self.exact}"
-        return f"ResNet-18 {settings} {digest.hexdigest()[:16]}"
+        weights = "that ship" if self.weights is None else _digest(self.weights.read_bytes())
+        return (
+            f"ResNet-18 in {self.framework}, {self.dtype}{', exact' * self.exact}, with the "
+            f"weights {weights} and the images {_digest(task.samples.images)}"
+        )
 
     def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the part of the report that other tasks do not have."""
@@ -106,6 +106,10 @@ class ResNet18:
                 f"--device cuda: {self.framework} finds no CUDA device here; use --device cpu"
             )
         return f"cuda:{rank % count}"
+
+
+def _digest(data: Any) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def _count_gpus(framework: str) -> int:

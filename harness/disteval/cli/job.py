@@ -28,7 +28,7 @@ class TaskSource(Protocol):
         """Return the task of one rank."""
 
     def name_of(self, task: Task) -> str:
-        """Return a name that differs where the predictions do; see `Predictions`."""
+        """Return a name that differs where results do; see `Task`."""
 
     def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the part of the report that depends on the task."""
@@ -61,13 +61,14 @@ class EvalJob:
         if self.shares_memory:  # a task that was made once has one set of metrics for all ranks
             task = replace(task, metrics=copy.deepcopy(dict(task.metrics)))
         asked: dict[str, Any] = {"batch_size": self.batch_size, "limit": self.limit}
-        return replace(task, **{name: value for name, value in asked.items() if value is not None})
+        given = {name: value for name, value in asked.items() if value is not None}
+        return replace(task, name=self.source.name_of(task), **given)
 
     def target(self, task: Task) -> Predictions | None:
         """Return where the predictions of a task are written, and how; None writes none."""
         if self.predictions is None:
             return None
-        return replace(self.predictions, record=task.record, name=self.source.name_of(task))
+        return replace(self.predictions, record=task.record)
 
     def report(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the report that ``--json`` writes."""

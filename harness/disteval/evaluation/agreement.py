@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import Look
 from disteval.errors import RankError, describe_error
-from disteval.metrics.same_settings import check_same, digest_of
+from disteval.identity import check_same, digest_of
 
 _log = logging.getLogger("disteval")
 

@@ -16,6 +16,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, add_certificates
 from disteval.data.contents import CONTENTS, as_text
 from disteval.data.predictions import (
+    CommittedParts,
     LeaseWriter,
     Predictions,
     Sink,
@@ -31,6 +32,7 @@ from disteval.evaluation.pieces import LeaseFeed, Piece, pieces_of
 from disteval.evaluation.result import Evaluation, coverage_of
 from disteval.evaluation.task import Task
 from disteval.evaluation.work import Progress, Work, reporting
+from disteval.identity import held_by_all
 from disteval.leases.book import Lease
 from disteval.leases.borrower import Borrower, Part
 from disteval.leases.ledger import NAME
@@ -78,7 +80,7 @@ def run_leases(
     )  # fmt: skip
     work = Work(
         task.predict, task.samples, task.metrics, alone, dealing, task.collate, task.update,
-        predictions, progress, is_compared=True,
+        predictions, progress, True, task.name,
     )  # fmt: skip
     Leasing().settings(work)
     if work.look is not None:
@@ -94,6 +96,7 @@ def evaluate_in_leases(work: Work, leasing: Leasing) -> Evaluation:
     Address and key of the lender travel by the backend, and one collective shows that every rank
     has reached it. No collective follows.
     """
+    work.held = held_by_all(work.backend, work.held)
     leased = _Leased(work)
     with ExitStack() as stack:
         directory = _meet(work.backend, leasing, work.target, stack)
@@ -113,15 +116,20 @@ class _Leased:
         self._work, self._pieces = work, pieces_of(work)
         self._writer: LeaseWriter | None = None
         if isinstance(work.target, Predictions):
-            self._writer = LeaseWriter(work.target, work.size, work.content)
+            self._writer = LeaseWriter(work.target, work.evaluated | {CONTENTS: work.content})
         self._own: Failure | None = None
 
     def join(self, directory: Path, rank: int | None, patience: float = 0.0) -> Borrower:
         """Connect to the lender."""
-        settings = {str(name): repr(value) for name, value in self._work.settings.items()}
+        settings = {
+            name: value if isinstance(value, str) else repr(value)
+            for name, value in self._work.settings.items()
+        }
         if self._work.look is not None:
             settings[CONTENTS] = self._work.look.text
-        return Borrower(directory, rank, settings, len(self._pieces), patience)
+        return Borrower(
+            directory, rank, settings, len(self._pieces), patience, held=self._work.held
+        )
 
     def evaluate(self, borrower: Borrower) -> Evaluation:
         """Borrow leases and evaluate them, until there is a result."""
@@ -255,6 +263,7 @@ def _meet(
                     timeout=leasing.timeout,
                     ranks_per_lease=leasing.ranks_per_lease,
                     expected=backend.world_size,
+                    parts=CommittedParts(target) if isinstance(target, Predictions) else None,
                 )
             )
             address = read_address(path)

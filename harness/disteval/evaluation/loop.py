@@ -15,9 +15,9 @@ from disteval.coverage import Certificate, Counted, add_certificates
 from disteval.data.batching import Mode
 from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
-from disteval.data.contents import Look, as_text
+from disteval.data.contents import CONTENTS, Look, as_text
 from disteval.data.lengths import Length
-from disteval.data.predictions import Sink, Target, open_sink
+from disteval.data.predictions import Predictions, Sink, Target, open_sink
 from disteval.data.samples import Sized
 from disteval.data.shards import ShardedStream
 from disteval.default_backend import joining_backend
@@ -28,6 +28,7 @@ from disteval.evaluation.leasing import Leasing
 from disteval.evaluation.result import Evaluation, coverage_of
 from disteval.evaluation.updates import Update, check_order
 from disteval.evaluation.work import Predict, Progress, Work, reporting
+from disteval.identity import held_by_all
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
 
@@ -53,6 +54,7 @@ def evaluate(
     workers: int = 0,
     limit: int | None = None,
     predictions: Target = None,
+    name: str = "",
     progress: bool | Progress = False,
     schedule: Schedule = "static",
     ledger: str | os.PathLike[str] | None = None,
@@ -102,6 +104,8 @@ def evaluate(
         predictions: A folder to which the outputs are written, as JSON lines or as a
             `Predictions` says. If an evaluation was interrupted, the next one with this folder
             goes on where it stopped.
+        name: The name of what is computed, such as that of a task with the versions of its
+            weights and data. An interrupted evaluation goes on under the same name alone.
         progress: True shows a bar on rank 0; a function is called after every batch.
         schedule: ``"static"`` gives each rank its share before the first batch. With ``"leases"``
             a rank asks for batches when it has finished others, and ranks other than rank 0 may
@@ -136,7 +140,7 @@ def evaluate(
         leasing = Leasing(ledger, lease_timeout, ranks_per_lease, schedule)
         work = Work(
             predict, samples, metrics, backend, dealing, collate, update, predictions, progress,
-            is_compared=by_leases or backend.world_size > 1,
+            by_leases or backend.world_size > 1, name,
         )  # fmt: skip
         static = None if by_leases else _Static(work)
         settings = work.settings | (leasing.settings(work) if by_leases else {})
@@ -181,10 +185,14 @@ class _Static:
         if feed is None:  # ranks read lengths together
             assert work.opened is not None
             feed = self._sized(work.opened)
-        limit = work.dealing.limit if size is None else None
-        with closing(
-            open_sink(work.target, backend, size, limit, work.content, exact=bool(work.metrics))
-        ) as sink:
+        if work.look is not None and isinstance(work.target, Predictions):
+            work.look.settle()  # random ones are not compared with those of an earlier run
+        settings = work.evaluated | {CONTENTS: work.content}
+        if isinstance(work.target, Predictions):
+            settings |= held_by_all(backend, work.held)
+        if size is None:
+            settings["limit"] = str(work.dealing.limit)
+        with closing(open_sink(work.target, backend, settings, exact=bool(work.metrics))) as sink:
             if len(sink.stored_ids):
                 feed.resume(sink.stored_ids, needed=bool(work.metrics))
                 check_order(work.metrics, ())

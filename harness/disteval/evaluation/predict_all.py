@@ -46,7 +46,7 @@ def predict_all(
         format: The format of the files, see `Predictions`.
         record: A function of the outputs and the batch that returns what is kept instead of the
             outputs.
-        name: The name of what is computed, see `Predictions`.
+        name: The name of what is computed, see `evaluate`.
         overwrite: Whether a finished result in the folder is replaced.
         options: The arguments of `evaluate` that say how samples are dealt and read: ``collate``,
             ``mode``, ``fixed_shape``, ``pad``, ``shard``, ``max_tokens``, ``length``,
@@ -67,13 +67,15 @@ def predict_all(
     backend = joining_backend(backend)
     if folder is None:
         gathered = GatheredPredictions(backend, record)
-        evaluate(predict, samples, {}, backend, batch_size, predictions=gathered, **options)
+        evaluate(
+            predict, samples, {}, backend, batch_size, predictions=gathered, name=name, **options
+        )
         return gathered.result
     error: Exception | None = None
     try:
-        where = Predictions(folder, format, record, name, overwrite)
+        where = Predictions(folder, format, record, overwrite)
     except Exception as caught:  # the other ranks wait for this one
         error = caught
     agree(backend, {}, error)
-    evaluate(predict, samples, {}, backend, batch_size, predictions=where, **options)
+    evaluate(predict, samples, {}, backend, batch_size, predictions=where, name=name, **options)
     return load_predictions(folder, verify=False) if backend.rank == 0 else None

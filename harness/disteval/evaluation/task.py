@@ -53,8 +53,8 @@ class Task:
         limit: The number of samples after which the evaluation ends.
         record: A function of the outputs and the batch that returns what is written as predictions
             instead of the outputs.
-        name: The name of what is computed, such as that of the weights and the data. Predictions
-            that were interrupted go on under the same name alone.
+        name: The name of what is computed, such as that of the weights and the data. An
+            interrupted evaluation goes on under the same name alone.
 
     Raises:
         UsageError: An argument is of another kind or out of range.
@@ -107,7 +107,7 @@ class Task:
             backend: The backend that carries the results, or its name. None stands for the default,
                 see `disteval.get_dist_backend`.
             predictions: The folder to which predictions are written; or a `Predictions`, which
-                replaces ``record`` and ``name``.
+                replaces ``record``.
             progress: True shows a bar on rank 0; a function is called after every batch.
             schedule: See `disteval.evaluate`, as for the next three.
             ledger: See there.
@@ -118,9 +118,9 @@ class Task:
             HarnessError: As `disteval.evaluate` raises it.
         """
         if isinstance(predictions, (str, Path)):
-            predictions = Predictions(predictions, record=self.record, name=self.name)
+            predictions = Predictions(predictions, record=self.record)
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        del given["record"], given["name"]
+        del given["record"]
         return evaluate(
             backend=backend,
             predictions=predictions,

@@ -26,6 +26,7 @@ from disteval.evaluation.agreement import Failure, log_failure
 from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.feeds import Batches
 from disteval.evaluation.updates import Update, Updates, check_rows
+from disteval.identity import describe, describe_model
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
 
@@ -51,6 +52,7 @@ class Work:
         predictions: See there.
         progress: See there.
         is_compared: Whether ranks compare the contents of some samples before the first batch.
+        name: See there.
 
     Raises:
         UsageError: An argument is of another kind, or out of range.
@@ -60,6 +62,8 @@ class Work:
         length: The number of samples, before one was read.
         loader: Reads batches of the samples; None if they are a stream.
         look: What was seen of the samples, if it is compared with other ranks or earlier runs.
+        evaluated: The record of what is evaluated, by which it goes on.
+        held: The record of the values that ``predict`` holds, which may differ between ranks.
         settings: What must be the same on every rank, by name.
     """
 
@@ -73,6 +77,7 @@ class Work:
     predictions: Target
     progress: bool | Progress
     is_compared: bool
+    name: str = ""
 
     def __post_init__(self) -> None:
         _check_functions(predict=self.predict, collate=self.collate)
@@ -91,11 +96,24 @@ class Work:
         self.look: Look | None = None
         if self.is_compared or isinstance(self.target, Predictions):
             self.look = self._look()
-        self.settings: dict[str, Any] = self.dealing.settings() | {
-            "the number of samples": None if self.opened is None else self.length,
-            **self.group.settings(),
-            "predictions": self.target.settings(None, None),
-        }
+        self.evaluated: dict[str, str] = {}
+        self.held: dict[str, str] = {}
+        if self.is_compared or isinstance(self.target, Predictions):
+            self._describe()
+        self.settings: dict[str, Any] = self.dealing.settings() | self.evaluated
+        self.settings["the format of predictions"] = self.target.format
+
+    def _describe(self) -> None:
+        found: dict[str, str] = {"name": self.name}
+        if self.opened is not None:
+            found["the number of samples"] = str(self.size)
+        found["metrics"] = str(sorted(map(str, self.metrics)))
+        for name, metric in self.metrics.items():
+            found |= describe(f"the metric {name!r}", metric)
+        code, self.held = describe_model("predict", self.predict)
+        for name in ("collate", "update"):
+            found |= describe(name, getattr(self, name))
+        self.evaluated = found | code | describe("record", self.target.record)
 
     @property
     def size(self) -> int | None:

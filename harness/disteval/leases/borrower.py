@@ -64,6 +64,7 @@ class Borrower:
         settings: What must be equal on all ranks, and in the ledger, by name.
         units: The number of units.
         patience: The seconds in which the lender must begin to listen.
+        held: What must be equal in the ledger alone, by name, since ranks may differ in it.
 
     Raises:
         WorldError: The lender can't be reached.
@@ -82,10 +83,11 @@ class Borrower:
         settings: Mapping[str, str],
         units: int,
         patience: float = 0.0,
+        held: Mapping[str, str] = {},
     ) -> None:
         self._directory = directory
         self._hello = Hello(
-            rank, secrets.token_bytes(16), socket.gethostname(), os.getpid(), settings, units
+            rank, secrets.token_bytes(16), socket.gethostname(), os.getpid(), settings, units, held
         )
         self._unwanted: set[int] = set()
         self._commit: Commit | None = None  # the last one, until it is answered

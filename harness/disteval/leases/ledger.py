@@ -19,6 +19,7 @@ from disteval.arguments import unwritable
 from disteval.coverage import Certificate
 from disteval.errors import LedgerError, UsageError
 from disteval.files import FolderLock, sync_folder
+from disteval.identity import differences
 from disteval.leases.book import Lease
 from disteval.leases.rows import TABLE, Committed, Rows, digest_of
 
@@ -146,6 +147,12 @@ class Ledger:
                 "INSERT INTO result VALUES (?, ?)", (result, digest_of((result,)))
             )
 
+    def forget(self, leases: Sequence[Lease]) -> None:
+        """Remove leases, and the result, which are to be evaluated again."""
+        with self.together():
+            self._database.execute("DELETE FROM result")
+            self._rows.remove(leases)
+
     def close(self) -> None:
         """Close the file and let another leader in; closing it twice is fine."""
         with suppress(AttributeError, sqlite3.Error):
@@ -186,15 +193,14 @@ class Ledger:
         self._rows = Rows(database)
 
     def _compare(self, there: Sequence[tuple[str, str]], here: Sequence[tuple[str, str]]) -> None:
-        """Raise UsageError with the first setting that differs."""
-        values = dict(there), dict(here)
-        for name, _ in (*here, *there):
-            old, new = (found.get(name, "not given") for found in values)
-            if old != new:
-                raise UsageError(
-                    f"{self._name} belongs to another evaluation: there, {name} is {old:.200}, and "
-                    f"here it is {new:.200}; use the same settings to go on, or give another folder"
-                )
+        """Raise UsageError with the settings that differ."""
+        old, new = ({name: json.loads(value) for name, value in each} for each in (there, here))
+        told = differences(old, new)
+        if told:
+            raise UsageError(
+                f"{self._name} belongs to another evaluation: {told}; use the same settings to go "
+                f"on, give another folder, or remove this one"
+            )
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:

@@ -10,7 +10,9 @@ from typing import Any
 
 from disteval.coverage import Certificate
 from disteval.data.contents import CONTENTS, difference
+from disteval.data.predictions import CommittedParts
 from disteval.errors import HarnessError
+from disteval.identity import differences
 from disteval.leases.book import Book, Counts
 from disteval.leases.finishing import Finishing
 from disteval.leases.ledger import Ledger
@@ -48,6 +50,7 @@ class Lending:
         ranks_per_lease: How many consecutive ranks hold a lease together.
         expected: The number of ranks that were started; None if nobody knows.
         on_event: Called with what happens to ranks.
+        parts: See `Lender`.
 
     Attributes:
         outcome: The end of the evaluation; None before.
@@ -60,11 +63,13 @@ class Lending:
         ranks_per_lease: int,
         expected: int | None,
         on_event: OnEvent | None,
+        parts: CommittedParts | None = None,
     ) -> None:
         self.outcome: Finished | None = None
         self.members = Members(timeout, ranks_per_lease, expected, on_event)
         self._folder, self._timeout, self._size = folder, timeout, ranks_per_lease
         self._ledger: Ledger | None = None
+        self._parts = parts
         self._book: Book | None = None
         self._settings: dict[str, str] = {}
         self._waiting: OrderedDict[int, None] = OrderedDict()  # groups, in the order of asking
@@ -210,7 +215,9 @@ class Lending:
         """Open the ledger with the settings of the first rank."""
         self._settings = {**hello.settings, "the number of batches": str(hello.units)}
         try:
-            self._ledger = Ledger(self._folder, self._settings)
+            self._ledger = Ledger(self._folder, {**self._settings, **hello.held})
+            if self._parts is not None:
+                self._forget_damaged(self._ledger, self._parts)
             result = self._ledger.result
             leases = []
             for each in self._ledger.committed():
@@ -223,6 +230,12 @@ class Lending:
         self._book = Book(hello.units, committed=leases, timeout=self._timeout)
         if result is not None:
             self.outcome = Finished(result, None, self.report)
+
+    def _forget_damaged(self, ledger: Ledger, parts: CommittedParts) -> None:
+        """Forget leases whose predictions are damaged, and the result unless all are there."""
+        lost = [each.lease for each in ledger.committed() if not parts.has(each.files)]
+        if lost or not parts.are_finished():
+            ledger.forget(lost)
 
     def _why_not(self, hello: Hello, member: Member | None, rank: int, now: float) -> str:
         """Return why a rank can't take part; nothing if it can."""
@@ -237,16 +250,11 @@ class Lending:
                 f"that it is rank {rank}, too; start each rank once"
             )
         here = {**hello.settings, "the number of batches": str(hello.units)}
-        for name in (*self._settings, *here):
-            if name == CONTENTS and self._settings.get(name) and here.get(name):
-                continue  # `join` compares them
-            known, given = (found.get(name, "not given") for found in (self._settings, here))
-            if known != given:
-                return (
-                    f"ranks do not evaluate the same thing: {name} is {known:.200} on the first "
-                    f"rank and {given:.200} on rank {rank}"
-                )
-        return ""
+        known = dict(self._settings)
+        if known.get(CONTENTS) and here.get(CONTENTS):
+            known[CONTENTS] = here[CONTENTS]  # `join` compares them
+        told = differences(known, here, "on the first rank", f"on rank {rank}")
+        return told and f"ranks do not evaluate the same thing: {told}"
 
     def _lend(self, now: float) -> None:
         assert self._book is not None

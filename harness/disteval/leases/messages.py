@@ -32,6 +32,7 @@ class Hello(NamedTuple):
         pid: Its process.
         settings: What must be equal on all ranks, and in the ledger, by name.
         units: The number of units.
+        held: What must be equal in the ledger alone, by name, since ranks may differ in it.
     """
 
     rank: int | None
@@ -40,6 +41,7 @@ class Hello(NamedTuple):
     pid: int
     settings: Mapping[str, str]
     units: int
+    held: Mapping[str, str]
 
 
 class Welcome(NamedTuple):
@@ -170,7 +172,7 @@ class Finished(NamedTuple):
 
 
 _FORMS: dict[type, tuple[type | UnionType, ...]] = {
-    Hello: (int | None, bytes, str, int, dict, int),
+    Hello: (int | None, bytes, str, int, dict, int, dict),
     Ask: (),
     Ping: (),
     Progress: (int, int),
@@ -193,7 +195,8 @@ def decode(data: bytes) -> Any:
         kinds = _FORMS[type(message)]
         told = all(map(isinstance, message, kinds)) and len(message) == len(kinds)
         if isinstance(message, Hello):
-            told &= all(isinstance(text, str) for pair in message.settings.items() for text in pair)
+            pairs = [*message.settings.items(), *message.held.items()]
+            told &= all(isinstance(text, str) for pair in pairs for text in pair)
             told &= message.units >= 0 and (message.rank is None or message.rank >= 0)
         elif isinstance(message, Commit):
             counted, mixed, contents = message.certificate

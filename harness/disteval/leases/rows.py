@@ -75,6 +75,12 @@ class Rows:
             self._size = self._measured()
             self._bound = max(FOLD_BYTES, 2 * self._size)
 
+    def remove(self, leases: Sequence[Lease]) -> None:
+        """Remove the rows of leases."""
+        starts = [(lease.start,) for lease in leases]
+        self._database.executemany("DELETE FROM leases WHERE start = ?", starts)
+        self._size = self._measured()
+
     def between(self, start: int, stop: int) -> Iterator[Committed]:
         """Yield the leases that start in this range of units, in order.
 

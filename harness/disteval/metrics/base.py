@@ -13,9 +13,9 @@ from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
+from disteval.identity import Check, checking, digest_of
 from disteval.metrics.columns import pack, unpack
 from disteval.metrics.ids import Ids, SampleRows, check_all_or_none, merge
-from disteval.metrics.same_settings import Check, checking, digest_of
 
 T = TypeVar("T")
 _ABSENT: Any = object()

@@ -11,8 +11,8 @@ from typing import Any
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
+from disteval.identity import Check, checking, digest_of
 from disteval.metrics.base import BaseMetric
-from disteval.metrics.same_settings import Check, checking, digest_of
 from disteval.metrics.summable import SummableMetric, compute_together
 from disteval.metrics.wrapper import Wrapper, layers
 

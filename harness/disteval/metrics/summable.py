@@ -15,10 +15,10 @@ from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, prove
 from disteval.errors import RankError, describe_error
+from disteval.identity import Check
 from disteval.metrics.base import BaseMetric, check_collected, check_sizes, no_samples
 from disteval.metrics.ids import Once, SampleRows, check_all_or_none
 from disteval.metrics.rows import Bring, Column, Rows, Sums, add_sums, as_array, sendable
-from disteval.metrics.same_settings import Check
 
 _Keep = int | Once
 """The rows of a rank to sum: so many from the beginning, or those of samples that count once."""

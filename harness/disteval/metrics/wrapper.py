@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+from disteval.identity import Check
 from disteval.metrics.base import BaseMetric, describe_settings
 from disteval.metrics.ids import Ids, SampleRows
 from disteval.metrics.rows import Bring, Column, Rows, SumsOf
-from disteval.metrics.same_settings import Check
 from disteval.metrics.summable import SummableMetric
 
 

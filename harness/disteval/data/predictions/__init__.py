@@ -1,7 +1,7 @@
 """Predictions in files: written by ranks while they are computed, and read in order."""
 
 from disteval.data.predictions.gathered import GatheredPredictions
-from disteval.data.predictions.lent import LeaseWriter, locked_for_leases
+from disteval.data.predictions.lent import CommittedParts, LeaseWriter, locked_for_leases
 from disteval.data.predictions.reader import PredictionReader, load_predictions
 from disteval.data.predictions.settings import Predictions
 from disteval.data.predictions.sink import Sink
@@ -9,6 +9,7 @@ from disteval.data.predictions.targets import Target, check_target, open_sink
 from disteval.data.predictions.writer import PredictionWriter
 
 __all__ = [
+    "CommittedParts",
     "GatheredPredictions",
     "LeaseWriter",
     "PredictionReader",

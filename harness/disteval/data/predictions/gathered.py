@@ -29,14 +29,14 @@ class GatheredPredictions(Sink):
     def __init__(
         self, backend: BaseDistBackend, record: Callable[[Any, Any], Any] | None = None
     ) -> None:
-        self._record = record
+        self.record = record
         self._tables: list[Table] = []
         self._backend = backend
         self.result: Any = None
 
     def write(self, ids: Ids, outputs: Any, batch: Any = None) -> None:
         """Keep the outputs of a batch."""
-        kept = outputs if self._record is None else self._record(outputs, batch)
+        kept = outputs if self.record is None else self.record(outputs, batch)
         self._tables.append(table_of(ids, kept))
 
     def finish(self, size: int, certificates: Sequence[Certificate]) -> None:

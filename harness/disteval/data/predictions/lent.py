@@ -7,9 +7,11 @@ each part's note, and the note has the digests of the part's files.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from disteval.data.predictions.sink import Sink
 from disteval.errors import CoverageError
 from disteval.files import lock_folder
 
+_log = logging.getLogger("disteval.predictions")
+
 
 class LeaseWriter(Sink):
     """Writes the predictions of the leases that this process evaluates.
@@ -35,13 +39,12 @@ class LeaseWriter(Sink):
 
     Args:
         where: The folder and the format.
-        size: The number of samples; None for a stream.
-        content: A digest of some samples; nothing if none is known.
+        settings: The record of what is evaluated.
     """
 
-    def __init__(self, where: Predictions, size: int | None, content: str = "") -> None:
+    def __init__(self, where: Predictions, settings: Mapping[str, str]) -> None:
         self._where = where
-        self._settings = where.settings(size, None) | {"samples_digest": content}
+        self._settings = {"format": where.format, **settings}
         self._buffer: PartBuffer | None = None
         self._last: list[Part] = []
 
@@ -104,11 +107,11 @@ class LeaseWriter(Sink):
         """
         folder = self._where.path
         notes = {name: digest for files in committed for name, digest in files.items()}
-        there = finished(folder)
-        if there is not None and {part.name + NOTE for part in there.parts} == notes.keys():
-            remove_leftovers(folder, there.parts)
+        done = _finished_parts(folder)
+        if done is not None and done.keys() == notes.keys():
+            remove_leftovers(folder, [*done.values()])
             return
-        parts = [_committed(folder, name, digest) for name, digest in notes.items()]
+        parts = [_committed(folder, name, digest, done) for name, digest in notes.items()]
         with _naming(folder):
             complete(folder, self._settings, parts, size, certificates)
 
@@ -117,6 +120,38 @@ class LeaseWriter(Sink):
             for suffix in (NOTE, *part.files):
                 with suppress(OSError):  # it does no harm
                     (self._where.path / (part.name + suffix)).unlink()
+
+
+class CommittedParts:
+    """The predictions of committed leases, as the process that lends leases sees them.
+
+    Args:
+        where: The folder.
+    """
+
+    def __init__(self, where: Predictions) -> None:
+        self._folder = where.path
+
+    @cached_property
+    def _done(self) -> dict[str, Part] | None:
+        """The parts of the result, by the names of their notes, which are removed."""
+        return _finished_parts(self._folder)
+
+    def has(self, files: Mapping[str, str]) -> bool:
+        """Return whether every byte of some parts is there; `LeaseWriter.take` has named them."""
+        for name, digest in files.items():
+            try:
+                found = _committed(self._folder, name, digest, self._done).problem(self._folder)
+            except CoverageError as error:
+                found = str(error)
+            if found:
+                _log.warning("%s; the samples of its lease are evaluated again", found)
+                return False
+        return True
+
+    def are_finished(self) -> bool:
+        """Return whether the folder has a result."""
+        return self._done is not None
 
 
 @contextmanager
@@ -155,7 +190,14 @@ def _naming(folder: Path) -> Iterator[None]:
         raise unwritable("the folder of predictions", folder, error) from error
 
 
-def _committed(folder: Path, name: str, digest: str) -> Part:
+def _finished_parts(folder: Path) -> dict[str, Part] | None:
+    result = finished(folder)
+    return None if result is None else {part.name + NOTE: part for part in result.parts}
+
+
+def _committed(folder: Path, name: str, digest: str, done: Mapping[str, Part] | None) -> Part:
+    if done is not None and name in done:
+        return done[name]
     try:
         if digest_of(folder / name) == digest:
             return read_note(folder / name)[0]

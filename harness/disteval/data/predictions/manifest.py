@@ -49,6 +49,8 @@ def complete(
             f"{proved.counted} samples that were evaluated; did the samples change since the "
             f"run was interrupted? Give another folder, or remove this one"
         )
+    # The record of what was evaluated is for a run that goes on.
+    settings = {name: settings[name] for name in ("format", "name") if name in settings}
     in_a_row = not parts or max(part.last for part in parts) == size - 1
     parts = sorted(parts, key=lambda part: (part.first, part.name))
     content = {

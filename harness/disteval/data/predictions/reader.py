@@ -39,7 +39,7 @@ class PredictionReader:
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
         self.format: str = manifest["settings"]["format"]
-        self.name: str = manifest["settings"]["name"]
+        self.name: str = manifest["settings"].get("name", "")
         self.size: int = manifest["size"]
         self.parts = tuple(Part.from_json(part) for part in manifest["parts"])
         self._in_a_row: bool = manifest["in_a_row"]

@@ -22,12 +22,13 @@ from disteval.data.predictions.reader import UNFINISHED, VERSION, finished
 from disteval.data.predictions.settings import Predictions
 from disteval.errors import HarnessError, UsageError
 from disteval.files import FolderLock, lock_folder, write_atomically
+from disteval.identity import differences
 
 _log = logging.getLogger("disteval.predictions")
 _PATIENCE_SECONDS = 10.0  # hosts of a network file system learn of a new file after some seconds
 _SMALL = 1 << 20
 _PROBE = bytes(1 << 16)
-_OTHER = "give another folder, or overwrite=True (--overwrite) to begin anew"
+_OTHER = "give another folder, remove this one, or overwrite=True (--overwrite) to begin anew"
 
 
 @dataclass
@@ -176,7 +177,7 @@ def _interrupted(
     """
     try:
         found = unsealed(where.path / UNFINISHED, _SMALL)
-        reason = _differences(found.get("settings"), settings)
+        reason = differences(found.get("settings") or {}, settings)
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -190,17 +191,6 @@ def _interrupted(
             f"{where.path} has an interrupted run of something else: {reason}; {_OTHER}"
         )
     return None
-
-
-def _differences(found: Any, expected: dict[str, Any]) -> str:
-    """Say in what settings differ; nothing if they are equal."""
-    if not isinstance(found, dict):
-        return "its settings can't be read"
-    different = [name for name in expected if found.get(name) != expected[name]]
-    told = [
-        f"{name} is {found.get(name)!r} there and {expected[name]!r} here" for name in different
-    ]
-    return ", ".join(told)
 
 
 def _check_place(folder: Path, run: Run) -> None:

@@ -25,8 +25,6 @@ class Predictions:
             NumPy's files, one for each field.
         record: A function of the outputs and the batch that returns what is written instead of the
             outputs: an array, a list, or a tuple or dict of these, with one row for each sample.
-        name: The name of what is computed, such as that of a task with the versions of its
-            weights and data. An interrupted run goes on under the same name alone.
         overwrite: Whether a finished result, or an interrupted run with other settings, is
             replaced. The old result stays until the new one is finished.
         rows_per_part: The number of samples after which a rank begins a new part. A part also ends
@@ -41,7 +39,6 @@ class Predictions:
     folder: str | os.PathLike[str]
     format: FormatName = "jsonl"
     record: Callable[[Any, Any], Any] | None = None
-    name: str = ""
     overwrite: bool = False
     rows_per_part: int = 65536
 
@@ -50,8 +47,6 @@ class Predictions:
         FORMATS[check_choice("format", self.format, FORMATS)].check()
         if self.record is not None and not callable(self.record):
             raise UsageError(f"record must be a function, not {self.record!r}")
-        if not isinstance(self.name, str):
-            raise UsageError(f"name must be a string, not {self.name!r}")
         check_flag("overwrite", self.overwrite)
         check_count("rows_per_part", self.rows_per_part)
 
@@ -59,17 +54,3 @@ class Predictions:
     def path(self) -> Path:
         """The folder's path."""
         return Path(self.folder)
-
-    def settings(self, size: int | None, limit: int | None) -> dict[str, Any]:
-        """Return what must be equal for a run to go on.
-
-        Args:
-            size: The number of samples; None for a stream.
-            limit: The number of elements at which a stream is ended.
-        """
-        record = self.record
-        called = None if record is None else getattr(record, "__qualname__", type(record).__name__)
-        return {
-            "format": self.format, "name": self.name, "size": size, "limit": limit,
-            "record": called,
-        }  # fmt: skip

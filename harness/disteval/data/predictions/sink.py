@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,16 @@ class Sink:
 
     Attributes:
         stored_ids: The samples that an interrupted run has left, in the order of their ids.
+        record: The function that returns what is kept of the outputs and the batch, if any.
+        format: The format of files, if any are written.
     """
+
+    record: Callable[[Any, Any], Any] | None = None
+    format: str | None = None
 
     @property
     def stored_ids(self) -> Ids:  # noqa: D102
         return np.zeros(0, np.int64)
-
-    def settings(self, size: int | None, limit: int | None) -> dict[str, Any]:
-        """Return what must be equal on all ranks: nothing here."""
-        return {}
 
     def stored(self, ids: Ids) -> Any | None:
         """Return the outputs of samples, bit for bit, if an earlier run has left all of them."""

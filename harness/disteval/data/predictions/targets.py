@@ -35,9 +35,7 @@ def check_target(value: Any) -> Predictions | Sink:
 def open_sink(
     target: Predictions | Sink,
     backend: BaseDistBackend,
-    size: int | None,
-    limit: int | None,
-    content: str,
+    settings: dict[str, str],
     *,
     exact: bool,
 ) -> Sink:
@@ -46,9 +44,7 @@ def open_sink(
     Args:
         target: The place.
         backend: Joins the ranks.
-        size: The number of samples; None for a stream.
-        limit: The number of elements at which a stream is ended; None for no limit.
-        content: A digest of some samples; nothing if none is known.
+        settings: The record of what is evaluated, which must be equal for a run to go on.
         exact: Whether stored outputs are needed to the last bit, as metrics need them.
 
     Raises:
@@ -56,4 +52,4 @@ def open_sink(
     """
     if isinstance(target, Sink):
         return target
-    return PredictionWriter(target, backend, size, limit, content, exact=exact)
+    return PredictionWriter(target, backend, settings, exact=exact)

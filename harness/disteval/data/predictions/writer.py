@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,9 +24,7 @@ class PredictionWriter(Sink):
     Args:
         where: The folder and the format.
         backend: Joins the ranks.
-        size: The number of samples; None for a stream.
-        limit: The number of elements at which a stream is ended; None for no limit.
-        content: A digest of some samples; nothing if none is known.
+        settings: The record of what is evaluated, which must be equal for a run to go on.
         exact: Whether stored outputs are needed to the last bit, as metrics need them. If the
             folder does not have them so, all are computed again.
 
@@ -38,15 +36,13 @@ class PredictionWriter(Sink):
         self,
         where: Predictions,
         backend: BaseDistBackend,
-        size: int | None,
-        limit: int | None = None,
-        content: str = "",
+        settings: Mapping[str, str],
         *,
         exact: bool = True,
     ) -> None:
         self._where = where
         self._backend = backend
-        self._settings = where.settings(size, limit) | {"samples_digest": content}
+        self._settings = {"format": where.format, **settings}
         self._run = begin(backend, where, self._settings, exact=exact)
         self._stored = Stored(where.path, where.format, self._run.kept)
         prefix = f"part-{self._run.token}-{self._run.start}-{backend.rank:05d}"

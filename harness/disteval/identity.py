@@ -1,0 +1,431 @@
+"""The record of what is evaluated, as names and texts: ranks compare it, and so do later runs.
+
+A function is described by its code, and by the values that it holds: its defaults, the variables
+that it closes over or takes from its module, and the arguments of a partial. Functions of the same
+package that it holds are described as well. Of large arrays some values are compared, evenly
+spread, so that a description takes bounded time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import dis
+import fractions
+import math
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from hashlib import blake2b
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+
+Check = Callable[[Sequence[Any]], None]
+"""A function that gets what every rank sent, by rank, and raises an error on every rank alike."""
+
+INCOMPARABLE = "can't be compared"
+"""The end of the text of a value that is taken to be the same."""
+
+_MISSING = "missing"
+_HELD = "the value of "  # begins the name of what a model holds
+_SHORT = 100  # characters of a value that a message shows
+_ARRAY_BYTES = 256 << 10  # of an array that are compared
+_PARTS = 100_000  # of a value
+_ENTRIES = 512  # of a function
+_NAMED = 5  # settings in one message
+_EXACT = bool | int | float | complex | str | bytes | None | type(...) | range | slice
+_KNOWN = datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction, re.Pattern
+_DEVICE = re.compile(r"'(cpu|cuda|gpu|hpu|meta|mps|npu|tpu|xpu)(:\d+)?'")
+_MUTATORS = {
+    "add", "append", "clear", "discard", "extend", "insert", "pop", "popleft", "put", "remove",
+    "setdefault", "update",
+}  # fmt: skip
+_OURS = __name__.partition(".")[0]
+
+
+def digest_of(settings: Mapping[str, Any]) -> bytes:
+    """Return 16 bytes that differ if settings do: a small message, at any number of settings.
+
+    Equal settings may have other pickles, so `check_same` has the last word.
+    """
+    return blake2b(pickle.dumps(settings), digest_size=16).digest()
+
+
+def checking(
+    backend: BaseDistBackend, digest: bytes, settings: Callable[[], Mapping[str, Any]]
+) -> Check:
+    """Return the function that compares the digests that all ranks have sent.
+
+    It gathers the settings themselves where digests differ, so every rank must call it; then it
+    raises UsageError as `check_same` does.
+    """
+
+    def check(digests: Sequence[Any]) -> None:
+        if digests.count(digest) != len(digests):  # on every rank alike
+            check_same(backend.all_gather_object(settings()))
+
+    return check
+
+
+def check_same(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UsageError that names the settings in which a rank differs from rank 0.
+
+    Args:
+        settings: Those of each rank, by rank.
+    """
+    first = settings[0]
+    told = []
+    for name in _differing(settings):
+        others: dict[str, list[int]] = {}
+        for rank, each in enumerate(settings):
+            if each.get(name, _MISSING) != first.get(name, _MISSING):
+                others.setdefault(_shown(each, name), []).append(rank)
+        found = [f"{value} on {_ranks(ranks)}" for value, ranks in others.items()]
+        told.append(f"{name} is {_shown(first, name)} on rank 0 and {', '.join(found)}")
+    if told:
+        raise UsageError(
+            f"ranks do not evaluate the same thing: {_some(told)}; give every rank the same"
+        )
+
+
+def differences(
+    there: Mapping[str, Any], here: Mapping[str, Any], old: str = "there", new: str = "here"
+) -> str:
+    """Say in which settings an earlier run and this one differ; nothing if they are equal.
+
+    What a model holds is left out of a record where ranks differ in it, so it may be missing.
+    """
+    return _some(
+        [
+            f"{name} is {_shown(there, name)} {old} and {_shown(here, name)} {new}"
+            for name in _differing([there, here])
+            if not (name.startswith(_HELD) and (name not in there or name not in here))
+        ]
+    )
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of settings that are not the same everywhere, without parts of others."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    found = [
+        name
+        for name in names
+        if any(each.get(name, _MISSING) != settings[0].get(name, _MISSING) for each in settings)
+    ]
+    wholes = {f" of {name}" for name in found}
+    return [name for name in found if not any(name.endswith(whole) for whole in wholes)]
+
+
+def held_by_all(backend: BaseDistBackend, held: Mapping[str, str]) -> dict[str, str]:
+    """Return what all ranks hold alike, without what is each rank's own, such as its device.
+
+    Every rank must call it.
+    """
+    gathered = backend.all_gather_object(dict(held))
+    return {
+        name: value
+        for name, value in held.items()
+        if all(each.get(name) == value for each in gathered)
+    }
+
+
+def incomparable(record: Mapping[str, str]) -> list[str]:
+    """Return the names of values that a record does not compare."""
+    return [name for name, value in record.items() if value.endswith(INCOMPARABLE)]
+
+
+def describe(name: str, value: Any) -> dict[str, str]:
+    """Return the record of a function, a metric, or a dict of them: what it is and holds, by name.
+
+    Args:
+        name: What it is called in messages, such as ``update``.
+        value: The function.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name_: found
+            for key, each in value.items()
+            for name_, found in describe(f"{name} of {key!r}", each).items()
+        }
+    walk = _Walk(value)
+    walk.look(name, value)
+    return walk.code | walk.values
+
+
+def describe_model(name: str, value: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the record of the code of a model, and that of what it holds.
+
+    Ranks may hold different values, such as a device; of the attributes of an object, only arrays
+    and models are looked at.
+    """
+    walk = _Walk(value, is_model=True)
+    walk.look(name, value)
+    return walk.code, {f"{_HELD}{key}": found for key, found in walk.values.items()}
+
+
+def text(value: Any) -> str | None:
+    """Return a text that is the same for equal values in every process; None for other kinds.
+
+    Numbers, strings, and arrays of any framework have one, and containers of these.
+    """
+    try:
+        found = _text(value, [_PARTS])
+    except (ValueError, RecursionError):
+        return None
+    if len(found) > _SHORT:
+        found = f"{found[:_SHORT]}… (digest {_digest(found.encode('utf-8', 'surrogatepass'))})"
+    return found
+
+
+class _Walk:
+    """Takes a function apart.
+
+    Attributes:
+        code: The text of each function and class, by name.
+        values: The text of each value.
+    """
+
+    def __init__(self, root: Any, *, is_model: bool = False) -> None:
+        self.code: dict[str, str] = {}
+        self.values: dict[str, str] = {}
+        self._is_model = is_model
+        self._known: dict[int, Any] = {}  # kept, so that no other object has its identity
+        while isinstance(root, partial):
+            root = root.func
+        self._home = _home(root if isinstance(root, FunctionType | MethodType) else type(root))
+        self._root = root
+
+    def look(self, name: str, value: Any) -> None:
+        """Describe a value, and what it holds."""
+        if isinstance(value, ModuleType) or len(self.code) + len(self.values) >= _ENTRIES:
+            return
+        found = text(value)
+        if found is not None:
+            if not _DEVICE.fullmatch(found):
+                self.values[name] = found
+            return
+        if id(value) in self._known:
+            return
+        self._known[id(value)] = value
+        wrapped = getattr(value, "__wrapped__", None)
+        if isinstance(value, FunctionType):
+            self._function(name, value)
+        elif isinstance(value, MethodType):
+            self.look(name, value.__func__)
+            self.look(f"self of {name}", value.__self__)
+        elif isinstance(value, partial):
+            self.look(name, value.func)
+            for place, argument in [*enumerate(value.args), *value.keywords.items()]:
+                self.look(f"argument {place} of {name}", argument)
+        elif callable(wrapped):  # as what jax.jit returns, whose own code is not Python
+            self.look(name, wrapped)
+        elif (weights := _weights(value)) is not None:
+            self._class(name, type(value))
+            self.values[f"the weights of {name}"] = weights
+        elif isinstance(value, type):
+            self._class(name, value)
+        elif isinstance(value, BuiltinFunctionType | np.ufunc):
+            self.code[name] = f"{getattr(value, '__module__', '')}.{value.__name__}"
+        elif isinstance(value, Mapping) and len(value) <= _ENTRIES:
+            for key, each in value.items():
+                self.look(f"{key!r} of {name}", each)
+        elif isinstance(value, list | tuple) and len(value) <= _ENTRIES:
+            for place, each in enumerate(value):
+                self.look(f"entry {place} of {name}", each)
+        elif self._home == _OURS != _home(type(value)):  # a metric of one's own in a wrapper
+            self.values |= describe(name, value)
+        elif _home(type(value)) in (self._home, _OURS) and (
+            callable(value) or value is getattr(self._root, "__self__", None)
+        ):
+            self._object(name, value)
+        elif type(value).__name__ not in ("device", "Device"):
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            self.values[name] = f"an object of type {kind}, which {INCOMPARABLE}"
+
+    def _function(self, name: str, function: FunctionType) -> None:
+        if _home(function) != self._home:
+            self.code[name] = f"{function.__module__}.{function.__qualname__}"
+            return
+        code = function.__code__
+        self.code[name] = f"{function.__name__} ({_told(_code(code))})"
+        places = code.co_varnames[: code.co_argcount]
+        defaults = function.__defaults__ or ()
+        held = dict(zip(places[len(places) - len(defaults) :], defaults, strict=True))
+        held |= function.__kwdefaults__ or {}
+        names, bound, changed = _variables(code)
+        held |= {key: function.__globals__[key] for key in names if key in function.__globals__}
+        for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                held[key] = cell.cell_contents
+            except ValueError:  # it has no value yet
+                continue
+        for key, value in held.items():
+            is_state = key in changed and not isinstance(value, (_EXACT, ModuleType, FunctionType))
+            if key in bound or is_state:
+                self.values[f"{key} of {name}"] = f"what it changes itself, which {INCOMPARABLE}"
+            elif key != "__class__":  # the cell of super()
+                self.look(f"{key} of {name}", value)
+
+    def _class(self, name: str, kind: type) -> None:
+        self.code[name] = f"{kind.__module__}.{kind.__qualname__}"
+        if _home(kind) != self._home or self._home == _OURS:
+            return
+        for each in reversed(kind.__mro__):
+            if _home(each) != self._home:
+                continue
+            for key, value in vars(each).items():
+                inner = getattr(value, "fget", getattr(value, "__func__", value))
+                if isinstance(inner, FunctionType) or (key[0] != "_" and text(inner) is not None):
+                    self.look(f"{key} of {name}", inner)
+
+    def _object(self, name: str, value: Any) -> None:
+        self._class(name, type(value))
+        for key, each in getattr(value, "__dict__", {}).items():
+            if key[0] != "_" and (not self._is_model or hasattr(each, "shape") or _weights(each)):
+                self.look(f"{key} of {name}", each)
+
+
+def _home(value: Any) -> str:
+    """Return the package of a function or class."""
+    return str(getattr(value, "__module__", "")).partition(".")[0]
+
+
+def _variables(code: CodeType) -> tuple[set[str], set[str], set[str]]:
+    """Return the outer variables that a function uses, those it binds, and those it changes.
+
+    A counter or a list of calls, which the function changes, is not a setting of it.
+    """
+    used, bound, changed = set[str](), set[str](), set[str]()
+    for each in _codes(code):
+        loaded: list[str] = []  # by the last steps, among them the container of an assignment
+        for step in dis.get_instructions(each):
+            if step.opname in ("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"):
+                changed.update(loaded)
+            elif step.opname in ("STORE_DEREF", "STORE_GLOBAL", "DELETE_DEREF", "DELETE_GLOBAL"):
+                bound.add(step.argval)
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval in _MUTATORS:
+                changed.update(loaded[-1:])
+            is_outer = step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
+            loaded = [*loaded[-9:], step.argval if is_outer else ""]
+            if is_outer:
+                used.add(step.argval)
+    return used, bound, changed
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _code(code: CodeType) -> str:
+    """Return a digest of bytecode, constants and names, without files and lines."""
+    found = [code.co_code.hex(), repr((code.co_argcount, code.co_kwonlyargcount, code.co_flags))]
+    found += [" ".join(each) for each in (code.co_names, code.co_varnames, code.co_freevars)]
+    for each in code.co_consts:
+        found.append(_code(each) if isinstance(each, CodeType) else _text(each, [_PARTS]))
+    return _digest("\n".join(found).encode("utf-8", "surrogatepass"))
+
+
+def _told(digest: str) -> str:
+    return f"code {digest} of Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _text(value: Any, left: list[int]) -> str:
+    """Return the text of a value.
+
+    Raises:
+        ValueError: It is of another kind, or too large.
+    """
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError("too large")
+    kind = type(value)
+    if isinstance(value, Enum):
+        return f"{kind.__qualname__}.{value.name}"
+    if isinstance(value, (_EXACT, *_KNOWN)):
+        return repr(value)
+    if isinstance(value, np.dtype) or (kind.__name__ == "dtype" and kind.__module__ == "torch"):
+        return str(value)
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type):
+        return _array_text(value)
+    if kind in (list, tuple):
+        inside = ", ".join(_text(each, left) for each in value)
+        return f"[{inside}]" if kind is list else f"({inside}{',' * (len(value) == 1)})"
+    if kind in (set, frozenset):
+        return f"{{{', '.join(sorted(_text(each, left) for each in value))}}}"
+    if isinstance(value, Mapping):
+        pairs = sorted(f"{_text(key, left)}: {_text(each, left)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value):
+        return kind.__qualname__ + _text(vars(value), left)
+    raise ValueError("of another kind")
+
+
+def _array_text(array: Any) -> str:
+    try:
+        return f"{array.dtype} array of shape {tuple(array.shape)}, digest {_array(array)}"
+    except Exception as error:  # as of sparse tensors and those without memory
+        raise ValueError("the array can't be read") from error
+
+
+def _array(array: Any) -> str:
+    """Return a digest of an array, or of values that are evenly spread over a large one."""
+    if hasattr(array, "to_local"):  # of a tensor in pieces, that of this rank
+        array = array.to_local()
+    size, width = math.prod(array.shape), getattr(array.dtype, "itemsize", 8)
+    if size * width > _ARRAY_BYTES:
+        if not hasattr(array, "reshape"):  # TensorFlow's
+            array = np.asarray(array)
+        array = array.reshape(-1)[:: -(-size * width // _ARRAY_BYTES) | 1]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        array = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    found = np.asarray(array)
+    if found.dtype.hasobject:
+        return _digest(_text(found.tolist(), [_PARTS]).encode("utf-8", "surrogatepass"))
+    return _digest(found.tobytes())
+
+
+def _weights(value: Any) -> str | None:
+    """Return a digest of the weights of a model of torch or Keras; None for other objects."""
+    torch, keras = sys.modules.get("torch"), sys.modules.get("keras")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        named = [*value.named_parameters(), *value.named_buffers()]
+    elif keras is not None and isinstance(value, keras.Model):
+        named = [(str(place), each) for place, each in enumerate(value.weights)]
+    else:
+        return None
+    try:
+        return _digest("\n".join(f"{name} {_array_text(each)}" for name, each in named).encode())
+    except ValueError:
+        return f"weights of {len(named)} arrays, which {INCOMPARABLE}"
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    value = settings.get(name, _MISSING)
+    shown = value if isinstance(value, str) else repr(value)
+    return f"{shown:.300}" if shown else "''"
+
+
+def _some(told: Sequence[str]) -> str:
+    more = f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    return "; ".join(told[:_NAMED]) + more
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
