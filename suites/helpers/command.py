@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -17,10 +19,14 @@ COMMANDS = [*main.commands]
 
 PLAIN = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
+_OLDER = "mix_stderr" in signature(CliRunner).parameters
+APART: dict[str, Any] = {"mix_stderr": False} if _OLDER else {}
+"""Keeps standard error apart, as click does from 8.2 on without being asked."""
+
 
 def invoke(*words: str, **variables: str | None) -> Result:
     """Run ``disteval`` with these words, and with these environment variables beside its own."""
-    return CliRunner(env=PLAIN | variables).invoke(main, words, prog_name="disteval")
+    return CliRunner(env=PLAIN | variables, **APART).invoke(main, words, prog_name="disteval")
 
 
 def disteval(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
