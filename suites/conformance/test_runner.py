@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import sys
 import time
@@ -19,7 +18,6 @@ from disteval.conformance.attempts import check_rule
 from disteval.conformance.results import Result
 from disteval.conformance.rules import Bench, Rule
 from disteval.conformance.runner import check_backend, select_rules
-from disteval.conformance.schedule import Job, run_side_by_side
 from disteval.conformance.trials import Collective, trial_of
 from disteval.conformance.world import BackendWorlds
 from disteval.contract import Rendezvous
@@ -233,15 +231,6 @@ def test_no_rule_is_broken_by_the_end_of_a_check() -> None:
     with pytest.raises(KeyboardInterrupt):
         check_backend(Sockets, (2, 3), rules=select_rules(["5.*", "7.*"]), on_result=interrupt)
     assert set(seen) == {"passed"}
-
-
-def test_a_job_that_raises_is_not_taken_for_one_that_is_done() -> None:
-    def run(job: Job) -> None:
-        if job.size == 1:
-            raise queue.Empty
-
-    with pytest.raises(queue.Empty):
-        run_side_by_side([Job(1, []), Job(2, [])], run, lambda: None)
 
 
 def is_imported(_: Any, name: str) -> bool:

@@ -20,7 +20,7 @@ from disteval.worlds import World
 
 from suites.helpers.faults import use_small_rounds
 from suites.helpers.needs import each, needs
-from suites.helpers.processes import mpirun, run_plainly, torchrun
+from suites.helpers.processes import mpi_variables, mpirun, run_plainly, torchrun
 
 WORLD_SIZE = 3
 
@@ -302,8 +302,6 @@ def _gather_in_small_rounds(backend: Any) -> Any:
 
 def _mpi_job(tmp_path: Path, *around: str) -> tuple[list[str], dict[str, str]]:
     """Return the command and the environment of an MPI job of which rank 1 raises."""
-    from disteval.worlds.launchers import MpirunLauncher
-
     script = tmp_path / "job.py"
     script.write_text(
         "import disteval\n"
@@ -311,11 +309,8 @@ def _mpi_job(tmp_path: Path, *around: str) -> tuple[list[str], dict[str, str]]:
         "if backend.rank == 1: raise LookupError('the one mistake')\n"
         "backend.all_gather_object(1)\n"
     )
-    launcher = MpirunLauncher()
-    [command] = launcher.commands(tmp_path, WORLD_SIZE)
-    python = command.index(sys.executable)
-    command[python:] = [*around, sys.executable, str(script)]
-    return command, os.environ | launcher.environment()
+    command = [*mpirun(WORLD_SIZE), *around, sys.executable, str(script)]
+    return command, os.environ | mpi_variables()
 
 
 @needs("mpi4py")

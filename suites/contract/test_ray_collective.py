@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from disteval.worlds import World
-from disteval.worlds.launchers.ray import joined_ray
 
 from suites.helpers.needs import needs
+from suites.helpers.ray_nodes import joined_ray
 
 pytestmark = needs("ray_collective")
 

@@ -10,10 +10,11 @@ import zlib
 import numpy as np
 import pytest
 from disteval import FrameError, frames
-from disteval.frames import Call, layout
-from disteval.frames.serialising import OUT_OF_BAND_BYTES
+from disteval.frames import Call
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from suites.helpers.frames import layout, serialising
 
 
 def test_a_frame_is_laid_out_as_the_documents_say() -> None:
@@ -57,7 +58,7 @@ def test_sizes_that_can_not_be_are_refused() -> None:
 
 
 def test_a_body_of_any_length_comes_back_with_its_array() -> None:
-    array = np.arange(OUT_OF_BAND_BYTES, dtype=np.uint8)
+    array = np.arange(serialising.OUT_OF_BAND_BYTES, dtype=np.uint8)
     inline = set()
     for length in range(280, 420):
         block, rest = frames.split([b"x" * length, array])

@@ -8,13 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import FrameError, RankError, UsageError, frames
-from disteval.conformance.fingerprint import digest
-from disteval.frames import BLOCK_BYTES, Call, layout
+from disteval.frames import BLOCK_BYTES, Call
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.helpers.frames import Unloadable, Unpicklable, configured, keyed, objects
+from suites.helpers.frames import (
+    Unloadable,
+    Unpicklable,
+    configured,
+    digest,
+    keyed,
+    layout,
+    objects,
+)
 from suites.helpers.thread_world import next_number, run_ranks, same_group
 from suites.mutants.correct import TensorTemplate
 

@@ -10,11 +10,11 @@ from unittest import mock
 import numpy as np
 import pytest
 from disteval import FrameError, RankError, frames
-from disteval.frames import BLOCK_BYTES, serialising, tags
+from disteval.frames import BLOCK_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.frames import arrays_and_objects, configured, keyed
+from suites.helpers.frames import arrays_and_objects, configured, keyed, serialising, tags
 
 _CAP = 1 << 18
 _TAG = slice(4, 20)

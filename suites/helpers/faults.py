@@ -11,6 +11,7 @@ import pytest
 from disteval import BaseDistBackend, default_backend, registry, traces
 from disteval.traces.recorder import Recorder
 from disteval.worlds import environment, forked
+from disteval.worlds.channel import messages
 
 
 def break_file(recorder: Recorder | None, file: Any = None) -> None:
@@ -60,6 +61,11 @@ def free_port(host: str) -> AbstractContextManager[tuple[str, int]]:
     from disteval_backends._mlx_ring import _reserved
 
     return _reserved(host)
+
+
+def limit_messages(patched: pytest.MonkeyPatch, most: int) -> None:
+    """Let messages between the leader of a world and ranks that are threads hold so many bytes."""
+    patched.setattr(messages, "MAX_MESSAGE_BYTES", most)
 
 
 def fork_servers() -> set[int]:

@@ -81,6 +81,11 @@ def mpirun(world_size: int) -> tuple[str, ...]:
     return tuple(MpirunLauncher().command(world_size))
 
 
+def mpi_variables() -> dict[str, str]:
+    """Return the environment variables with which mpirun is started."""
+    return MpirunLauncher().environment()
+
+
 def torchrun(world_size: int) -> tuple[str, ...]:
     """Return the words that start so many ranks of the command after them."""
     return tuple(TorchrunLauncher().command(world_size))

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from disteval import UsageError, evaluate, predict_all
-from disteval.cli import main
 from disteval.metrics import Mean
+
+from suites.helpers.command import invoke
 
 STRANGER = 12345
 
@@ -81,6 +81,6 @@ def test_a_stranger_leads_nobody(tmp_path: Path) -> None:
     (tmp_path / "ledger" / "leader.json").write_text(json.dumps(leader))
     (tmp_path / "ledger").chmod(0o777)
     command = ["eval", "--join", "--ledger", str(tmp_path / "ledger"), "--world-size", "1"]
-    done = CliRunner().invoke(main, command)
+    done = invoke(*command)
     assert done.exit_code == 2
     assert "0777" in done.output

@@ -13,17 +13,24 @@ from typing import Any
 
 import pytest
 from disteval import UsageError, traces
-from disteval.traces.folder import TraceFolder
-from disteval.traces.merging import lanes, merged_events
-from disteval.traces.place import Place, cap_for, own_clock
-from disteval.traces.reading import Event, WorldTrace, read_worlds
-from disteval.traces.recorder import Recorder
-from disteval.traces.this_rank import start_with
-from disteval.traces.waits import find_waits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.faults import break_file, limit_bytes
+from suites.helpers.traces import (
+    Event,
+    Place,
+    Recorder,
+    TraceFolder,
+    WorldTrace,
+    cap_for,
+    find_waits,
+    lanes,
+    merged_events,
+    own_clock,
+    read_worlds,
+    start_with,
+)
 
 NAMES = st.text(max_size=20)
 NUMBERS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20)

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval.traces.folder import MERGED, TraceFolder
-from disteval.traces.merging import write_merged
-from disteval.traces.reading import read_worlds
-from disteval.traces.recorder import Recorder
-from disteval.traces.waits import find_waits
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from suites.helpers.traces import (
+    MERGED,
+    Recorder,
+    TraceFolder,
+    find_waits,
+    read_worlds,
+    write_merged,
+)
 
 METADATA = {
     "process_name": {"name": str},

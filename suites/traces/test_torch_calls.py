@@ -11,12 +11,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from disteval.cli import main
 from disteval.errors import UsageError
-from disteval.worlds.postmortem import PARTED, RankStatus, report
-from disteval.worlds.torch_calls import Call, describe_parting, read_calls
-from disteval.worlds.torch_dumps import PREFIXES, read_dumps, tell_calls
+
+from suites.helpers.command import invoke
+from suites.helpers.traces import (
+    PARTED,
+    PREFIXES,
+    Call,
+    RankStatus,
+    describe_parting,
+    read_calls,
+    read_dumps,
+    report,
+    tell_calls,
+)
 
 
 def entry(number: int, name: str, *, returned: bool = True, **changed: Any) -> dict[str, Any]:
@@ -203,11 +211,11 @@ def test_files_of_the_recorder_are_compared(tmp_path: Path) -> None:
     alike = {"entries": [SUM, WAITING]}
     (tmp_path / "rank_0").write_bytes(pickle.dumps(alike))
     (tmp_path / "rank_1.json").write_text(json.dumps(alike))
-    found = CliRunner().invoke(main, ["calls", str(tmp_path)])
+    found = invoke("calls", str(tmp_path))
     assert (found.exit_code, "no parting" in found.output) == (0, True), found.output
     other = entry(2, "broadcast", process_group=("0", "default_pg"), returned=False)
     (tmp_path / "rank_12").write_bytes(pickle.dumps({"entries": [SUM, other]}))
-    found = CliRunner().invoke(main, ["calls", str(tmp_path)])
+    found = invoke("calls", str(tmp_path))
     assert found.exit_code == 1
     assert "first parted: rank 12 is in broadcast #2 (2 float64), ranks 0 and 1 are" in found.output
 
@@ -223,7 +231,7 @@ def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_pa
         "no number": pickle.dumps({"entries": [SUM | {"collective_seq_id": "one"}]}),
     }
     (tmp_path / "rank_0").write_bytes(data[damage])
-    found = CliRunner().invoke(main, ["calls", str(tmp_path)])
+    found = invoke("calls", str(tmp_path))
     assert found.exit_code == 2, found.output
     assert "is no record of torch's flight recorder" in found.output
     assert kept.exists()
@@ -231,7 +239,7 @@ def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_pa
 
 def test_a_file_of_one_rank_alone_is_not_called_right(tmp_path: Path) -> None:
     (tmp_path / "rank_0").write_bytes(pickle.dumps({"entries": [SUM]}))
-    found = CliRunner().invoke(main, ["calls", str(tmp_path)])
+    found = invoke("calls", str(tmp_path))
     assert found.exit_code == 2
     assert "a file of one rank alone; add those of the other ranks" in found.output
 

@@ -6,12 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from disteval.traces.reading import Event, Row, WorldTrace
-from disteval.traces.summary import summarise
-from disteval.traces.times import timeline
-from disteval.traces.waits import find_waits
 from hypothesis import given
 from hypothesis import strategies as st
+
+from suites.helpers.traces import Event, Row, WorldTrace, find_waits, summarise, timeline
 
 SECOND = 10**9
 

@@ -7,12 +7,11 @@ import threading
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from disteval import UsageError
-from disteval.cli import main
 from disteval.conformance.schedule import Job, run_side_by_side
 from disteval.worlds import cores
 
+from suites.helpers.command import invoke
 from suites.helpers.faults import forget_fork_servers
 from suites.helpers.needs import needs
 
@@ -95,15 +94,15 @@ def test_a_command_starts_no_more_ranks_than_there_is_room_for_unless_forced(
     forget_fork_servers(monkeypatch)
     monkeypatch.chdir(tmp_path)
     asked = [*command, "--world-size", "1000"]
-    done = CliRunner().invoke(main, asked)
+    done = invoke(*asked)
     assert done.exit_code == 2
     assert "1000 ranks are too many for this machine: it has 2 core(s)" in done.output
     assert started == []
-    CliRunner().invoke(main, [*asked, "--force"])
+    invoke(*asked, "--force")
     assert started
 
 
 def test_threads_need_no_room(machine: dict[str, int]) -> None:
     machine["available_cores"] = 1
-    done = CliRunner().invoke(main, ["check", "threads", "--world-size", "40", "--rules", "1.1"])
+    done = invoke("check", "threads", "--world-size", "40", "--rules", "1.1")
     assert done.exit_code == 0

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 from disteval import UsageError
-from disteval.conformance.on_ranks import CannotBeUnpickled
-from disteval.worlds import report_progress
-from disteval.worlds.elastic import ElasticWorld, LostRank
-from disteval.worlds.launchers.local import LocalLauncher
+from disteval.worlds import ElasticWorld, LocalLauncher, LostRank, report_progress
 
+from suites.helpers.frames import Unloadable
 from suites.helpers.needs import needs
 from suites.helpers.processes import is_running, wait_for
 
@@ -97,10 +95,10 @@ def test_a_rank_that_hangs_ends_in_bounded_time_and_its_stack_is_shown() -> None
 
 def test_a_value_that_the_leader_cannot_rebuild_loses_its_rank_alone() -> None:
     with ElasticWorld(2, "threads") as world:
-        found = world.run(lambda _, bad: CannotBeUnpickled() if bad else "fine", False, True)
+        found = world.run(lambda _, bad: Unloadable() if bad else "fine", False, True)
     assert found.values == {0: "fine"}
     assert [lost.rank for lost in found.lost] == [1]
-    assert "LookupError: this object can't be unpickled" in found.lost[0].how
+    assert "ValueError: no such thing here" in found.lost[0].how
 
 
 def test_what_ranks_cannot_run_is_refused_before_it_is_sent() -> None:

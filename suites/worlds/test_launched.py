@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 from disteval import UsageError
-from disteval.launched import Job, launched_job
-from disteval.worlds import detect_outer_world, follow, meeting
-from disteval.worlds.environment import OuterWorld, outside_environment
-from disteval.worlds.given_leader import given_leader
-from disteval.worlds.launchers.outer import OuterLauncher
+from disteval.worlds import OuterWorld, detect_outer_world, follow
 
 from suites.helpers.faults import pmi_job
+from suites.helpers.jobs import (
+    Job,
+    OuterLauncher,
+    given_leader,
+    launched_job,
+    meeting,
+    outside_environment,
+)
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 PADDLE = Job("paddle.distributed.launch", 1, 2, 2)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 from disteval import WorldError
 from disteval.worlds import World
-from disteval.worlds.channel.messages import Hello
-from disteval.worlds.postmortem import RankStatus, examine
-from disteval.worlds.rank_files import this_machine
 
 from suites.helpers.processes import wait_for
 
@@ -162,25 +157,3 @@ def test_a_thread_that_ends_is_called_a_thread() -> None:
     report = report_of(exit_thread_1, backend="threads")
     assert report.startswith("rank 1 was lost (its thread ended)")
     assert wait_for(lambda: threading.active_count() <= before)  # pytest warns of how it ended
-
-
-def test_the_process_id_of_a_rank_elsewhere_is_no_process_here(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "600"]) as stranger:
-        hello = Hello(0, stranger.pid, 0, "elsewhere", "another machine", str(tmp_path))
-        examine(tmp_path, [RankStatus(0, hello)])
-        assert stranger.poll() is None
-        # The same process, of a rank that runs here, gets the signal, which ends it.
-        examine(tmp_path, [RankStatus(0, hello._replace(machine=this_machine()))])
-        assert stranger.wait() == -signal.SIGUSR1
-
-
-def test_a_process_of_another_user_with_a_lost_ranks_number_ends_no_post_mortem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(pid: int, number: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", refuse)
-    status = RankStatus(0, Hello(0, 1, 0))
-    examine(tmp_path, [status])
-    assert status.stack == ""

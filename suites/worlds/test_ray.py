@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import pytest
 from disteval import LibraryMissingError, UsageError, WorldError
 from disteval.worlds import RayLauncher, World, report_progress
-from disteval.worlds.launchers.ray import joined_ray, share_of_cpu
 from disteval_backends.non_dist import NonDist
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +32,9 @@ from suites.helpers.processes import (
     start_as_from_a_terminal,
 )
 from suites.helpers.ray_nodes import (
+    joined_ray,
     kill_raylets,  # its module sets what Ray reads when it is imported
+    share_of_cpu,
 )
 
 SHORT = 4.0

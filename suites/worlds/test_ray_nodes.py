@@ -13,11 +13,10 @@ import pytest
 from disteval import UsageError, WorldError
 from disteval.contract import Rendezvous
 from disteval.worlds import RayLauncher, World, report_progress
-from disteval.worlds.launchers.ray import joined_ray
 
 from suites.helpers.needs import framework, needs
 from suites.helpers.processes import left_over, wait_for
-from suites.helpers.ray_nodes import RayNodes
+from suites.helpers.ray_nodes import RayNodes, joined_ray
 
 SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import

@@ -13,18 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from disteval import UsageError, WorldError, evaluate
-from disteval.cli import main
 from disteval.metrics import Accuracy
-from disteval.traces.reading import WorldTrace, read_worlds
-from disteval.traces.summary import Summary, summarise
-from disteval.traces.times import timeline
-from disteval.worlds import World
-from disteval.worlds.launchers.local import LocalLauncher
+from disteval.worlds import LocalLauncher, World
 
+from suites.helpers.command import invoke
 from suites.helpers.faults import fill_disk_of_trace
 from suites.helpers.needs import needs
+from suites.helpers.traces import Summary, WorldTrace, read_worlds, summarise, timeline
 
 SECONDS = 0.1  # that the slow rank takes longer for each of its batches
 BATCHES = 4
@@ -219,7 +215,7 @@ def task():
 
 def disteval(*words: str) -> tuple[int, str]:
     """Run a command; return its exit status and output."""
-    result = CliRunner().invoke(main, words)
+    result = invoke(*words)
     return result.exit_code, result.output
 
 

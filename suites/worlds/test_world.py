@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from disteval import UsageError, WorldError, get_dist_backend
-from disteval.conformance.on_ranks import CannotBeUnpickled
 from disteval.metrics import Mean
 from disteval.worlds import (
     ElasticWorld,
@@ -26,8 +25,9 @@ from disteval.worlds import (
     report_progress,
     send_note,
 )
-from disteval.worlds.channel import messages
 
+from suites.helpers.faults import limit_messages
+from suites.helpers.frames import Unloadable
 from suites.helpers.needs import each, needs
 from suites.helpers.processes import left_over, start_as_from_a_terminal
 from suites.helpers.waits import shorter_start
@@ -112,7 +112,7 @@ def send_after_the_first(backend: Any, rank: int) -> None:
 
 
 def send_too_much(backend: Any) -> None:
-    send_note(bytes(messages.MAX_NOTE_BYTES + 1))
+    send_note(bytes(1 << 24))
 
 
 def pid(backend: Any) -> int:
@@ -162,21 +162,20 @@ def test_a_value_that_cannot_travel_is_an_error_of_its_rank(anywhere: str) -> No
 
 
 def return_what_the_leader_cannot_rebuild(backend: Any, rank: int) -> Any:
-    return CannotBeUnpickled() if rank else "fine"
+    return Unloadable() if rank else "fine"
 
 
 def note_what_the_leader_cannot_rebuild(backend: Any, rank: int) -> None:
     if rank:
-        send_note(CannotBeUnpickled())
+        send_note(Unloadable())
 
 
 def test_what_the_leader_cannot_rebuild_is_an_error_that_names_the_rank() -> None:
-    why = "can't be unpickled in the leader's process: LookupError: this object can't be unpickled"
     with World("threads", 2) as world:
-        with pytest.raises(WorldError, match=f"^what rank 1 returned {why}; send numbers"):
+        with pytest.raises(WorldError, match=r"rank 1 .*ValueError: no such thing here"):
             world.run(return_what_the_leader_cannot_rebuild, 0, 1)
         assert world.run(gather, 1, 2)[1] == (1, [1, 2])
-        with pytest.raises(WorldError, match=f"^a note of rank 1 {why}"):
+        with pytest.raises(WorldError, match=r"note of rank 1 .*ValueError: no such thing here"):
             world.run(note_what_the_leader_cannot_rebuild, 0, 1, on_note=lambda *_: None)
 
 
@@ -251,7 +250,7 @@ def test_notes_reach_the_leader_in_order_before_they_return(anywhere: str) -> No
             == ["done"] * 2
         )
         assert world.run(send_two_notes, 0, 1) == ["done"] * 2
-        with pytest.raises(WorldError, match=r"a note of .* bytes is too large; up to"):
+        with pytest.raises(WorldError, match=r"note of 16777\d{3} bytes"):
             world.run(send_too_much)
     for rank in range(2):
         turns = [{"rank": rank, "turn": turn} for turn in (1, 2)]
@@ -311,52 +310,43 @@ def test_ctrl_c_terminates_every_rank(name: str, anywhere: str) -> None:
     assert left_over(pids) == []
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, True])
-def test_a_world_size_that_is_no_positive_integer_is_refused(size: Any) -> None:
-    with pytest.raises(UsageError, match="world size must be a whole number from 1 up, not"):
-        World("non_dist", size)
-
-
-def test_a_backend_of_one_process_gives_its_reason() -> None:
-    with pytest.raises(UsageError, match="NonDist can't run with world size 3: it is one process"):
-        World("non_dist", 3)
-
-
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "found"),
     [
-        ({"backend": get_dist_backend("threads")}, "expected a backend's name, or a subclass of"),
-        ({"backend": 3}, r"expected a backend's name, .*, not 3"),
-        ({"launcher": 3}, "there is no launcher 3; the known ones are: local, threads"),
-        ({"timeout": "20"}, "timeout must be a positive number of seconds, not '20'"),
-        ({"timeout": None}, "timeout must be a positive number of seconds, not None"),
-        ({"timeout": -1}, "timeout must be a positive number of seconds, not -1"),
-        ({"timeout": float("inf")}, "timeout must be at most 1e9 seconds, .* not inf"),
-        ({"backend_timeout": 0}, "backend_timeout must be a positive number of seconds, not 0"),
-        ({"threads": 0}, "threads must be a whole number from 1 up, not 0"),
+        *[({"world_size": size}, repr(size)) for size in (0, -1, 2.5, True)],
+        ({"backend": "non_dist", "world_size": 3}, "3"),
+        ({"backend": get_dist_backend("threads")}, "ThreadsDist"),
+        ({"backend": 3}, "3"),
+        ({"launcher": 3}, "3"),
+        ({"timeout": "20"}, "'20'"),
+        ({"timeout": None}, "None"),
+        ({"timeout": -1}, "-1"),
+        ({"timeout": float("inf")}, "inf"),
+        ({"backend_timeout": 0}, "0"),
+        ({"threads": 0}, "0"),
     ],
 )
-def test_arguments_of_another_kind_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_an_argument_that_makes_no_world_is_refused_by_its_value(
+    given: dict[str, Any], found: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"(?<!\w){re.escape(found)}\b|{re.escape(found)}$"):
         World(**{"backend": "threads", "world_size": 2, **given})
 
 
 def test_what_ranks_cannot_run_is_refused_before_it_is_sent() -> None:
-    with World("threads", 1) as world:
-        with pytest.raises(UsageError, match="expected a function that each rank runs, not None"):
-            world.run(None)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="timeout must be a positive number of seconds"):
-            world.run(gather, 1, timeout="5")  # type: ignore[arg-type]
-        assert world.run(gather, 1) == [(0, [1])]
-
-
-def test_the_number_of_arguments_must_be_the_world_size() -> None:
+    lock = threading.Lock()
     with World("threads", 3) as world:
-        with pytest.raises(UsageError, match=r"2 arguments were given for 3 ranks"):
-            world.run(gather, 1, 2)
-        with pytest.raises(UsageError, match=r"^1 argument was given for 3 ranks") as caught:
-            world.run(gather, "same")
-        assert "world.run(function, *[argument] * 3)" in str(caught.value)
+        for words, *order in (
+            ("None", None),
+            ("'5'", gather, 1, 2, 3),
+            ("2.*3", gather, 1, 2),
+            (r"1.*3 ranks.*\* 3", gather, "same"),
+            ("argument 1.*TypeError", gather, 1, lock, 2),
+            ("function.*TypeError", lambda _: lock),
+        ):
+            timeout = {"timeout": "5"} if words == "'5'" else {}
+            with pytest.raises(UsageError, match=words):
+                world.run(*order, **timeout)
         assert world.run(gather, *["same"] * 3)[0] == (0, ["same"] * 3)
 
 
@@ -559,24 +549,12 @@ def test_a_path_of_the_wrong_type_is_left_out_as_python_does(
         assert world.run(lambda _: "imported") == ["imported"]
 
 
-def test_an_argument_that_cannot_travel_leaves_the_world_as_it_is() -> None:
-    with World("threads", 2) as world:
-        with pytest.raises(
-            UsageError, match=r"argument 1 can't be pickled.*TypeError: cannot pickle"
-        ):
-            world.run(gather, 1, threading.Lock())
-        lock = threading.Lock()
-        with pytest.raises(UsageError, match="the function can't be pickled, as it must be to"):
-            world.run(lambda _: lock)
-        assert world.run(gather, 1, 2)[0] == (0, [1, 2])
-
-
 def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 2 << 20)
+    limit_messages(monkeypatch, 2 << 20)
     with World("threads", 2) as world:
-        with pytest.raises(WorldError, match="bytes are too many for one order or reply"):
+        with pytest.raises(WorldError, match=r"3\d{6} bytes"):
             world.run(lambda backend: bytes(3 << 20))
-        with pytest.raises(UsageError, match="bytes are too many for one order or reply"):
+        with pytest.raises(UsageError, match=r"3\d{6} bytes"):
             world.run(gather, bytes(3 << 20), 1)
         assert world.run(gather, 1, 2)[0] == (0, [1, 2])
 

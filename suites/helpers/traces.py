@@ -1,0 +1,21 @@
+"""What tests know of traces: how a rank records one, and how a folder of them is read."""
+
+from disteval.traces.folder import MERGED, TraceFolder
+from disteval.traces.merging import lanes, merged_events, write_merged
+from disteval.traces.place import Place, cap_for, own_clock
+from disteval.traces.reading import Event, Row, WorldTrace, read_worlds
+from disteval.traces.recorder import Recorder
+from disteval.traces.summary import Summary, summarise
+from disteval.traces.this_rank import start_with
+from disteval.traces.times import timeline
+from disteval.traces.waits import find_waits
+from disteval.worlds.postmortem import PARTED, RankStatus, report
+from disteval.worlds.torch_calls import Call, describe_parting, read_calls
+from disteval.worlds.torch_dumps import PREFIXES, read_dumps, tell_calls
+
+__all__ = [
+    "MERGED", "PARTED", "PREFIXES", "Call", "Event", "Place", "RankStatus", "Recorder", "Row",
+    "Summary", "TraceFolder", "WorldTrace", "cap_for", "describe_parting", "find_waits", "lanes",
+    "merged_events", "own_clock", "read_calls", "read_dumps", "read_worlds", "report", "start_with",
+    "summarise", "tell_calls", "timeline", "write_merged",
+]  # fmt: skip
