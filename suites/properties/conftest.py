@@ -57,6 +57,7 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
     """
     is_cheap = worlds.cls.launcher == "threads"
     count = request.config.getoption("examples")
+    is_expected = request.node.get_closest_marker("xfail") is not None  # and needs no smaller one
     unhurried = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
     def hold(
@@ -74,7 +75,10 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
 
         if is_cheap:
 
-            @settings(max_examples=max(8, 8 * count // split), suppress_health_check=unhurried)
+            @settings(
+                max_examples=max(8, 8 * count // split), suppress_health_check=unhurried,
+                phases=list(Phase)[: 3 if is_expected else None],
+            )  # fmt: skip
             @given(strategy)
             def one(example: Any) -> None:
                 tried([example])

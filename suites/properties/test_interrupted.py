@@ -1,0 +1,211 @@
+"""Any prefix of an evaluation and a resume are the whole one, with ranks lost on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import Predictions, RankError, WorldError, evaluate, load_predictions
+from disteval.conformance.world import BackendWorlds
+from disteval.metrics import Accuracy
+from disteval.worlds import World
+from hypothesis import strategies as st
+
+from suites.properties.cases import (
+    LABELS,
+    MOST,
+    SAMPLES,
+    SCORES,
+    Indexed,
+    Model,
+    Numbers,
+    Stream,
+    error_of,
+    rows,
+    scored,
+    shards,
+)
+from suites.properties.conftest import Each
+
+SIZE = 24
+RIGHT = SCORES.argmax(axis=1) == LABELS
+WHOLE = list(range(SIZE)), int(RIGHT[:SIZE].sum()), list(range(SIZE))
+
+
+class PowerError(Exception):
+    """The end of an evaluation before its time."""
+
+
+class Ending(Model):
+    """A model that fails, or ends its process, at its so-manieth call on some ranks."""
+
+    def __init__(self, calls: int, kill: bool = False) -> None:
+        super().__init__()
+        self.left, self.kill = calls, kill
+
+    def __call__(self, batch: Any) -> Any:
+        self.left -= 1
+        if self.left < 0 and self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.left < 0:
+            raise PowerError("the power is gone")
+        return super().__call__(batch)
+
+
+def go_on(
+    model: Model, samples: Any, folder: Path, backend: Any, batch_size: int, schedule: Any
+) -> Any:
+    """Evaluate what is left; return the numbers and the sum of all samples, and the stored."""
+    arguments = {"ledger": folder / "ledger"} if schedule == "leases" else {}
+    found = evaluate(
+        model, samples, {"numbers": Numbers(), "accuracy": Accuracy(counts=True)}, backend,
+        batch_size, update={"accuracy": scored}, schedule=schedule, **arguments,
+        predictions=Predictions(folder / "predictions", rows_per_part=3),
+    )  # fmt: skip
+    return (found.metrics["numbers"], found.metrics["accuracy"]["correct_top1"]), found.stored
+
+
+def new_folder(backend: Any, within: Path) -> Path:
+    """Return a new folder, the same on every rank."""
+    made = tempfile.mkdtemp(dir=within) if backend.rank == 0 else None
+    return Path(backend.broadcast_object(made, src=0))
+
+
+def resumed(kind: str, schedule: str, within: Path, backend: Any, drawn: Any) -> Any:
+    calls, batch_size, next_batch_size = drawn
+    samples = SAMPLES[kind](SIZE, "numpy")
+    folder = new_folder(backend, within)
+    first, second = Ending(calls), Model()
+    try:
+        found, stored = go_on(first, samples, folder, backend, batch_size, schedule)
+        left = 0
+    except RankError:
+        if schedule == "leases":
+            next_batch_size = batch_size
+        found, stored = go_on(second, samples, folder, backend, next_batch_size, schedule)
+        left = SIZE - stored
+    again = set().union(*backend.all_gather_object(second.seen))
+    written = backend.all_gather_object(numbers_in(folder) if backend.rank == 0 else None)[0]
+    has_units = calls > 0 and not (kind == "shards" and schedule == "leases")  # which are shards
+    return (*found, written), len(again) == left, stored > 0 or not has_units or not again
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """Return the numbers of the samples whose predictions are in a folder, in order."""
+    every: list[int] = np.asarray(load_predictions(folder / "predictions").all()["number"]).tolist()
+    return every
+
+
+EVERY = [(kind, "static") for kind in SAMPLES] + [
+    (kind, "leases") for kind in SAMPLES if kind != "stream"
+]
+
+
+@pytest.mark.parametrize(("kind", "schedule"), EVERY)
+def test_an_interrupted_evaluation_ends_as_a_whole_one(
+    each: Each, kind: str, schedule: str, tmp_path: Path
+) -> None:
+    """With the same metrics and predictions, and nothing that is stored is computed again."""
+    each(
+        st.tuples(st.integers(0, 8), st.integers(1, 5), st.integers(1, 5)),
+        partial(resumed, kind, schedule, tmp_path),
+        lambda _: (WHOLE, True, True),
+        split=25,
+    )
+
+
+def left_to_others(backend: Any, drawn: tuple[int, int, int]) -> Any:
+    guilty, calls, batch_size = drawn
+    fails = backend.rank == 1 + guilty % (backend.world_size - 1)
+    found = evaluate(
+        Ending(calls if fails else SIZE), rows(SIZE),
+        {"numbers": Numbers(), "accuracy": Accuracy(counts=True)}, backend, batch_size,
+        update={"accuracy": scored}, schedule="leases",
+    )  # fmt: skip
+    return found.metrics["numbers"], found.metrics["accuracy"]["correct_top1"]
+
+
+@pytest.mark.world_sizes(2, 3)
+def test_a_rank_that_fails_leaves_its_samples_to_the_others(each: Each) -> None:
+    """In leases, where it has the result of all ranks in the end."""
+    each(
+        st.tuples(st.integers(0, 7), st.integers(0, 5), st.integers(1, 4)),
+        left_to_others,
+        lambda _: WHOLE[:2],
+        split=10,
+    )
+
+
+def killed(folder: Path, schedule: str, backend: Any, calls: int) -> None:
+    go_on(Ending(calls, kill=True), rows(SIZE), folder, backend, 2, schedule)
+
+
+def ended(folder: Path, schedule: str, backend: Any) -> Any:
+    model = Model()
+    found, stored = go_on(model, rows(SIZE), folder, backend, 2, schedule)
+    again = set().union(*backend.all_gather_object(model.seen))
+    return found, len(again) + stored
+
+
+@pytest.mark.parametrize("schedule", ["static", "leases"])
+def test_killed_ranks_cost_time_and_change_no_result(
+    worlds: BackendWorlds, world: World, schedule: str, tmp_path: Path
+) -> None:
+    """Ranks that are killed at any call leave what they had finished, and others go on with it."""
+    if not (worlds.can_be_lost and world.own_processes):
+        pytest.skip("ranks that may be killed are needed: processes that are started here")
+    for calls in range(4):
+        with worlds.another() as lost, pytest.raises(WorldError) as caught:
+            each_calls = [calls + rank for rank in range(world.world_size)]
+            lost.get().run(partial(killed, tmp_path / str(calls), schedule), *each_calls)
+        assert caught.value.lost
+        found = world.run(partial(ended, tmp_path / str(calls), schedule))
+        assert found == [(WHOLE[:2], SIZE)] * world.world_size
+        assert numbers_in(tmp_path / str(calls)) == WHOLE[0]
+
+
+def changed(kind: str, within: Path, backend: Any, drawn: tuple[int, int, str]) -> Any:
+    one, other, schedule = drawn
+    before = rows(MOST)
+    after = [*before[:one], before[other], *before[one + 1 :]]
+    wrap = {"rows": list, "indexed": Indexed, "shards": shards, "stream": Stream}[kind]
+    folder = new_folder(backend, within)
+    with contextlib.suppress(RankError):
+        go_on(Ending(2), wrap(before), folder, backend, 2, schedule)
+    backend.all_gather_object(None)
+    return error_of(backend, lambda: go_on(Model(), wrap(after), folder, backend, 2, schedule))[0]
+
+
+not_yet = pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="elements of streams are not compared with those before the interruption",
+)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "rows",
+        "indexed",
+        pytest.param("shards", marks=not_yet),
+        pytest.param("stream", marks=not_yet),
+    ],
+)
+def test_going_on_over_other_samples_is_refused(each: Each, kind: str, tmp_path: Path) -> None:
+    """Where one sample is another since, whether it was evaluated before or not."""
+    places = st.lists(st.integers(0, MOST - 1), min_size=2, max_size=2, unique=True)
+    schedules = ["static"] if kind == "stream" else ["static", "leases"]
+    each(
+        st.tuples(places, st.sampled_from(schedules)).map(lambda d: (*d[0], d[1])),
+        partial(changed, kind, tmp_path),
+        lambda _: "UsageError",
+        split=25,
+    )
