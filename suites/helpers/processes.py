@@ -14,8 +14,35 @@ from typing import Any, TypeVar
 import pytest
 from disteval.worlds import World, control_directory
 from disteval.worlds.collective_log import read_position
-from disteval.worlds.launchers import HorovodrunLauncher, MpirunLauncher, TorchrunLauncher
+from disteval.worlds.launchers import (
+    HorovodrunLauncher,
+    MpirunLauncher,
+    ThreadsLauncher,
+    TorchrunLauncher,
+    register_launcher,
+)
 from disteval.worlds.rank_files import rank_file
+
+__all__ = [
+    "ThreadsLauncher",
+    "collectives_left",
+    "collectives_left_below",
+    "horovodrun",
+    "hosts_of",
+    "is_running",
+    "launched_environment",
+    "left_over",
+    "mpi_variables",
+    "mpirun",
+    "private_folder",
+    "processes_below",
+    "ranks_below",
+    "register_launcher",
+    "run_plainly",
+    "start_as_from_a_terminal",
+    "torchrun",
+    "wait_for",
+]
 
 T = TypeVar("T")
 

@@ -1,5 +1,6 @@
 """What tests know of traces: how a rank records one, and how a folder of them is read."""
 
+from disteval import traces
 from disteval.traces.folder import MERGED, TraceFolder
 from disteval.traces.merging import lanes, merged_events, write_merged
 from disteval.traces.place import Place, cap_for, own_clock
@@ -17,5 +18,5 @@ __all__ = [
     "MERGED", "PARTED", "PREFIXES", "Call", "Event", "Place", "RankStatus", "Recorder", "Row",
     "Summary", "TraceFolder", "WorldTrace", "cap_for", "describe_parting", "find_waits", "lanes",
     "merged_events", "own_clock", "read_calls", "read_dumps", "read_worlds", "report", "start_with",
-    "summarise", "tell_calls", "timeline", "write_merged",
+    "summarise", "tell_calls", "timeline", "traces", "write_merged",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval import UsageError, traces
+from disteval import UsageError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +30,7 @@ from suites.helpers.traces import (
     own_clock,
     read_worlds,
     start_with,
+    traces,
 )
 
 NAMES = st.text(max_size=20)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Task
-from disteval.cli import main
 from disteval.metrics import Accuracy
 
+from suites.helpers.command import main
 from suites.helpers.hosts import ADDRESSES, Hosts, ended
 from suites.helpers.processes import wait_for
 from suites.helpers.waits import shorten_silence

@@ -19,9 +19,9 @@ from disteval import UsageError, WorldError, get_dist_backend
 from disteval.metrics import Mean
 from disteval.worlds import (
     ElasticWorld,
+    Launcher,
     LocalLauncher,
     World,
-    launchers,
     report_progress,
     send_note,
 )
@@ -29,7 +29,12 @@ from disteval.worlds import (
 from suites.helpers.faults import limit_messages
 from suites.helpers.frames import Unloadable
 from suites.helpers.needs import each, needs
-from suites.helpers.processes import left_over, start_as_from_a_terminal
+from suites.helpers.processes import (
+    ThreadsLauncher,
+    left_over,
+    register_launcher,
+    start_as_from_a_terminal,
+)
 from suites.helpers.waits import shorter_start
 
 # A hung rank costs this long. Ranks that work answer in milliseconds, or report in every fifth of a
@@ -416,24 +421,24 @@ def test_another_launcher_starts_a_world(backend: str, launcher: str) -> None:
 
 
 def test_launchers_are_open_to_third_parties() -> None:
-    class Polite(launchers.LocalLauncher):
+    class Polite(LocalLauncher):
         name = "polite"
 
         def environment(self) -> dict[str, str]:
             return {"PLEASE": "1"}
 
-    launchers.register_launcher(Polite)
+    register_launcher(Polite)
     with World("non_dist", 1, launcher="polite") as world:
         assert world.run(lambda backend: os.environ["PLEASE"]) == ["1"]
     with pytest.raises(UsageError, match="the launcher name 'local' is taken"):
-        launchers.register_launcher(type("Mine", (Polite,), {"name": "local"}))
+        register_launcher(type("Mine", (Polite,), {"name": "local"}))
     with pytest.raises(UsageError, match="no launcher 'ssh'; the known ones are: local, threads"):
         World("non_dist", 1, launcher="ssh")
 
 
-@pytest.mark.parametrize("launcher", [launchers.LocalLauncher(), launchers.ThreadsLauncher()])
+@pytest.mark.parametrize("launcher", [LocalLauncher(), ThreadsLauncher()])
 def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(
-    launcher: launchers.Launcher,
+    launcher: Launcher,
 ) -> None:
     with World(None, 2, launcher=launcher) as first:
         with pytest.raises(UsageError, match="serves a world already; make another"):
