@@ -134,18 +134,6 @@ def pid(backend: Any) -> int:
     return os.getpid()
 
 
-def length(backend: Any, sent: bytes) -> int:
-    return len(sent)
-
-
-def test_a_rank_that_is_frozen_before_a_large_order_is_named_in_time() -> None:
-    with World(SOCKETS, 2) as world:
-        os.kill(world.run(pid)[1], signal.SIGSTOP)
-        with pytest.raises(WorldError, match="no progress for 4 s on rank 1") as caught:
-            world.run(length, *[bytes(64 << 20)] * 2, timeout=SHORT)
-    assert "rank 1: is stopped (SIGSTOP)" in str(caught.value)
-
-
 def exit_thread_1(backend: Any) -> None:
     if backend.rank == 1:
         sys.exit(3)

@@ -33,7 +33,6 @@ from suites.helpers.processes import (
     ThreadsLauncher,
     left_over,
     register_launcher,
-    start_as_from_a_terminal,
 )
 from suites.helpers.waits import shorter_start
 
@@ -262,24 +261,6 @@ def test_notes_reach_the_leader_in_order_before_they_return(anywhere: str) -> No
         assert [note for teller, note in notes if teller == rank] == turns
 
 
-def test_ranks_notice_that_their_leader_was_killed(anywhere: str) -> None:
-    script = (
-        "import sys\n"
-        "from disteval.worlds import World\n"
-        "from suites.worlds.test_world import hang_2, pid\n"
-        f"world = World({anywhere!r}, 3)\n"
-        "print(*world.run(pid), flush=True)\n"
-        "world.run(hang_2, 0, 1, 2, timeout=600)\n"
-    )
-    leader = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert leader.stdout is not None
-    pids = [int(pid) for pid in leader.stdout.readline().split()]
-    assert len(pids) == 3
-    leader.kill()
-    leader.wait(60)
-    assert left_over(pids) == []
-
-
 def test_a_world_that_nobody_closes_leaves_no_directory(tmp_path: Path) -> None:
     script = (
         "from disteval.worlds import World\n"
@@ -293,26 +274,6 @@ def test_a_world_that_nobody_closes_leaves_no_directory(tmp_path: Path) -> None:
         check=True,
     )
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", each("sockets", "mpi4py"))
-def test_ctrl_c_terminates_every_rank(name: str, anywhere: str) -> None:
-    if name != "sockets":
-        anywhere = name
-    script = (
-        "from disteval.worlds import World\n"
-        "from suites.worlds.test_world import hang_2, pid\n"
-        f"with World({anywhere!r}, 3) as world:\n"
-        "    print(*world.run(pid), flush=True)\n"
-        "    world.run(hang_2, 0, 1, 2, timeout=600)\n"
-    )
-    leader = start_as_from_a_terminal([sys.executable, "-c", script])
-    assert leader.stdout is not None
-    pids = [int(pid) for pid in leader.stdout.readline().split()]
-    leader.send_signal(signal.SIGINT)
-    leader.communicate(timeout=60)
-    assert leader.returncode != 0
-    assert left_over(pids) == []
 
 
 @pytest.mark.parametrize(
@@ -544,14 +505,6 @@ def test_a_signal_without_a_name_is_reported_by_its_number() -> None:
     world = World(None, 1, launcher="local")
     with pytest.raises(WorldError, match=r"rank 0 was lost .*killed by signal 40"):
         world.run(lambda _: os.kill(os.getpid(), 40))
-
-
-def test_a_path_of_the_wrong_type_is_left_out_as_python_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
-    with World(None, 1, launcher="local") as world:
-        assert world.run(lambda _: "imported") == ["imported"]
 
 
 def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
