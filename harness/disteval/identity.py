@@ -22,7 +22,7 @@ from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -161,15 +161,29 @@ def describe(name: str, value: Any) -> dict[str, str]:
     return walk.code | walk.values
 
 
-def describe_model(name: str, value: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the record of the code of a model, and that of what it holds.
+class ModelRecord(NamedTuple):
+    """The record of a model.
 
-    Ranks may hold different values, such as a device; of the attributes of an object, only arrays
-    and models are looked at.
+    Attributes:
+        code: What its functions and classes are.
+        held: The values that it holds, in which ranks may differ, such as a device. Of the
+            attributes of an object, only arrays and models are looked at.
+        weights: The digests of the weights of models of torch and Keras that a rank has whole.
+        models: The models of torch among them.
     """
+
+    code: dict[str, str]
+    held: dict[str, str]
+    weights: dict[str, str]
+    models: list[Any]
+
+
+def describe_model(name: str, value: Any) -> ModelRecord:
+    """Return the record of a model, which is a function or an object."""
     walk = _Walk(value, is_model=True)
     walk.look(name, value)
-    return walk.code, {f"{_HELD}{key}": found for key, found in walk.values.items()}
+    held = {f"{_HELD}{key}": found for key, found in walk.values.items()}
+    return ModelRecord(walk.code, held, walk.weights, walk.models)
 
 
 def text(value: Any) -> str | None:
@@ -192,9 +206,13 @@ class _Walk:
     Attributes:
         code: The text of each function and class, by name.
         values: The text of each value.
+        weights: Those of whole models.
+        models: The models of torch.
     """
 
     def __init__(self, root: Any, *, is_model: bool = False) -> None:
+        self.weights: dict[str, str] = {}
+        self.models: list[Any] = []
         self.code: dict[str, str] = {}
         self.values: dict[str, str] = {}
         self._is_model = is_model
@@ -231,6 +249,10 @@ class _Walk:
         elif (weights := _weights(value)) is not None:
             self._class(name, type(value))
             self.values[f"the weights of {name}"] = weights
+            if hasattr(value, "modules"):
+                self.models.append(value)
+            if _is_whole(value):
+                self.weights[f"the weights of {name}"] = weights
         elif isinstance(value, type):
             self._class(name, value)
         elif isinstance(value, BuiltinFunctionType | np.ufunc):
@@ -410,6 +432,16 @@ def _weights(value: Any) -> str | None:
         return _digest("\n".join(f"{name} {_array_text(each)}" for name, each in named).encode())
     except ValueError:
         return f"weights of {len(named)} arrays, which {INCOMPARABLE}"
+
+
+def _is_whole(model: Any) -> bool:
+    """Return whether a rank has all weights of a model, and not its shards of them."""
+    if not hasattr(model, "parameters"):  # Keras's
+        return True
+    return not any(
+        hasattr(each, "to_local") or type(each).__name__ == "FlatParameter"
+        for each in model.parameters()
+    )
 
 
 def _digest(data: bytes) -> str:

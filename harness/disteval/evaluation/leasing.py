@@ -82,6 +82,8 @@ class Leasing:
             work.dealing.plan(work.opened, work.size, work.backend, whole=True)  # may call shard
         check_totals(work.metrics)
         check_order(work.metrics, work.dealing.natural_order(1))
+        if self.ranks_per_lease > 1:  # ranks of a group may have different parts of a model
+            work.settings = {k: v for k, v in work.settings.items() if k not in work.weights}
         world = work.backend.world_size
         if world > 1 and world % self.ranks_per_lease:
             raise UsageError(

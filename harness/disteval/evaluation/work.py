@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -16,7 +17,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, name_some
 from disteval.data.batching import Batch, Indices
 from disteval.data.collate import Collate, first_rows
-from disteval.data.contents import Look
+from disteval.data.contents import Look, is_on
 from disteval.data.loading import Loader
 from disteval.data.predictions import Predictions, Sink, Target, check_target
 from disteval.data.samples import Sized, open_samples
@@ -29,6 +30,8 @@ from disteval.evaluation.updates import Update, Updates, check_rows
 from disteval.identity import describe, describe_model
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
+
+_log = logging.getLogger("disteval")
 
 Predict = Callable[[Any], Any]
 """A function of a batch, or of its first field if it is a tuple, to a row for each sample."""
@@ -64,6 +67,7 @@ class Work:
         look: What was seen of the samples, if it is compared with other ranks or earlier runs.
         evaluated: The record of what is evaluated, by which it goes on.
         held: The record of the values that ``predict`` holds, which may differ between ranks.
+        weights: The digests of the weights of the models that it holds, which may not.
         settings: What must be the same on every rank, by name.
     """
 
@@ -98,9 +102,11 @@ class Work:
             self.look = self._look()
         self.evaluated: dict[str, str] = {}
         self.held: dict[str, str] = {}
+        self.weights: dict[str, str] = {}
+        self._models: list[Any] = []
         if self.is_compared or isinstance(self.target, Predictions):
             self._describe()
-        self.settings: dict[str, Any] = self.dealing.settings() | self.evaluated
+        self.settings: dict[str, Any] = self.dealing.settings() | self.evaluated | self.weights
         self.settings["the format of predictions"] = self.target.format
 
     def _describe(self) -> None:
@@ -110,10 +116,13 @@ class Work:
         found["metrics"] = str(sorted(map(str, self.metrics)))
         for name, metric in self.metrics.items():
             found |= describe(f"the metric {name!r}", metric)
-        code, self.held = describe_model("predict", self.predict)
+        model = describe_model("predict", self.predict)
+        self.held, self._models = model.held, model.models
+        if is_on():
+            self.weights = model.weights
         for name in ("collate", "update"):
             found |= describe(name, getattr(self, name))
-        self.evaluated = found | code | describe("record", self.target.record)
+        self.evaluated = found | model.code | describe("record", self.target.record)
 
     @property
     def size(self) -> int | None:
@@ -157,6 +166,7 @@ class Work:
                             batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
                         )
                         outputs = predict(inputs)
+                        self._warn_of_training()
                         check_rows(outputs, batch.rows)
                         if 0 < len(ids) < batch.rows:
                             outputs = first_rows(outputs, batch.rows, len(ids))
@@ -174,6 +184,19 @@ class Work:
             log_failure(rank, failure)
             return counted, failure
         return counted, None
+
+    def _warn_of_training(self) -> None:
+        """Say once that a model has computed a batch in training mode."""
+        while self._models:
+            model = self._models.pop()
+            kinds = {type(part).__name__ for part in model.modules() if part.training}
+            wrong = sorted(kind for kind in kinds if "Dropout" in kind or "BatchNorm" in kind)
+            if wrong:
+                _log.warning(
+                    "predict computes a %s in training mode, in which its %s draws random numbers "
+                    "or mixes the samples of a batch, so that the result depends on batches and "
+                    "ranks; call its eval() first", type(model).__name__, " and ".join(wrong),
+                )  # fmt: skip
 
 
 def _size_of(batch: Batch) -> int:

@@ -1,0 +1,72 @@
+"""Ranks that have different models get no result, and a model in training mode is noticed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import UsageError, evaluate
+from disteval.metrics import Mean
+
+from suites.helpers.needs import framework, needs
+from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = needs("torch")
+SAMPLES = np.arange(24, dtype=np.float32).reshape(12, 2)
+
+
+def model_of(seed: int, *layers: Any) -> Any:
+    """Return a model of one linear layer, whose weights are drawn, and other layers."""
+    torch = framework("torch")
+    generator = torch.Generator().manual_seed(seed)
+    linear = torch.nn.Linear(2, 1)
+    torch.nn.init.normal_(linear.weight, generator=generator)
+    torch.nn.init.zeros_(linear.bias)
+    return torch.nn.Sequential(linear, *layers).eval()
+
+
+def mean_of(model: Any, backend: Any = "non_dist", **options: Any) -> Any:
+    torch = framework("torch")
+
+    def predict(batch: Any) -> Any:
+        with torch.no_grad():
+            return model(torch.as_tensor(np.asarray(batch)))[:, 0].numpy()
+
+    def update(outputs: Any, batch: Any) -> Any:
+        return (outputs,)
+
+    return evaluate(predict, SAMPLES, {"mean": Mean()}, backend, 4, update=update, **options)
+
+
+@pytest.mark.parametrize("schedule", ["static", "leases"])
+def test_ranks_with_different_weights_are_refused(schedule: Any) -> None:
+    def rank(backend: Any) -> Any:
+        return mean_of(model_of(int(backend.rank == 1)), backend, schedule=schedule)
+
+    for error in run_ranks(3, rank):
+        assert isinstance(error, UsageError)
+        assert "weights" in str(error) and "rank 1" in str(error)
+
+
+def test_ranks_with_the_same_weights_are_not() -> None:
+    def rank(backend: Any) -> Any:
+        return mean_of(model_of(0), backend).metrics
+
+    assert values(run_ranks(3, rank)) == [mean_of(model_of(0)).metrics] * 3
+
+
+def test_the_comparison_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTEVAL_DIGEST", "off")
+    values(run_ranks(2, lambda backend: mean_of(model_of(backend.rank), backend).metrics))
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_model_in_training_mode_in_a_function_is_told(
+    is_training: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = model_of(0, framework("torch").nn.Dropout(0.5)).train(is_training)
+    with caplog.at_level(logging.WARNING, logger="disteval"):
+        values(run_ranks(2, lambda backend: mean_of(model, backend)))
+    assert ("Dropout" in caplog.text) == is_training
