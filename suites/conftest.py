@@ -27,6 +27,9 @@ try:
 except ImportError:  # Python 3.10, where pytest brings tomli
     import tomli as tomllib
 
+TABLE = tomllib.loads((SUITES / "sessions.toml").read_text())
+SESSIONS: dict[str, dict[str, Any]] = TABLE["sessions"]
+
 # The table is a plugin, since xdist leaves conftest.py of folders to its workers.
 pytest_plugins = ["disteval.conformance.plugin", "suites.mutants.table"]
 
@@ -51,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "optional: needs anything that `needs` knows of")
     for marker, names in needs.MARKERS.items():
         config.addinivalue_line("markers", f"{marker}: needs one of {', '.join(names)}")
+    # A session collects no worlds but those of the backends that it requires.
+    if not config.option.backend and detect_outer_world() is None:
+        config.option.backend = [name for name in list_all_backends() if name in required()]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,8 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark each test with what it needs, and check that a session selects it."""
     for item in items:
         needs.add_markers(item)
-    table = tomllib.loads((SUITES / "sessions.toml").read_text())["sessions"]
-    check_that_a_session_selects(items, table.values())
+    check_that_a_session_selects(items, SESSIONS.values())
     _leave_out(config, items)
 
 
@@ -138,10 +143,7 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests that use no ranks would run on rank 0 alone.
     """
     outer, every = detect_outer_world(), list_all_backends()
-    if outer is not None:
-        default = OVER.get(outer.launcher, every)
-    else:
-        default = [name for name in every if name in required()] or every
+    default = OVER.get(outer.launcher, every) if outer else every
     asked = config.getoption("backend") or default
     kept = {*asked} if outer else {*asked, None}
     out = [item for item in items if needs.world_of(item) not in kept]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suites.conftest import check_that_a_session_selects
+from suites.conftest import SESSIONS, SUITES, check_that_a_session_selects
 from suites.helpers.needs import each, needs, require
 
 
@@ -29,6 +29,11 @@ def test_what_is_missing_skips_a_test_or_fails_it_if_it_is_required(
     monkeypatch.setenv("DISTEVAL_REQUIRE", "threads,no_such_library")
     with pytest.raises(pytest.fail.Exception, match="no_such_library"):
         require("no_such_library")
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_session_collects_folders_that_are_there(name: str) -> None:
+    assert [one for one in SESSIONS[name]["folders"] if not (SUITES / one).exists()] == []
 
 
 def test_a_test_that_no_session_selects_ends_the_collection(request: pytest.FixtureRequest) -> None:
