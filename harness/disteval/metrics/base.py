@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -14,11 +15,13 @@ from disteval.contract import BaseDistBackend
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.identity import Check, checking, digest_of
+from disteval.metrics.arrays import to_numpy
 from disteval.metrics.columns import pack, unpack
 from disteval.metrics.ids import Ids, SampleRows, check_all_or_none, merge
 
 T = TypeVar("T")
 _ABSENT: Any = object()
+_FEW = 16  # numbers that a setting's description spells out; of more it has a digest
 
 
 class BaseMetric(ABC):
@@ -51,7 +54,15 @@ class BaseMetric(ABC):
 
     uses_ids: bool = True
     _reset_by: int | None = None
-    _digest: bytes | None = None
+    _given: str | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Note the arguments of a class of one's own, which may keep them under any name."""
+        metric = super().__new__(cls)
+        if not cls.__module__.startswith("disteval.") and (args or kwargs):
+            kwargs.pop("dist_backend", None)
+            metric._given = f"{spelled(args)} {spelled(kwargs)}"
+        return metric
 
     def __init__(
         self,
@@ -78,11 +89,6 @@ class BaseMetric(ABC):
                     f"__init__, before anything is added"
                 )
             return super().__getattribute__(name)  # raises AttributeError as always
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            if name[0] != "_":  # a setting, which other ranks may not have changed
-                self._digest = None
-            super().__setattr__(name, value)
 
     @property
     def dist_backend(self) -> BaseDistBackend:
@@ -118,7 +124,6 @@ class BaseMetric(ABC):
         """Remove every entry."""
         self._results = self._fresh()
         self._ids = Ids()
-        self._digest = None
 
     def compute(self, size: int | None = None) -> Any:
         """Compute over every rank's entries; every rank must call it.
@@ -137,7 +142,7 @@ class BaseMetric(ABC):
 
         Raises:
             UsageError: On every rank, when ``size`` is negative, fewer entries were added without
-                ids, or only some ranks gave ids.
+                ids, only some ranks gave ids, settings differ, or the metric refuses the entries.
             CoverageError: On every rank, when a sample is missing, an id is not in the data set, or
                 samples with equal ids have different entries.
             RankError: On every rank, when a rank's entries can't be sent or rank 0 can't compute.
@@ -168,24 +173,16 @@ class BaseMetric(ABC):
     def _describe(self) -> str:
         """Describe the class and its settings, so that metrics which can't be added up differ.
 
-        Of another package's class only the name is known to be the same on every rank.
+        A setting is a public attribute; an argument of a class of one's own is one, too.
         """
-        return describe_settings(self, "disteval.")
+        return describe_settings(self, vars(self), self._given)
 
     def _settings(self) -> dict[str, str]:
         return {"the metric": self._describe()}
 
-    def _settle(self) -> bytes:
-        """Return a digest of the settings."""
-        # Made with the first sample, and not in each `compute`, of which it would take a tenth
-        # over MPI; `__setattr__` forgets it.
-        if self._digest is None:
-            self._digest = digest_of(self._settings())
-        return self._digest
-
     def _agreement(self, backend: BaseDistBackend) -> tuple[bytes, Check]:
         """Return a digest to send along, and the function that compares all ranks' metrics."""
-        digest = self._settle()
+        digest = digest_of(self._settings())
         return digest, checking(backend, digest, self._settings)
 
     def _gather_alike(self, backend: BaseDistBackend, size: int | None, mine: Any) -> Sequence[Any]:
@@ -204,7 +201,6 @@ class BaseMetric(ABC):
         checked = self._ids.check(ids, len(entries), len(self._results))
         self._results.extend(entries)
         self._ids.add(checked)
-        self._settle()
 
     def _fresh(self) -> Any:
         """Return an empty container of entries."""
@@ -225,7 +221,7 @@ class BaseMetric(ABC):
     def _compute_on_rank_0(
         self, backend: BaseDistBackend, shards: list[Any], ids: list[Any], size: int | None
     ) -> Any:
-        outcome: tuple[Any, str | CoverageError | None] = (None, None)
+        outcome: tuple[Any, str | CoverageError | UsageError | None] = (None, None)
         cause: Exception | None = None
         if backend.rank == 0:
             try:
@@ -235,13 +231,13 @@ class BaseMetric(ABC):
                 else:
                     results = _in_order(entries, self.dist_collect_mode)[:size]
                 outcome = (self.compute_metric(results), None)
-            except CoverageError as error:
+            except (CoverageError, UsageError) as error:
                 outcome = (None, error)
             except Exception as error:  # the other ranks wait for the broadcast
                 cause = error
                 outcome = (None, describe_error(error))
         value, failure = backend.broadcast_object(outcome, src=0)
-        if isinstance(failure, CoverageError):
+        if isinstance(failure, Exception):
             raise failure
         if failure is not None:
             raise RankError(0, f"could not compute {type(self).__name__}: {failure}") from cause
@@ -265,17 +261,44 @@ def check_collected(size: int | None, collected: int) -> None:
         )
 
 
-def describe_settings(metric: object, package: str, inner: Sequence[str] = ()) -> str:
-    """Return the class of a metric, and its public settings if the class is one of a package."""
-    found = [*inner]
-    if type(metric).__module__.startswith(package):
-        kinds = (bool, int, float, str, tuple)
-        found += [
-            f"{name}={value!r}"
-            for name, value in vars(metric).items()
-            if name[0] != "_" and isinstance(value, kinds)
-        ]
+def describe_settings(
+    metric: object, attributes: Mapping[str, Any], given: str | None = None
+) -> str:
+    """Return the class of a metric and its settings, equal for metrics that can be added up.
+
+    Args:
+        metric: The metric.
+        attributes: Its attributes, of which public ones with plain values or arrays are settings.
+        given: The arguments that it was made with, if these are settings as well.
+    """
+    found = [] if given is None else [given]
+    for name, value in attributes.items():
+        is_plain = isinstance(value, bool | int | float | str | tuple | list | dict | set | None)
+        if isinstance(value, BaseMetric):
+            found.insert(0, value._describe())
+        elif name[0] != "_" and name != "dataset_meta" and (is_plain or hasattr(value, "dtype")):
+            found.append(f"{name}={spelled(value)}")
     return f"{type(metric).__qualname__}({', '.join(found)})"
+
+
+def spelled(value: Any) -> str:
+    """Return a text that is equal for equal settings on any rank; of objects, only their class."""
+    if isinstance(value, BaseMetric):
+        return value._describe()
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {spelled(part)}' for key, part in value.items())}}}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(spelled, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(spelled, value)))}}}"
+    if isinstance(value, bool | int | float | complex | str | bytes | None):
+        return repr(value)
+    with suppress(UsageError):
+        if hasattr(value, "dtype"):
+            array = np.asarray(to_numpy(value))
+            few = array.tolist() if array.size <= _FEW else digest_of({"": array.tobytes()}).hex()
+            return f"{array.dtype}{[*array.shape]} {few}"
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def no_samples() -> UsageError:

@@ -119,7 +119,7 @@ class Column:
             if self.keeps_rows:
                 self._chunks.append(np.array(rows))  # a copy: the caller may reuse the memory
             self._length += len(rows)
-            self._sums = sums if self._sums is None else self._sums + sums
+            self._sums = add_sums(self._sums, sums)
 
     def _all(self) -> Rows:
         if self._length and not self.keeps_rows:
@@ -150,10 +150,21 @@ def sendable(sums: Sums | None) -> Sums | list[Any] | None:
 
 
 def add_sums(one: Any, other: Any) -> Any:
-    """Add the sums of two parts; None stands for those of no rows."""
+    """Add the sums of two parts; None stands for those of no rows.
+
+    Raises:
+        UsageError: They have different shapes, which NumPy might broadcast.
+    """
     if one is None or other is None:
         return other if one is None else one
-    return as_array(one) + as_array(other)
+    one, other = as_array(one), as_array(other)
+    if np.shape(one) != np.shape(other):
+        raise UsageError(
+            f"sums of shape {np.shape(one)} and of shape {np.shape(other)} can't be added; "
+            f"sums_of must return one shape for any rows, and the metrics of all ranks must have "
+            f"the same settings"
+        )
+    return one + other
 
 
 def as_array(sums: Any) -> Sums:

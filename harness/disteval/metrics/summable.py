@@ -67,7 +67,6 @@ class SummableMetric(BaseMetric):
         checked = self._ids.check(ids, len(column), len(self._results))
         self._results.append(column, self.sums_of)
         self._ids.add(checked)
-        self._settle()
 
     def _append_later(self, length: int, bring: Bring, ids: Any = None) -> None:
         """Add rows that a device is still computing.
@@ -80,7 +79,6 @@ class SummableMetric(BaseMetric):
         checked = self._ids.check(ids, length, len(self._results))
         self._results.append_later(length, bring, self.sums_of)
         self._ids.add(checked)
-        self._settle()
 
     def reset_to_sums(self) -> None:
         """Remove every row, and keep only the sums of rows that are added before the next reset.

@@ -96,9 +96,9 @@ class _TorchMetric(BaseMetric):
         dist_collect_mode: Literal["unzip", "cat"],
     ) -> None:
         self._metric = metric
-        # For `_describe`, by which ranks with other metrics are found.
-        self.kind = " ".join(describe_settings(m, "torchmetrics.") for m in _metrics_in(metric))
         super().__init__(dist_backend=dist_backend, dist_collect_mode=dist_collect_mode)
+        # For `_describe`, by which ranks with other metrics are found.
+        self.kind = " ".join(map(_described, _metrics_in(self._fresh().metric)))
         self.uses_ids = bool(_lengths(self._fresh().metric))  # only lists have an order
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
@@ -339,6 +339,13 @@ def _metrics_in(metric: Metric) -> list[Metric]:
     """Return the metric and all metrics that it wraps; any of them may have states."""
     kind = sys.modules["torchmetrics"].Metric
     return [module for module in metric.modules() if isinstance(module, kind)]
+
+
+def _described(metric: Metric) -> str:
+    """Describe a metric by its attributes and tensors, such as thresholds, that are no states."""
+    found = vars(metric) | metric._buffers
+    settings = {name: value for name, value in found.items() if name not in metric._reductions}
+    return describe_settings(metric, settings)
 
 
 def _merge(states: list[Any], reduction: Any) -> Any:

@@ -9,10 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
-from disteval.identity import Check
-from disteval.metrics.base import BaseMetric, describe_settings
+from disteval.metrics.base import BaseMetric
 from disteval.metrics.ids import Ids, SampleRows
 from disteval.metrics.rows import Bring, Column, Rows, SumsOf
 from disteval.metrics.summable import SummableMetric
@@ -54,13 +52,6 @@ class Wrapper(SummableMetric):
         """Remove every row, and keep no rows, see `SummableMetric.reset_to_sums`."""
         self.reset()
         self._results = Column(keep_rows=False)
-
-    def _describe(self) -> str:
-        return describe_settings(self, "disteval.", [self.metric._describe()])
-
-    def _agreement(self, backend: BaseDistBackend) -> tuple[bytes, Check]:
-        self._digest = None  # a setting of the wrapped metric may have changed
-        return super()._agreement(backend)
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Any) -> Taken:
         """Return the rows that the wrapped metric makes of a batch."""
