@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError
+from disteval import RankError, UsageError, evaluate
 from disteval.metrics import Accuracy, Mean
-from disteval.metrics.arrays import kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,19 +87,31 @@ def test_labels_may_come_from_anywhere(converters: Any) -> None:
 def test_errors_are_the_same(converters: Any) -> None:
     to_array, _ = converters
     accuracy = Accuracy(4)
-    with pytest.raises(UsageError, match=r"top-4 accuracy needs .* the scores have shape \(2, 3\)"):
+    with pytest.raises(UsageError, match=r"top-4.*\(2, 3\)"):
         accuracy.add(to_array(np.zeros((2, 3), np.float32)), to_array(np.zeros(2, np.int32)))
-    with pytest.raises(UsageError, match="from 0 to 2, but row 1 has 9"):
+    with pytest.raises(UsageError, match=r"row 1 .*9"):
         Accuracy().add(to_array(np.zeros((2, 3), np.float32)), to_array(np.array([0, 9])))
-    with pytest.raises(UsageError, match="must be real numbers"):
+    with pytest.raises(UsageError, match=r"predictions.*complex64"):
         Accuracy().add(to_array(np.zeros((2, 3), np.complex64)), [0, 1])
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_the_framework_of_an_array_is_known(name: str) -> None:
-    to_array, _ = FRAMEWORKS[name]()
-    assert kind_of(to_array(np.zeros(1, np.float32))) == name
-    assert kind_of(np.zeros(1)) == kind_of([1.0]) == "numpy"
+def test_nan_on_a_device_is_refused_with_its_own_sample_and_how_many_rows(converters: Any) -> None:
+    to_array, cast = converters
+    scores = np.zeros((40, 3), np.float32)
+    scores[13, 1] = np.nan
+    labels = np.zeros(40, np.int64)
+    for dtype in ("float32", "bfloat16"):
+        accuracy = Accuracy(dist_backend="non_dist")
+        with pytest.raises((UsageError, RankError), match=r"Accuracy.*1 of 8.*sample 13"):
+            for at in range(0, 40, 8):
+                some = slice(at, at + 8)
+                accuracy.add(
+                    cast(to_array(scores[some]), dtype), labels[some], ids=range(at, at + 8)
+                )
+            accuracy.compute(40)
+    samples = [{"x": row, "label": 0} for row in scores]
+    with pytest.raises(RankError, match="sample 13"):
+        evaluate(lambda b: to_array(b["x"]), samples, {"a": Accuracy()}, "non_dist", 8)
 
 
 def test_ids_may_be_of_any_framework(converters: Any) -> None:
@@ -110,5 +121,5 @@ def test_ids_may_be_of_any_framework(converters: Any) -> None:
         for ids in ([2, 0], [1, 2]):
             mean.add(np.array(ids), ids=cast(to_array(np.array(ids)), dtype))
         assert mean.compute(3) == {"mean": 1.0}
-    with pytest.raises(UsageError, match="ids must be integers from 0 up, not of float32"):
+    with pytest.raises(UsageError, match=r"ids.*float32"):
         mean.add(np.array([3.0]), ids=cast(to_array(np.array([3.0])), "float32"))

@@ -2,52 +2,74 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import CoverageError, ShardPlan, evaluate
+from disteval import CoverageError, ShardPlan, UsageError, evaluate
 from disteval.data.base import ArrayDataset
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SampleRows, from_torchmetrics
-from disteval.metrics.totals import add_totals, compute_totals, take_totals
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
 
+pytestmark = needs("torch", "torchmetrics")
+
 CLASSES = 3
 
 
-def _classification(tm: Any) -> dict[str, Any]:
-    return {
-        "sums": tm.classification.MulticlassAccuracy(CLASSES, average="macro"),
-        "lists": tm.classification.MulticlassAUROC(CLASSES),
-        "a wrapper": tm.wrappers.ClasswiseWrapper(
-            tm.classification.MulticlassF1Score(CLASSES, average=None)
-        ),
-        "a sum of metrics": tm.classification.MulticlassPrecision(CLASSES)
-        + tm.classification.MulticlassRecall(CLASSES, average="micro"),
-    }
+def numbers(result: Any) -> Any:
+    """Return tensors as nested lists, which can be compared."""
+    if isinstance(result, dict):
+        return {key: numbers(value) for key, value in result.items()}
+    return result.tolist()
 
 
-def _regression(tm: Any) -> dict[str, Any]:
-    return {
-        "states side by side": tm.regression.PearsonCorrCoef(),
-        "ranks of all samples": tm.regression.SpearmanCorrCoef(),
-        "sums of floats": tm.regression.MeanSquaredError(),
-    }
+@pytest.mark.filterwarnings("ignore:.*samples in target")
+@pytest.mark.filterwarnings("ignore:.* will save all targets and predictions")
+@pytest.mark.parametrize("schedule", ["static", "leases"])
+def test_an_evaluation_has_the_result_of_one_process(schedule: Any, tm: Any) -> None:
+    torch, kinds = framework("torch"), tm.classification
+    random = np.random.default_rng(0)
+    scores = (random.integers(0, 5, (24, CLASSES)) / 4).astype(np.float32)
+    classes = scores, random.integers(0, CLASSES, 24)
+    pair = scores[:, 0], scores[:, 1]
+    recall = kinds.MulticlassRecall(CLASSES, average="micro")
+    cases: list[tuple[Any, tuple[Any, ...]]] = [
+        (kinds.MulticlassAccuracy(CLASSES, average="macro"), classes),  # sums
+        (kinds.MulticlassAUROC(CLASSES), classes),  # lists
+        (tm.wrappers.ClasswiseWrapper(kinds.MulticlassF1Score(CLASSES, average=None)), classes),
+        (kinds.MulticlassPrecision(CLASSES) + recall, classes),  # a sum of metrics
+        (tm.regression.PearsonCorrCoef(), pair),  # states side by side
+        (tm.regression.SpearmanCorrCoef(), pair),  # lists
+        (tm.regression.MeanSquaredError(), pair),  # sums of floats
+    ]
+    for made, arrays in cases:
+        made.update(*map(torch.tensor, arrays))
+        expected = numbers(made.compute())
+
+        def rank(backend: ThreadsDist, arrays: Any = arrays, made: Any = made) -> Any:
+            metrics = {"m": from_torchmetrics(made)}
+            found = evaluate(lambda x: x, arrays, metrics, backend, 4, schedule=schedule)
+            return numbers(found.metrics["m"])
+
+        for world in (1, 3):
+            for found in values(run_ranks(world, rank)):
+                if arrays is classes:
+                    assert found == expected
+                else:
+                    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def _aggregation(tm: Any) -> dict[str, Any]:
+@pytest.mark.parametrize("world", [2, 5])
+def test_a_rank_without_samples_does_not_take_part(world: int, tm: Any) -> None:
     class Averaged(tm.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -59,122 +81,19 @@ def _aggregation(tm: Any) -> dict[str, Any]:
         def compute(self) -> Any:
             return self.last
 
-    return {"largest": tm.MaxMetric(), "smallest": tm.MinMetric(), "averaged": Averaged()}
-
-
-def numbers(result: Any) -> Any:
-    """Return tensors as nested lists, which can be compared."""
-    if isinstance(result, dict):
-        return {key: numbers(value) for key, value in result.items()}
-    return result.tolist()
-
-
-def distributed(
-    make: Callable[[], Any], batches: tuple[np.ndarray, ...], world: int, mode: Any, batch: int
-) -> list[Any]:
-    """Compute on shards of different sizes without padding, some of which are empty."""
-    size = len(batches[0])
-
     def rank(backend: ThreadsDist) -> Any:
-        metric = from_torchmetrics(make(), backend)
-        indices = ShardPlan(size, world, backend.rank, mode, pad=False).indices
-        for at in range(0, len(indices), batch):
-            metric.add(*(array[indices[at : at + batch]] for array in batches))
-        first = numbers(metric.compute(size))
-        assert numbers(metric.compute()) == first  # it was not left synchronised
-        return first
+        found = []
+        for made in (tm.MaxMetric(), tm.MinMetric(), Averaged()):
+            metric = from_torchmetrics(made, backend)
+            if backend.rank < 2:
+                metric.add([(-1.0, -4.0)[backend.rank]])
+            found.append(metric.compute(2).item())
+            assert metric.compute().item() == found[-1]  # it was not left synchronised
+        return found
 
-    return values(run_ranks(world, rank))
-
-
-@st.composite
-def scored(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    size = draw(st.integers(1, 9))
-    random = np.random.default_rng(draw(st.integers(0, 99)))
-    scores = random.integers(0, 5, (size, CLASSES)) / np.float32(4)
-    return scores, random.integers(0, CLASSES, size)
+    assert values(run_ranks(world, rank)) == [[-1.0, -4.0, -2.5]] * world
 
 
-modes = st.sampled_from(["strided", "contiguous"])
-
-
-@needs("torch", "torchmetrics")
-@pytest.mark.filterwarnings("ignore:.*samples in target")
-@pytest.mark.parametrize("name", ["sums", "lists", "a wrapper", "a sum of metrics"])
-def test_classification_is_the_same_in_any_world(name: str, tm: Any) -> None:
-    torch = framework("torch")
-
-    @given(scored(), st.integers(1, 5), modes, st.integers(1, 4))
-    @settings(max_examples=25)
-    def check(drawn: Any, world: int, mode: str, batch: int) -> None:
-        scores, labels = drawn
-        alone = _classification(tm)[name]
-        alone.update(torch.tensor(scores), torch.tensor(labels))
-        found = distributed(lambda: _classification(tm)[name], drawn, world, mode, batch)
-        assert found == [numbers(alone.compute())] * world
-
-    check()
-
-
-@needs("torch", "torchmetrics")
-@pytest.mark.filterwarnings("ignore:.* will save all targets and predictions")
-@pytest.mark.parametrize("name", ["states side by side", "ranks of all samples", "sums of floats"])
-@pytest.mark.parametrize("world", [1, 2, 5])
-def test_regression_is_the_same_in_any_world_but_for_rounding(
-    name: str, world: int, tm: Any
-) -> None:
-    torch = framework("torch")
-    random = np.random.default_rng(0)
-    # With two samples a rank at least: a variance of one sample is none, in torchmetrics too.
-    pair = random.normal(size=(2, 11)).astype(np.float32)
-    alone = _regression(tm)[name]
-    alone.update(torch.tensor(pair[0]), torch.tensor(pair[1]))
-    found = distributed(lambda: _regression(tm)[name], (pair[0], pair[1]), world, "strided", 3)
-    assert found == [pytest.approx(numbers(alone.compute()), rel=1e-5)] * world
-    assert len(set(found)) == 1
-
-
-@needs("torch", "torchmetrics")
-@pytest.mark.parametrize("world", [2, 3, 5])
-@pytest.mark.parametrize(
-    ("name", "expected"), [("largest", -1.0), ("smallest", -4.0), ("averaged", -2.5)]
-)
-def test_a_rank_without_samples_does_not_take_part(
-    name: str, expected: float, world: int, tm: Any
-) -> None:
-    samples = (np.array([-1.0, -4.0], dtype=np.float32),)
-    found = distributed(lambda: _aggregation(tm)[name], samples, world, "strided", 1)
-    assert found == [expected] * world
-
-
-@needs("torch", "torchmetrics")
-@pytest.mark.filterwarnings("ignore:.*samples in target")
-@pytest.mark.filterwarnings("ignore:.* will save all targets and predictions")
-@pytest.mark.parametrize("seed", range(3))
-def test_totals_of_leases_are_those_of_one_rank_in_any_order(seed: int, tm: Any) -> None:
-    torch = framework("torch")
-    random = np.random.default_rng(seed)
-    scores = (random.integers(0, 5, (12, CLASSES)) / 4).astype(np.float32)
-    labels = random.integers(0, CLASSES, 12)
-    parts = np.split(np.arange(12), sorted(random.choice(np.arange(2, 11, 2), 3, replace=False)))
-    cases: dict[str, tuple[Any, ...]] = dict.fromkeys(_classification(tm), (scores, labels))
-    cases |= dict.fromkeys(_regression(tm), (scores[:, 0], scores[:, 1]))
-    for name, arrays in cases.items():
-        made = (_classification(tm) | _regression(tm))[name]
-        metrics = {name: from_torchmetrics(made)}
-        made.update(*map(torch.tensor, arrays))
-        taken = []
-        for place in random.permutation(len(parts)).tolist():
-            metrics[name].add(*(array[parts[place]] for array in arrays))
-            taken.append(pickle.loads(pickle.dumps(take_totals(metrics, place))))
-        found = numbers(compute_totals(metrics, reduce(add_totals, taken))[name])
-        expected = numbers(made.compute())
-        assert found == (
-            expected if name in _classification(tm) else pytest.approx(expected, rel=1e-5, abs=1e-6)
-        )
-
-
-@needs("torch", "torchmetrics")
 def test_computing_leaves_each_rank_its_own_samples(tm: Any) -> None:
     def rank(backend: ThreadsDist) -> Any:
         sums, lists = (from_torchmetrics(m, backend) for m in (tm.SumMetric(), tm.CatMetric()))
@@ -189,7 +108,6 @@ def test_computing_leaves_each_rank_its_own_samples(tm: Any) -> None:
     assert values(run_ranks(3, rank)) == [expected] * 3
 
 
-@needs("torch", "torchmetrics")
 def test_lists_arrive_rank_by_rank_with_their_dtypes(tm: Any) -> None:
     torch = framework("torch")
 
@@ -218,7 +136,6 @@ class Counting(ThreadsDist):
         return super().broadcast_object(obj, src)
 
 
-@needs("torch", "torchmetrics")
 def test_all_states_travel_in_one_collective(tm: Any) -> None:
     backend = Counting()
     metric = from_torchmetrics(tm.regression.PearsonCorrCoef(), backend)
@@ -227,7 +144,6 @@ def test_all_states_travel_in_one_collective(tm: Any) -> None:
     assert backend.calls == 1
 
 
-@needs("torch", "torchmetrics")
 def test_torchmetrics_does_not_synchronise_on_its_own(tm: Any) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("torchmetrics gathered the states again")
@@ -239,7 +155,6 @@ def test_torchmetrics_does_not_synchronise_on_its_own(tm: Any) -> None:
     assert metric.compute().item() == 1.5
 
 
-@needs("torch", "torchmetrics")
 def test_a_reset_forgets_a_call_forgets_nothing_and_the_given_metric_stays(tm: Any) -> None:
     given_metric = tm.SumMetric()
     given_metric.update(100.0)
@@ -256,7 +171,6 @@ def test_a_reset_forgets_a_call_forgets_nothing_and_the_given_metric_stays(tm: A
     assert given_metric.compute().item() == 100.0
 
 
-@needs("torch", "torchmetrics")
 def test_what_is_added_may_be_changed_afterwards(tm: Any) -> None:
     torch = framework("torch")
     metric = from_torchmetrics(tm.CatMetric())
@@ -266,7 +180,6 @@ def test_what_is_added_may_be_changed_afterwards(tm: Any) -> None:
     assert metric.compute().tolist() == [1.0, 1.0]
 
 
-@needs("torch", "torchmetrics")
 def test_lists_of_texts_and_dicts_are_passed_on(tm: Any) -> None:
     metric = from_torchmetrics(tm.text.WordErrorRate())
     metric.add(["a b", "c d"], ["a b", "c e"])
@@ -277,7 +190,6 @@ def test_lists_of_texts_and_dicts_are_passed_on(tm: Any) -> None:
     assert numbers(wrapped.compute(size=3)) == {"task": pytest.approx(2 / 3)}
 
 
-@needs("torch", "torchmetrics")
 def test_in_an_evaluation_it_agrees_with_accuracy(tm: Any) -> None:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (23, 3, 4, 4), dtype=np.uint8)
@@ -300,7 +212,6 @@ def test_in_an_evaluation_it_agrees_with_accuracy(tm: Any) -> None:
             assert found["theirs"] == values(run_ranks(1, rank))[0]["theirs"]
 
 
-@needs("torch", "torchmetrics")
 def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is(tm: Any) -> None:
     class Calls(tm.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -319,7 +230,6 @@ def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is
     assert numbers(metric.compute(size=2)) == [2.0, 2.0]
 
 
-@needs("torch", "torchmetrics")
 def test_lists_stay_lists_as_in_one_process(tm: Any) -> None:
     class Lists(tm.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -426,14 +336,12 @@ def test_entries_come_in_the_order_of_ids_or_of_shards(
             assert values(found) == [list(range(11))] * world
 
 
-@needs("torch", "torchmetrics")
 def test_it_may_be_one_of_a_group(tm: Any) -> None:
     group = MetricGroup({"sum": from_torchmetrics(tm.SumMetric())})
     group.add([1.0, 2.0])
     assert group.compute(2)["sum"].item() == 3.0
 
 
-@needs("torch", "torchmetrics")
 def test_ids_prove_that_each_sample_was_added_once_or_name_the_others(tm: Any) -> None:
     def rank(backend: ThreadsDist) -> Any:
         metric = from_torchmetrics(tm.SumMetric(), backend)
@@ -455,7 +363,6 @@ def test_ids_prove_that_each_sample_was_added_once_or_name_the_others(tm: Any) -
     assert values(run_ranks(2, rank)) == [expected] * 2
 
 
-@needs("torch", "torchmetrics")
 def test_importing_it_imports_no_framework() -> None:
     code = (
         "import sys\n"
@@ -467,3 +374,89 @@ def test_importing_it_imports_no_framework() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     message = "expected a torchmetrics.Metric, not a value of type int"
     assert done.stdout.splitlines() == [message, "[]"], done.stderr
+
+
+INPUTS: list[tuple[Any, int, Any]] = [
+    ([1, 2], 2, "int64"), ((0.5, 1.0), 2, "float64"), ([[1], [2]], 2, "int64"),
+    ([True], 1, "bool"), ((np.float32(1), np.float32(2)), 2, "float32"),
+    (np.float16(1), 1, "float16"),
+    (np.array([1, 2], np.uint8), 2, "uint8"), (np.array([1, 2], np.uint16), 2, "int64"),
+    (np.array([[1]], np.uint32), 1, "int64"), (np.array([1], np.int16)[::-1], 1, "int16"),
+    (["a", "b", "c"], 3, None), ("a text", 1, None), (5, 1, None), (None, 1, None),
+    ({"boxes": [1, 2], "scores": [1, 2, 3]}, 2, None), (({"boxes": 1},), 1, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "samples", "dtype"), INPUTS)
+def test_numbers_become_tensors_at_any_depth_and_samples_are_counted_by_the_first_axis(
+    value: Any, samples: int, dtype: str | None, tm: Any
+) -> None:
+    torch = framework("torch")
+    seen = []
+
+    class Seeing(tm.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("count", torch.tensor(0), "sum")
+
+        def update(self, value: Any, nested: Any) -> None:
+            seen.extend([value, nested["in"]["value"], nested["text"]])
+            self.count += 1
+
+        def compute(self) -> Any:
+            return self.count
+
+    metric = from_torchmetrics(Seeing())
+    metric.add(value, {"in": {"value": value}, "text": "text"})
+    assert metric.compute(samples).item() == 1
+    assert seen[2] == "text"
+    for found in seen[:2]:
+        if dtype is None:
+            assert type(found) is type(value)
+        else:
+            assert found.dtype == getattr(torch, dtype)
+            assert found.tolist() == np.asarray(value).tolist()
+
+
+@pytest.mark.parametrize("value", [np.array([1, 2**63], np.uint64), [2**63], np.uint64(2**64 - 1)])
+def test_a_number_that_int64_does_not_hold_is_refused(value: Any, tm: Any) -> None:
+    with pytest.raises(UsageError, match=str(np.max(value))):
+        from_torchmetrics(tm.SumMetric()).add(value)
+
+
+def test_a_state_arrives_as_it_was_in_memory_of_its_own(tm: Any) -> None:
+    torch = framework("torch")
+    states = [
+        torch.arange(6.0).reshape(2, 3).T,
+        torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+        torch.tensor([1.5, -2.0], dtype=torch.float16),
+        torch.tensor([True, False]),
+        torch.tensor(7, dtype=torch.uint8),
+        torch.zeros(0, 3, dtype=torch.int64),
+        torch.ones(2, requires_grad=True),
+    ]
+
+    class Holding(tm.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("held", [], dist_reduce_fx=None)
+
+        def update(self, values: Any) -> None:
+            self.held.extend(states)
+
+        def compute(self) -> Any:
+            return self.held
+
+    def rank(backend: ThreadsDist) -> Any:
+        metric = from_torchmetrics(Holding(), backend)
+        if backend.rank:
+            metric.add([1.0])
+        found = metric.compute()
+        for one, other in zip(found, metric.compute(), strict=True):
+            assert one.data_ptr() != other.data_ptr() or not one.numel()
+        return found
+
+    for found in values(run_ranks(2, rank)):
+        for one, other in zip(found, states, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)

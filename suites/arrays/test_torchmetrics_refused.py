@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from disteval import RankError, ShardPlan, UsageError, evaluate
-from disteval.metrics import from_torchmetrics
+from disteval.metrics import BaseMetric, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import framework, needs
@@ -53,17 +54,19 @@ def test_sizes_that_cannot_be_met_and_no_samples_are_errors_on_every_rank(tm: An
 def test_a_state_that_cannot_travel_is_an_error_on_every_rank(tm: Any) -> None:
     torch = framework("torch")
 
+    class Sparse(tm.CatMetric):  # type: ignore[misc,name-defined]
+        def update(self, value: Any) -> None:
+            self.value.append(value.to_sparse() if value[0] else value)
+
     def rank(backend: ThreadsDist) -> Any:
-        metric: Any = from_torchmetrics(tm.CatMetric(), backend)
-        metric.add([1.0])
-        if backend.rank == 1:
-            metric._results.metric.value.append(torch.zeros(1).to_sparse())
+        metric = from_torchmetrics(Sparse(), backend)
+        metric.add(torch.tensor([float(backend.rank == 1)]))
         return metric.compute()
 
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, RankError)
         assert outcome.rank == 1
-        assert "could not send CatMetric: " in str(outcome)
+        assert "Sparse" in str(outcome)
 
 
 def test_what_is_no_metric_is_refused(tm: Any) -> None:
@@ -102,14 +105,70 @@ def test_a_mean_of_states_is_refused_where_ranks_with_different_states_weigh_ali
         assert "but they have [1, 2]; make it a sum" in str(outcome)
 
 
-def test_ranks_with_other_settings_are_told_so_before_anything_is_evaluated(tm: Any) -> None:
+@pytest.mark.parametrize("few", [True, False])
+def test_ranks_or_a_ledger_with_other_thresholds_are_refused(
+    few: bool, tm: Any, tmp_path: Path
+) -> None:
+    """Torchmetrics keeps them in a tensor, which is a setting as any other."""
+
+    def made(other: bool) -> BaseMetric:
+        thresholds = [0.1, 0.6 if other else 0.5, 0.9] if few else np.linspace(0, 0.5 + other / 2)
+        return from_torchmetrics(tm.classification.BinaryAUROC(thresholds=[*thresholds]))
+
+    samples = np.array([0.2, 0.8, 0.55, 0.4], np.float32), np.array([0, 1, 1, 0])
+
+    def alone(backend: ThreadsDist) -> Any:
+        metric = made(backend.rank == 1)
+        metric.dist_backend = backend
+        metric.add(*samples)
+        return metric.compute()
+
+    def evaluated(backend: ThreadsDist) -> Any:
+        return evaluate(lambda x: x, samples, {"auc": made(backend.rank == 1)}, backend).metrics
+
+    for function in (alone, evaluated):
+        for outcome in run_ranks(2, function):
+            assert isinstance(outcome, UsageError)
+            assert ("'auc'" if function is evaluated else "BinaryAUROC") in str(outcome)
+            assert "on rank 1" in str(outcome)
+
+    def with_ledger(other: bool) -> Any:
+        return evaluate(
+            lambda x: x,
+            samples,
+            {"auc": made(other)},
+            "non_dist",
+            schedule="leases",
+            ledger=tmp_path / "ledger",
+        )
+
+    with_ledger(False)
+    with pytest.raises(UsageError, match="'auc'"):
+        with_ledger(True)
+
+
+def test_a_metric_of_ones_own_with_other_settings_is_refused_by_name(tm: Any) -> None:
+    class Scaled(tm.Metric):  # type: ignore[misc]
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.scale = scale
+            self.add_state("total", framework("torch").tensor(0.0), "sum")
+
+        def update(self, values: Any) -> None:
+            self.total += values.sum() * self.scale
+
+        def compute(self) -> Any:
+            return float(self.total)
+
     def rank(backend: ThreadsDist) -> Any:
-        metric = from_torchmetrics(tm.MeanSquaredError(squared=backend.rank == 0))
-        return evaluate(lambda x: x, (np.ones(4), np.zeros(4)), {"mse": metric}, backend).metrics
+        metric = from_torchmetrics(Scaled(1.0 + backend.rank), backend)
+        metric.add([1.0])
+        return metric.compute()
 
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, UsageError)
-        assert "do not evaluate the same thing: the metric 'mse' is" in str(outcome)
+        assert "scale=1.0" in str(outcome)
+        assert "scale=2.0" in str(outcome)
 
 
 @pytest.mark.parametrize("grows", [False, True])

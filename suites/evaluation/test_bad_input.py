@@ -148,7 +148,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
     "a label is not a class": (
         {"samples": [*ITEMS[:9], {"x": 0.0, "label": 3}]},
         "rank 0 failed at samples 6, 9, in the metric 'a': UsageError: labels must be whole "
-        "numbers from 0 to 2, but row 1 has 3",
+        "numbers from 0 to 2, but sample 9 has 3",
     ),
     "a label is not a number": (
         {"samples": [*ITEMS[:9], {"x": 0.0, "label": float("nan")}]},
@@ -328,13 +328,14 @@ def test_ids_that_repeat_are_named() -> None:
     assert "12 were counted of 10; 2 counted more than once (0, 1), of which 0 on" in message
 
 
-def test_results_that_are_not_numbers_are_the_metrics_result() -> None:
-    outcomes = run(predict=lambda batch: predict(batch) * np.nan)
-    assert [found.metrics for found in values(outcomes)] == [{"a": {"top1": 0.0}}] * RANKS
+def test_outputs_that_are_nan_are_refused_with_the_sample() -> None:
+    message = same_error(run(predict=lambda batch: predict(batch) * np.nan), RankError)
+    assert "NaN" in message
+    assert "sample 0" in message
     outcomes = run(
         predict=lambda batch: batch["x"] * np.nan, metrics=ByRank(lambda _: {"m": Mean()})
     )
-    assert np.isnan([found.metrics["m"]["mean"] for found in values(outcomes)]).all()
+    assert "sample 0" in same_error(outcomes, RankError)
 
 
 def test_ranks_without_samples_agree_with_the_others() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import UsageError
-from disteval.metrics import exact
-from disteval.metrics.exact import as_counts, exact_mean, exact_sum, float64_of
+from disteval.metrics.exact import exact_mean, exact_sum, float64_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,20 +62,17 @@ def test_it_agrees_with_fsum(values: list[float]) -> None:
     assert exact_mean(exact_sum(np.array(values)), 1) == math.fsum(values)
 
 
-@given(st.lists(finite | special, max_size=30), st.integers(0, 30), st.integers(1, 5))
-def test_parts_add_and_subtract(values: list[float], at: int, chunk: int) -> None:
+@given(st.lists(finite | special, max_size=30), st.integers(0, 30))
+def test_parts_add_and_subtract(values: list[float], at: int) -> None:
     array = np.array(values)
     whole, first, rest = exact_sum(array), exact_sum(array[:at]), exact_sum(array[at:])
     assert (first + rest).tolist() == whole.tolist()
     assert (whole - rest).tolist() == first.tolist()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "_CHUNK", chunk)
-        assert exact_sum(array).tolist() == whole.tolist()
 
 
 @pytest.mark.parametrize("value", [MAX, -MAX, 1.0 + 2.0**-52, -1.0 - 2.0**-52, SUBNORMAL])
-def test_a_full_chunk_of_one_exponent_is_exact(value: float) -> None:
-    size = exact._CHUNK + 1
+def test_very_many_values_of_one_exponent_are_exact(value: float) -> None:
+    size = (1 << 20) + 1
     sums = exact_sum(np.full(size, value))
     assert Fraction(sums[0], 2**1074) == size * Fraction(value)
     assert exact_mean(sums, size) == value
@@ -97,23 +93,14 @@ def test_a_quotient_that_float64_can_not_hold_is_infinite(sign: int) -> None:
 
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)])
 def test_integers_that_float64_may_not_hold_are_refused(number: int) -> None:
-    with pytest.raises(UsageError, match=rf"all of which float64 holds, but row 1 has {number}"):
+    with pytest.raises(UsageError, match=rf"row 1 .*{number}"):
         float64_of(np.array([0, number, 2**53 + 5]), "values")
-    with pytest.raises(UsageError, match=f"row 0 has {2**64 - 1}"):
+    with pytest.raises(UsageError, match=f"row 0 .*{2**64 - 1}"):
         float64_of(np.array([2**64 - 1], dtype=np.uint64), "values")
     assert float64_of(np.array([2**53, -(2**53)]), "values").tolist() == [2.0**53, -(2.0**53)]
 
 
 @pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="longdouble is float64 here")
 def test_longer_floats_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"values of float\d+ do not fit float64; round them"):
+    with pytest.raises(UsageError, match=r"values of float\d+"):
         float64_of(np.zeros(2, dtype=np.longdouble), "values")
-
-
-def test_counts_are_int64_where_sums_of_two_of_them_fit() -> None:
-    small, large = [2**61 - 1, 2**61], [2**61, 2**61]
-    assert as_counts(np.array([small], dtype=object)).dtype == np.int64
-    assert as_counts(np.array([large], dtype=object)).dtype == object
-    for counts in ([3, 4], small, large, [2**70, 0]):
-        assert as_counts(np.array(counts, dtype=object)).tolist() == counts
-    assert as_counts(np.array([2**62])).dtype == np.int64

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError
 from disteval.metrics import Retrieval
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.needs import framework, needs
 from suites.metrics.test_exact import mean_of
-from suites.metrics.worlds import everywhere
 
 DRAWN = st.tuples(st.integers(1, 8), st.integers(1, 6), st.integers(0, 1 << 30))
 
@@ -54,16 +51,12 @@ def test_it_agrees_with_its_formula(of: tuple[int, int, int], k: int) -> None:
     assert list(found.values()) == by_formula(*arrays, k)
 
 
-@settings(max_examples=15)
 @given(DRAWN)
-def test_it_is_the_same_in_any_world_and_however_far_it_is_filled_up(
-    of: tuple[int, int, int],
-) -> None:
+def test_it_is_the_same_however_far_it_is_filled_up(of: tuple[int, int, int]) -> None:
     arrays = drawn(*of)
     filled = [np.pad(array, [(0, 0), (0, 9)]) for array in arrays]
-    results = everywhere(partial(Retrieval, (1, 2)), *arrays)
-    results += everywhere(partial(Retrieval, (1, 2)), *filled, sizes=(2,))
-    assert results == [results[0]] * len(results)
+    search = Retrieval((1, 2), dist_backend="non_dist")
+    assert search(*filled) == search(*arrays)
 
 
 @needs("sklearn", "torch", "torchmetrics")
@@ -101,30 +94,3 @@ def test_scores_are_compared_in_their_own_dtype(dtype: Any) -> None:
     most = 1 if dtype in (np.bool_, np.float16) else np.iinfo(dtype).max
     scores = np.array([[most - 1, most]], dtype)
     assert Retrieval(1, dist_backend="non_dist")(scores, [[0, 1]])["mrr"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((np.zeros(2), np.zeros(2)), r"scores of shape \(N, D\), not \(2,\)"),
-        ((np.zeros((2, 3)), np.zeros((2, 4))), r"labels must have shape \(2, 3\), .* not \(2, 4\)"),
-        (([[1.0, 2.0]], [[0, 0]]), "query 0 of the batch has no relevant document, .* leave such"),
-        (([[1.0, 2.0]], [[0, 1]], [[1, 0]]), "query 0 of the batch has no relevant document"),
-        (([[1.0, 2.0]], [[1, -1]]), r"relevances from 0 to 2\*\*53, but one is -1\.0"),
-        (([[1.0, 2.0]], [[1, math.nan]]), "but one is nan"),
-        (([[1.0], [math.nan]], [[1], [1]]), "query 1 of the batch has a score that is NaN"),
-        (([[1.0]], [[1]], [[0.5]]), r"mask must be truth values, 0 or 1, but one is 0\.5"),
-    ],
-)
-def test_bad_arguments_are_named_and_add_nothing(arguments: Any, message: str) -> None:
-    metric = Retrieval(1, dist_backend="non_dist")
-    metric.add([[1.0, 3.0, math.nan]], [[1, 0, math.nan]], [[1, 1, 0]])
-    with pytest.raises(UsageError, match=message):
-        metric.add(*arguments)
-    assert metric.compute(size=1)["mrr"] == 0.5
-
-
-@pytest.mark.parametrize("topk", [0, (1, 1), (1, 2.5), True])
-def test_bad_numbers_of_documents_are_refused(topk: Any) -> None:
-    with pytest.raises(UsageError, match=r"each k of topk must be|have the same name"):
-        Retrieval(topk)

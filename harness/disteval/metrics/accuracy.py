@@ -14,6 +14,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
 from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.naming import refuse_rows
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 from disteval.metrics.thresholds import above, check_names, each_of, suffixes, thresholds_of
@@ -22,10 +23,10 @@ from disteval.metrics.thresholds import above, check_names, each_of, suffixes, t
 class Accuracy(SummableMetric):
     """The fraction of samples whose label is among the k best-scored classes.
 
-    Equal scores are ordered by class index, the lower first. A NaN score comes after every number
-    and is never right. Scores may be NumPy, torch, JAX or TensorFlow arrays and stay on their
-    device. A few bytes for each sample come to the host, some batches later, so that the device
-    does not wait for the host after each batch.
+    Equal scores are ordered by class index, the lower first. Scores may be NumPy, torch, JAX or
+    TensorFlow arrays and stay on their device. A few bytes for each sample come to the host, some
+    batches later, so that the device does not wait for the host after each batch; a NaN on the
+    device is an error then, too.
 
     The result is a dict with ``top{k}`` for each k. With several thresholds the keys end in
     ``_thr-0.10``, with two decimals, or in ``_no-thr``.
@@ -74,10 +75,10 @@ class Accuracy(SummableMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: The shapes do not fit, a k is greater than C, a label is not a class, or
-                there are thresholds but no scores. Nothing was added.
+            UsageError: The shapes do not fit, a score is NaN, a k is greater than C, a label is not
+                a class, or there are thresholds but no scores. Nothing was added.
         """
-        shape = shape_of(predictions)
+        shape = shape_of(predictions, "predictions")
         if len(shape) not in (1, 2):
             raise UsageError(
                 f"predictions must be scores of shape (N, C) or labels of shape (N,), not {shape}"
@@ -93,11 +94,11 @@ class Accuracy(SummableMetric):
                 f"shape {shape}"
             )
         true = class_indices(labels, classes)
-        ranks, own = rank_labels(predictions, true)
+        ranked = rank_labels(predictions, true)
         if is_on_host(predictions):
-            self._append(self._verdicts(ranks, own), ids)
+            self._append(self._verdicts(*ranked), ids)
         else:
-            self._append_later(len(true), lambda: self._verdicts(ranks, own), ids)
+            self._append_later(len(true), lambda: self._verdicts(*ranked), ids)
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
         """Count the right samples for each key: int64 of shape (keys,)."""
@@ -123,11 +124,11 @@ class Accuracy(SummableMetric):
         right = class_indices(predictions, what="predictions") == true
         return np.repeat(right[:, None], len(self._keys), axis=1)
 
-    def _verdicts(self, ranks: Any, own: Any) -> npt.NDArray[np.uint8]:
+    def _verdicts(self, ranks: Any, own: Any, missing: Any) -> npt.NDArray[np.uint8]:
+        refuse_rows("predictions", to_numpy(missing))
         ranks, own = to_numpy(ranks), to_numpy(own)
-        valid = ~np.isnan(own)
         hits = [
-            valid & (ranks < k) & (True if thr is None else above(own, thr))
+            (ranks < k) & (True if thr is None else above(own, thr))
             for k, thr in product(self.topk, self.thrs)
         ]
         return _packed(np.stack(hits, axis=1))

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Set
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.errors import UsageError
+from disteval.metrics.naming import sample
 
 
 def kind_of(array: Any) -> str:
@@ -29,19 +31,23 @@ def kind_of(array: Any) -> str:
     return "numpy"
 
 
-def shape_of(array: Any) -> tuple[int, ...]:
+def shape_of(array: Any, what: str = "values") -> tuple[int, ...]:
     """Return the shape of an array of any framework, or of a nested list.
 
     Raises:
         UsageError: It is a list whose parts have different shapes, or nothing like an array.
     """
-    return tuple(array.shape) if hasattr(array, "shape") else _as_numpy(array).shape
+    return tuple(array.shape) if hasattr(array, "shape") else _as_numpy(array, what).shape
 
 
-def to_numpy(array: Any) -> npt.NDArray[Any]:
+def to_numpy(array: Any, what: str = "values") -> npt.NDArray[Any]:
     """Convert an array of any framework to NumPy; bfloat16, which NumPy lacks, becomes float32.
 
     An array that is in the host's memory may be returned without a copy.
+
+    Args:
+        array: The array, or a list of numbers.
+        what: The array's name in messages.
 
     Raises:
         UsageError: The array holds neither real numbers nor truth values.
@@ -53,28 +59,41 @@ def to_numpy(array: Any) -> npt.NDArray[Any]:
         array = array.cpu().numpy()
     if str(getattr(array, "dtype", "")) == "mlx.core.bfloat16":  # NumPy refuses its buffer
         array = array.astype(sys.modules["mlx.core"].float32)
-    found = _as_numpy(array)
+    found = _as_numpy(array, what)
     if found.dtype.name == "bfloat16":
         found = found.astype(np.float32)
     if found.dtype.kind not in "biuf":
-        raise UsageError(f"expected an array of real numbers, not of {found.dtype}")
+        raise UsageError(f"{what} must be real numbers, not of {found.dtype}{_odd_one(found)}")
     return found
 
 
-def _as_numpy(array: Any) -> npt.NDArray[Any]:
+def _odd_one(found: npt.NDArray[Any]) -> str:
+    """Say which value is the first that is no real number."""
+    values = found.reshape(-1).tolist()
+    at = next((at for at, value in enumerate(values) if not isinstance(value, Real)), None)
+    if at is None or found.ndim == 0:
+        return ""
+    return f": {sample(at // (found.size // len(found)))} has {values[at]!r:.100}"
+
+
+def _as_numpy(array: Any, what: str) -> npt.NDArray[Any]:
     if array is None or isinstance(array, Mapping | Set | Iterator):
         kind = "None" if array is None else f"a value of type {type(array).__name__}"
-        raise UsageError(f"expected an array or a list of numbers, not {kind}")
+        raise UsageError(f"{what} must be an array or a list of numbers, not {kind}")
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise UsageError(
-            "expected an array without masked elements, because NumPy drops the mask; leave out "
-            "those samples, or give them a value with filled()"
+            f"{what} must be an array without masked elements, because NumPy drops the mask; leave "
+            f"out those samples, or give them a value with filled()"
         )
     try:
         return np.asarray(array)
     except ValueError:
+        sizes = [len(part) if hasattr(part, "__len__") else 0 for part in array]
+        other = next((at for at, size in enumerate(sizes) if size != sizes[0]), None)
+        where = "" if other is None else f": {sample(other)} has {sizes[other]}, not {sizes[0]}"
         raise UsageError(
-            f"expected an array, not a {type(array).__name__} whose parts have different shapes"
+            f"{what} must be an array, not a {type(array).__name__} whose parts have different "
+            f"shapes{where}"
         ) from None
 
 
@@ -84,57 +103,56 @@ def is_on_host(array: Any) -> bool:
     return kind == "numpy" or (kind == "torch" and array.device.type == "cpu")
 
 
-def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
     """Rank each sample's label among its scores, on the device that holds the scores.
 
     A label's rank is the number of classes before it, if classes are ordered by falling score and,
-    at equal scores, by rising index. A NaN comes after every number.
+    at equal scores, by rising index.
 
     Args:
         scores: Shape (N, C), of any framework and real dtype.
         labels: int64 of shape (N,), each from 0 to C - 1.
 
     Returns:
-        The ranks, integers of shape (N,); and the labels' own scores, shape (N,). Both are on the
-        device, which may still be computing them.
+        The ranks, integers of shape (N,); the labels' own scores, shape (N,); and which rows hold
+        NaN, shape (N,), whose ranks mean nothing. All are on the device, which may still be
+        computing them.
     """
     dtype = str(getattr(scores, "dtype", ""))
     if "complex" in dtype or "str" in dtype:
-        raise UsageError(f"scores must be real numbers, not {dtype}")
+        raise UsageError(f"predictions must be real numbers, not of {dtype}")
     operations = {"torch": _rank_torch, "jax": _rank_jax, "tensorflow": _rank_tensorflow}
     return operations.get(kind_of(scores), _rank_numpy)(scores, labels)
 
 
-# A comparison with NaN is false, so a NaN among the other scores never comes before the label. The
-# rank of a label whose own score is NaN means nothing; callers look at the score.
+def _rank_numpy(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
+    return _rank_along(np, to_numpy(scores, "predictions"), labels)
 
 
-def _rank_numpy(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
-    return _rank_along(np, to_numpy(scores), labels)
-
-
-def _rank_jax(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+def _rank_jax(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
     # int32 holds any class index, and JAX has no int64 unless it is told to.
     return _rank_along(sys.modules["jax"].numpy, scores, labels.astype(np.int32))
 
 
-def _rank_along(numpy: Any, scores: Any, labels: npt.NDArray[Any]) -> tuple[Any, Any]:
+def _rank_along(numpy: Any, scores: Any, labels: npt.NDArray[Any]) -> tuple[Any, Any, Any]:
     index = numpy.asarray(labels)[:, None]  # JAX's follows the scores to their device
     own = numpy.take_along_axis(scores, index, axis=1)
     earlier = numpy.arange(scores.shape[1]) < index
-    return ((scores > own) | ((scores == own) & earlier)).sum(axis=1), own[:, 0]
+    before = (scores > own) | ((scores == own) & earlier)
+    return before.sum(axis=1), own[:, 0], (scores != scores).any(axis=1)
 
 
-def _rank_torch(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+def _rank_torch(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
     torch = sys.modules["torch"]
     scores = scores.detach().to_dense()
     index = torch.from_numpy(labels).to(scores.device)[:, None]
     own = scores.gather(1, index)
     earlier = torch.arange(scores.shape[1], device=scores.device) < index
-    return ((scores > own) | ((scores == own) & earlier)).sum(dim=1), own[:, 0]
+    before = (scores > own) | ((scores == own) & earlier)
+    return before.sum(dim=1), own[:, 0], scores.isnan().any(dim=1)
 
 
-def _rank_tensorflow(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+def _rank_tensorflow(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
     tf = sys.modules["tensorflow"]
     if scores.dtype == tf.bool:  # has no order in TensorFlow
         scores = tf.cast(scores, tf.int8)
@@ -143,4 +161,5 @@ def _rank_tensorflow(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, A
         own = tf.gather(scores, index, axis=1, batch_dims=1)
         earlier = tf.range(scores.shape[1], dtype=tf.int64) < index
         before = tf.logical_or(scores > own, tf.logical_and(tf.equal(scores, own), earlier))
-        return tf.math.count_nonzero(before, axis=1), own[:, 0]
+        missing = tf.reduce_any(tf.not_equal(scores, scores), axis=1)
+        return tf.math.count_nonzero(before, axis=1), own[:, 0], missing

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -18,6 +19,7 @@ from disteval.identity import Check, checking, digest_of
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.columns import pack, unpack
 from disteval.metrics.ids import Ids, SampleRows, check_all_or_none, merge
+from disteval.metrics.naming import naming
 
 T = TypeVar("T")
 _ABSENT: Any = object()
@@ -50,18 +52,20 @@ class BaseMetric(ABC):
     Attributes:
         uses_ids: Whether `disteval.evaluate` gives each batch's ids to `add`. A metric whose
             result depends on the order of samples, or on which sample is which, uses them.
+        made_with: The arguments that a metric of one's own was made with, as a text, which ranks
+            and later runs compare.
     """
 
     uses_ids: bool = True
     _reset_by: int | None = None
-    _given: str | None = None
+    made_with: str
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Note the arguments of a class of one's own, which may keep them under any name."""
         metric = super().__new__(cls)
         if not cls.__module__.startswith("disteval.") and (args or kwargs):
             kwargs.pop("dist_backend", None)
-            metric._given = f"{spelled(args)} {spelled(kwargs)}"
+            metric.made_with = f"{spelled(args)} {spelled(kwargs)}"
         return metric
 
     def __init__(
@@ -89,6 +93,12 @@ class BaseMetric(ABC):
                     f"__init__, before anything is added"
                 )
             return super().__getattribute__(name)  # raises AttributeError as always
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let errors of a class's ``add`` name the metric, and samples by their ids."""
+        super().__init_subclass__(**kwargs)
+        if "add" in vars(cls):
+            cls.add = _naming_samples(cls.add)  # type: ignore[method-assign]
 
     @property
     def dist_backend(self) -> BaseDistBackend:
@@ -175,7 +185,7 @@ class BaseMetric(ABC):
 
         A setting is a public attribute; an argument of a class of one's own is one, too.
         """
-        return describe_settings(self, vars(self), self._given)
+        return describe_settings(self, vars(self))
 
     def _settings(self) -> dict[str, str]:
         return {"the metric": self._describe()}
@@ -244,6 +254,15 @@ class BaseMetric(ABC):
         return value
 
 
+def _naming_samples(add: Callable[..., None]) -> Callable[..., None]:
+    @wraps(add)
+    def named(metric: BaseMetric, *args: Any, **kwargs: Any) -> None:
+        with naming(type(metric).__name__, kwargs.get("ids")):
+            add(metric, *args, **kwargs)
+
+    return named
+
+
 def check_sizes(sizes: Sequence[int | None]) -> None:
     """Check the sizes that all ranks gave to ``compute``; every rank raises the same error."""
     if sizes.count(sizes[0]) != len(sizes):
@@ -261,17 +280,14 @@ def check_collected(size: int | None, collected: int) -> None:
         )
 
 
-def describe_settings(
-    metric: object, attributes: Mapping[str, Any], given: str | None = None
-) -> str:
+def describe_settings(metric: object, attributes: Mapping[str, Any]) -> str:
     """Return the class of a metric and its settings, equal for metrics that can be added up.
 
     Args:
         metric: The metric.
         attributes: Its attributes, of which public ones with plain values or arrays are settings.
-        given: The arguments that it was made with, if these are settings as well.
     """
-    found = [] if given is None else [given]
+    found: list[str] = []
     for name, value in attributes.items():
         is_plain = isinstance(value, bool | int | float | str | tuple | list | dict | set | None)
         if isinstance(value, BaseMetric):

@@ -15,6 +15,7 @@ from disteval.metrics.arrays import to_numpy
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts, exact_sum
 from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.naming import refuse_nan, sample
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 
@@ -75,27 +76,30 @@ class CalibrationError(SummableMetric):
             UsageError: The shapes do not fit, a label is not a class, or a prediction is not a
                 probability. Nothing was added.
         """
-        found = to_numpy(predictions)
+        found = to_numpy(predictions, "predictions")
         if found.ndim not in (1, 2) or 0 in found.shape[1:]:
             raise UsageError(
                 f"predictions must be probabilities of shape (N, C) or (N,), not {found.shape}"
             )
         check_paired(found, labels)
         found = found.astype(np.float64)
-        wrong = ~((found >= 0) & (found <= 1))
+        refuse_nan("predictions", found)
+        wrong = (found < 0) | (found > 1)
         if wrong.any():
             raise UsageError(
-                f"predictions must be probabilities from 0 to 1, but one is {found[wrong][0]}; "
-                f"give the softmax or the sigmoid of logits"
+                f"predictions must be probabilities from 0 to 1, but "
+                f"{sample(int(np.argwhere(wrong)[0][0]))} has {found[wrong][0]}; give the softmax "
+                f"or the sigmoid of logits"
             )
         if found.ndim == 1:
             confidence, right = found, class_indices(labels, 2) == 1
         else:
             sums = found.sum(axis=1)
             if (abs(sums - 1) > _ROUNDING).any():
+                row = int(abs(sums - 1).argmax())
                 raise UsageError(
-                    f"the probabilities of each sample must sum to 1, but those of one sum to "
-                    f"{sums[abs(sums - 1).argmax()]}; give those of classes that exclude each other"
+                    f"the probabilities of each sample must sum to 1, but those of {sample(row)} "
+                    f"sum to {sums[row]}; give those of classes that exclude each other"
                 )
             confidence = found.max(axis=1)
             right = class_indices(labels, found.shape[1]) == found.argmax(axis=1)

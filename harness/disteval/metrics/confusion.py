@@ -14,6 +14,7 @@ from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import as_counts
 from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.naming import refuse_nan
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 
@@ -21,15 +22,14 @@ from disteval.metrics.summable import SummableMetric
 class ConfusionMatrix(SummableMetric):
     """The confusion matrix, and precision, recall and F1.
 
-    The predicted class is the one with the best score. Equal scores are ordered by class index, the
-    lower first, and a NaN comes after every number, as in `Accuracy`; so a row of only NaN predicts
-    class 0, though `Accuracy` counts no class as right. Every rank sends its matrix of 8 C**2
-    bytes.
+    The predicted class is the one with the best score; of equal scores, the one with the lower
+    index, as in `Accuracy`. Every rank sends its matrix of 8 C**2 bytes.
 
     The result is a dict:
 
     - ``matrix``: int64 of shape (C, C); the row is the true class, the column the predicted one.
-    - ``per_class_accuracy``: the recall of each class, float64 of shape (C,).
+    - ``precision``, ``recall`` and ``f1``: of each class, float64 of shape (C,); and ``support``,
+      int64 of shape (C,), the number of its samples.
     - ``precision_macro``, ``precision_micro`` and ``precision_weighted``; likewise for ``recall``
       and ``f1``.
 
@@ -68,16 +68,17 @@ class ConfusionMatrix(SummableMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: The shapes do not fit, or a label or prediction is not a class. Nothing was
-                added.
+            UsageError: The shapes do not fit, a score is NaN, or a label or prediction is not a
+                class. Nothing was added.
         """
-        scores = to_numpy(predictions)
+        scores = to_numpy(predictions, "predictions")
         check_paired(scores, labels)
         true = class_indices(labels, self.num_classes)
         if scores.ndim == 1:
             predicted = class_indices(scores, self.num_classes, "predictions")
         elif scores.ndim == 2 and scores.shape[1] == self.num_classes:
-            predicted = best_class(scores)
+            refuse_nan("predictions", scores)
+            predicted = scores.argmax(axis=1)
         else:
             raise UsageError(
                 f"predictions must be scores of shape (N, {self.num_classes}) or classes of shape "
@@ -97,23 +98,13 @@ class ConfusionMatrix(SummableMetric):
         matrix = as_counts(sums)
         right, true, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
         per_class = precision_recall_f1(right, true, predicted)
-        found: dict[str, Any] = {"matrix": matrix, "per_class_accuracy": per_class["recall"]}
+        found: dict[str, Any] = {"matrix": matrix, **per_class, "support": true}
         for name, values in per_class.items():
             found[f"{name}_macro"] = float(values.mean())
             # Each sample has one class and one prediction, so all three are the accuracy.
             found[f"{name}_micro"] = int(right.sum()) / size
             found[f"{name}_weighted"] = float((values * true).sum() / size)
         return found
-
-
-def best_class(scores: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return the first class of the highest score on the last axis; NaN comes after all numbers."""
-    missing = np.isnan(scores)
-    if missing.any():
-        filled = np.where(missing, -np.inf, scores)
-        scores = (filled == filled.max(axis=-1, keepdims=True)) & ~missing
-    found: npt.NDArray[np.int64] = scores.argmax(axis=-1)
-    return found
 
 
 def precision_recall_f1(

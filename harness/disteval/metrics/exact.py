@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.naming import refuse_nan, sample
 from disteval.metrics.rows import Sums
 
 _CHUNK = 1 << 20
@@ -34,9 +35,9 @@ def float64_of(values: Any, what: str) -> npt.NDArray[np.float64]:
         what: The values' name in messages.
 
     Raises:
-        UsageError: The shape is not (N,), or float64 can't hold a value exactly.
+        UsageError: The shape is not (N,), a value is NaN, or float64 can't hold it exactly.
     """
-    found = to_numpy(values)
+    found = to_numpy(values, what)
     if found.ndim != 1:
         raise UsageError(f"{what} must have shape (N,), one for each sample, not {found.shape}")
     if found.dtype.kind == "f" and found.dtype.itemsize > 8:
@@ -46,9 +47,16 @@ def float64_of(values: Any, what: str) -> npt.NDArray[np.float64]:
         if len(wrong):
             raise UsageError(
                 f"{what} must be integers from -2**53 to 2**53, all of which float64 holds, "
-                f"but row {wrong[0]} has {found[wrong[0]]}; round them to float64 first"
+                f"but {sample(wrong[0])} has {found[wrong[0]]}; round them to float64 first"
             )
+    refuse_nan(what, found)
     return found.astype(np.float64)
+
+
+def numbers_of(values: Any, what: str) -> npt.NDArray[np.float64]:
+    """Return `float64_of` numbers of shape (N,) or (N, 1)."""
+    found = to_numpy(values, what)
+    return float64_of(found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found, what)
 
 
 def exact_sum(values: npt.NDArray[Any]) -> Sums:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.labels import check_paired, truths_of
+from disteval.metrics.naming import refuse_nan, sample
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 
@@ -18,8 +19,8 @@ from disteval.metrics.summable import SummableMetric
 class ExactMatch(SummableMetric):
     """The fraction of samples whose prediction is exactly their label.
 
-    A sample is a text, or an array such as a sequence of tokens, all of which must be equal. NaN
-    equals nothing. The result is a dict with ``exact_match``, and the integers ``matches`` and
+    A sample is a text, or an array such as a sequence of tokens, all of which must be equal. The
+    result is a dict with ``exact_match``, and the integers ``matches`` and
     ``size``.
 
     The arguments are those of `BaseMetric`.
@@ -38,8 +39,8 @@ class ExactMatch(SummableMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: There are texts and numbers, a value among texts is no text, or the shapes
-                do not fit. Nothing was added.
+            UsageError: There are texts and numbers, a value among texts is no text, a number that
+                counts is NaN, or the shapes do not fit. Nothing was added.
         """
         texts = _are_texts(predictions), _are_texts(labels)
         if texts[0] != texts[1] or (texts[0] and mask is not None):
@@ -49,21 +50,22 @@ class ExactMatch(SummableMetric):
                 f"numbers for both"
             )
         if texts[0]:
-            for values in (predictions, labels):
-                _check_texts(values)
+            _check_texts(predictions, "predictions")
+            _check_texts(labels, "labels")
             check_paired(np.zeros(len(predictions)), np.zeros(len(labels)))
             equal = np.array([a == b for a, b in zip(predictions, labels, strict=True)], np.bool_)
             self._append(equal, ids)
             return
-        found, true = to_numpy(predictions), to_numpy(labels)
+        found, true = to_numpy(predictions, "predictions"), to_numpy(labels, "labels")
         if found.shape != true.shape or found.ndim == 0:
             raise UsageError(
                 f"predictions of shape {found.shape} and labels of shape {true.shape}; both must "
                 f"have one shape (N, …): fill the shorter one up"
             )
-        equal = found == true
-        if mask is not None:
-            equal |= ~truths_of(mask, true.shape)
+        counted = np.ones((), np.bool_) if mask is None else truths_of(mask, true.shape)
+        refuse_nan("predictions", found, counted)
+        refuse_nan("labels", true, counted)
+        equal = (found == true) | ~counted
         self._append(equal.all(axis=tuple(range(1, equal.ndim))), ids)
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
@@ -82,13 +84,12 @@ def _are_texts(values: Any) -> bool:
     return isinstance(values, Sequence) and len(values) > 0 and isinstance(values[0], str)
 
 
-def _check_texts(values: Any) -> None:
-    alone = isinstance(values, str)
-    wrong = [values] if alone else [each for each in values if not isinstance(each, str)]
-    if wrong:
-        raise UsageError(
-            f"texts must be a list with one text for each sample, but there is {wrong[0]!r:.100}"
-        )
+def _check_texts(values: Any, what: str) -> None:
+    if isinstance(values, str):
+        raise UsageError(f"{what} must be a list with a text for each sample, not {values!r:.100}")
+    for row, value in enumerate(values):
+        if not isinstance(value, str):
+            raise UsageError(f"{what} must be texts, but {sample(row)} has {value!r:.100}")
 
 
 def _kind(texts: bool) -> str:

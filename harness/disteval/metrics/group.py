@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from inspect import signature
+from inspect import isroutine, signature
 from threading import get_ident
 from typing import Any
 
@@ -175,6 +175,12 @@ def check_metrics(metrics: object) -> None:
             remedy = "make one with from_torchmetrics, if it is one of torchmetrics"
             if isinstance(metric, type):
                 remedy = f"make one, {metric.__name__}()"
+            elif isroutine(metric):
+                remedy = (
+                    f"for a function that returns a number for each sample, give Mean() in its "
+                    f"place, and evaluate update={{{name!r}: lambda outputs, batch: "
+                    f"({metric.__name__}(outputs, batch),)}}; docs/new_metric.md says more"
+                )
             raise UsageError(
                 f"the metric {name!r} must be an instance of a BaseMetric, such as "
                 f"disteval.metrics.Accuracy(), not {metric!r}; {remedy}"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import check_flag
+from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import exact_mean, exact_sum, float64_of
 from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.naming import refuse_nan
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
+
+_ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
 
 
 class _ExactMean(SummableMetric):
@@ -33,7 +39,7 @@ class Mean(_ExactMean):
     """The mean of one real number for each sample, such as its loss.
 
     The result is a dict with ``mean``: the float64 nearest to the true mean, in whatever order the
-    values are summed. NaN and infinities are summed as IEEE 754 defines it.
+    values are summed. Infinities are summed as IEEE 754 defines it; NaN is an error.
 
     The arguments are those of `BaseMetric`.
     """
@@ -50,8 +56,8 @@ class Mean(_ExactMean):
 
         Raises:
             UsageError: The shape is not (N,), as for a loss that was averaged over the batch
-                (torch's losses need ``reduction="none"``); or float64 can't hold a value exactly.
-                Nothing was added.
+                (torch's losses need ``reduction="none"``); a value is NaN; or float64 can't hold it
+                exactly. Nothing was added.
         """
         self._append(float64_of(values, "values"), ids)
 
@@ -61,12 +67,30 @@ class CrossEntropy(_ExactMean):
 
     The result is a dict with ``cross_entropy``. Each sample's cross-entropy is computed in float64
     on the host, independently of the rest of its batch; the mean is that of `Mean`. As in torch, a
-    label's logit of -inf gives inf, and a row that has NaN or +inf, or only -inf, gives NaN.
+    label's logit of -inf gives inf, and a row that has +inf, or only -inf, gives NaN. NaN is an
+    error.
 
-    The arguments are those of `BaseMetric`.
+    Args:
+        dataset_meta: See `BaseMetric`, as for the next two.
+        dist_collect_mode: See `BaseMetric`.
+        dist_backend: See `BaseMetric`.
+        refuse_probabilities: Whether a batch of probabilities, which give another number, is an
+            error. Give False for logits each row of which happens to sum to 1.
     """
 
     _name = "cross_entropy"
+
+    def __init__(
+        self,
+        dataset_meta: Mapping[str, Any] | None = None,
+        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
+        dist_backend: str | BaseDistBackend | None = None,
+        *,
+        refuse_probabilities: bool = True,
+    ) -> None:
+        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        check_flag("refuse_probabilities", refuse_probabilities)
+        self.refuse_probabilities = refuse_probabilities
 
     def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.
@@ -77,17 +101,35 @@ class CrossEntropy(_ExactMean):
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: The shapes do not fit, or a label is not a class. Nothing was added.
+            UsageError: The shapes do not fit, a logit is NaN, a label is not a class, or the logits
+                are probabilities. Nothing was added.
         """
-        logits = to_numpy(predictions)
+        logits = to_numpy(predictions, "predictions")
         if logits.ndim != 2 or logits.shape[1] == 0:
             raise UsageError(
                 f"predictions must be logits of shape (N, C) with C of 1 or more, "
                 f"not {logits.shape}"
             )
         check_paired(logits, labels)
+        refuse_nan("predictions", logits)
         true = class_indices(labels, logits.shape[1])
+        if self.refuse_probabilities:
+            check_logits(logits)
         self._append(cross_entropies(logits.astype(np.float64), true), ids)
+
+
+def check_logits(logits: npt.NDArray[Any]) -> None:
+    """Raise UsageError if every row of logits, shape (N, C), holds probabilities that sum to 1."""
+    if 0 in logits.shape or logits.shape[1] == 1 or logits.min() < 0 or logits.max() > 1:
+        return
+    off = float(abs(logits.sum(axis=1, dtype=np.float64) - 1).max())
+    # A row of logits may come as near by chance; two of them hardly do.
+    if off <= (_ROUNDING if len(logits) > 1 else _ROUNDING / 1000):
+        raise UsageError(
+            f"predictions must be logits, but all {len(logits)} rows of a batch are probabilities, "
+            f"which sum to 1; give what softmax was given, or their logarithms; or, if they are "
+            f"logits that sum to 1, give the metric refuse_probabilities=False"
+        )
 
 
 def cross_entropies(

@@ -15,6 +15,7 @@ from disteval.metrics.arrays import to_numpy
 from disteval.metrics.confusion import precision_recall_f1
 from disteval.metrics.exact import as_counts
 from disteval.metrics.labels import truths_of
+from disteval.metrics.naming import refuse_nan
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 from disteval.metrics.thresholds import above, check_names, suffixes, thresholds_of
@@ -23,11 +24,10 @@ from disteval.metrics.thresholds import above, check_names, suffixes, thresholds
 class MultiLabel(SummableMetric):
     """Precision, recall and F1 where each sample has any number of C labels.
 
-    A label is predicted if its score is strictly greater than the threshold; NaN never is. The
-    result is a dict: ``precision``, float64 of shape (C,), one for each label;
-    ``precision_macro``, their mean; ``precision_micro``, from the counts over all labels; and
-    likewise ``recall`` and ``f1``. With several thresholds the keys end in ``_thr-0.50``, with two
-    decimals.
+    A label is predicted if its score is strictly greater than the threshold. The result is a dict:
+    ``precision``, float64 of shape (C,), one for each label; ``precision_macro``, their mean;
+    ``precision_micro``, from the counts over all labels; and likewise ``recall`` and ``f1``. With
+    several thresholds the keys end in ``_thr-0.50``, with two decimals.
 
     The values equal those of scikit-learn's ``precision_recall_fscore_support`` with
     ``zero_division=0``: a fraction whose denominator is zero is 0.0, also in the macro averages.
@@ -73,13 +73,15 @@ class MultiLabel(SummableMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: The shapes do not fit, or a label is neither 0 nor 1. Nothing was added.
+            UsageError: The shapes do not fit, a score is NaN, or a label is neither 0 nor 1.
+                Nothing was added.
         """
-        scores = to_numpy(predictions)
+        scores = to_numpy(predictions, "predictions")
         if scores.ndim != 2 or scores.shape[1] != self.num_classes:
             raise UsageError(
                 f"predictions must be scores of shape (N, {self.num_classes}), not {scores.shape}"
             )
+        refuse_nan("predictions", scores)
         true = truths_of(labels, scores.shape, "labels")
         bits = np.concatenate([true, *(above(scores, thr) for thr in self.thrs)], axis=1)
         self._append(np.packbits(bits, axis=1), ids)

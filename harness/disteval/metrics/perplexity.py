@@ -9,12 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import check_flag
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import check_ignored, class_indices, of_shape, truths_of
-from disteval.metrics.mean import cross_entropies
+from disteval.metrics.mean import check_logits, cross_entropies
+from disteval.metrics.naming import refuse_nan, sample
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 
@@ -42,16 +44,22 @@ class Perplexity(SummableMetric):
       these count.
 
     Token losses are computed in float64 on the host and summed exactly; each sequence's sum is
-    rounded once, and so is every mean. An infinite loss gives infinite means, and NaN gives NaN.
+    rounded once, and so is every mean. An infinite loss gives infinite means; NaN is an error.
 
     Args:
         dataset_meta: See `BaseMetric`, as for the next two.
         dist_collect_mode: See `BaseMetric`.
         dist_backend: See `BaseMetric`.
         ignore_label: The label of tokens that do not count; None counts every label.
+        shift: Whether labels and mask are those of the same tokens that the model was given, as
+            causal language models take them: then the prediction at place t is compared with the
+            label at place t + 1, and the first label and the last prediction do not count.
+        refuse_probabilities: Whether a batch of probabilities in the place of logits is an error,
+            see `CrossEntropy`.
 
     Raises:
-        UsageError: ``ignore_label`` is not a whole number.
+        UsageError: ``ignore_label`` is not a whole number, or ``shift`` or
+            ``refuse_probabilities`` is not a truth value.
     """
 
     def __init__(
@@ -61,9 +69,15 @@ class Perplexity(SummableMetric):
         dist_backend: str | BaseDistBackend | None = None,
         *,
         ignore_label: int | None = -100,
+        shift: bool = False,
+        refuse_probabilities: bool = True,
     ) -> None:
         super().__init__(dataset_meta, dist_collect_mode, dist_backend)
         self.ignore_label = check_ignored(ignore_label)
+        check_flag("shift", shift)
+        check_flag("refuse_probabilities", refuse_probabilities)
+        self.shift = shift
+        self.refuse_probabilities = refuse_probabilities
 
     def add(
         self,
@@ -76,7 +90,7 @@ class Perplexity(SummableMetric):
     ) -> None:
         """Add a batch of B sequences that are filled up to T tokens.
 
-        Labels belong to the predictions at the same place: shift them for a causal language model.
+        Labels belong to the predictions at the same place, or with ``shift`` at the place before.
 
         Args:
             predictions: Logits or log-probabilities of C classes, shape (B, T, C); or, without
@@ -89,11 +103,12 @@ class Perplexity(SummableMetric):
             ids: The sequences' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: The shapes do not fit, a label that counts is not a class, a log-probability
-                is above 0, a mask holds other numbers than 0 and 1, or a number of bytes is
-                not a whole number from 0 up. Nothing was added.
+            UsageError: The shapes do not fit, a label that counts is not a class, a score that
+                counts is NaN or a probability, a log-probability is above 0, a mask holds other
+                numbers than 0 and 1, a number of bytes is not a whole number from 0 up, or there
+                is ``shift`` without labels. Nothing was added.
         """
-        scores = to_numpy(predictions)
+        scores = to_numpy(predictions, "predictions")
         shape = scores.shape[:2]
         if scores.ndim != (2 if labels is None else 3) or 0 in scores.shape[2:]:
             raise UsageError(
@@ -105,6 +120,16 @@ class Perplexity(SummableMetric):
         true = None if labels is None else of_shape(labels, shape, "labels")
         if true is not None and self.ignore_label is not None:
             counted = counted & (true != self.ignore_label)
+        if self.shift:
+            if true is None:
+                raise UsageError(
+                    "shift=True needs labels, to which predictions are shifted; give logits and "
+                    "labels, or log-probabilities that are shifted, with shift=False"
+                )
+            scores, true, counted = scores[:, :-1], true[:, 1:], counted[:, 1:]
+        refuse_nan("predictions", scores, counted if true is None else counted[..., None])
+        if true is not None and self.refuse_probabilities:
+            check_logits(scores[counted])
         losses = _log_losses(scores, counted) if true is None else _losses(scores, true, counted)
         tokens = counted.sum(axis=1)
         parts = np.split(losses, np.cumsum(tokens)[:-1]) if len(tokens) else []
@@ -153,7 +178,8 @@ def _losses(
     """Return the cross-entropies of the tokens that count, one sequence after another."""
     classes = scores.shape[2]
     kept = scores[counted]
-    indices = class_indices(true[counted], classes, "labels of tokens that count")
+    rows = np.nonzero(counted)[0]
+    indices = class_indices(true[counted], classes, "labels of tokens that count", rows)
     step = max(1, _SCORES_AT_ONCE // classes)
     losses = np.zeros(len(kept))
     for at in range(0, len(kept), step):
@@ -169,8 +195,9 @@ def _log_losses(
     wrong = kept > _LARGEST_LOG
     if wrong.any():
         raise UsageError(
-            f"log-probabilities must be 0 or less, but one is {kept[wrong][0]}; give "
-            f"the logarithms of the labels' probabilities, not losses or probabilities"
+            f"log-probabilities must be 0 or less, but "
+            f"{sample(np.nonzero(counted)[0][wrong.argmax()])} has {kept[wrong][0]}; give the "
+            f"logarithms of the labels' probabilities, not losses or probabilities"
         )
     return -kept
 

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.metrics.arrays import shape_of, to_numpy
 from disteval.metrics.base import BaseMetric, no_samples
-from disteval.metrics.exact import float64_of
+from disteval.metrics.exact import numbers_of
 from disteval.metrics.labels import check_paired, class_indices
 
 Counts = npt.NDArray[np.int64]
@@ -33,13 +32,11 @@ class _Ranking(BaseMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: The shapes do not fit, a label is not 0 or 1, or float64 can't hold a score
-                exactly. Nothing was added.
+            UsageError: The shapes do not fit, a score is NaN, a label is not 0 or 1, or float64
+                can't hold a score exactly. Nothing was added.
         """
         check_paired(predictions, labels)
-        if len(shape_of(predictions)) == 2 and shape_of(predictions)[1] == 1:
-            predictions = to_numpy(predictions)[:, 0]
-        scores = float64_of(predictions, "predictions")
+        scores = numbers_of(predictions, "predictions")
         true = class_indices(labels, 2)
         self._extend(zip(scores.tolist(), true.tolist(), strict=True), ids)
 
@@ -47,14 +44,10 @@ class _Ranking(BaseMetric):
         """Compute over the (score, label) pairs of all samples, in any order.
 
         Raises:
-            UsageError: A score is NaN, or all samples are of one class. `compute` raises it as a
-                `RankError` on every rank.
+            UsageError: There are no samples, or all are of one class.
         """
         scores = np.array([score for score, _ in results], dtype=np.float64)
         positive = np.array([label for _, label in results], dtype=np.bool_)
-        missing = int(np.isnan(scores).sum())
-        if missing:
-            raise UsageError(f"{missing} of {len(scores)} scores are NaN, which can't be ranked")
         if not results:
             raise no_samples()
         if not positive.any() or positive.all():

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disteval.metrics.arrays import to_numpy
-from disteval.metrics.exact import exact_dot, exact_sum, float64_of, quotient
+from disteval.metrics.exact import exact_dot, exact_sum, numbers_of, quotient
 from disteval.metrics.labels import check_paired
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
@@ -32,8 +31,7 @@ class Regression(SummableMetric):
     vary little: every number is the float64 nearest to the true one, or infinite if it is too large
     for float64. If all labels are equal, ``r2`` and ``explained_variance`` are 1.0 for errors that
     are 0 (or, for ``explained_variance``, all equal) and 0.0 for others; ``r2`` of one sample is
-    NaN. A NaN makes every number NaN. Infinite errors make the first three infinite and the others
-    NaN.
+    NaN. Infinite errors make the first three infinite and the others NaN; NaN is an error.
 
     Each rank sends about 1.5 kB. The arguments are those of `BaseMetric`.
     """
@@ -48,11 +46,11 @@ class Regression(SummableMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: The shapes do not fit, or float64 can't hold a value exactly. Nothing was
-                added.
+            UsageError: The shapes do not fit, a value is NaN, or float64 can't hold it exactly.
+                Nothing was added.
         """
         check_paired(predictions, labels)
-        columns = [_numbers(predictions, "predictions"), _numbers(labels, "labels")]
+        columns = [numbers_of(predictions, "predictions"), numbers_of(labels, "labels")]
         self._append(np.stack(columns, axis=1), ids)
 
     def sums_of(self, column: npt.NDArray[Any]) -> Sums:
@@ -95,11 +93,6 @@ class Regression(SummableMetric):
             "r2": _explained(size * squared, spread) if size > 1 else math.nan,
             "explained_variance": _explained(size * squared - (p - t) ** 2, spread),
         }
-
-
-def _numbers(values: Any, what: str) -> npt.NDArray[np.float64]:
-    found = to_numpy(values)
-    return float64_of(found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found, what)
 
 
 def _explained(unexplained: int, spread: int) -> float:

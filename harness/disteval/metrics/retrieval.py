@@ -16,6 +16,7 @@ from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import of_shape, truths_of
+from disteval.metrics.naming import refuse_nan, sample
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 from disteval.metrics.thresholds import check_names, each_of
@@ -76,7 +77,7 @@ class Retrieval(SummableMetric):
             UsageError: The shapes do not fit, a score is NaN, a relevance is not from 0 to
                 2**53, or a query has no relevant document. Nothing was added.
         """
-        scores = to_numpy(predictions)
+        scores = to_numpy(predictions, "predictions")
         if scores.ndim != 2:
             raise UsageError(f"predictions must be scores of shape (N, D), not {scores.shape}")
         shape = scores.shape
@@ -85,19 +86,17 @@ class Retrieval(SummableMetric):
         gains = np.where(counted, gains, 0.0)
         wrong = ~((gains >= 0) & (gains <= _MOST))
         if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
             raise UsageError(
-                f"labels must be relevances from 0 to 2**53, but one is {gains[wrong][0]}"
+                f"labels must be relevances from 0 to 2**53, but {sample(row)} has "
+                f"{gains[wrong][0]}"
             )
-        missing = np.flatnonzero((np.isnan(scores) & counted).any(axis=1))
-        if len(missing):
-            raise UsageError(
-                f"query {missing[0]} of the batch has a score that is NaN, which can't be ranked"
-            )
+        refuse_nan("predictions", scores, counted)
         without = np.flatnonzero(~(gains > 0).any(axis=1))
         if len(without):
             raise UsageError(
-                f"query {without[0]} of the batch has no relevant document, so its recall and nDCG "
-                f"are not defined; leave such queries out"
+                f"{sample(without[0])} is a query that has no relevant document, so its recall and "
+                f"nDCG are not defined; leave such queries out"
             )
         falling = (
             -scores if scores.dtype.kind == "f" else ~scores

@@ -13,9 +13,10 @@ from disteval.arguments import check_count
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
-from disteval.metrics.confusion import best_class, fractions
+from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts
 from disteval.metrics.labels import check_ignored, class_indices
+from disteval.metrics.naming import refuse_nan
 from disteval.metrics.rows import Sums
 from disteval.metrics.summable import SummableMetric
 
@@ -69,30 +70,30 @@ class Segmentation(SummableMetric):
         Args:
             predictions: The predicted classes, in the shape of ``labels``; or scores of shape
                 (N, C, …), with the classes on axis 1. Equal scores are ordered by class, the lower
-                first, and a NaN comes after every number.
+                first.
             labels: The true classes, shape (N, …), such as (N, height, width); integers of any
                 framework, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
 
         Raises:
-            UsageError: The shapes do not fit, or a label that counts, or the prediction at its
-                place, is not a class. Nothing was added.
+            UsageError: The shapes do not fit, a score that counts is NaN, or a label that counts,
+                or the prediction at its place, is not a class. Nothing was added.
         """
-        found, true = to_numpy(predictions), to_numpy(labels)
+        found, true = to_numpy(predictions, "predictions"), to_numpy(labels, "labels")
         classes = self.num_classes
+        counted = np.asarray(true != self.ignore_label)
         if found.shape[:1] + found.shape[2:] == true.shape and found.shape[1:2] == (classes,):
-            found = best_class(np.moveaxis(found, 1, -1))
+            refuse_nan("predictions", found, counted[:, None])
+            found = found.argmax(axis=1)
         if found.shape != true.shape or true.ndim == 0:
             raise UsageError(
                 f"predictions of shape {found.shape} and labels of shape {true.shape}; give "
                 f"classes in the labels' shape, (N, …), or scores of shape (N, {classes}, …)"
             )
-        counted = np.ones(true.shape, np.bool_)
-        if self.ignore_label is not None:
-            counted = true != self.ignore_label
-        true = class_indices(true[counted], classes, "labels that count")
-        found = class_indices(found[counted], classes, "predictions at labels that count")
-        samples = np.nonzero(counted)[0] * classes
+        rows = np.nonzero(counted)[0]
+        true = class_indices(true[counted], classes, "labels that count", rows)
+        found = class_indices(found[counted], classes, "predictions at labels that count", rows)
+        samples = rows * classes
 
         def count(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             cells = np.bincount(places, minlength=len(counted) * classes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from functools import reduce
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
@@ -77,7 +78,8 @@ class SummableMetric(BaseMetric):
             ids: The ids that `add` was given.
         """
         checked = self._ids.check(ids, length, len(self._results))
-        self._results.append_later(length, bring, self.sums_of)
+        context = copy_context()  # so that a late error names the samples of its own batch
+        self._results.append_later(length, lambda: context.run(bring), self.sums_of)
         self._ids.add(checked)
 
     def reset_to_sums(self) -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.metrics.exact import float64_of, quotient
+from disteval.metrics.naming import sample
 from disteval.metrics.rows import Rows, Sums
 from disteval.metrics.wrapper import RowSums, Wrapper, row_sums
 
@@ -27,7 +28,7 @@ class Weighted(Wrapper):
     data set in which each sample is repeated in proportion to its weight, to the last bit, at any
     world size, batch size and order. It agrees with scikit-learn's ``sample_weight``. Counts, which
     are whole numbers without weights, become sums of weights, as floats. A sample of weight 0 does
-    not count, even if its value is NaN. Each of the metric's sums becomes two Python integers,
+    not count. Each of the metric's sums becomes two Python integers,
     which is slow for a confusion matrix of many classes.
 
     A result that is neither a count nor unchanged when every sample is repeated equally often, such
@@ -59,12 +60,11 @@ class Weighted(Wrapper):
                 out of range. Nothing was added.
         """
         found = float64_of(weights, "weights")
-        with np.errstate(invalid="ignore"):
-            wrong = ~((found == 0) | ((found >= 2.0**-_RANGE) & (found <= 2.0**_RANGE)))
+        wrong = ~((found == 0) | ((found >= 2.0**-_RANGE) & (found <= 2.0**_RANGE)))
         if wrong.any():
             raise UsageError(
                 f"weights must be 0, or from 2**-256 to 2**256 (about 1e77), but "
-                f"weights[{wrong.argmax()}] is {found[wrong][0]}; scale or mend the weights"
+                f"{sample(int(wrong.argmax()))} has {found[wrong][0]}; scale or mend the weights"
             )
         taken = self._take(args, kwargs, ids)
         self._append_with(taken, self._by_row("weights", found, taken, ids), ids)

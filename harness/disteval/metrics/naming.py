@@ -1,0 +1,72 @@
+"""How errors name a sample: by its number in the data set, or else by its row in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.errors import UsageError
+
+
+class _Batch(NamedTuple):
+    metric: str
+    ids: Any
+
+
+_NONE = _Batch("the metric", None)
+_batch: ContextVar[_Batch] = ContextVar("batch", default=_NONE)
+
+
+@contextmanager
+def naming(metric: str | None = None, ids: Any = None) -> Iterator[None]:
+    """Name a metric, and samples by ids, in errors of the batch that is added; None changes none.
+
+    Args:
+        metric: The name of the metric's class.
+        ids: The ids of the batch, as `BaseMetric.add` takes them.
+    """
+    outer = _batch.get()
+    token = _batch.set(_Batch(metric or outer.metric, outer.ids if ids is None else ids))
+    try:
+        yield
+    finally:
+        _batch.reset(token)
+
+
+def sample(row: int) -> str:
+    """Name the sample that has a row of the batch."""
+    ids = _batch.get().ids
+    with suppress(Exception):  # ids of a wrong kind or length are an error of their own
+        if hasattr(ids, "rows"):  # SampleRows
+            ids = np.repeat(ids.ids, ids.rows)
+        return f"sample {int(ids[row])}"
+    return f"row {row} of the batch"
+
+
+def refuse_nan(what: str, values: Any, counted: Any = True) -> None:
+    """Raise UsageError if values hold NaN; it says how many rows do, and names the first.
+
+    Args:
+        what: The values' name in messages.
+        values: An array of any framework that NumPy can read, shape (N, …).
+        counted: Which values count, in a shape that fits.
+    """
+    missing = np.isnan(values) & counted
+    if missing.any():
+        refuse_rows(what, missing.reshape(len(missing), -1).any(axis=1))
+
+
+def refuse_rows(what: str, missing: npt.NDArray[np.bool_]) -> None:
+    """Raise UsageError if a row is missing, shape (N,), because it holds NaN."""
+    if missing.any():
+        raise UsageError(
+            f"{_batch.get().metric} got NaN in {what}, in {np.count_nonzero(missing)} of "
+            f"{len(missing)} rows of a batch, the first of which is "
+            f"{sample(int(missing.argmax()))}; repair what computes them, or leave those samples "
+            f"out"
+        )
