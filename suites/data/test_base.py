@@ -19,20 +19,20 @@ IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.in
         (
             IMAGES.astype(np.float32) + 0.25,
             LABELS,
-            r"images holds float32 with values from 0.25 to 0.25; it must hold uint8 from 0 to 255",
+            "images.*float32.*0.25",
         ),
-        (IMAGES[0], LABELS, r"shape \(3, 4, 4\); it must be an array of shape \(N, C, H, W\)"),
-        (IMAGES, LABELS.astype(np.int32), r"labels must be an int64 array .* not int32"),
-        (IMAGES, LABELS[:1], r"of shape \(2,\), not int64 of shape \(1,\)"),
+        (IMAGES[0], LABELS, r"\(3, 4, 4\)"),
+        (IMAGES, LABELS.astype(np.int32), "labels.*int32"),
+        (IMAGES, LABELS[:1], r"\(2,\).*\(1,\)"),
         (
             IMAGES,
             np.array([0, 7]),
-            r"labels\[1\] is 7, and 1 of 2 labels are not from 0 to 0; name",
+            r"labels\[1\].*7",
         ),
-        (IMAGES.tolist(), LABELS, "images has the type list; it must be a NumPy array"),
-        (None, LABELS, "images has the type NoneType; it must be a NumPy array"),
-        (IMAGES, [0, 0], "labels has the type list; it must be a NumPy array"),
-        (IMAGES, LABELS - 1, r"labels\[0\] is -1, and 2 of 2 labels are not from 0 to 0; name"),
+        (IMAGES.tolist(), LABELS, "images.*list"),
+        (None, LABELS, "images.*NoneType"),
+        (IMAGES, [0, 0], "labels.*list"),
+        (IMAGES, LABELS - 1, r"labels\[0\].*-1"),
     ],
 )
 def test_arrays_that_are_no_pictures_and_labels(images: Any, labels: Any, message: str) -> None:
@@ -42,10 +42,10 @@ def test_arrays_that_are_no_pictures_and_labels(images: Any, labels: Any, messag
 
 @pytest.mark.parametrize("classes", [3, "cat"])
 def test_classes_are_names(classes: Any) -> None:
-    with pytest.raises(UsageError, match=f"classes must be the names .*, not {classes!r}"):
+    with pytest.raises(UsageError, match=rf"classes.*{classes!r}"):
         ArrayDataset("mine", IMAGES, LABELS, classes)
 
 
 def test_labels_that_are_names_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"labels holds <U3; .* the numbers of classes, from 0 to"):
+    with pytest.raises(UsageError, match=r"labels.*<U3"):
         check_samples(IMAGES, ["cat", "dog"], ("cat", "dog"))

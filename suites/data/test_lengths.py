@@ -103,7 +103,7 @@ def test_sorted_batches_hold_samples_of_similar_length() -> None:
 
 
 def test_a_sample_longer_than_the_budget_is_named() -> None:
-    message = r"sample 1 has the length 9, and 2 of 3 samples are longer than max_tokens=5; raise"
+    message = "sample 1 .*9.* 2 of 3 .*=5"
     with pytest.raises(UsageError, match=message):
         plan_by_length(np.array([5, 9, 7]), 1, 0, 8, max_tokens=5)
 
@@ -189,17 +189,15 @@ def test_of_a_data_set_with_columns_only_the_one_with_the_lengths_is_read() -> N
 @pytest.mark.parametrize(
     ("length", "message"),
     [
-        ("words", r"sample \d: the sample is a dict with the keys \['text', 'n', 'tokens'\], and "
-                  r"has no field 'words'"),
-        (lambda sample: -sample["n"], r"sample \d: length\(sample\) gives the length -\d; a"),
-        (lambda sample: sample["n"] / 2, r"sample 0: length\(sample\) gives the length 0\.0"),
-        (lambda sample: True, "gives the length True"),
-        (np.zeros(3, int), r"length is an array of int64 of shape \(3,\); it must hold one whole "
-                           "number for each of the 11 samples"),
-        (np.zeros(11), "array of float64"),
-        (-np.arange(11), "gives sample 1 the length -1"),
-        (np.full(11, 2**63 + 5, np.uint64), "gives sample 0 the length 9223372036854775813; a"),
-        (lambda sample: 2**70, r"sample \d: length\(sample\) gives the length 11805916"),
+        ("words", r"sample \d.*'words'"),
+        (lambda sample: -sample["n"], r"sample \d.*-\d"),
+        (lambda sample: sample["n"] / 2, r"sample 0.*0\.0"),
+        (lambda sample: True, "True"),
+        (np.zeros(3, int), r"\(3,\).* 11 "),
+        (np.zeros(11), "float64"),
+        (-np.arange(11), "sample 1.*-1"),
+        (np.full(11, 2**63 + 5, np.uint64), "sample 0.*9223372036854775813"),
+        (lambda sample: 2**70, r"sample \d.*11805916"),
     ],
 )  # fmt: skip
 def test_wrong_lengths_are_the_same_error_on_every_rank(length: Any, message: str) -> None:
@@ -215,7 +213,7 @@ def test_a_sample_whose_length_raises_is_an_error_on_every_rank() -> None:
         return 10 // (9 - sample["n"])
 
     found = run_ranks(3, lambda backend: gather_lengths(TEXTS, 11, length, backend))
-    message = "rank 2 failed: SampleError: sample 9 has no length: ZeroDivisionError"
+    message = "rank 2.*sample 9.*ZeroDivision"
     for outcome in found:
         with pytest.raises(RankError, match=message):
             values([outcome])

@@ -181,7 +181,7 @@ def go_on(folder: Path, world: int = 2, size: int = 6, **options: Any) -> list[A
 
 def test_an_interrupted_run_is_no_result_and_goes_on(tmp_path: Path) -> None:
     begun(tmp_path)
-    with pytest.raises(DataError, match=r"was begun and not finished, .* goes on where it stopped"):
+    with pytest.raises(DataError, match="not finished"):
         load_predictions(tmp_path)
     assert go_on(tmp_path, 3) == [[], [4], [5]]
     assert list(load_predictions(tmp_path)) == [0, 10, 20, 30, 40, 50]
@@ -206,22 +206,22 @@ def test_a_damaged_part_is_named_and_computed_again(
     with caplog.at_level(logging.WARNING):
         assert go_on(tmp_path) == [[2, 4], [5]]
     assert path.stem in caplog.text
-    assert "its samples are computed again" in caplog.text
+    assert "again" in caplog.text
     assert list(load_predictions(tmp_path)) == [0, 10, 20, 30, 40, 50]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "npy"}, "format is jsonl there and npy here"),
-        ({"size": 7}, "size is 6 there and 7 here"),
+        ({"format": "npy"}, "format"),
+        ({"size": 7}, "size is 6"),
     ],
 )
 def test_runs_of_other_settings_are_not_mixed(options: Any, message: str, tmp_path: Path) -> None:
     begun(tmp_path)
     for outcome in go_on(tmp_path, **options):
         assert isinstance(outcome, UsageError)
-        assert "an interrupted run of something else" in str(outcome)
+        assert "interrupted" in str(outcome)
         assert message in str(outcome)
     assert go_on(tmp_path) == [[4], [5]]
 
@@ -242,7 +242,7 @@ def test_a_result_is_replaced_only_on_request_and_only_by_a_whole_one(tmp_path: 
     go_on(tmp_path)
     for outcome in go_on(tmp_path):
         assert isinstance(outcome, UsageError)
-        assert "has finished predictions of 6 samples in jsonl" in str(outcome)
+        assert "6 samples" in str(outcome)
         assert "overwrite=True" in str(outcome)
     begun(tmp_path, overwrite=True, format="npy")
     assert load_predictions(tmp_path).format == "jsonl"
@@ -260,7 +260,7 @@ def test_two_jobs_do_not_use_one_folder(tmp_path: Path) -> None:
 
     (outcome,) = run_ranks(1, rank)
     assert isinstance(outcome, UsageError)
-    assert f"is in use by process {os.getpid()} on " in str(outcome)
+    assert str(os.getpid()) in str(outcome)
     assert go_on(tmp_path, 1) == [[0, 1, 2, 3, 4, 5]]
 
 
@@ -293,7 +293,7 @@ def test_ranks_that_see_different_folders_are_told_before_the_work(
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, UsageError)
         assert "rank 1: " in str(outcome)
-        assert "is not the folder that rank 0 sees; give a folder on a file system" in str(outcome)
+        assert str(tmp_path / "1") in str(outcome)
 
 
 def test_a_part_that_rank_0_does_not_see_is_no_result(tmp_path: Path) -> None:
@@ -306,8 +306,8 @@ def test_a_part_that_rank_0_does_not_see_is_no_result(tmp_path: Path) -> None:
 
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, CoverageError)
-        assert "1 of 2 parts of the predictions are not in" in str(outcome)
-    with pytest.raises(DataError, match="was begun and not finished"):
+        assert "1 of 2 parts" in str(outcome)
+    with pytest.raises(DataError, match="not finished"):
         load_predictions(tmp_path)
 
 
@@ -319,7 +319,7 @@ def test_parts_of_other_samples_than_were_proved_are_no_result(tmp_path: Path) -
 
     (outcome,) = run_ranks(1, rank)
     assert isinstance(outcome, CoverageError)
-    assert "are not the 2 samples that were evaluated" in str(outcome)
+    assert "the 2 samples" in str(outcome)
 
 
 class Opaque:
@@ -329,13 +329,13 @@ class Opaque:
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        ([Opaque(), 1], r"an object of type Opaque in 'prediction', which files can't hold"),
-        ([{1: 2}, 1], "an object of type dict"),
-        (np.zeros(2, complex), "of complex128, which can't be stored"),
-        (np.zeros(2, np.longdouble), "of float128, which files can't hold"),
-        (np.zeros(3), "of 2 samples have 3 rows"),
-        ({"sample_id": np.zeros(2)}, "a field 'sample_id'"),
-        ({"a": {"b": np.zeros(2)}}, "have 'a' of type dict; they must be an array, a list"),
+        ([Opaque(), 1], "Opaque in 'prediction'"),
+        ([{1: 2}, 1], "type dict"),
+        (np.zeros(2, complex), "complex128"),
+        (np.zeros(2, np.longdouble), "float128"),
+        (np.zeros(3), "2 samples.* 3 "),
+        ({"sample_id": np.zeros(2)}, "'sample_id'"),
+        ({"a": {"b": np.zeros(2)}}, "'a'.*dict"),
         ((), "an empty tuple"),
         (3.0, "of type float"),
     ],
@@ -359,8 +359,8 @@ def test_npy_refuses_what_is_no_array_on_every_rank(tmp_path: Path) -> None:
 
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, RankError)
-        assert "rank 1 could not write its predictions" in str(outcome)
-        assert "which .npy files can't hold; use format='jsonl'" in str(outcome)
+        assert "rank 1 " in str(outcome)
+        assert "format='jsonl'" in str(outcome)
 
 
 def test_a_field_that_would_replace_the_shapes_of_another_is_refused(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_a_field_that_would_replace_the_shapes_of_another_is_refused(tmp_path: P
         write(backend, Predictions(tmp_path), [([0, 1], outputs)], 2)
 
     [outcome] = run_ranks(1, rank)
-    assert "a field 'x' and a field 'x.shape', under which the file keeps shapes" in str(outcome)
+    assert "'x.shape'" in str(outcome)
 
 
 def test_a_rank_that_cannot_write_fails_on_every_rank(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_folder_that_can_not_be_written_is_refused_before_the_work(tmp_path: P
     (tmp_path / "file").touch()
     for outcome in go_on(tmp_path / "file" / "folder", 2):
         assert isinstance(outcome, UsageError)
-        assert "file/folder can't be written: Not a directory" in str(outcome)
+        assert "file/folder" in str(outcome)
 
 
 class Somewhere(os.PathLike[str]):
@@ -424,7 +424,7 @@ def test_a_reader_verifies_the_manifest(damage: str, tmp_path: Path) -> None:
     path.write_bytes(data[:-1] if damage == "truncated" else data)
     if damage == "removed":
         path.unlink()
-    with pytest.raises(DataError, match=rf"{path.name}.*copy the folder again"):
+    with pytest.raises(DataError, match=path.name):
         load_predictions(tmp_path)
     if damage in ("truncated", "removed"):
         with pytest.raises(DataError, match=path.name):
@@ -435,10 +435,10 @@ def test_an_iterator_proves_again_that_each_sample_is_there_once(tmp_path: Path)
     write_alone(Predictions(tmp_path), IDS)
     (path,) = tmp_path.glob("part-*.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"sample_id": 3', b'"sample_id": 2'))
-    with pytest.raises(CoverageError, match="sample 2 is there twice"):
+    with pytest.raises(CoverageError, match="sample 2"):
         list(load_predictions(tmp_path, verify=False))
     path.write_bytes(path.read_bytes().replace(b'"sample_id": 2', b'"sample_id": 7'))
-    with pytest.raises(CoverageError, match="sample 7 follows sample 1"):
+    with pytest.raises(CoverageError, match="sample 7"):
         list(load_predictions(tmp_path, verify=False))
 
 
@@ -455,7 +455,7 @@ def test_parquet_without_pyarrow_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(LibraryMissingError, match=r"predictions in Parquet .*\[parquet\]"):
+    with pytest.raises(LibraryMissingError, match=r"\[parquet\]"):
         Predictions(tmp_path, "parquet")
 
     def rank(backend: ThreadsDist) -> Any:

@@ -48,8 +48,8 @@ def peak_bytes(data: bytes, message: str) -> int:
 def test_a_small_pickle_can_not_ask_for_much_memory() -> None:
     # An unpickler makes room for twice the largest memo index: here, for 128 MiB.
     index = struct.pack("<I", 1 << 23)
-    assert peak_bytes(b"\x80\x02}r" + index + b".", "memo index 8388608") < 1 << 20
-    assert peak_bytes(b"}p8388608\n.", "memo index 8388608") < 1 << 20
+    assert peak_bytes(b"\x80\x02}r" + index + b".", "8388608") < 1 << 20
+    assert peak_bytes(b"}p8388608\n.", "8388608") < 1 << 20
     # An array that claims a terabyte and brings three bytes.
     claim = python_2_pickle(pictures(1)[0], [1]).replace(
         b"M\x00\x0c", b"\x8a\x06" + bytes(5) + b"\x01"
@@ -58,7 +58,7 @@ def test_a_small_pickle_can_not_ask_for_much_memory() -> None:
 
 
 def test_many_small_objects_are_refused_before_they_exist() -> None:
-    assert peak_bytes(b"]" * 600_000 + b".", "has more than 500000 instructions") < 1 << 20
+    assert peak_bytes(b"]" * 600_000 + b".", "500000") < 1 << 20
     assert len(load_arrays(b"](" + b"K\x01" * 400_000 + b"e.", "a file")) == 400_000
 
 
@@ -73,7 +73,7 @@ def test_keys_with_one_hash_are_refused() -> None:
     modulus = sys.hash_info.modulus  # 40,000 multiples of it took a dict 8 s
     keys = ((k * modulus).to_bytes(11, "little") for k in range(1, 40_000))
     data = b"\x80\2}(" + b"".join(b"\x8a\x0b" + key + b"N" for key in keys) + b"u."
-    assert peak_bytes(data, "has an integer of 65 bits at offset") < 1 << 20
+    assert peak_bytes(data, "65 bits") < 1 << 20
 
 
 def test_tuples_in_tuples_do_not_end_the_process() -> None:
@@ -85,7 +85,7 @@ def test_tuples_in_tuples_do_not_end_the_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
-    assert "DataError: a file: has more than 1000 tuples" in done.stderr
+    assert "1000 tuples" in done.stderr
     nested: Any = ()
     for _ in range(900):
         nested = (nested,)

@@ -85,9 +85,9 @@ def test_no_more_than_a_window_is_read_before_the_first_batch() -> None:
 
 def test_wrong_lengths_of_elements_are_named() -> None:
     texts = ["x" * length for length in (3, 1, 7, 9)]
-    with pytest.raises(UsageError, match=r"sample 3 has the length 9, and 2 of 4 samples"):
+    with pytest.raises(UsageError, match=r"sample 3 .*9.* 2 of 4"):
         read(iter(texts), 1, 2, ByLength(max_tokens=5))
-    with pytest.raises(UsageError, match=r"sample 2: length\(sample\) gives the length -7"):
+    with pytest.raises(UsageError, match=r"sample 2.*-7"):
         read(iter(texts), 1, 2, ByLength(lambda text: len(text) if len(text) < 7 else -7))
-    with pytest.raises(UsageError, match="length is a ndarray, which needs samples that have num"):
+    with pytest.raises(UsageError, match="ndarray"):
         ByLength(np.arange(4))

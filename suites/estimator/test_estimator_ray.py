@@ -83,7 +83,7 @@ def test_a_node_that_is_lost_costs_nothing_beyond_the_last_checkpoint(
     config = config_of(tmp_path, STAGE | {"kind": "hang"})
     records = fit(config, tmp_path / "end.pt", max_failures=1, **room)
     other.join()
-    assert "was lost (its Ray node 127.0.0.2 does not answer)" in caplog.text
+    assert "127.0.0.2" in caplog.text
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
     tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
 

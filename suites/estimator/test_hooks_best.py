@@ -71,9 +71,9 @@ def test_a_name_under_which_no_checkpoint_is_found_again_is_refused(
     template: Any, tmp_path: Path
 ) -> None:
     runner = make()
-    with pytest.raises(UsageError, match=r"filename_tmpl .* can't be used; give a file name"):
+    with pytest.raises(UsageError, match="filename_tmpl"):
         runner.register_training_hooks(None, checkpoint_config={"filename_tmpl": template})
-    with pytest.raises(UsageError, match=r"filename_tmpl .* can't be used; give a file name"):
+    with pytest.raises(UsageError, match="filename_tmpl"):
         runner.save_checkpoint(tmp_path, template)
     assert [*tmp_path.iterdir()] == []
 
@@ -109,9 +109,9 @@ def test_other_metrics_and_a_falling_rule(tmp_path: Path) -> None:
 
 
 def test_what_best_means_must_be_known(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="save_best='size': give 'greater' or 'less'"):
+    with pytest.raises(UsageError, match="'size'"):
         EvalHook(loader(), save_best="size")
-    with pytest.raises(UsageError, match="save_best='incorrect': give 'greater' or 'less'"):
+    with pytest.raises(UsageError, match="'incorrect'"):
         EvalHook(loader(), save_best="incorrect")
     with pytest.raises(UsageError, match="rule='more'"):
         EvalHook(loader(), save_best="accuracy", rule="more")
@@ -119,7 +119,7 @@ def test_what_best_means_must_be_known(tmp_path: Path) -> None:
     runner.register_training_hooks(
         None, {}, custom_hooks_config=[EvalHook(loader(), save_best="top1")]
     )
-    with pytest.raises(UsageError, match="save_best='top1' is not in the record of epoch, iter"):
+    with pytest.raises(UsageError, match=r"'top1'.*epoch"):
         runner.run([loader()], [("train", 1)])
 
 
@@ -174,11 +174,11 @@ def test_what_decides_must_be_in_a_record(tmp_path: Path) -> None:
         {"type": "EarlyStoppingHook", "monitor": "accuracy"},
         {"type": "CheckpointHook", "monitor": "accuracy", "keep_best": 1},
     ):
-        with pytest.raises(UsageError, match="monitor='accuracy' is not in the record of epoch"):
+        with pytest.raises(UsageError, match=r"'accuracy'.*epoch"):
             runner = judged(1, work_dir=tmp_path)
             runner.register_training_hooks(None, {}, custom_hooks_config=hook)
             runner.run([loader(), loader(8)], BOTH)
-        with pytest.raises(UsageError, match="without a validation, which monitor='accuracy'"):
+        with pytest.raises(UsageError, match="'accuracy'"):
             runner = make(max_epochs=1, work_dir=tmp_path)
             runner.register_training_hooks(None, {}, custom_hooks_config=hook)
             runner.run([loader()], [("train", 1)])
@@ -222,7 +222,7 @@ def test_a_best_checkpoint_is_kept_if_its_validation_came_after_a_resume(tmp_pat
 def test_a_checkpoint_that_would_lose_gradients_is_refused(tmp_path: Path) -> None:
     runner = make(IterBasedRunner, max_iters=4, work_dir=tmp_path)
     runner.register_training_hooks(None, {"accumulate": 2}, {"interval": 1})
-    with pytest.raises(UsageError, match="after 1 of the 2 batches of a step would lose"):
+    with pytest.raises(UsageError, match="1 of the 2"):
         runner.run([loader(40)], [("train", 4)])
     runner.hooks = [hook for hook in runner.hooks if not isinstance(hook, CheckpointHook)]
     runner.register_hook(CheckpointHook(2, by_epoch=False), "BELOW_NORMAL")

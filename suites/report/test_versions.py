@@ -142,9 +142,9 @@ def test_whatever_a_file_says_a_badge_is_a_picture_of_text() -> None:
 
 def test_a_badge_is_of_one_backend() -> None:
     several = make_columns([("a", run("1", 1)), ("b", run("1", 1, target="other"))])
-    with pytest.raises(UsageError, match="a badge is of one backend, and the files are of 2 back"):
+    with pytest.raises(UsageError, match="2 back"):
         make_badge(several)
-    with pytest.raises(UsageError, match="the files are of no check; give files of one backend"):
+    with pytest.raises(UsageError, match="no check"):
         make_badge([])
 
 
@@ -161,7 +161,7 @@ def test_the_command_writes_a_badge_with_or_without_a_page(tmp_path: Path) -> No
     assert done.output == f"{badge}: a badge\n{page}: runs: 2, benchmarks: 0\n"
     neither = CliRunner().invoke(main, ["report", *files])
     assert neither.exit_code == 2
-    assert "nothing to write; give --html FILE, --badge FILE or both" in neither.output
+    assert "--badge FILE" in neither.output
     # A file that an older release has written says less, and is read all the same.
     new = ("covers", "contract", "single_rank", "target_distribution", "target_version")
     write_run(tmp_path / "1.json", {k: v for k, v in run("", 1).items() if k not in new})

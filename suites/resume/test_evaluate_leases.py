@@ -284,7 +284,7 @@ def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> No
     expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
     for found in values(run_ranks(4, rank)):
         assert found.metrics == expected.metrics
-        assert any("ValueError: no memory" in text for text in found.leases.failed)
+        assert any("no memory" in text for text in found.leases.failed)
 
 
 def test_a_stream_is_refused() -> None:

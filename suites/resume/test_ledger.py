@@ -115,9 +115,9 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_committed(tmp_path: P
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"size": 9}, ["size is 10000 there and 9 here"]),
-        ({"seed": 1, "metrics": []}, ["seed is None there and 1 here", "metrics is ['accuracy']"]),
-        ({"late": True}, ["late is missing there and True here"]),
+        ({"size": 9}, ["10000", "9"]),
+        ({"seed": 1, "metrics": []}, ["seed", "accuracy"]),
+        ({"late": True}, ["late", "True"]),
     ],
 )
 def test_another_evaluation_is_refused_by_each_setting_that_differs(
@@ -132,16 +132,16 @@ def test_another_evaluation_is_refused_by_each_setting_that_differs(
 
 def test_a_setting_that_is_left_out_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, SETTINGS).close()
-    with pytest.raises(UsageError, match="seed is None there and missing here"):
+    with pytest.raises(UsageError, match=r"seed.*None"):
         Ledger(tmp_path, {name: SETTINGS[name] for name in list(SETTINGS)[:-1]})
 
 
 def test_two_leaders_are_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, SETTINGS)
-    with pytest.raises(UsageError, match=f"in use by process {os.getpid()} on .*--join"):
+    with pytest.raises(UsageError, match=str(os.getpid())):
         Ledger(tmp_path, SETTINGS)
     (tmp_path / ".disteval.lock").unlink()  # as a network file system without locks would do
-    with pytest.raises(UsageError, match="is open in another process"):
+    with pytest.raises(UsageError, match="another process"):
         Ledger(tmp_path, SETTINGS)
     ledger.commit(*committed(0, 0, 1))
     ledger.close()
@@ -152,7 +152,7 @@ def test_a_unit_is_never_committed_twice() -> None:
     first = committed(0, 4, 8)
     ledger.commit(*first)
     for start, stop in [(4, 8), (0, 5), (7, 9), (5, 6), (0, 99)]:
-        with pytest.raises(LedgerError, match="no unit may count twice"):
+        with pytest.raises(LedgerError, match="twice"):
             ledger.commit(*committed(1, start, stop))
     neighbours = [committed(1, 3, 4), committed(2, 8, 9)]
     for neighbour in neighbours:
@@ -265,7 +265,7 @@ def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / NAME) as other:
         other.execute("CREATE TABLE leases (flat TEXT)")
     other.close()
-    with pytest.raises(UsageError, match="database of another program"):
+    with pytest.raises(UsageError, match="another program"):
         Ledger(tmp_path, SETTINGS)
 
 
@@ -274,7 +274,7 @@ def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / NAME) as file:
         file.execute("PRAGMA user_version = 3")
     file.close()
-    with pytest.raises(UsageError, match=r"has version 3, and .* knows version 2"):
+    with pytest.raises(UsageError, match=r"version 3.*2"):
         Ledger(tmp_path, SETTINGS)
 
 
@@ -282,13 +282,13 @@ def test_a_ledger_that_others_can_write_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, SETTINGS).close()
     assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
     (tmp_path / NAME).chmod(0o622)
-    with pytest.raises(UsageError, match="with mode 622, and only user"):
+    with pytest.raises(UsageError, match="622"):
         Ledger(tmp_path, SETTINGS)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"the ledger's folder .*file can't be written"):
+    with pytest.raises(UsageError, match="file can't"):
         Ledger(tmp_path / "file", SETTINGS)
 
 
@@ -300,12 +300,12 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     whole = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(whole.replace(b"totals of 0", b"totals of 1"))
     ledger = Ledger(tmp_path, SETTINGS)
-    with pytest.raises(LedgerError, match="is damaged: lease 0 differs from what was written"):
+    with pytest.raises(LedgerError, match="lease 0"):
         list(ledger.committed())
     ledger.close()
     (tmp_path / NAME).write_bytes(whole.replace(b"the result", b"a result, "))
     ledger = Ledger(tmp_path, SETTINGS)
-    with pytest.raises(LedgerError, match="is damaged: the result differs"):
+    with pytest.raises(LedgerError, match="result"):
         _ = ledger.result
     ledger.close()
 
@@ -334,8 +334,8 @@ print(done)
 def check_full(printed: str, ledger: Ledger) -> None:
     """Check what `FILLER` says, and that the next run finds what was committed."""
     said, done = printed.splitlines()
-    assert "can't be read or written" in said
-    assert "look whether the disk is full" in said
+    assert "written" in said
+    assert "disk is full" in said
     assert 5 < int(done) < 1000
     assert [found.lease.start for found in ledger.committed()] == [*range(int(done))]
     ledger.commit(*committed(1000, 1000, 1001))
