@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from disteval.metrics import Accuracy, CrossEntropy
 
 from suites.helpers.needs import framework, needs
 from suites.helpers.processes import is_running, wait_for
+from suites.helpers.processes import pids_of_ranks as pids_of
 
 torch = framework("torch")
 
@@ -33,15 +33,6 @@ CREATORS = [tiny.training, tiny.validation]
 
 def local(config: dict[str, Any] | None = None, world_size: int = 2, **options: Any) -> Estimator:
     return Estimator(tiny.runner, config, "local", world_size, **{"progress": False} | options)
-
-
-def pids_of(estimator: Estimator) -> list[int]:
-    assert estimator._world is not None
-    return estimator._world.run(_pid)
-
-
-def _pid(backend: Any) -> int:
-    return os.getpid()
 
 
 def right_alone(model: Any, config: dict[str, Any]) -> int:
