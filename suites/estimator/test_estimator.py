@@ -331,13 +331,13 @@ BAD_RUNNERS = {
     "can't travel": (holds_a_lock(), "runner_creator can't be sent to ranks"),
 }
 BAD_LOADERS = {
-    "raises": (fails, "0.*dealt"),
-    "returns nothing": (nothing, "0.*dealt"),
-    "returns something else": (numbers, r"\(numbers\): a torch DataLoader is needed, not list"),
-    "is empty": (empty, r"\(empty\): the data set is empty"),
-    "has no batch": (dropped, r"\(dropped\): each of 2 ranks gets 4 samples, and with drop_last"),
-    "is none": (None, "0.*dealt"),
-    "can't travel": (holds_a_lock(), "0.*dealt"),
+    "raises": (fails, r"0 \(fails\).*ZeroDivisionError"),
+    "returns nothing": (nothing, r"0 \(nothing\).*None"),
+    "returns something else": (numbers, r"\(numbers\).*list"),
+    "is empty": (empty, r"\(empty\)"),
+    "has no batch": (dropped, r"\(dropped\).* 4 samples"),
+    "is none": (None, "creator 0 .*None"),
+    "can't travel": (holds_a_lock(), "creator 0 "),
 }
 
 
