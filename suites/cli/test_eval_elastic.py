@@ -97,7 +97,9 @@ def test_a_killed_leader_goes_on_from_its_ledger(tmp_path: Path, expected: dict[
     report = read(tmp_path / "again.json")
     assert judge(report, expected) == ""
     assert report["leases"]["resumed"] == lease_task.SAMPLES
-    assert f"samples of earlier runs │ {lease_task.SAMPLES}" in " ".join(again.output.split())
+    assert report["stored"] == lease_task.SAMPLES
+    shown = f"of an earlier run │ {lease_task.SAMPLES} of {lease_task.SAMPLES}"
+    assert shown in " ".join(again.output.split())
 
 
 def test_finished_predictions_are_replaced_on_request_alone(tmp_path: Path) -> None:

