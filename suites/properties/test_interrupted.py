@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from hypothesis import strategies as st
 
 from suites.properties.cases import (
     LABELS,
-    MOST,
     SAMPLES,
     SCORES,
     Indexed,
@@ -43,19 +43,30 @@ class PowerError(Exception):
     """The end of an evaluation before its time."""
 
 
-class Ending(Model):
-    """A model that fails, or ends its process, at its so-manieth call on some ranks."""
+def calls_until(count: int, end: Callable[[], None]) -> Iterator[None]:
+    """Yield for so many calls of a model, and then end what it is part of."""
+    for _ in range(count):
+        yield
+    end()
 
-    def __init__(self, calls: int, kill: bool = False) -> None:
+
+def fail() -> None:
+    raise PowerError("the power is gone")
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Ending(Model):
+    """A model that ends before its time; it is the same model when the evaluation goes on."""
+
+    def __init__(self, count: int = 2 * SIZE, end: Callable[[], None] = fail) -> None:
         super().__init__()
-        self.left, self.kill = calls, kill
+        self.left = calls_until(count, end)
 
     def __call__(self, batch: Any) -> Any:
-        self.left -= 1
-        if self.left < 0 and self.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.left < 0:
-            raise PowerError("the power is gone")
+        next(self.left)
         return super().__call__(batch)
 
 
@@ -82,7 +93,7 @@ def resumed(kind: str, schedule: str, within: Path, backend: Any, drawn: Any) ->
     calls, batch_size, next_batch_size = drawn
     samples = SAMPLES[kind](SIZE, "numpy")
     folder = new_folder(backend, within)
-    first, second = Ending(calls), Model()
+    first, second = Ending(calls), Ending()
     try:
         found, stored = go_on(first, samples, folder, backend, batch_size, schedule)
         left = 0
@@ -144,11 +155,11 @@ def test_a_rank_that_fails_leaves_its_samples_to_the_others(each: Each) -> None:
 
 
 def killed(folder: Path, schedule: str, backend: Any, calls: int) -> None:
-    go_on(Ending(calls, kill=True), rows(SIZE), folder, backend, 2, schedule)
+    go_on(Ending(calls, kill), rows(SIZE), folder, backend, 2, schedule)
 
 
 def ended(folder: Path, schedule: str, backend: Any) -> Any:
-    model = Model()
+    model = Ending()
     found, stored = go_on(model, rows(SIZE), folder, backend, 2, schedule)
     again = set().union(*backend.all_gather_object(model.seen))
     return found, len(again) + stored
@@ -173,14 +184,14 @@ def test_killed_ranks_cost_time_and_change_no_result(
 
 def changed(kind: str, within: Path, backend: Any, drawn: tuple[int, int, str]) -> Any:
     one, other, schedule = drawn
-    before = rows(MOST)
+    before = rows(SIZE)
     after = [*before[:one], before[other], *before[one + 1 :]]
     wrap = {"rows": list, "indexed": Indexed, "shards": shards, "stream": Stream}[kind]
     folder = new_folder(backend, within)
     with contextlib.suppress(RankError):
         go_on(Ending(2), wrap(before), folder, backend, 2, schedule)
     backend.all_gather_object(None)
-    return error_of(backend, lambda: go_on(Model(), wrap(after), folder, backend, 2, schedule))[0]
+    return error_of(backend, lambda: go_on(Ending(), wrap(after), folder, backend, 2, schedule))[0]
 
 
 not_yet = pytest.mark.xfail(
@@ -200,8 +211,8 @@ not_yet = pytest.mark.xfail(
     ],
 )
 def test_going_on_over_other_samples_is_refused(each: Each, kind: str, tmp_path: Path) -> None:
-    """Where one sample is another since, whether it was evaluated before or not."""
-    places = st.lists(st.integers(0, MOST - 1), min_size=2, max_size=2, unique=True)
+    """Where one sample is another since; of more than 32 that are read one by one, some may be."""
+    places = st.lists(st.integers(0, SIZE - 1), min_size=2, max_size=2, unique=True)
     schedules = ["static"] if kind == "stream" else ["static", "leases"]
     each(
         st.tuples(places, st.sampled_from(schedules)).map(lambda d: (*d[0], d[1])),
