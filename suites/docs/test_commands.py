@@ -131,8 +131,10 @@ def _as_run_here(command: Command) -> list[str]:
         if "check" in words and {"--list", "--help"}.isdisjoint(words):
             words += ["--examples=5", *([] if "--world-size" in words else ["--world-size=2"])]
     elif name == "pytest":
-        if command.launcher and _is_of_suites(command):
-            words += [f"--backend={LAUNCHERS[command.launcher[0]]}", "--examples=5"]
+        if "suites/properties" in words:  # the sessions run all of it
+            words += ["-k", "round_trips"]
+            if command.launcher:
+                words += [f"--backend={LAUNCHERS[command.launcher[0]]}", "--examples=5"]
         words = ["-m", "pytest", *words]
     if not command.launcher:
         return [sys.executable, *words]

@@ -220,6 +220,7 @@ class Listed(BaseMetric):
 
 
 _losses = _random.normal(size=MOST) * 10.0 ** _random.integers(-30, 30, MOST)
+_losses = _losses.astype(np.float32)  # all that JAX and MLX hold as they come
 _probabilities = np.exp(SCORES) / np.exp(SCORES).sum(axis=1, keepdims=True)
 _tokens = _random.integers(0, CLASSES, (MOST, 5))
 _logits = _random.normal(size=(MOST, 5, CLASSES)).astype(np.float32)
