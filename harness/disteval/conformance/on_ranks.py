@@ -215,8 +215,9 @@ def count_samples(backend: BaseDistBackend, task: tuple[int, str, bool, int]) ->
     size, mode, pad, batch_size = task
     collect = "unzip" if mode == "strided" else "cat"
     plan = ShardPlan(size, backend.world_size, backend.rank, mode, pad)  # type: ignore[arg-type]
-    indices = _Indices(None, collect, backend)  # type: ignore[arg-type]
-    accuracy = Accuracy((1, 2), None, None, collect, backend, counts=True)  # type: ignore[arg-type]
+    common: dict[str, Any] = {"dist_collect_mode": collect, "dist_backend": backend}
+    indices = _Indices(**common)
+    accuracy = Accuracy((1, 2), counts=True, **common)
     for start in range(0, len(plan), batch_size):
         batch = plan.indices[start : start + batch_size]
         indices.add(batch)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_count, check_flag
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
 from disteval.metrics.labels import check_paired, class_indices
@@ -37,11 +36,9 @@ class Accuracy(SummableMetric):
             right; None sets no threshold, so a negative logit may be right, too. (mmeval 0.2.1
             has the default 0.) A threshold is compared in the precision of the scores; half
             precisions count as float32.
-        dataset_meta: See `BaseMetric`, as for the next two.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
         counts: Whether the result also has the integers: ``size``, the number of samples; and the
             number of right ones for each key, under ``correct_`` and the key.
+        **common: The arguments of `BaseMetric`, by name.
 
     Raises:
         UsageError: A k is not a whole number from 1 up, a threshold is not a number, or two results
@@ -52,13 +49,11 @@ class Accuracy(SummableMetric):
         self,
         topk: int | Sequence[int] = (1,),
         thrs: float | Sequence[float | None] | None = None,
-        dataset_meta: Mapping[str, Any] | None = None,
-        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
-        dist_backend: str | BaseDistBackend | None = None,
         *,
         counts: bool = False,
+        **common: Any,
     ) -> None:
-        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        super().__init__(**common)
         self.topk: tuple[int, ...] = each_of(topk)
         self.thrs = thresholds_of(thrs)
         check_flag("counts", counts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import wraps
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -15,15 +14,13 @@ from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
-from disteval.identity import Check, checking, digest_of
-from disteval.metrics.arrays import to_numpy
+from disteval.identity import Check, checking, digest_of, text
 from disteval.metrics.columns import pack, unpack
 from disteval.metrics.ids import Ids, SampleRows, check_all_or_none, merge
 from disteval.metrics.naming import naming
 
 T = TypeVar("T")
 _ABSENT: Any = object()
-_FEW = 16  # numbers that a setting's description spells out; of more it has a digest
 
 
 class BaseMetric(ABC):
@@ -301,20 +298,14 @@ def spelled(value: Any) -> str:
     """Return a text that is equal for equal settings on any rank; of objects, only their class."""
     if isinstance(value, BaseMetric):
         return value._describe()
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key!r}: {spelled(part)}' for key, part in value.items())}}}"
-    if isinstance(value, tuple | list):
-        return f"({', '.join(map(spelled, value))}{',' * (len(value) == 1)})"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(spelled, value)))}}}"
-    if isinstance(value, bool | int | float | complex | str | bytes | None):
+    if isinstance(value, str):  # which `text` would cut
         return repr(value)
-    with suppress(UsageError):
-        if hasattr(value, "dtype"):
-            array = np.asarray(to_numpy(value))
-            few = array.tolist() if array.size <= _FEW else digest_of({"": array.tobytes()}).hex()
-            return f"{array.dtype}{[*array.shape]} {few}"
-    return getattr(value, "__qualname__", type(value).__qualname__)
+    found = text(value)
+    if found is None and isinstance(value, tuple | list):
+        return f"({', '.join(map(spelled, value))})"
+    if found is None and isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {spelled(part)}' for key, part in value.items())}}}"
+    return found or str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def no_samples() -> UsageError:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_count
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.confusion import fractions
@@ -44,9 +42,7 @@ class CalibrationError(SummableMetric):
 
     Args:
         bins: The number of bins, B.
-        dataset_meta: See `BaseMetric`, as for the next two.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
+        **common: The arguments of `BaseMetric`, by name.
 
     Raises:
         UsageError: ``bins`` is not a whole number from 1 up.
@@ -55,11 +51,9 @@ class CalibrationError(SummableMetric):
     def __init__(
         self,
         bins: int = 15,
-        dataset_meta: Mapping[str, Any] | None = None,
-        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
-        dist_backend: str | BaseDistBackend | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        super().__init__(**common)
         self.bins = check_count("bins", bins)
 
     def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:

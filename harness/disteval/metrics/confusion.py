@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_count
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import as_counts
@@ -39,9 +37,7 @@ class ConfusionMatrix(SummableMetric):
 
     Args:
         num_classes: The number of classes, C.
-        dataset_meta: See `BaseMetric`.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
+        **common: The arguments of `BaseMetric`, by name.
 
     Raises:
         UsageError: ``num_classes`` is not a whole number from 1 up.
@@ -50,11 +46,9 @@ class ConfusionMatrix(SummableMetric):
     def __init__(
         self,
         num_classes: int,
-        dataset_meta: Mapping[str, Any] | None = None,
-        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
-        dist_backend: str | BaseDistBackend | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        super().__init__(**common)
         self.num_classes = check_count("num_classes", num_classes)
         self._dtype = np.min_scalar_type(self.num_classes - 1)
 

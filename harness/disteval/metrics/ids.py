@@ -236,12 +236,13 @@ def integers(what: str, values: Any) -> Numbers:
 
 def _same(one: Any, other: Any) -> bool:
     """Return whether two values of a sample are equal, but for the rounding of floats."""
-    if isinstance(one, list | tuple) and type(one) is type(other):
-        return len(one) == len(other) and all(map(_same, one, other))
     with suppress(Exception):  # values may be of any class
         equal = one == other
         if isinstance(equal, bool | np.bool_) and equal:  # of arrays it is an array
             return True
+    if isinstance(one, list | tuple) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_same, one, other))
+    with suppress(Exception):
         if {np.asarray(one).dtype.kind, np.asarray(other).dtype.kind} == {"f"}:
             return np.shape(one) == np.shape(other) and np.allclose(one, other, **_ROUNDING)
     return pickle.dumps(one) == pickle.dumps(other)

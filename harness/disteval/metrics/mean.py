@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_flag
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import exact_mean, exact_sum, float64_of
@@ -71,24 +69,20 @@ class CrossEntropy(_ExactMean):
     error.
 
     Args:
-        dataset_meta: See `BaseMetric`, as for the next two.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
         refuse_probabilities: Whether a batch of probabilities, which give another number, is an
             error. Give False for logits each row of which happens to sum to 1.
+        **common: The arguments of `BaseMetric`, by name.
     """
 
     _name = "cross_entropy"
 
     def __init__(
         self,
-        dataset_meta: Mapping[str, Any] | None = None,
-        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
-        dist_backend: str | BaseDistBackend | None = None,
         *,
         refuse_probabilities: bool = True,
+        **common: Any,
     ) -> None:
-        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        super().__init__(**common)
         check_flag("refuse_probabilities", refuse_probabilities)
         self.refuse_probabilities = refuse_probabilities
 

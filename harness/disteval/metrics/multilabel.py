@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_count
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.confusion import precision_recall_f1
@@ -37,9 +36,7 @@ class MultiLabel(SummableMetric):
         thrs: One threshold or several, in the unit of the scores: 0.5 fits probabilities, and 0
             fits logits. A threshold is compared in the precision of the scores; half precisions
             count as float32.
-        dataset_meta: See `BaseMetric`, as for the next two.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
+        **common: The arguments of `BaseMetric`, by name.
 
     Raises:
         UsageError: ``num_classes`` is not a whole number from 1 up, a threshold is not a number, or
@@ -50,11 +47,9 @@ class MultiLabel(SummableMetric):
         self,
         num_classes: int,
         thrs: float | Sequence[float] = 0.5,
-        dataset_meta: Mapping[str, Any] | None = None,
-        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
-        dist_backend: str | BaseDistBackend | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        super().__init__(**common)
         self.num_classes = check_count("num_classes", num_classes)
         found = thresholds_of(thrs)
         self.thrs = tuple(thr for thr in found if thr is not None)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_flag
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import exact_mean, exact_sum
@@ -47,15 +45,13 @@ class Perplexity(SummableMetric):
     rounded once, and so is every mean. An infinite loss gives infinite means; NaN is an error.
 
     Args:
-        dataset_meta: See `BaseMetric`, as for the next two.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
         ignore_label: The label of tokens that do not count; None counts every label.
         shift: Whether labels and mask are those of the same tokens that the model was given, as
             causal language models take them: then the prediction at place t is compared with the
             label at place t + 1, and the first label and the last prediction do not count.
         refuse_probabilities: Whether a batch of probabilities in the place of logits is an error,
             see `CrossEntropy`.
+        **common: The arguments of `BaseMetric`, by name.
 
     Raises:
         UsageError: ``ignore_label`` is not a whole number, or ``shift`` or
@@ -64,15 +60,13 @@ class Perplexity(SummableMetric):
 
     def __init__(
         self,
-        dataset_meta: Mapping[str, Any] | None = None,
-        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
-        dist_backend: str | BaseDistBackend | None = None,
         *,
         ignore_label: int | None = -100,
         shift: bool = False,
         refuse_probabilities: bool = True,
+        **common: Any,
     ) -> None:
-        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        super().__init__(**common)
         self.ignore_label = check_ignored(ignore_label)
         check_flag("shift", shift)
         check_flag("refuse_probabilities", refuse_probabilities)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_count
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.exact import exact_mean, exact_sum
@@ -42,9 +41,7 @@ class Retrieval(SummableMetric):
 
     Args:
         topk: One k or several, each from 1 up; a query may have fewer documents.
-        dataset_meta: See `BaseMetric`, as for the next two.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
+        **common: The arguments of `BaseMetric`, by name.
 
     Raises:
         UsageError: A k is not a whole number from 1 up, or is given twice.
@@ -53,11 +50,9 @@ class Retrieval(SummableMetric):
     def __init__(
         self,
         topk: int | Sequence[int] = (1, 10),
-        dataset_meta: Mapping[str, Any] | None = None,
-        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
-        dist_backend: str | BaseDistBackend | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        super().__init__(**common)
         self.topk = tuple(check_count("each k of topk", k) for k in each_of(topk))
         names = [f"{name}@{k}" for name in ("recall", "ndcg") for k in self.topk]
         check_names(names)

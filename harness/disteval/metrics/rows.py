@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -93,9 +91,7 @@ class Column:
     def values(self, lengths: Numbers, samples: Numbers) -> list[Any]:
         """Return one value for each of some samples, by which repeats of a sample are compared.
 
-        For floats, which may be rounded otherwise in another batch, it is the row, or the number,
-        the mean and the root mean square of several rows; else it is a hash of the rows. No rows
-        may be pending, as after `sums`.
+        It is the list of its rows. No rows may be pending, as after `sums`.
 
         Args:
             lengths: The number of rows of each sample.
@@ -103,8 +99,7 @@ class Column:
         """
         rows = self._all()
         ends = np.cumsum(lengths)
-        with np.errstate(all="ignore"):
-            return [_value_of(rows[ends[i] - lengths[i] : ends[i]]) for i in samples]
+        return [rows[ends[i] - lengths[i] : ends[i]].tolist() for i in samples]
 
     def _settle(self, sums_of: SumsOf, most: int = 0) -> None:
         """Bring pending rows until no more than ``most`` batches are pending."""
@@ -170,17 +165,3 @@ def add_sums(one: Any, other: Any) -> Any:
 def as_array(sums: Any) -> Sums:
     """Return sums as an array, which `sendable` may have made a list of Python integers."""
     return np.array(sums, dtype=object) if isinstance(sums, list) else sums
-
-
-def _value_of(rows: Rows) -> Any:
-    if len(rows) == 0:
-        return None
-    if rows.dtype.names is not None:
-        return [_value_of(rows[name]) for name in rows.dtype.names]
-    if rows.dtype.kind != "f":
-        return blake2b(pickle.dumps(rows.tolist()), digest_size=8).digest()
-    if len(rows) == 1:
-        return rows[0].tolist()
-    wide = rows.astype(np.longdouble)  # whose sums do not overflow
-    mean, square = wide.mean(axis=0), (wide * wide).mean(axis=0)
-    return len(rows), mean.astype(float).tolist(), np.sqrt(square).astype(float).tolist()

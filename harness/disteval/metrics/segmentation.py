@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_count
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.confusion import fractions
@@ -43,9 +41,7 @@ class Segmentation(SummableMetric):
     Args:
         num_classes: The number of classes, C.
         ignore_label: The label of places that do not count, any integer; None counts all places.
-        dataset_meta: See `BaseMetric`, as for the next two.
-        dist_collect_mode: See `BaseMetric`.
-        dist_backend: See `BaseMetric`.
+        **common: The arguments of `BaseMetric`, by name.
 
     Raises:
         UsageError: ``num_classes`` is not a whole number from 1 up, or ``ignore_label`` is not a
@@ -56,11 +52,9 @@ class Segmentation(SummableMetric):
         self,
         num_classes: int,
         ignore_label: int | None = None,
-        dataset_meta: Mapping[str, Any] | None = None,
-        dist_collect_mode: Literal["unzip", "cat"] = "unzip",
-        dist_backend: str | BaseDistBackend | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__(dataset_meta, dist_collect_mode, dist_backend)
+        super().__init__(**common)
         self.num_classes = check_count("num_classes", num_classes)
         self.ignore_label = check_ignored(ignore_label)
 
