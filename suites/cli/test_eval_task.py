@@ -95,6 +95,22 @@ def test_a_task_has_one_result_at_every_world_size(run: Run) -> None:
     assert sum(map(sum, found[0]["confusion"]["matrix"])) == 101
 
 
+def test_other_samples_than_those_that_are_expected_are_refused(run: Run) -> None:
+    assert run("own:task", "--json=r.json", size=1).exit_code == 0
+    digest = read()["digest"]
+    same = run("own:task", f"--expect-digest={digest}", "--json=r.json", size=2)
+    assert same.exit_code == 0, same.output
+    assert digest in same.output
+    assert (read()["digest"], read()["coverage"], read()["compared"]) == (digest, "exact", 101)
+    other = run("own:task", f"--expect-digest={digest}", "--limit=100", "--json=x.json")
+    assert other.exit_code == 2
+    words = " ".join(other.output.split())
+    assert digest in words
+    assert len(set(re.findall("[0-9a-f]{16}", words))) == 2
+    assert not Path("x.json").exists()
+    assert run("own:task", "--expect-digest=abc").exit_code == 2
+
+
 def test_the_table_shows_every_value(run: Run) -> None:
     done = run("own:task", "--json=r.json")
     metrics = read()["metrics"]
