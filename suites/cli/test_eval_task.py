@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from disteval.models.weights import default_weights, save_weights
 
 from suites.helpers.command import completions, invoke
 from suites.helpers.needs import needs
-from suites.helpers.processes import mpirun, run_plainly, torchrun
+from suites.helpers.processes import mpirun, run_plainly, torchrun, wait_for
 
 TASK = """
 import numpy as np
@@ -386,6 +387,30 @@ def test_a_run_that_goes_on_says_so_and_refuses_another_task(
     assert f"{stored} of 101" in done.output
     rate = (101 - stored) / report["seconds"]
     assert report["samples_per_second"] == pytest.approx(rate)
+
+
+@needs("torch")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_loses_no_prediction_of_a_finished_batch(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "import time\nimport numpy as np\nfrom disteval import Task\n\n"
+        "def predict(x):\n    time.sleep(0.02)\n"
+        "    print(len(x), file=open('asked', 'a'), flush=True)\n    return x\n\n"
+        "def task():\n    return Task(samples=np.arange(9000), predict=predict, metrics={},"
+        " batch_size=2)\n"
+    )
+    words = ["eval", "own:task", "--world-size=2", "--predictions=p", "--no-progress"]
+    asked = tmp_path / "asked"
+    asked.touch()
+    with subprocess.Popen([sys.executable, "-m", "disteval.cli", *words], cwd=tmp_path) as process:
+        assert wait_for(lambda: len(asked.read_text().split()) > 30)
+        process.send_signal(number)
+        assert process.wait(60) == 130
+    kept = sum(len(path.read_text().split("\n")) - 1 for path in tmp_path.glob("p/part-*.jsonl"))
+    finished = 2 * len(asked.read_text().split())
+    assert finished - 4 <= kept <= finished  # each rank was in one batch
 
 
 @needs("torch", "torchmetrics")

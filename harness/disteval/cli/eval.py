@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,8 @@ def eval_command(
     disteval eval my_task:task --launcher ray
     disteval eval my_task:task --elastic --ledger leases
     """
+    if threading.current_thread() is threading.main_thread():  # as Ctrl-C does it
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if predictions is None:
         _refuse_without("--predictions DIR", "predictions_format", "overwrite")
     if not (elastic or join or ledger is not None):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import platform
+import signal
 import sys
+import threading
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -109,9 +111,18 @@ def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
     Returns:
         The report that ``--json`` writes, which is the same on every rank except for the times.
     """
+    if job.predictions is not None and threading.current_thread() is threading.main_thread():
+        # So that what waits to be written is written, when the ranks are terminated.
+        signal.signal(signal.SIGTERM, _interrupt_once)
     task = job.task(backend)
     result = task.evaluate(backend, predictions=job.target(task), progress=report_progress)
     return job.report(task, result)
+
+
+def _interrupt_once(*_: object) -> None:
+    """Interrupt the main thread; another signal shall not interrupt what it writes then."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _versions() -> dict[str, str]:

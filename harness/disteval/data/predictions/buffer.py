@@ -70,12 +70,10 @@ class PartBuffer:
 
     def flush(self) -> None:
         """Write what waits as one part, or as several if it is large."""
-        waiting, self._waiting = self._waiting, []
-        self._rows = self._bytes = 0
         self._last = time.monotonic()
-        if not waiting:
+        if not self._waiting:
             return
-        table = joined(waiting).in_order()
+        table = joined(self._waiting).in_order()
         a_row = max(1, table.size() // len(table.ids))
         most = max(1, min(self._where.rows_per_part, PART_BYTES // a_row))
         for start in range(0, len(table.ids), most):
@@ -86,6 +84,9 @@ class PartBuffer:
             except OSError as error:
                 raise unwritable("the folder of predictions", self._where.path, error) from error
             self._written += 1
+        # Not before, so that an interrupt in the middle loses nothing: rows that are in two parts
+        # are in one of them when the next run has begun.
+        self.drop()
 
     def take(self) -> list[Part]:
         """Write what waits, and return the parts since the last call."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import queue
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from disteval.worlds.channel.connection import address_of_other_end, why_unreachable
 from disteval.worlds.channel.messages import Dismissal, Examine, Examined, receive, send
+
+_LAST_SECONDS = 2.0  # in which a rank that handles SIGTERM keeps what it has
 
 
 class Inbox:
@@ -90,4 +94,10 @@ class WatchedInbox(Inbox):
 
     def _end(self) -> NoReturn:
         self._on_lost()
+        if (
+            signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        ):  # the work has something to keep first
+            os.kill(os.getpid(), signal.SIGTERM)
+            if threading.current_thread() is not threading.main_thread():
+                time.sleep(_LAST_SECONDS)
         os._exit(1)
