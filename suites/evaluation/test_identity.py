@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -276,3 +277,28 @@ def test_functions_that_are_made_again_are_the_same(value: Any) -> None:
         ).metrics  # fmt: skip
 
     values(run_ranks(2, rank))
+
+
+def test_what_can_not_be_compared_with_an_earlier_run_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine, lock = Machine(), threading.Lock()
+
+    def update(outputs: Any, batch: Any) -> Any:
+        with lock:
+            return outputs, batch["label"]
+
+    def run() -> Any:
+        model = machine.model(scale=np.ones(1))
+        return evaluate(
+            model, ROWS, {"m": Accuracy()}, "non_dist", 2, collate=stacked, update=update,
+            predictions=tmp_path / "predictions",
+        )  # fmt: skip
+
+    machine.batches = 3
+    with pytest.raises(HarnessError):
+        run()
+    machine.batches = 99
+    caplog.clear()
+    assert run().stored == 6
+    assert "lock of update" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +29,11 @@ from disteval.evaluation.leasing import Leasing
 from disteval.evaluation.result import Evaluation, coverage_of
 from disteval.evaluation.updates import Update, check_order
 from disteval.evaluation.work import Predict, Progress, Work, reporting
-from disteval.identity import held_by_all
+from disteval.identity import held_by_all, incomparable
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import MetricGroup
+
+_log = logging.getLogger("disteval")
 
 Schedule = Literal["static", "leases"]
 
@@ -149,10 +152,18 @@ def evaluate(
         error = caught
     agree(backend, settings, error, look)
     if static is not None:
-        return static.evaluate()
-    from disteval.evaluation.leased import evaluate_in_leases  # which static ones need not import
+        result = static.evaluate()
+    else:
+        from disteval.evaluation.leased import evaluate_in_leases  # not needed by static ones
 
-    return evaluate_in_leases(work, leasing)
+        result = evaluate_in_leases(work, leasing)
+    unknown = incomparable(work.evaluated | work.held)
+    if result.stored and unknown and backend.rank == 0:
+        _log.warning(
+            "%d samples are those of an earlier run, and these can't be compared with what they "
+            "were then: %s", result.stored, ", ".join(unknown),
+        )  # fmt: skip
+    return result
 
 
 def _recorded(backend: BaseDistBackend) -> BaseDistBackend:
