@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from disteval import Evaluation, RankError, UsageError, evaluate
 from disteval.data import ShardedStream
+from disteval.metrics import Mean
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,3 +129,19 @@ def test_a_metric_without_ids_is_refused_where_ranks_read_shards() -> None:
         assert "'plain' takes no ids" in str(outcome)
     found = values(run_ranks(2, lambda backend: rank(backend, lambda: elements(5))))
     assert [result.metrics["plain"] for result in found] == [[0, 3, 6, 9, 12]] * 2
+
+
+@pytest.mark.parametrize("mode", ["strided", "batches"])
+@pytest.mark.parametrize("size", [1, 2, 7, 12])
+def test_every_rank_calls_the_model_equally_often(size: int, mode: Any) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            backend.all_gather_object(len(batch))  # as a model does that spans the ranks
+            return batch
+
+        found = evaluate(
+            predict, lambda: map(float, range(size)), {"mean": Mean()}, backend, 2, mode=mode
+        )
+        return found.metrics["mean"]["mean"], found.evaluated
+
+    assert values(run_ranks(3, rank)) == [((size - 1) / 2, size)] * 3

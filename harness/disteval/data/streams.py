@@ -90,6 +90,12 @@ class Turns:
         self._in_batch = 0
         return self._taken() if self._ids else ()
 
+    @property
+    def most(self) -> int:
+        """How many batches the rank with the most of them has, once the last batch has ended."""
+        own = -(-self._turn // self._world_size)
+        return own if self._whole else -(-own // self._batch_size)
+
     def _taken(self) -> Iterable[Numbered]:
         taken = (np.array(self._ids, np.int64), self._samples, self._snapshots)
         self._ids, self._samples, self._snapshots = [], [], []
@@ -120,6 +126,9 @@ class Stream:
 
     Attributes:
         part: The shard that is being read.
+        most: How many batches the rank with the most of them has, at the end of a stream that every
+            rank reads whole; 0 where that is not known.
+        last: The number of the last element of such a stream, and the element.
 
     Raises:
         UsageError: A value is out of range, or a mode needs a length; while it is read, a function
@@ -156,6 +165,8 @@ class Stream:
         self.part = self._position = 0
         self._counts: dict[int, int] = {}
         self.elements: Elements | None = None
+        self.most = 0
+        self.last: tuple[int, Any] = (0, None)
 
     @property
     def settings(self) -> str:
@@ -193,6 +204,7 @@ class Stream:
                     number, found = first + self._position, snapshot(element)
                     if self.elements is not None:
                         self.elements.add(number, found)
+                        self.last = number, element
                     yield from dealt.add(number, element, found)
                     self._position += 1
             self._counts[self.part] = self._position
@@ -202,6 +214,8 @@ class Stream:
             if left == 0:
                 break
         yield from dealt.flush()
+        if self.elements is not None and isinstance(dealt, Turns):
+            self.most = dealt.most
 
     def _dealt(self, rank: int, world_size: int) -> Turns | Windows:
         if self._by_length is not None:

@@ -166,7 +166,7 @@ class StreamFeed:
     def __init__(self, stream: Stream, dealing: Dealing, collate: Collate) -> None:
         self._stream = stream
         self._collate = collate
-        self._ahead = dealing.workers > 0
+        self._ahead, self._pad = dealing.workers > 0, dealing.pad
         self._batch_size, self._step = dealing.batch_size, dealing.step
         self._whole = dealing.mode == "batches" or dealing.by_length
         self._stored: Indices | None = None
@@ -186,13 +186,24 @@ class StreamFeed:
                 yield batch
 
     def _batches(self) -> Generator[Batch, None, None]:
+        calls = 0
         for ids, samples, snapshots, is_stored in self._parted():
             if is_stored and not self._needed:
                 yield Batch(ids, None, None, 0)
                 continue
             rows = filled_rows(len(ids), self._batch_size, self._step)
             picked = Picked(ids, len(ids), rows)
+            calls += 1
             yield assemble(samples, picked, self._collate, snapshots)
+        if self._pad and self._stored is None:
+            yield from self._padding(self._stream.most - calls)
+
+    def _padding(self, calls: int) -> Iterator[Batch]:
+        """Yield batches of one element that does not count, for a model that spans ranks."""
+        number, element = self._stream.last
+        for _ in range(calls):
+            rows = filled_rows(1, self._batch_size, self._step)
+            yield assemble([element], Picked(np.array([number]), 0, rows), self._collate)
 
     def _parted(self) -> Iterable[tuple[Indices, list[Any], list[bytes], bool]]:
         if self._stored is None:
