@@ -13,7 +13,7 @@ from disteval.worlds import World
 from hypothesis import strategies as st
 
 from suites.helpers.needs import needs
-from suites.properties.cases import METRICS, MOST, SAMPLES, STREAMS, Model, array, error_of
+from suites.properties.cases import METRICS, MOST, SAMPLES, Model, array, error_of
 from suites.properties.conftest import Each
 
 SIZES = st.integers(0, MOST)
@@ -83,10 +83,10 @@ def called(kind: str, backend: Any, drawn: tuple[int, int]) -> Any:
             marks=pytest.mark.xfail(
                 strict=True,
                 raises=AssertionError,
-                reason="a rank evaluates what it has of a stream, and no padding",
+                reason="a rank evaluates what it has of the shards, and no padding",
             ),
         )
-        if kind in STREAMS
+        if kind == "shards"
         else kind
         for kind in SAMPLES
     ],
