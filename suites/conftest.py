@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -50,6 +51,9 @@ else:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers that sessions select tests by."""
+    # A job in the background of a shell ignores Ctrl-C, and so would all processes of the tests.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "needed(*names): what `needs` was given")
     config.addinivalue_line("markers", "optional: needs anything that `needs` knows of")
     for marker, names in needs.MARKERS.items():

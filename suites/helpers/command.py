@@ -34,12 +34,17 @@ def disteval(folder: Path, *words: str, **variables: str) -> subprocess.Complete
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
+        _forget(folder)  # another folder's modules of these names
         try:
             done = invoke(*words, **variables)
         finally:
-            for name in [path.stem for path in folder.glob("*.py")]:
-                sys.modules.pop(name, None)
+            _forget(folder)
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def _forget(folder: Path) -> None:
+    for path in folder.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 def completions(*words: str) -> list[str]:
@@ -70,7 +75,8 @@ def parse(*words: str) -> None:
 
 
 def _parse(command: click.Command, words: list[str]) -> None:
-    context = click.Context(command)
+    # With the settings of all commands: click keeps the help option that it makes first.
+    context = click.Context(command, parent=click.Context(main, **main.context_settings))
     values, rest, given = command.make_parser(context).parse_args(words)
     if rest:
         raise click.UsageError(f"unexpected {rest}")

@@ -308,7 +308,7 @@ class Count(BaseMetric):
 
 
 def slowly() -> None:
-    time.sleep(2.5)
+    time.sleep(5.0)
 
 
 def failing() -> None:
@@ -319,7 +319,7 @@ def test_a_rank_may_compute_for_longer_than_a_lease_lasts() -> None:
     def rank(backend: ThreadsDist) -> Any:
         return evaluate(
             lambda x: x, DATA, {"slow": Count(slowly)}, backend, 4, schedule="leases",
-            lease_timeout=1.0, update=lambda outputs, batch: (outputs[:, 0],),
+            lease_timeout=3.0, update=lambda outputs, batch: (outputs[:, 0],),
         )  # fmt: skip
 
     for found in values(run_ranks(2, rank)):

@@ -352,7 +352,7 @@ def test_helpers_that_end_or_are_stopped_cost_one_world_and_no_more(
     told, processes, names = run("outlive", "lose_helpers", how, folder=tmp_path)
     helpers, lost, ranks, after = told
     assert helpers > 1
-    assert sorted(lost) == [0, 1] if how == "SIGKILL" else "SIGSTOP" in lost
+    assert lost and {*lost} <= {0, 1} if how == "SIGKILL" else "SIGSTOP" in lost
     assert (ranks, after) == ([], [3, 4])
     assert (processes, names) == (0, [])
 

@@ -84,7 +84,8 @@ def test_what_is_set_between_two_worlds_holds_in_the_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = tmp_path / "made later"
-    monkeypatch.setattr(sys, "path", [str(later), *sys.path, Path("/nowhere")])
+    monkeypatch.syspath_prepend(str(later))  # which keeps the path that is restored at the end
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
     World(None, 1, launcher="local").close()
     later.mkdir()
     for place in ("first", "second"):
