@@ -260,7 +260,7 @@ def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(run: Run) -> No
 
 @LAUNCHERS
 def test_tests_of_this_repository_run_on_launched_ranks(name: str, backend: str) -> None:
-    ours = ("suites/properties/test_round_trips.py", "suites/library/test_arguments.py")
+    ours = ("suites/properties/test_round_trips.py", "suites/library/test_extras.py")
     options = (f"--backend={backend}", "--examples=5", "-k", "1.1 or 2.1 or a_whole_number")
     done = pytest_here(*ours, *options, under=launcher(name))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -270,7 +270,7 @@ def test_tests_of_this_repository_run_on_launched_ranks(name: str, backend: str)
 
 
 @LAUNCHERS
-@pytest.mark.parametrize("tests", ["suites/library/test_arguments.py", None])
+@pytest.mark.parametrize("tests", ["suites/library/test_extras.py", None])
 def test_a_run_that_tries_nothing_on_launched_ranks_does_not_pass(
     run: Run, name: str, backend: str, tests: str | None
 ) -> None:

@@ -23,9 +23,11 @@ SIZE = 60
 def evaluated(backend: Any, folder: Path, killed: int) -> tuple[Any, list[int]]:
     """Evaluate into a folder; return the result, and the samples that this rank predicted."""
     asked: list[int] = []
+    # An iterator, for a model that held another number when it goes on would be another one.
+    kills = iter(lambda: killed, None)
 
     def predict(x: Any) -> Any:
-        if killed in x:
+        if next(kills) in x:
             os.kill(os.getpid(), signal.SIGKILL)
         asked.extend(x.tolist())
         return x**2 / 7
