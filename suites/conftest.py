@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.backend = [name for name in list_all_backends() if name in required()]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
     """Mark each test with what it needs, and check that a session selects it."""
     for item in items:
         needs.add_markers(item)
     check_that_a_session_selects(items, SESSIONS.values())
     _leave_out(config, items)
+    yield
+    # The world of the last ones stays open to their end, and Ray has room for one world.
+    items.sort(key=lambda item: "worlds" in getattr(item, "fixturenames", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

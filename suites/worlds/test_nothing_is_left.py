@@ -219,7 +219,13 @@ def end_a_leader(job: str, started: str, how: str, *moments: str) -> None:
     for moment in moments or ("0",) * how.startswith("SIG"):
         time.sleep(float(moment))
         leader.send_signal(getattr(signal, how))
-    leader.wait(SECONDS)
+    try:
+        leader.wait(SECONDS / 3)
+    except subprocess.TimeoutExpired:
+        if how != "SIGINT":
+            raise
+        leader.send_signal(signal.SIGINT)  # Python drops one that comes while it collects garbage
+        leader.wait(SECONDS / 3)
     wait_for(lambda: not others() and not left()["names"], SECONDS)
     found = {"before": before, "status": leader.returncode, "processes": len(others())}
     print(json.dumps(found | left()))
