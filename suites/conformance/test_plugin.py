@@ -261,7 +261,7 @@ def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(run: Run) -> No
 @LAUNCHERS
 def test_tests_of_this_repository_run_on_launched_ranks(name: str, backend: str) -> None:
     ours = ("suites/properties/test_round_trips.py", "suites/library/test_extras.py")
-    options = (f"--backend={backend}", "--examples=5", "-k", "1.1 or 2.1 or a_whole_number")
+    options = (f"--backend={backend}", "--examples=5", "-k", "1.1 or 2.1 or remedy")
     done = pytest_here(*ours, *options, under=launcher(name))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b2 passed, \d+ deselected", done.stdout), done.stdout
@@ -277,9 +277,11 @@ def test_a_run_that_tries_nothing_on_launched_ranks_does_not_pass(
     under = launcher(name)
     skipped = "import pytest\n\ndef test_it():\n    pytest.skip('no reason')\n"
     done = pytest_here(tests, under=under) if tests else run(skipped, under=under)
-    assert "so the exit status is 2" in done.stdout, done.stdout + done.stderr
-    # torchrun has statuses of its own.
-    assert done.returncode == 2 or (name == "torchrun" and done.returncode), done.stderr
+    # torchrun and horovodrun have statuses of their own, and horovodrun may end rank 0 as soon as
+    # another rank has ended, so that its last lines are lost.
+    said = "so the exit status is 2" in done.stdout
+    assert said or name == "horovodrun", done.stdout + done.stderr
+    assert done.returncode == 2 or (name != "mpirun" and done.returncode), done.stderr
 
 
 @LAUNCHERS
