@@ -277,6 +277,8 @@ def _take(column: Any, indices: Indices) -> Any:
     if type(column).__module__.partition(".")[0] in ("h5py", "zarr"):
         # On disk, and they take neither repeated indices nor ones that fall.
         return np.stack([np.asarray(column[i]) for i in indices.tolist()])
+    if type(column).__module__.partition(".")[0] == "mlx":  # which takes no index of NumPy's
+        return column[sys.modules["mlx.core"].array(indices)]
     return column[indices]
 
 
