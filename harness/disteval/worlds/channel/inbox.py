@@ -94,9 +94,8 @@ class WatchedInbox(Inbox):
 
     def _end(self) -> NoReturn:
         self._on_lost()
-        if (
-            signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-        ):  # the work has something to keep first
+        # The work has something to keep first, and said so by a handler of its own.
+        if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.default_int_handler):
             os.kill(os.getpid(), signal.SIGTERM)
             if threading.current_thread() is not threading.main_thread():
                 time.sleep(_LAST_SECONDS)
