@@ -418,6 +418,7 @@ def test_the_report_says_device_and_the_packages_that_the_task_imported(run: Run
     code = """
 import torch, torchmetrics
 def on_torch():
+    torch.manual_seed(0)
     model = torch.nn.Linear(12, 3).eval()
     def scores(images):
         with torch.no_grad():

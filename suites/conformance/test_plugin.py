@@ -266,7 +266,7 @@ def test_tests_of_this_repository_run_on_launched_ranks(name: str, backend: str)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b2 passed, \d+ deselected", done.stdout), done.stdout
     assert re.search(rf"\b[1-9]\d* tests .* {backend}; run them without {name}", done.stdout)
-    assert verdicts(done)[0].startswith(f"{backend} passes rules 1.1, 2.1 (of ")
+    assert f"{backend} passes rules 1.1, 2.1 (of " in verdicts(done)[0]
 
 
 @LAUNCHERS

@@ -316,9 +316,16 @@ def failing() -> None:
 
 
 def test_a_rank_may_compute_for_longer_than_a_lease_lasts() -> None:
+    both = threading.Barrier(2)
+
     def rank(backend: ThreadsDist) -> Any:
+        def predict(x: Any) -> Any:
+            if both.wait(30):  # both ranks hold the only batch, and one is late with it
+                time.sleep(1)
+            return x
+
         return evaluate(
-            lambda x: x, DATA, {"slow": Count(slowly)}, backend, 4, schedule="leases",
+            predict, DATA, {"slow": Count(slowly)}, backend, 60, schedule="leases",
             lease_timeout=3.0, update=lambda outputs, batch: (outputs[:, 0],),
         )  # fmt: skip
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from inspect import Parameter, signature
@@ -21,6 +23,7 @@ from disteval.evaluation.agreement import Failure, outlive, raise_failure
 from disteval.registry import hint_of_import, is_reference
 from disteval.report.values import plain
 
+_making = threading.Lock()
 _EXAMPLE = "such as my_task:task; disteval new writes a file to start from"
 
 
@@ -91,7 +94,11 @@ class NamedTask:
                 f"{self.name} is {found_value(found)}; it must be a function that returns a "
                 f"disteval.Task, or a Task"
             )
-        made = found(**self._arguments(found, backend))
+        arguments = self._arguments(found, backend)
+        # Ranks that are threads have one generator of random numbers, so a seed holds for one task
+        # only while no other is made. With a backend, ranks may wait for each other in there.
+        with nullcontext() if "backend" in arguments else _making:
+            made = found(**arguments)
         if not isinstance(made, Task):
             raise UsageError(
                 f"{self.name} returned {found_value(made)}; it must return a disteval.Task"

@@ -143,7 +143,7 @@ class Book:
             The lease, or None if there is nothing for this rank now; it may ask again after a
             lease was committed or lost.
         """
-        self._give_up(rank)
+        self.give_up(rank)
         self._ranks.add(rank)
         size = self._paces.size(rank, self._unlent, len(self._ranks))
         lease = self._lend_fresh(size) or self._lend_lost(size) or self._copy(now)
@@ -203,7 +203,30 @@ class Book:
         """Take back the lease of a rank that was lost, and return it if it is not committed."""
         self._ranks.discard(rank)
         self._paces.forget(rank)
-        return self._give_up(rank)
+        return self.give_up(rank)
+
+    def give_up(self, rank: int) -> Lease | None:
+        """Take the lease of a rank that does not work on it, and return it if nobody else does."""
+        hold = self._held.get(rank)
+        if hold is None:
+            return None
+        lease = hold.lease
+        holders = self._holders.get(lease.number)
+        if holders is not None and len(holders) == 1:
+            self._remove_end(rank)
+        del self._held[rank], self._seen[rank]
+        self._repeated += hold.done
+        if holders is None:
+            return None
+        holders.remove(rank)
+        if holders:
+            insort(self._ends, (self._held[holders[0]].end, lease.number))
+            return None
+        self._waiting[lease.number] = lease
+        self._unlent += lease.units
+        self._leased -= lease.units
+        self._lost += lease.units
+        return lease
 
     def expire(self, now: float) -> list[int]:
         """Lose each rank that holds a lease and has been silent for too long; return them."""
@@ -256,28 +279,6 @@ class Book:
             return None
         overdue, left = now - self._ends[0][0], self._ends[-1][0] - now
         return self._leases[self._ends.pop(0 if overdue > left else -1)[1]]
-
-    def _give_up(self, rank: int) -> Lease | None:
-        hold = self._held.get(rank)
-        if hold is None:
-            return None
-        lease = hold.lease
-        holders = self._holders.get(lease.number)
-        if holders is not None and len(holders) == 1:
-            self._remove_end(rank)
-        del self._held[rank], self._seen[rank]
-        self._repeated += hold.done
-        if holders is None:
-            return None
-        holders.remove(rank)
-        if holders:
-            insort(self._ends, (self._held[holders[0]].end, lease.number))
-            return None
-        self._waiting[lease.number] = lease
-        self._unlent += lease.units
-        self._leased -= lease.units
-        self._lost += lease.units
-        return lease
 
     def _remove_end(self, rank: int) -> None:
         hold = self._held[rank]

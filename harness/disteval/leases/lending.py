@@ -145,6 +145,8 @@ class Lending:
             member.waits, member.unit = True, None
             if self.members.is_ready(group):
                 self._waiting.setdefault(group)
+                if self._book is not None:  # of a lease that another group committed first, too
+                    self._book.give_up(group)
         elif isinstance(message, Progress):
             if self._book is not None:
                 self._book.progress(group, now, message.done)
