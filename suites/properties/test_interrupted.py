@@ -172,9 +172,9 @@ def test_killed_ranks_cost_time_and_change_no_result(
     """Ranks that are killed at any call leave what they had finished, and others go on with it."""
     if not (worlds.can_be_lost and world.own_processes):
         pytest.skip("ranks that may be killed are needed: processes that are started here")
-    for calls in range(4):
+    for calls in range(3):  # so few that not all batches are done before a rank is killed
         with worlds.another() as lost, pytest.raises(WorldError) as caught:
-            each_calls = [calls + rank for rank in range(world.world_size)]
+            each_calls = [calls + rank % 2 for rank in range(world.world_size)]
             lost.get().run(partial(killed, tmp_path / str(calls), schedule), *each_calls)
         assert caught.value.lost
         found = world.run(partial(ended, tmp_path / str(calls), schedule))
