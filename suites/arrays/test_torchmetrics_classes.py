@@ -72,7 +72,7 @@ def test_every_public_class_is_tried_or_the_page_says_why_not(
 ) -> None:
     if not tm.__version__.startswith("1.9."):
         pytest.skip(f"the page is about torchmetrics 1.9, and this is {tm.__version__}")
-    rows = {row.name for row in ROWS}
+    rows = {row.name for row in ROWS} | {"detection.MeanAveragePrecision"}  # test_detection.py
     found = set()
     for module in {name.partition(".")[0] for name in rows | {*listed["Untried"]}}:
         for name, member in vars(importlib.import_module(f"torchmetrics.{module}")).items():

@@ -31,6 +31,7 @@ MARKERS = {
     "mlx": ("mlx",),
     "arrays": (
         "sklearn",
+        "pycocotools",
         "torchmetrics",
         "accelerate",
         "datasets",
