@@ -146,17 +146,25 @@ def check_that_a_session_selects(
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect worlds of backends that nobody asked for, and what uses no ranks of a launcher.
+    """Deselect worlds that nobody asked for, and what uses no ranks of a launcher.
 
-    ``--backend`` asks, or a session by what it requires. On ranks that a launcher has started,
-    tests that use no ranks would run on rank 0 alone.
+    ``--backend`` asks, or a session by what it requires; ``--world-size`` is enough where a test
+    names more sizes by ``world_sizes``. On ranks that a launcher has started, tests that use no
+    ranks would run on rank 0 alone.
     """
     outer, every = detect_outer_world(), list_all_backends()
     default = OVER.get(outer.launcher, every) if outer else every
     asked = config.getoption("backend") or default
     kept = {*asked} if outer else {*asked, None}
-    out = [item for item in items if needs.world_of(item) not in kept]
-    items[:] = [item for item in items if needs.world_of(item) in kept]
+    sizes = {*(config.getoption("world_size") or ())}
+
+    def is_out(item: pytest.Item) -> bool:
+        backend, size = needs.world_of(item)
+        named = {size for one in item.iter_markers("world_sizes") for size in one.args}
+        return backend not in kept or (bool(named & sizes) and size not in sizes)
+
+    out = [item for item in items if is_out(item)]
+    items[:] = [item for item in items if not is_out(item)]
     config.hook.pytest_deselected(items=out)
     if outer is not None:
         config.stash[_LEFT_OUT] = (

@@ -78,16 +78,16 @@ def names_needed(item: pytest.Item) -> list[str]:
     return [name for marker in item.iter_markers("needed") for name in marker.args]
 
 
-def world_of(item: pytest.Item) -> str | None:
-    """Return the backend whose world a test uses, or None if it uses no world of the plugin."""
+def world_of(item: pytest.Item) -> tuple[str | None, int]:
+    """Return backend and size of the world of the plugin that a test uses, or None and 0."""
     params = getattr(item, "callspec", SimpleNamespace(params={})).params
-    return params["worlds"][0] if "worlds" in params else None
+    return params.get("worlds", (None, 0))
 
 
 def add_markers(item: pytest.Item) -> None:
     """Give a test that needs anything ``optional`` and the markers of what it needs."""
     # The plugin says itself where the backend of a world is missing.
-    found = {_MARKER_OF[name] for name in OPTIONAL & {*names_needed(item), world_of(item)}}
+    found = {_MARKER_OF[name] for name in OPTIONAL & {*names_needed(item), world_of(item)[0]}}
     for marker in found | ({"optional"} if found else set()):
         item.add_marker(marker)
 

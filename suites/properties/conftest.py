@@ -25,9 +25,15 @@ Each = Callable[..., None]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes `arrays` with each kind that is installed, or has to be."""
+    """Run a test that takes `arrays` with each kind that is installed, or has to be.
+
+    Ranks that are processes get those of a framework alone, where one is installed: all properties
+    that take no `arrays` are tried with NumPy's.
+    """
     if "arrays" in metafunc.fixturenames:
         kinds = [kind for kind in ARRAYS if find_spec(kind) or kind in required()]
+        if len(kinds) > 1 and {"threads", "non_dist"}.isdisjoint(metafunc.config.option.backend):
+            kinds.remove("numpy")
         metafunc.parametrize("arrays", needs.each(*kinds), indirect=True)
 
 
@@ -53,7 +59,8 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
 
     Ranks that are processes get the examples of ``--examples`` in one order, which costs one round
     trip. Threads get eight times as many, one by one, so that Hypothesis finds the smallest that
-    fails; a test that is split, as by metrics, draws so many in all.
+    fails. A test that is split, as by metrics, draws so many in all, but three of each part: the
+    first is mostly the smallest that there is.
     """
     is_cheap = worlds.cls.launcher == "threads"
     count = request.config.getoption("examples")
@@ -88,7 +95,7 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
         drawn: list[Any] = []
 
         @settings(
-            max_examples=count, phases=[Phase.generate], database=None,
+            max_examples=max(3, count // split), phases=[Phase.generate], database=None,
             suppress_health_check=unhurried,
         )  # fmt: skip
         @given(strategy)

@@ -172,7 +172,7 @@ def test_killed_ranks_cost_time_and_change_no_result(
     """Ranks that are killed at any call leave what they had finished, and others go on with it."""
     if not (worlds.can_be_lost and world.own_processes):
         pytest.skip("ranks that may be killed are needed: processes that are started here")
-    for calls in range(3):  # so few that not all batches are done before a rank is killed
+    for calls in (0, 2):  # so few that not all batches are done before a rank is killed
         with worlds.another() as lost, pytest.raises(WorldError) as caught:
             each_calls = [calls + rank % 2 for rank in range(world.world_size)]
             lost.get().run(partial(killed, tmp_path / str(calls), schedule), *each_calls)
