@@ -26,8 +26,10 @@ TIMEOUT = 5.0
 TIMEOUT_OF_CORRECT = 60.0
 
 # These backends are unusual with any object, and rules 2.2, 2.3 and 3.2 send every kind and size of
-# object in any case, so that 25 drawn examples of a rule find what 100 find.
+# object in any case, so that 25 drawn examples of a rule find what 100 find. What rules 2.4 and 3.5
+# send, up to 64 MiB, is half of the work, and not unusual for threads that exchange references.
 EXAMPLES_OF_CORRECT = 25
+LARGE = ("2.4", "3.5")
 
 
 CAUSES = {
@@ -73,7 +75,7 @@ def test_every_mutant_is_killed_by_its_rule_which_names_a_known_cause(
     mutant: type[BaseDistBackend], record_property: Callable[[str, object], None]
 ) -> None:
     breaks = mutant.breaks  # type: ignore[attr-defined]
-    sizes = (2, 3, 1, *([5] if mutant.__name__.endswith("ForFive") else []))
+    sizes = (5,) if mutant.__name__.endswith("ForFive") else (2, 3, 1)
     # Most are found on two ranks, by the first few examples.
     for examples, size in product((25, 100), sizes):
         report = check(mutant, (size,), breaks, examples=examples)
@@ -97,10 +99,12 @@ def test_every_mutant_is_killed_by_its_rule_which_names_a_known_cause(
 def test_no_correct_backend_is_called_broken(backend: type[BaseDistBackend]) -> None:
     # Rank 0 is lost at world size 2, and rank 1 at world size 3; threads can't be lost.
     sizes = (1, 2, 3) if backend is Sockets else (1, 3)
-    report = check_backend(backend, sizes, examples=EXAMPLES_OF_CORRECT, timeout=TIMEOUT_OF_CORRECT)
+    rules = [rule for rule in select_rules() if backend is Sockets or rule.number not in LARGE]
+    options: Any = {"examples": EXAMPLES_OF_CORRECT, "timeout": TIMEOUT_OF_CORRECT}
+    report = check_backend(backend, sizes, rules=rules, **options)
     wrong = [r for r in report.rules if r.outcome not in ("passed", "unsupported")]
     assert wrong == []
-    assert report.verdict == "conformant"
+    assert report.exit_code == 0
 
 
 @pytest.mark.parametrize(
