@@ -64,7 +64,7 @@ def test_a_wrong_torch_loop_is_convicted_by_new_ranks(
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_torch_loop_is_sound(name: str) -> None:
-    report = Audit(f"suites.audit.torch_loops:{name}", (1, 2, 3)).run()
+def test_a_right_torch_loop_is_sound(name: str, two_ranks: World) -> None:
+    report = Audit(f"suites.audit.torch_loops:{name}", (2,), led=two_ranks).run()
     assert (report.verdict, report.findings, report.reason) == ("sound", [], "")
-    assert report.counts["right"] > 100
+    assert report.counts["right"] > 40

@@ -15,7 +15,7 @@ from disteval import Coverage, CoverageError, Evaluation, UsageError, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import Mean
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
@@ -105,6 +105,7 @@ def test_ranks_that_hold_other_samples_are_refused_on_every_rank(
 
 
 @pytest.mark.parametrize("kind", ["list", "columns", "stream"])
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, SIZE - 1), min_size=2, max_size=2, unique=True))
 def test_two_swapped_samples_are_named_where_all_are_compared(kind: str, places: list[int]) -> None:
     one, other = sorted(places)
