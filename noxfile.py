@@ -128,10 +128,12 @@ def _register(name: str, suite: dict[str, Any]) -> None:
         if COVERAGE in os.environ:
             session.install(COVERAGE_TOOL)
             command = ["coverage", "run", "-m", "pytest"]
-        # What the user adds comes last, so that their -m is the one that counts.
-        arguments = ["-m", suite["selects"], *suite.get("options", []), *session.posargs]
+        arguments = ["-m", suite["selects"], *suite.get("options", [])]
         if not any(Path(text.partition("::")[0]).exists() for text in session.posargs):
+            arguments += suite.get("worlds", [])
             arguments += [f"suites/{name}" for name in suite["folders"]]
+        # What the user adds comes last, so that their -m is the one that counts.
+        arguments += session.posargs
         variables |= {"DISTEVAL_REQUIRE": suite["requires"]}
         if DURATIONS in os.environ:
             variables |= {DURATIONS: f"{os.environ[DURATIONS]}/{session.name}.txt"}
