@@ -8,6 +8,14 @@ import torch
 from disteval.audit import Case
 from torch.utils.data import DataLoader, DistributedSampler
 
+WRONG = {
+    "sums_of_prepared_batches": ("counted twice", "N=1,B=1,W=2"),
+    "gathered_with_padding": ("counted twice", "N=3,B=1,W=2"),
+    "mean_of_losses": ("weighted wrongly", "N=3,B=2,W=2"),
+    "torchmetrics_with_padding": ("counted twice", "N=3,B=1,W=2"),
+}
+"""The kind and the case of each wrong loop's first finding."""
+
 
 def _accelerator(**settings: Any) -> Any:
     from accelerate import Accelerator, DataLoaderConfiguration

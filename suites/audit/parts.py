@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from disteval import get_dist_backend
 from disteval.audit import Case
-from disteval.contract import BaseDistBackend
 from disteval.worlds import World
-from disteval.worlds.world import BACKEND_SECONDS
 
 Loop = Callable[[Case], Any]
 Samples = list[dict[str, Any]]
@@ -37,12 +35,10 @@ class JoinedOnce(World):
 
     _in_group = False
 
-    def join(
-        self, backend: str | type[BaseDistBackend], backend_timeout: float = BACKEND_SECONDS
-    ) -> None:
+    def join(self, *backend: Any) -> None:
         """Join the group, unless the ranks are in it."""
         if not self._in_group:
-            super().join(backend, backend_timeout)
+            super().join(*backend)
             self._in_group = True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 from suites.helpers.processes import run_plainly
 
@@ -23,18 +24,14 @@ def test_wrong(disteval_audit):
 
 def test_a_wrong_loop_fails_its_test_and_is_noted(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TEST)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-Werror::pytest.PytestWarning",
-        "--junitxml=junit.xml",
-        "test_mine.py",
-    ]
-    found = run_plainly(command, tmp_path, 120.0)
-    assert "1 failed, 1 passed" in found.stdout, found.stdout + found.stderr
-    assert "counted twice: count is 2 instead of 1 (N=1, B=1, W=2)" in found.stdout
-    noted = (tmp_path / "junit.xml").read_text()
-    assert 'name="disteval_verdict" value="sound"' in noted
-    assert 'name="disteval_finding" value="counted twice: count is 2 instead of 1' in noted
+    options = ["-q", "-Werror::pytest.PytestWarning", "--junitxml=junit.xml", "test_mine.py"]
+    found = run_plainly([sys.executable, "-m", "pytest", *options], tmp_path, 120.0)
+    assert found.returncode == 1, found.stdout + found.stderr
+    finding = "count is 2 instead of 1"
+    assert (finding in found.stdout, "N=1, B=1, W=2" in found.stdout) == (True, True)
+    right, wrong = (
+        {each.get("name"): each.get("value", "") for each in case.iter("property")}
+        for case in ElementTree.parse(tmp_path / "junit.xml").iter("testcase")
+    )
+    assert right["disteval_verdict"] == "sound"
+    assert finding in wrong["disteval_finding"]

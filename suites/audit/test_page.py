@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
-from disteval.audit import audit
-from disteval.audit.cases import cases
-from disteval.audit.runner import DEFAULT_WORLD_SIZES
+from disteval.audit import Audit, audit
 
+from suites.audit.right import sums_of_integers
 from suites.docs.pages import blocks_of, text_of, write_files
 from suites.helpers.needs import needs
 from suites.helpers.processes import run_plainly
@@ -17,30 +17,25 @@ from suites.helpers.processes import run_plainly
 PAGE = "docs/audit.md"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with the files of the page."""
-    write_files(PAGE, tmp_path)
-    return tmp_path
-
-
 @needs("torch")
-def test_the_wrong_loop_is_convicted_as_the_page_shows(folder: Path) -> None:
+def test_the_loops_of_the_page_get_the_verdicts_that_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(PAGE, tmp_path)
     command = [sys.executable, "-m", "disteval.cli", "audit", "my_eval:evaluate", "--first"]
-    found = run_plainly(command, folder, 120.0)
+    found = run_plainly(command, tmp_path, 120.0)
     assert found.returncode == 1, found.stderr
     shown = next(b.output for b in blocks_of(PAGE) if b.language == "bash" and b.output)
     expected = " ".join(shown.split("smallest case")[0].split())
     assert expected in " ".join(found.stdout.split())
-    tried = f"{len(list(cases(DEFAULT_WORLD_SIZES)))} cases were tried"
-    assert text_of(PAGE).count(tried) == 2
-
-
-@needs("torch")
-def test_the_repaired_loop_is_sound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(tmp_path)
     report = audit("my_repaired_eval:evaluate", world_sizes=(1, 2))
     assert report.verdict == "sound"
+
+
+def test_the_page_says_how_many_cases_are_tried() -> None:
+    number = len(Audit(sums_of_integers, backend="threads").run().cases)
+    assert len(re.findall(rf"\b{number} cases were", text_of(PAGE))) == 2
 
 
 @needs("accelerate")

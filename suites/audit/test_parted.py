@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval.audit import Audit
-from disteval.audit.cases import parse
-from disteval.errors import WorldError
+from disteval import WorldError
 from disteval.worlds import World
-from disteval.worlds.postmortem import PARTED
-from disteval.worlds.torch_calls import describe_parting
-from disteval.worlds.torch_dumps import read_dumps
 
+from suites.helpers.audits import audited, shorten_first_calls
 from suites.helpers.needs import framework, needs
 
 framework("torch")
@@ -27,30 +24,28 @@ pytestmark = needs("torch")
 
 
 @pytest.mark.parametrize(
-    ("name", "rank_1", "others"),
+    ("name", "call", "elements", "others"),
     [
-        ("calls_another", "is in all_reduce #2 (2 float64)", "all_gather #2 (2 float64)"),
-        ("skips_one", "is in all_reduce #2 (2 float64)", "broadcast #2 (2 float64)"),
-        ("sends_more", "is in all_reduce #2 (3 float64)", "all_reduce #2 (2 float64)"),
+        ("calls_another", "all_reduce", 2, "all_gather"),
+        ("skips_one", "all_reduce", 2, "broadcast"),
+        ("sends_more", "all_reduce", 3, "all_reduce"),
     ],
 )
 def test_the_finding_names_the_call(
-    name: str, rank_1: str, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, call: str, elements: int, others: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "rank_"))
-    monkeypatch.setattr("disteval.audit.worlds._TIMES_FIRST", 1.0)
-    case = parse("N=2,B=1,W=3")
-    found = Audit(f"suites.audit.parted:{name}", timeout=6.0, only=case).run().findings[0]
+    shorten_first_calls(monkeypatch)
+    report = audited(f"suites.audit.parted:{name}", timeout=6.0, case="N=2,B=1,W=3")
+    found = report.findings[0]
     assert found.kind == "hangs"
-    parted = found.sentence.partition(PARTED.strip())[2].partition(";")[0]
     # Ranks that the others have let go on are not in the call any more.
-    assert parted in (
-        f" rank 1 {rank_1}, ranks 0 and 2 are in {others}",
-        f" rank 1 {rank_1}, ranks 0 and 2 called {others}",
+    parted = (
+        rf"rank 1 .* {call} #2 \({elements} float64\), ranks 0 and 2 .* {others} #2 \(2 float64"
     )
-    assert PARTED in found.details
+    assert re.search(parted, found.sentence), found.sentence
+    assert re.search(parted, found.details)
     # The files say the same, and torch's own analyser takes them.
-    assert describe_parting(read_dumps(tmp_path)).startswith(f"rank 1 {rank_1}, ranks 0 and 2 ")
     for rank in range(3):
         record = pickle.loads((tmp_path / f"rank_{rank}").read_bytes())
         assert record["pg_config"]["0"] == {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}
@@ -58,6 +53,21 @@ def test_the_finding_names_the_call(
         from torch.distributed.flight_recorder.fr_trace import main
 
         main([str(tmp_path), "--prefix", "rank_"])
+
+
+@needs("accelerate", "torchmetrics")
+@pytest.mark.parametrize(
+    ("name", "waits", "call"),
+    [
+        ("objects_gathered_in_each_batch", "all_gather_object", "all_gather #"),
+        ("torchmetrics_of_ranks_with_samples", "barrier", "barrier #"),
+    ],
+)
+def test_the_call_that_a_library_made_is_named(name: str, waits: str, call: str) -> None:
+    target = f"suites.audit.accelerate_loops:{name}"
+    found = audited(target, timeout=60.0, case="N=1,B=1,W=2").findings[0]
+    parted = rf"rank 0 .* {waits} \(accelerate_loops\.py, .*rank 0 .* {call}.*, rank 1 "
+    assert (found.kind, bool(re.search(parted, found.sentence))) == ("crashes", True), found
 
 
 def calls_all_that_is_right_and_fails(_: Any) -> None:
@@ -79,24 +89,26 @@ def calls_all_that_is_right_and_fails(_: Any) -> None:
     raise ValueError(f"rank {rank}")
 
 
+def waits_for_rank_1(_: Any) -> None:
+    dist.all_reduce(torch.ones(1, dtype=torch.int64))
+    if dist.get_rank() == 1:
+        raise ValueError("no samples")
+    dist.barrier()
+
+
 def test_ranks_that_make_the_same_calls_have_not_parted(tmp_path: Path) -> None:
     with World("torch_cpu", 3, trace=tmp_path) as world:
         for _ in range(2):
             with pytest.raises(WorldError) as caught:
                 world.run(calls_all_that_is_right_and_fails)
             assert caught.value.in_step
-            assert PARTED not in str(caught.value)
+            assert "parted in" not in str(caught.value)
             world.join("torch_cpu")
-        with pytest.raises(WorldError, match=r"rank 1 made no call after all_reduce #1 \(1 int64"):
+        with pytest.raises(WorldError) as caught:
             world.run(waits_for_rank_1, timeout=3.0)
+    assert re.search(r"rank 1 .* all_reduce #1 \(1 int64", str(caught.value))
 
     texts = [path.read_text() for path in tmp_path.glob("*rank-*.json")]
-    seen = [text.count('"name":"all_to_all #3 (float32)","cat":"torch"') for text in texts]
+    named = '"all_to_all #3 (float32)"'
+    seen = [text.count(f'"name":{named},"cat":"torch"') for text in texts]
     assert seen == [2, 2, 2]
-
-
-def waits_for_rank_1(_: Any) -> None:
-    dist.all_reduce(torch.ones(1, dtype=torch.int64))
-    if dist.get_rank() == 1:
-        raise ValueError("no samples")
-    dist.barrier()

@@ -3,56 +3,51 @@
 from __future__ import annotations
 
 import html
+import json
 import re
-from typing import Any
+from pathlib import Path
 
 import pytest
-from disteval.audit import Audit
-from disteval.report.audits import matrix_of
 
-from suites.audit.right import sums_of_integers
-from suites.audit.wrong import counts_padding, returns_positions_as_ids
+from suites.helpers.command import invoke
 from suites.helpers.needs import needs
 
-
-@pytest.fixture(scope="module")
-def wrong() -> dict[str, Any]:
-    return Audit(counts_padding, (1, 2), backend="threads").run().to_json()
+pytestmark = needs("jinja2", "jsonschema")
 
 
-@needs("jsonschema")
-def test_the_report_fits_the_schema(wrong: dict[str, Any]) -> None:
-    from disteval.report.files import why_no_run
+def audited(target: str, folder: Path) -> tuple[Path, str]:
+    """Return the report and the page of an audit."""
+    written = [f"--json={folder / 'r.json'}", f"--html={folder / 'p.html'}"]
+    invoke("audit", f"suites.audit.{target}", "--backend=threads", "--world-size=1,2", *written)
+    return folder / "r.json", (folder / "p.html").read_text()
 
-    assert why_no_run(wrong) == ""
-    assert why_no_run(wrong | {"verdict": "fine"}) != ""
 
-
-@needs("jinja2")
-def test_the_page_shows_cases_weights_and_the_command(wrong: dict[str, Any]) -> None:
-    from disteval.report.page import render
-
-    page = render([("a.json", wrong)])
+def test_the_page_shows_cases_weights_and_the_command(tmp_path: Path) -> None:
+    report, page = audited("wrong:counts_padding", tmp_path)
     said = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
-    assert "counts_padding is wrong" in said
-    assert "N W=1 B=1 W=1 B=2 W=1 B=3 W=1 B=4 W=2 B=1" in said
-    assert "3 ✓ pass ✓ pass ✓ pass ✓ pass ✗ FAIL" in said
-    assert "sample weight should be weight, drawn 0 0.5 0.3333 1 0.25 0.3333" in said
-    assert "disteval audit suites.audit.wrong:counts_padding --case N=3,B=1,W=2" in said
-    assert '<meter min="0" max="0.5" value="0.25">' in page
+    columns, row = "N W=1 B=1 W=1 B=2 W=1 B=3 W=1 B=4 W=2 B=1", "3" + " ✓ pass" * 4 + " ✗ FAIL"
+    weights = "0 0.5 0.3333 1 0.25 0.3333"
+    replay = json.loads(report.read_text())["findings"][0]["replay"]
+    for shown in (columns, row, weights, replay, "--case N=3,B=1,W=2"):
+        assert shown in said
+    meters = re.findall(r'<meter min="0" max="0.5" value="(.*?)"', page)
+    assert "0.25" in meters
 
 
-@needs("jinja2")
-def test_a_sound_loop_has_no_findings_on_its_page() -> None:
-    from disteval.report.page import render
-
-    report = Audit(sums_of_integers, (1, 2), backend="threads").run()
-    page = render([("a.json", report.to_json())])
-    assert "sums_of_integers</code> is sound" in page
-    assert "FAIL" not in page
+def test_a_sound_loop_has_no_findings_on_its_page(tmp_path: Path) -> None:
+    _, page = audited("right:sums_of_integers", tmp_path)
+    assert ("sums_of_integers" in page, "FAIL" in page) == (True, False)
 
 
-def test_a_case_with_other_ids_is_not_in_the_matrix() -> None:
-    matrix = matrix_of(Audit(returns_positions_as_ids, (1,), backend="threads").run().to_json())
-    assert {outcome for _, row in matrix.rows for outcome in row} <= {"passed", None}
-    assert "wrong" in {case["outcome"] for case in matrix.others if case["ids"]}
+def test_a_case_with_other_ids_is_not_in_the_matrix(tmp_path: Path) -> None:
+    _, page = audited("wrong:returns_positions_as_ids", tmp_path)
+    matrix = re.findall(r"<table.*?</table>", page, re.DOTALL)[0]
+    assert ("pass" in matrix, "FAIL" in matrix, "dropped" in page) == (True, False, True)
+
+
+@pytest.mark.parametrize("verdict", ["wrong", "fine"])
+def test_only_what_fits_the_schema_is_a_report(verdict: str, tmp_path: Path) -> None:
+    report, _ = audited("wrong:counts_padding", tmp_path)
+    report.write_text(json.dumps(json.loads(report.read_text()) | {"verdict": verdict}))
+    done = invoke("report", str(report), f"--html={tmp_path / 'again.html'}")
+    assert done.exit_code == (0 if verdict == "wrong" else 2), done.output
