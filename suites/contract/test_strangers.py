@@ -29,7 +29,7 @@ def test_a_stranger_that_takes_a_ranks_place_in_gloo_is_refused(tmp_path: Path) 
     assert not marked
     *before, (refused, seconds) = outcomes
     assert all(outcome == [[0, 1]] * 2 for outcome, _ in before)
-    assert "rank 0 raised disteval.errors.FrameError: rank 1 sent a frame with a che" in refused
+    assert ("FrameError" in refused, "rank 1" in refused) == (True, True), refused
     assert seconds < 60
 
 

@@ -96,7 +96,7 @@ def test_a_small_object_takes_one_move_and_a_large_one_two() -> None:
 
 @pytest.mark.parametrize("src", [-1, 1, True, 0.0, "0"])
 def test_a_src_that_is_not_a_rank_is_refused(src: Any) -> None:
-    with pytest.raises(UsageError, match="is not a rank; give an integer from 0 to 0"):
+    with pytest.raises(UsageError, match="src="):
         NonDist().broadcast_object(1, src)
 
 
@@ -111,7 +111,7 @@ def test_what_comes_in_another_length_than_announced_is_refused() -> None:
 
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, FrameError)
-        assert "sent 511 bytes, less than a block" in str(outcome)
+        assert str(BLOCK_BYTES - 1) in str(outcome)
 
 
 def test_a_second_thread_of_a_rank_is_refused_and_disturbs_nobody() -> None:
@@ -143,15 +143,12 @@ def test_a_second_thread_of_a_rank_is_refused_and_disturbs_nobody() -> None:
         found = own.all_gather_object(own.rank), own.broadcast_object(own.rank, 1)
         if own.rank == 0:
             other.join()
-        return found, [str(error).partition(";")[0] for error in errors]
+        return found, errors
 
     [(first, errors), (second, none)] = values(run_ranks(2, rank))
     assert first == second == ([0, 1], 1)
     assert (len(errors), none) == (2, [])
-    assert set(errors) == {
-        "another thread of this rank is in a collective of this group, and ranks pair their "
-        "collectives by order alone"
-    }
+    assert all("another thread" in str(error) for error in errors)
 
 
 def test_a_collective_in_a_collective_of_the_same_thread_is_refused_by_that_name() -> None:
@@ -164,7 +161,7 @@ def test_a_collective_in_a_collective_of_the_same_thread_is_refused_by_that_name
             raise AssertionError
 
     def rank(backend: ThreadsDist) -> Any:
-        with pytest.raises(RankError, match="this thread is in a collective of this group already"):
+        with pytest.raises(RankError, match="this thread"):
             backend.all_gather_object(Calls(backend) if backend.rank else 0)
         return backend.all_gather_object(backend.rank)
 
@@ -185,6 +182,5 @@ def test_a_forked_child_is_refused() -> None:
     assert os.waitpid(child, 0)[1] == 0
     with os.fdopen(readable) as file:
         said = file.read()
-    assert said.startswith(
-        f"UsageError: process {child} is a forked child of process {os.getpid()}"
-    )
+    for found in ("UsageError", str(child), str(os.getpid())):
+        assert found in said

@@ -14,7 +14,6 @@ from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import BaseDistBackend
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.mutants.broken import MUTANTS
 from suites.mutants.sockets import Sockets
 
 
@@ -121,24 +120,3 @@ def test_one_mistake_has_one_cause_whichever_rule_finds_it(backend: type[NotWrit
     found = causes(backend, "2.1", "2.3", "3.1", "4.1")
     assert len(found) == 4
     assert len(set(found.values())) == 1
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ReversedOrder",
-        "OwnObjectTwice",
-        "StaleBuffer",
-        "SrcIgnored",
-        "LastRankDropped",
-        "CutAt64K",
-        "SrcOffByOne",
-        "LastRankGetsNothing",
-        "TupleBecomesList",
-    ],
-)
-def test_a_mistake_that_breaks_many_rules_gets_no_second_cause_by_any_of_them(name: str) -> None:
-    [mutant] = [cls for cls in MUTANTS if cls.__name__ == name]
-    found = causes(mutant, "1.2", "2.[123]", "3.[1234]", "4.*", "5.[14]", "6.*", "8.1")
-    assert len(found) >= 2
-    assert len(set(found.values()) - {""}) <= 1
