@@ -54,30 +54,37 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str
     return fit(config_of(folder), folder / "end.pt"), folder / "end.pt"
 
 
-CRIMES: dict[str, dict[str, Any]] = {
-    "killed in training": {"stage": "after_train_iter"},
-    "killed in validation": {"stage": "after_val_iter", "epoch": 3},
-    "killed in a save": {"stage": "save", "rank": 0},
-    "raises in training": {"stage": "before_train_iter", "kind": "raise"},
+KILLED: dict[str, Any] = {"stage": "after_train_iter"}
+RAISES: dict[str, Any] = {"stage": "before_train_iter", "kind": "raise"}
+CRIMES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, str]] = {
+    "killed in training": (KILLED, {"interval": 1}, "epoch_2.pt"),
+    "killed in validation": ({"stage": "after_val_iter", "epoch": 3}, {}, "epoch_3.pt"),
+    "killed in a save": ({"stage": "save", "rank": 0}, {}, "epoch_2.pt"),
+    "raises in training": (RAISES, {}, "epoch_2.pt"),
+    "killed without checkpoints": (KILLED, None, "the beginning"),
+    "killed with named ones": (KILLED, {"filename_tmpl": "after_{}.pth"}, "after_2.pth"),
 }
+"""A crime, the checkpoints that are kept, and from where training goes on."""
 
 
-@pytest.mark.parametrize("crime", CRIMES)
+@pytest.mark.parametrize("name", CRIMES)
 def test_a_lost_worker_costs_nothing_beyond_the_last_checkpoint(
-    crime: str, undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    records = fit(config_of(tmp_path, CRIMES[crime]), tmp_path / "end.pt", max_failures=1)
+    crime, kept, place = CRIMES[name]
+    config = config_of(tmp_path, crime, checkpoints=kept)
+    records = fit(config, tmp_path / "end.pt", max_failures=1)
     assert (tmp_path / "once").exists()
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
-    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
-    name = "epoch_3.pt" if crime == "killed in validation" else "epoch_2.pt"
-    assert f"continuing from {name}" in caplog.text
+    if kept is not None:  # the hook that keeps them is a part of the state
+        tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
+    assert place in caplog.text
 
 
 def test_a_damaged_checkpoint_costs_no_more_than_the_one_before(
     undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    crime = CRIMES["killed in training"] | {"damage": str(tmp_path / "work" / "epoch_2.pt")}
+    crime = KILLED | {"damage": str(tmp_path / "work" / "epoch_2.pt")}
     records = fit(config_of(tmp_path, crime), tmp_path / "end.pt", max_failures=1)
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
     tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
@@ -86,26 +93,6 @@ def test_a_damaged_checkpoint_costs_no_more_than_the_one_before(
         again.load(tmp_path / "work")
         again.save(tmp_path / "again.pt")
     tiny.assert_same_state(tmp_path / "again.pt", tmp_path / "work" / "epoch_4.pt")
-
-
-def test_without_checkpoints_a_fit_begins_again_and_says_so(
-    undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = config_of(tmp_path, CRIMES["killed in training"], checkpoints=None)
-    records = fit(config, tmp_path / "end.pt", max_failures=1)
-    assert tiny.facts(records) == tiny.facts(undisturbed[0])
-    assert "the beginning" in caplog.text
-
-
-def test_checkpoints_of_any_name_are_gone_on_from(
-    undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    crime, named = CRIMES["killed in training"], {"filename_tmpl": "after_{}.pth"}
-    records = fit(
-        config_of(tmp_path, crime, checkpoints=named), tmp_path / "end.pt", max_failures=1
-    )
-    assert tiny.facts(records) == tiny.facts(undisturbed[0])
-    assert "after_2.pth" in caplog.text
 
 
 def test_checkpoints_of_an_earlier_training_are_not_taken_for_this_one(
@@ -128,8 +115,7 @@ def dies_when_it_replaces_another(config: dict[str, Any]) -> Any:
 def test_workers_that_are_lost_while_they_replace_others_are_replaced_too(
     undisturbed: Any, tmp_path: Path
 ) -> None:
-    crime = CRIMES["killed in training"]
-    config = config_of(tmp_path, crime, again=str(tmp_path / "again"))
+    config = config_of(tmp_path, KILLED, again=str(tmp_path / "again"))
     with Estimator(
         dies_when_it_replaces_another, config, "local", 2, progress=False, max_failures=2
     ) as estimator:
@@ -150,7 +136,7 @@ def test_more_failures_than_allowed_are_told_with_the_last_one(tmp_path: Path) -
 
 def test_the_guilty_workers_traceback_reaches_the_caller(tmp_path: Path) -> None:
     with pytest.raises(WorldError) as caught:
-        fit(config_of(tmp_path, CRIMES["raises in training"]), tmp_path / "end.pt")
+        fit(config_of(tmp_path, RAISES), tmp_path / "end.pt")
     report = str(caught.value)
     assert report.startswith("rank 1")
     assert "run fit" in report

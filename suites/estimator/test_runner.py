@@ -116,7 +116,7 @@ def test_hooks_are_called_at_the_ten_stages_in_order() -> None:
     runner, diary = make(max_epochs=1), Diary()
     runner.register_hook(diary)
     runner.run([loader(9), loader(5)], [("train", 1), ("val", 1)])
-    assert diary.lines == [
+    expected = [
         ("before_run", 0, 0), ("before_train_epoch", 0, 0),
         ("before_train_iter", 0, 0), ("after_train_iter", 0, 0),
         ("before_train_iter", 0, 1), ("after_train_iter", 0, 1),
@@ -124,6 +124,7 @@ def test_hooks_are_called_at_the_ten_stages_in_order() -> None:
         ("before_val_iter", 1, 2), ("after_val_iter", 1, 2),
         ("after_val_epoch", 1, 2), ("after_run", 1, 2),
     ]  # fmt: skip
+    assert diary.lines == expected
 
 
 @given(
@@ -179,11 +180,12 @@ def test_an_iteration_is_the_unit_of_an_iter_based_workflow() -> None:
         ("train", 1, 5, 36), ("val", 1, 5, 16), ("train", 2, 7, 12), ("val", 2, 7, 16),
     ]  # fmt: skip
     passes = [line for line in diary.lines if line[0].endswith("train_epoch")]
-    assert passes == [
+    expected = [
         ("before_train_epoch", 0, 0), ("after_train_epoch", 0, 3),
         ("before_train_epoch", 1, 3), ("after_train_epoch", 1, 6),
         ("before_train_epoch", 2, 6),
     ]  # fmt: skip
+    assert passes == expected
 
 
 def test_an_iter_based_validation_counts_no_sample_twice() -> None:
@@ -274,55 +276,55 @@ def test_the_older_way_of_a_batch_processor_works() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workflow", "options", "message"),
+    ("workflow", "options", "told"),
     [
-        ([("train", 1), ("val", 1)], {}, "2 entries needs a list of as many loaders, not 1"),
-        ([("test", 1)], {}, "mode 'test' is not known; use 'train' or 'val'"),
-        ([("train", 0)], {}, "count for 'train' must be a whole number from 1 up, not 0"),
-        ([], {}, "a workflow is a list"),
-        ([("train", 1)], {}, "needs an end: give EpochBasedRunner max_epochs"),
-        ([("train", 1)], {"loader": [], "max_epochs": 1}, "entry 0, 'train', has no batches"),
-        ([("train", 1)], {"loader": iter([1])}, "has no length"),
-        ([("train", 1)], {"max_epochs": 0}, "max_epochs must be a whole number from 1 up, not 0"),
-        ([("val", 1)], {"model": torch.nn.Linear(1, 1)}, "Linear has no val_step"),
+        ([("train", 1), ("val", 1)], {}, "2 .*, not 1"),
+        ([("test", 1)], {}, "'test'"),
+        ([("train", 0)], {}, "'train' .* 0"),
+        ([], {}, "workflow"),
+        ([("train", 1)], {}, "max_epochs"),
+        ([("train", 1)], {"loader": [], "max_epochs": 1}, "0, 'train'"),
+        ([("train", 1)], {"loader": iter([1])}, "length"),
+        ([("train", 1)], {"max_epochs": 0}, "max_epochs .* 0"),
+        ([("val", 1)], {"model": torch.nn.Linear(1, 1)}, "Linear .*val_step"),
     ],
 )
 def test_what_can_not_work_is_refused_before_anything_begins(
-    workflow: Any, options: dict[str, Any], message: str
+    workflow: Any, options: dict[str, Any], told: str
 ) -> None:
     runner, diary = make(), Diary()
     runner.model = options.get("model", runner.model)
     runner.register_hook(diary)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=told):
         runner.run([options.get("loader", loader())], workflow, options.get("max_epochs"))
     assert diary.lines == []
 
 
 def test_a_count_of_iterations_does_not_end_epochs() -> None:
-    with pytest.raises(UsageError, match="use IterBasedRunner"):
+    with pytest.raises(UsageError, match="IterBased"):
         make(max_iters=3)
     with pytest.raises(UsageError, match="max_iters"):
         make(IterBasedRunner, max_iters=3, max_epochs=3)
 
 
 @pytest.mark.parametrize(
-    ("outputs", "message"),
+    ("outputs", "told"),
     [
-        (None, "train_step returned NoneType; it must return a dict with loss"),
-        ({"log_vars": {}, "num_samples": 1}, "without 'loss', a tensor"),
-        ({"loss": torch.ones(()), "num_samples": 1}, "without 'log_vars'"),
-        ({"loss": torch.ones(()), "log_vars": {}}, "without 'num_samples'"),
-        ({"loss": 1.0, "log_vars": {}, "num_samples": 1}, "loss of .* must be a tensor, not 1.0"),
-        ({"loss": torch.ones(()), "log_vars": {"a": [1, 2]}, "num_samples": 1}, "variable 'a'"),
-        ({"loss": torch.ones(()), "log_vars": {}, "num_samples": 1.5}, "num_samples of .* 1.5"),
+        (None, "NoneType"),
+        ({"log_vars": {}, "num_samples": 1}, "'loss'"),
+        ({"loss": torch.ones(()), "num_samples": 1}, "'log_vars'"),
+        ({"loss": torch.ones(()), "log_vars": {}}, "'num_samples'"),
+        ({"loss": 1.0, "log_vars": {}, "num_samples": 1}, "loss .* 1.0"),
+        ({"loss": torch.ones(()), "log_vars": {"a": [1, 2]}, "num_samples": 1}, "'a'"),
+        ({"loss": torch.ones(()), "log_vars": {}, "num_samples": 1.5}, "num_samples .*1.5"),
     ],
 )
 def test_a_step_that_returns_less_than_needed_is_told_what_is_missing(
-    outputs: Any, message: str
+    outputs: Any, told: str
 ) -> None:
     runner = make(max_epochs=1)
     runner.model.train_step = lambda batch, optimizer: outputs
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=told):
         runner.run([loader()], [("train", 1)])
 
 

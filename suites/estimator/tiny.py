@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from disteval.estimator import EpochBasedRunner, IterBasedRunner
+from disteval.estimator import EpochBasedRunner
 from disteval.estimator.hooks import EvalHook, Hook
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -133,15 +133,6 @@ def runner(config: dict[str, Any]) -> EpochBasedRunner:
         made.register_hook(EvalHook(validation(config), save_best="accuracy"))
     if "crime" in config:
         made.register_hook(Crime(**config["crime"]), priority="VERY_LOW")
-    return made
-
-
-def iterations(config: dict[str, Any]) -> IterBasedRunner:
-    """A runner of ten iterations."""
-    model = Tiny()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    made = IterBasedRunner(model, optimizer=optimizer, max_iters=10)
-    made.register_training_hooks({"policy": "fixed"}, optimizer_config={})
     return made
 
 
