@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections import namedtuple
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval.report import values
-from disteval.report.values import matrices, plain, rows, text_of
+from disteval import Task
+from disteval.metrics import BaseMetric
+
+from suites.helpers.command import invoke
 
 Pair = namedtuple("Pair", "low high")
 
@@ -21,74 +24,64 @@ class Interval:
     high: float
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (np.float32(0.1), float(np.float32(0.1))),
-        (np.int64(2**62 + 1), 2**62 + 1),
-        (np.bool_(True), True),
-        (np.longdouble(0.5), 0.5),
-        (np.array([[1, 2], [3, 4]], np.uint8), [[1, 2], [3, 4]]),
-        (np.array(0.25), 0.25),
-        ({1: {"a": (1, 2)}, "b": None}, {"1": {"a": [1, 2]}, "b": None}),
-        ({1: "number", "1": "text"}, {"1": "number", "'1'": "text"}),
-        (Pair(np.float64(0.1), 0.2), {"low": 0.1, "high": 0.2}),
-        (Interval(0.1, 0.2), {"low": 0.1, "high": 0.2}),
-        ([np.float16(0.5), "words", True], [0.5, "words", True]),
-        (complex(1, 2), "(1+2j)"),
-        (np.array(["a", "b"]), ["a", "b"]),
-    ],
-)
-def test_a_result_of_any_kind_becomes_json_without_a_digit_lost(found: Any, expected: Any) -> None:
-    made = plain(found)
-    assert made == expected
-    assert json.loads(json.dumps(made)) == expected
-    for value in (made, *(made if isinstance(made, list) else ())):
-        assert type(value) in (dict, list, str, bool, int, float, type(None))
+SMALL = [[1, 20], [3, 4]]
+KINDS: dict[str, tuple[Any, Any]] = {
+    "float32": (np.float32(0.1), float(np.float32(0.1))),
+    "int64": (np.int64(2**62 + 1), 2**62 + 1),
+    "bool": (np.bool_(True), True),
+    "longdouble": (np.longdouble(0.5), 0.5),
+    "bytes": (np.array([[1, 2], [3, 4]], np.uint8), [[1, 2], [3, 4]]),
+    "scalar": (np.array(0.25), 0.25),
+    "nested": ({1: {"a": (1, 2)}, "b": None}, {"1": {"a": [1, 2]}, "b": None}),
+    "same names": ({1: "number", "1": "text"}, {"1": "number", "'1'": "text"}),
+    "pair": (Pair(np.float64(0.1), 0.2), {"low": 0.1, "high": 0.2}),
+    "interval": (Interval(0.1, 0.2), {"low": 0.1, "high": 0.2}),
+    "mixed": ([np.float16(0.5), "words", True], [0.5, "words", True]),
+    "complex": (complex(1, 2), "(1+2j)"),
+    "texts": (np.array(["a", "b"]), ["a", "b"]),
+    "infinite": (np.array([np.nan, np.inf]), [None, None]),
+    "small": (SMALL, SMALL),
+    "large": (np.zeros((60, 60)), np.zeros((60, 60)).tolist()),
+    "long": (list(range(1000)), list(range(1000))),
+}
+"""Results of a metric, and what a report has of each."""
 
 
-def test_numbers_that_are_not_finite_stay_what_they_are() -> None:
-    made = plain({"a": np.array([np.nan, np.inf]), "b": float("-inf")})
-    assert [text_of(value) for value in (*made["a"], made["b"])] == ["nan", "inf", "-inf"]
-    assert text_of(None) == "not a finite number"
+class Results(BaseMetric):
+    """A metric whose result has values of every kind."""
+
+    def add(self, outputs: Any, _labels: Any, ids: Any = None) -> None:
+        """Add the outputs of a batch."""
+        self._extend(list(outputs), ids)
+
+    def compute_metric(self, results: Any) -> Any:
+        """Return all results."""
+        return {name: found for name, (found, _) in KINDS.items()}
 
 
-def test_an_array_that_no_report_could_hold_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MAX_VALUES", 5)
-    assert plain(np.zeros((2, 3))) == (
-        "an array of float64 of shape (2, 3), too large for a report"
-    )
+def task() -> Task:
+    """Return a task of four samples with that metric."""
+    samples = (np.arange(4), np.arange(4))
+    return Task(samples=samples, predict=lambda batch: batch, metrics={"all": Results()})
 
 
-def test_every_value_has_a_row_with_the_way_to_it() -> None:
-    found = plain({"f1": {"macro": 0.5, "classes": {"cat": 1 / 3}}, "lists": [[1], [2, 3]]})
-    assert rows(found) == [
-        ("f1  macro", "0.5"), ("f1  classes  cat", "0.333333"), ("lists  0", "1"),
-        ("lists  1", "2, 3"),
-    ]  # fmt: skip
-    assert rows({"empty": {}, "none": []}) == [("empty", "0 values"), ("none", "no values")]
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The results in the report, and what is printed, with single spaces."""
+    report: Path = tmp_path_factory.mktemp("values") / "r.json"
+    words = ("suites.report.test_values:task", "--backend=threads", "--world-size=2")
+    done = invoke("eval", *words, f"--json={report}")
+    assert done.exit_code == 0, done.output
+    return json.loads(report.read_text())["metrics"]["all"], " ".join(done.stdout.split())
 
 
-def test_a_small_matrix_is_a_table_and_a_large_one_is_measured() -> None:
-    small, large = [[1, 20], [3, 4]], np.zeros((60, 60)).tolist()
-    assert rows({"small": small, "large": large}) == [
-        ("small", " 1 20\n 3  4"), ("large", "60 x 60 values"),
-    ]  # fmt: skip
-    assert matrices({"small": {"in": small}, "large": large}) == [
-        ("small  in", [["1", "20"], ["3", "4"]])
-    ]
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_of_any_kind_becomes_json_without_a_digit_lost(evaluated: Any, kind: str) -> None:
+    assert evaluated[0][kind] == KINDS[kind][1]
 
 
-def test_what_is_too_much_for_a_terminal_is_cut_and_said_so() -> None:
-    many = {"each": {str(k): k for k in range(1000)}}
-    *shown, last = rows(many)
-    assert (len(shown), last[0]) == (100, "each")
-    assert "--json" in last[1]
-    assert rows({"flat": list(range(1000))}) == [
-        ("flat", ", ".join(map(str, range(20))) + ", … (1000 values)")
-    ]
-    deep: Any = 1
-    for _ in range(900):
-        deep = [deep, []]
-    [*_, (_, text)] = rows({"deep": deep})
-    assert text
+def test_every_value_has_a_row_with_the_way_to_it(evaluated: Any) -> None:
+    for row in (
+        "all pair low", "all nested 1 a", "all float32", "all small", "60 x 60", "(1000 values)",
+    ):  # fmt: skip
+        assert row in evaluated[1], evaluated[1]
