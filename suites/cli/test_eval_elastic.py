@@ -15,14 +15,15 @@ import pytest
 from click.testing import Result
 from disteval import load_predictions
 
-from suites.faults import lease_task
-from suites.faults.leases import TASK, command, judge, lose_leader, lose_ranks, right
-from suites.faults.leases import start as start_losing
+from suites.helpers import lease_task
 from suites.helpers.command import invoke
+from suites.helpers.lease_task import TASK, command, judge, judge_predictions, right
+from suites.helpers.lease_task import start as start_losing
 from suites.helpers.needs import needs
 from suites.helpers.processes import (
     is_running,
     launched_environment,
+    left_over,
     mpirun,
     processes_below,
     ranks_below,
@@ -68,18 +69,25 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-# Together they have each way to be lost, at the beginning, in the middle and late.
-@pytest.mark.parametrize("seed", [4, 6, 8])
-def test_lost_ranks_change_nothing(expected: dict[str, Any], seed: int, tmp_path: Path) -> None:
-    leases = lose_ranks(seed, tmp_path, expected)
-    assert leases["lost"] or leases["failed"]
+LOST = {0: ("exit", 2), 1: ("SIGKILL", 0), 2: ("SIGSTOP", 1), 3: ("exception", 3)}
+"""How ranks are lost, and at which of their batches."""
+
+
+def test_lost_ranks_change_nothing(expected: dict[str, Any], tmp_path: Path) -> None:
+    with start_losing(command(tmp_path, 5, "--timeout=4"), LOST, 0.02) as leader:
+        _, told = leader.communicate(timeout=SECONDS)
+    assert leader.returncode == 0, told
+    report = read(tmp_path / "report.json")
+    assert judge(report, expected) == ""
+    assert {one["rank"] for one in report["leases"]["lost"]} & {0, 1}
+    judge_predictions(tmp_path / "predictions")
 
 
 def test_ranks_that_hold_a_lease_together_find_each_other_and_are_lost_together(
     expected: dict[str, Any], tmp_path: Path
 ) -> None:
     options = ("--ranks-per-lease=2", "--timeout=20")
-    words = command(tmp_path, 4, *options, task="suites.faults.lease_task:spanning")
+    words = command(tmp_path, 4, *options, task="suites.helpers.lease_task:spanning")
     with start_losing(words, {1: ["exit", 3]}, 0.002) as leader:
         _, told = leader.communicate(timeout=SECONDS)
     assert leader.returncode == 0, told
@@ -90,7 +98,19 @@ def test_ranks_that_hold_a_lease_together_find_each_other_and_are_lost_together(
 
 
 def test_a_killed_leader_goes_on_from_its_ledger(tmp_path: Path, expected: dict[str, Any]) -> None:
-    lose_leader(tmp_path, expected, life=0.5)
+    words = command(tmp_path, 2, "--ledger", str(tmp_path / "ledger"))
+    leader = start_losing(words, {}, 0.02)
+    assert wait_for(lambda: len(ranks_below(leader.pid)) == 2, SECONDS)
+    below = processes_below(leader.pid)
+    leader.kill()
+    leader.communicate()
+    assert leader.returncode == -signal.SIGKILL, "it had ended before it was killed"
+    assert left_over(below) == []
+    with start_losing(words, {}, 0.0) as next_one:
+        _, told = next_one.communicate(timeout=SECONDS)
+    assert next_one.returncode == 0, told
+    assert judge(read(tmp_path / "report.json"), expected) == ""
+    judge_predictions(tmp_path / "predictions")
     folders = ["--ledger", tmp_path / "ledger", "--predictions", tmp_path / "predictions"]
     again = run(*map(str, folders), "--json", str(tmp_path / "again.json"))
     assert again.exit_code == 0, again.output

@@ -18,8 +18,8 @@ from disteval.cli.job import EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.worlds import ElasticWorld, RayLauncher
 
-from suites.faults import lease_task
-from suites.faults.leases import TASK, judge, right
+from suites.helpers import lease_task
+from suites.helpers.lease_task import TASK, judge, right
 from suites.helpers.needs import framework, needs
 from suites.helpers.processes import left_over, wait_for
 from suites.helpers.ray_nodes import RayNodes, addresses_of_ranks, joined_ray, processes_of_ranks

@@ -1,4 +1,4 @@
-"""A cheap task for ranks that are lost while they hold leases, and that lose themselves on demand.
+"""A cheap task for ranks that are lost while they hold leases, by themselves and on demand.
 
 ``DISTEVAL_LEASE_FAULTS`` is JSON: for some ranks how they end, and at which of their batches.
 ``DISTEVAL_LEASE_SECONDS`` is how long a batch takes on average.
@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from disteval import Task
+from disteval import Task, get_dist_backend, load_predictions
 from disteval.contract import BaseDistBackend
 from disteval.metrics import Accuracy, BaseMetric, ConfusionMatrix
 
 SAMPLES, CLASSES, BATCH = 240, 5, 2
 FAULTS, SECONDS = "DISTEVAL_LEASE_FAULTS", "DISTEVAL_LEASE_SECONDS"
+TASK = "suites.helpers.lease_task:task"
 
 
 class Counts(BaseMetric):
@@ -126,3 +130,53 @@ def _end(how: str) -> None:
     if how == "exception":
         raise ValueError("this rank was told to fail")
     os.kill(os.getpid(), getattr(signal, how))
+
+
+def right() -> dict[str, Any]:
+    """Return the results of one rank."""
+    backend = get_dist_backend("non_dist")
+    found = task(backend).evaluate(backend).metrics
+    assert found["counts"] == [1] * SAMPLES
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=lambda array: array.tolist()))
+    return plain
+
+
+def command(folder: Path, world_size: int, *options: str, task: str = TASK) -> list[str]:
+    """Return the words of an evaluation that writes report.json and predictions into a folder."""
+    return [
+        sys.executable, "-m", "disteval.cli", "eval", task, "--world-size", str(world_size),
+        "--elastic", "--force", "--quiet", "--json", str(folder / "report.json"),
+        "--predictions", str(folder / "predictions"), *options,
+    ]  # fmt: skip
+
+
+def start(words: list[str], faults: dict[int, Any], seconds: float) -> subprocess.Popen[str]:
+    """Start a command whose batches take so many seconds on average, in a session of its own."""
+    environment = os.environ | {
+        FAULTS: json.dumps(faults),
+        SECONDS: str(seconds),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.Popen(
+        words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def judge(report: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Return what is wrong with a report; nothing where it is right."""
+    for name, value in expected.items():
+        if report["metrics"][name] != value:
+            return f"the metric {name} is {report['metrics'][name]!r:.200}, not {value!r:.200}"
+    size, evaluated = report["size"], report["evaluated"]
+    if not size == evaluated == SAMPLES or report["coverage"] != "exact":
+        return f"{evaluated} of {size} samples, coverage {report['coverage']}"
+    return ""
+
+
+def judge_predictions(folder: Path) -> None:
+    """Check that each prediction is there once, to the last bit, and no other file."""
+    found = load_predictions(folder)
+    assert [row.tolist() for row in found] == samples()[0].tolist()
+    named = {part.name + suffix for part in found.parts for suffix in part.files}
+    assert {path.name for path in folder.iterdir()} == named | {".manifest.json"}
