@@ -3,6 +3,7 @@
 Importing this imports no framework: backends and models are loaded when they are asked for.
 """
 
+from disteval.by_sample import seeds
 from disteval.contract import (
     BaseDistBackend,
     Capabilities,
@@ -66,5 +67,6 @@ __all__ = [
     "load_predictions",
     "predict_all",
     "register_backend",
+    "seeds",
     "set_default_dist_backend",
 ]

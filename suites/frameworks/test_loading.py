@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,14 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from disteval import UsageError, evaluate, get_dist_backend
+from disteval import UsageError, evaluate, get_dist_backend, predict_all
 from disteval.data.batching import Batch, plan_batches
 from disteval.data.fetching import IndexedReader
 from disteval.data.loading import load_ahead
 from disteval.errors import HarnessError, RankError
 from disteval.metrics import Accuracy
+from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import framework, needs
+from suites.helpers.thread_world import run_ranks, values
 
 torch: Any = framework("torch")
 
@@ -221,3 +224,24 @@ def test_workers_end_after_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt):
         evaluate(predict, Samples(), {}, "non_dist", 8, workers=1)
     assert multiprocessing.active_children() == []
+
+
+class Augmented:
+    """A data set that draws a random number for each of its samples."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, number: int) -> dict[str, float]:
+        drawn = random.random(), np.random.random(), float(torch.rand(1, dtype=torch.float64))
+        return dict(zip(("random", "numpy", "torch"), drawn, strict=True))
+
+
+def test_no_two_workers_of_any_rank_draw_the_same_numbers() -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        return predict_all(lambda batch: batch, Augmented(), backend, batch_size=7, workers=2)
+
+    drawn = values(run_ranks(2, rank))[0]
+    assert {name: len({*column.tolist()}) for name, column in drawn.items()} == {
+        "random": 60, "numpy": 60, "torch": 60
+    }  # fmt: skip

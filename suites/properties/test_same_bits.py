@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import evaluate
-from disteval.metrics import MetricGroup, from_torchmetrics
+from disteval import evaluate, seeds
+from disteval.metrics import Mean, MetricGroup, from_torchmetrics
 from hypothesis import strategies as st
 
 from suites.helpers.needs import needs
-from suites.properties.cases import METRICS, MOST, array
+from suites.properties.cases import METRICS, MOST, SAMPLES, array
 from suites.properties.conftest import Each
 
 PLANS = st.fixed_dictionaries(
@@ -43,6 +43,43 @@ def test_evaluate_finds_what_one_process_finds(each: Each, arrays: str, name: st
         partial(evaluated, name, arrays),
         lambda drawn: METRICS[name].alone(range(drawn[0])),
         split=len(METRICS),
+    )
+
+
+def draws(ids: Any, seed: int) -> Any:
+    return np.array([np.random.default_rng(each).random() for each in seeds(ids, seed)])
+
+
+def sampled(kind: str, backend: Any, drawn: tuple[str, int, dict[str, Any]]) -> Any:
+    where, seed, plan = drawn
+
+    def predict(batch: Any, ids: Any) -> Any:
+        assert len(ids) == len(batch["number"])
+        return draws(ids, seed) if where == "predict" else batch["drawn"]
+
+    def collate(samples: list[Any], ids: Any) -> Any:
+        numbers = np.array([int(sample["number"]) for sample in samples])
+        return {"number": numbers, "drawn": draws(ids, seed)}
+
+    plan = {name: plan[name] for name in ("batch_size", "schedule") if name in plan}
+    plan |= {"schedule": "static"} if kind == "stream" else {}
+    plan |= {"collate": collate} if where == "collate" else {}
+    samples = SAMPLES[kind](MOST, "numpy")
+    found = evaluate(
+        predict, samples, {"mean": Mean()}, backend,
+        update=lambda outputs, batch: (outputs,), **plan,
+    )  # fmt: skip
+    return found.metrics["mean"]
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_what_is_drawn_by_seeds_of_samples_is_the_same_everywhere(each: Each, kind: str) -> None:
+    """In predict or in collate, which get the numbers of the samples."""
+    each(
+        st.tuples(st.sampled_from(["predict", "collate"]), st.integers(0, 99), PLANS),
+        partial(sampled, kind),
+        lambda drawn: sampled(kind, "non_dist", (*drawn[:2], {"batch_size": 1})),
+        split=len(SAMPLES),
     )
 
 

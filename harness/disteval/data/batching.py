@@ -34,6 +34,14 @@ class Picked(NamedTuple):
     counted: int
     rows: int
 
+    @property
+    def filled_up(self) -> Indices:
+        """The number of the sample in each row: the last one repeated until there are ``rows``."""
+        missing = self.rows - len(self.indices)
+        if not missing:
+            return self.indices
+        return np.concatenate([self.indices, np.repeat(self.indices[-1:], missing)])
+
 
 class Batch(NamedTuple):
     """One batch of samples, as the evaluation loop uses it.
@@ -46,6 +54,7 @@ class Batch(NamedTuple):
         rows: The number of samples in ``filled``.
         contents: The digest of the samples that count, see `disteval.data.contents.total`; None if
             it is not known.
+        numbers: The number of the sample in each row of ``filled``: int64, shape (rows,).
     """
 
     ids: Indices
@@ -53,6 +62,7 @@ class Batch(NamedTuple):
     real: Any
     rows: int
     contents: int | None = None
+    numbers: Indices | None = None
 
 
 class Plan(Protocol):

@@ -6,18 +6,31 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.batching import Batch, Picked
+from disteval.data.batching import Batch, Indices, Picked
 from disteval.data.contents import check_unchanged, total_of
 from disteval.data.digests import IncomparableError, digest_of
 from disteval.errors import SampleError, UsageError, describe_error
 
 Collate = Callable[[list[Any]], Any]
 """A function of a list of samples to a batch, which keeps their order."""
+
+
+@dataclass(frozen=True)
+class WithIds:
+    """A collate with a parameter ``ids``, which gets the number of each sample of the list."""
+
+    collate: Callable[..., Any]
+
+    def __call__(self, samples: list[Any], ids: Indices | None = None) -> Any:
+        """Make a batch of a list of samples with these numbers."""
+        return self.collate(samples, ids=ids)
+
 
 _MOVED = (
     "collate changed the order of the samples, so their results would be taken for those of "
@@ -192,13 +205,16 @@ def assemble(
             real = first_rows(filled, rows, count)
         except ValueError:
             real = _collated(collate, samples[:count], picked)
-    return Batch(picked.indices[:count], filled, real, rows, contents)
+    return Batch(picked.indices[:count], filled, real, rows, contents, picked.filled_up)
 
 
 def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
     given = list(samples)
     try:
-        batch = collate(given)
+        if isinstance(collate, WithIds):
+            batch = collate(given, picked.filled_up[: len(given)])
+        else:
+            batch = collate(given)
         now, before = [*map(id, given)], [*map(id, samples)]
         if now != before and sorted(now) == sorted(before):
             raise UsageError(_MOVED)

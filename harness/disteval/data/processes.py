@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from disteval.by_sample import seed_all
 from disteval.data.batching import Batch, Picked, Plan
 from disteval.errors import HarnessError, UsageError, describe_error
 
@@ -222,6 +223,7 @@ class _Reader:
             if self._read is None:
                 self._read = pickle.loads(self._pickled)
                 self._pickled = b""
+            seed_all(picked.indices)  # else the workers of all ranks draw the same numbers
             return _sent(self._read(picked), picked)
         except Exception as error:
             return _Failed(

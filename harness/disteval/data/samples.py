@@ -122,12 +122,12 @@ class Columns:
         return sum(_bytes_held(column, some) for column in self._columns.values())
 
     def _read(self, picked: Picked) -> Batch:
-        count = picked.counted
-        taken = [_take(column, filled_up(picked)) for column in self._columns.values()]
+        count, numbers = picked.counted, picked.filled_up
+        taken = [_take(column, numbers) for column in self._columns.values()]
         filled = self._form(taken)
         real = filled if count == picked.rows else self._form([part[:count] for part in taken])
         ids = picked.indices[:count]
-        return Batch(ids, filled, real, picked.rows, total_of_rows(ids, real))
+        return Batch(ids, filled, real, picked.rows, total_of_rows(ids, real), numbers)
 
     def _form(self, fields: list[Any]) -> Any:
         """Return fields as a tuple or a dict, or as the one array that they are."""
@@ -182,7 +182,8 @@ class Pictures:
         real = filled
         if count < rows:
             real = (images[:count], self._labels[indices[:count]])
-        return Batch(indices[:count], filled, real, rows, total_of_rows(indices[:count], real))
+        ids = indices[:count]
+        return Batch(ids, filled, real, rows, total_of_rows(ids, real), picked.filled_up)
 
 
 class Items:
@@ -219,14 +220,6 @@ class Items:
     def reader(self, reuse: bool) -> Read:
         """Return what reads and collates samples, see `Sized`."""
         return IndexedReader(self.items, self._collate)
-
-
-def filled_up(picked: Picked) -> Indices:
-    """Return the numbers of a batch's samples, the last one repeated until there are ``rows``."""
-    missing = picked.rows - len(picked.indices)
-    if not missing:
-        return picked.indices
-    return np.concatenate([picked.indices, np.repeat(picked.indices[-1:], missing)])
 
 
 def _bytes_held(column: Any, some: Indices) -> float:

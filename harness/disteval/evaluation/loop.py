@@ -73,8 +73,10 @@ def evaluate(
 
     Args:
         predict: The model. It gets a batch, or the first field of a batch that is a tuple, and
-            returns one row for each sample, in an array, or in a tuple or dict of arrays. The
-            array of an `ArrayDataset` that it is given is reused for the next batch.
+            returns one row for each sample, in an array, or in a tuple or dict of arrays. A
+            parameter named ``ids`` gets the number of the sample in each row, int64 of shape (N,),
+            by which it can draw random numbers, see `disteval.seeds`. The array of an
+            `ArrayDataset` that it is given is reused for the next batch.
         samples: All samples, the same on every rank.
         metrics: Metrics by name. They are reset first; then each gets ``add`` for every batch, and
             computes over ``backend``.
@@ -82,7 +84,7 @@ def evaluate(
             see `disteval.get_dist_backend`.
         batch_size: The number of samples in each call of ``predict``.
         collate: A function that makes a batch of a list of samples. None stacks arrays and
-            numbers, field by field.
+            numbers, field by field. A parameter named ``ids`` gets the samples' numbers.
         update: A function of ``predict``'s outputs and the batch, which returns the arguments of
             the metrics' ``add``, as a tuple or a dict; or a dict of such functions by the metrics'
             names. By default a metric gets the outputs, and the labels: the second field of a
@@ -184,7 +186,7 @@ class _Static:
         if work.opened is None:
             stream = dealing.stream(work.samples, work.backend)
             work.settings["the number of samples"] = stream.settings
-            self._feed = StreamFeed(stream, dealing, work.collate or default_collate)
+            self._feed = StreamFeed(stream, dealing, work.collating or default_collate)
         elif not dealing.by_length:
             self._feed = self._sized(work.opened)
         self._check_metrics(isinstance(work.samples, ShardedStream))

@@ -201,7 +201,7 @@ class _ShardFeed:
         self._stream = work.dealing.stream(
             work.samples, work.backend, parts=range(lease.start, lease.stop)
         )
-        self._feed = StreamFeed(self._stream, work.dealing, work.collate or default_collate)
+        self._feed = StreamFeed(self._stream, work.dealing, work.collating or default_collate)
 
     def __iter__(self) -> Generator[Batch, None, None]:
         lease, borrower = self._lease, self._borrower

@@ -13,10 +13,11 @@ from tqdm import tqdm
 
 from disteval import traces
 from disteval.arguments import check_flag
+from disteval.by_sample import drawn, takes_ids
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, name_some
 from disteval.data.batching import Batch, Indices
-from disteval.data.collate import Collate, first_rows
+from disteval.data.collate import Collate, WithIds, first_rows
 from disteval.data.contents import Look, is_on
 from disteval.data.loading import Loader
 from disteval.data.predictions import Predictions, Sink, Target, check_target
@@ -33,8 +34,9 @@ from disteval.metrics.group import MetricGroup
 
 _log = logging.getLogger("disteval")
 
-Predict = Callable[[Any], Any]
-"""A function of a batch, or of its first field if it is a tuple, to a row for each sample."""
+Predict = Callable[..., Any]
+"""A function of a batch, or of its first field if it is a tuple, to a row for each sample. A
+parameter ``ids`` gets the number of the sample in each row."""
 
 Progress = Callable[[int, int | None], None]
 """A function that is called with the samples this rank has done, and all of its samples."""
@@ -63,6 +65,9 @@ class Work:
     Attributes:
         opened: The samples; None if they are a stream.
         length: The number of samples, before one was read.
+        takes_ids: Whether ``predict`` has a parameter ``ids``, which gets the number of the sample
+            in each row.
+        collating: ``collate``, as batches are made by it.
         loader: Reads batches of the samples; None if they are a stream.
         look: What was seen of the samples, if it is compared with other ranks or earlier runs.
         evaluated: The record of what is evaluated, by which it goes on.
@@ -87,7 +92,11 @@ class Work:
         _check_functions(predict=self.predict, collate=self.collate)
         if not callable(self.progress):
             check_flag("progress", self.progress)
-        self.opened: Sized | None = open_samples(self.samples, self.collate)
+        self.takes_ids = takes_ids(self.predict)
+        self.collating = self.collate
+        if self.collate is not None and takes_ids(self.collate):
+            self.collating = WithIds(self.collate)
+        self.opened: Sized | None = open_samples(self.samples, self.collating)
         self.group = MetricGroup(self.metrics, self.backend)
         self.updates = Updates(self.metrics, self.update)
         self.target: Predictions | Sink = check_target(self.predictions)
@@ -104,6 +113,7 @@ class Work:
         self.held: dict[str, str] = {}
         self.weights: dict[str, str] = {}
         self._models: list[Any] = []
+        self._has_drawn = False
         if self.is_compared or isinstance(self.target, Predictions):
             self._describe()
         self.settings: dict[str, Any] = self.dealing.settings() | self.evaluated | self.weights
@@ -156,16 +166,17 @@ class Work:
         try:
             group.check_own()
             place = "reading"
-            with closing(iter(feed)) as batches, group.trusting_ids():
+            with self._noting(rank), closing(iter(feed)) as batches, group.trusting_ids():
                 for batch in traces.loading(batches, _size_of):
                     place, ids = "predictions", batch.ids
                     outputs = sink.stored(ids) if batch.rows else None
                     if outputs is None and batch.rows:
                         place = "predict"
+                        given = {"ids": batch.numbers} if self.takes_ids else {}
                         inputs = (
                             batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
                         )
-                        outputs = predict(inputs)
+                        outputs = predict(inputs, **given)
                         self._warn_of_training()
                         check_rows(outputs, batch.rows)
                         if 0 < len(ids) < batch.rows:
@@ -184,6 +195,19 @@ class Work:
             log_failure(rank, failure)
             return counted, failure
         return counted, None
+
+    @contextmanager
+    def _noting(self, rank: int) -> Iterator[None]:
+        """Say once that samples were evaluated with numbers that batches and ranks share."""
+        with drawn() as names:
+            yield
+        if names and not self._has_drawn:
+            self._has_drawn = True
+            _log.warning(
+                "rank %d drew from the global generator of %s while it evaluated samples, so the "
+                "result depends on ranks and batches if the numbers count; give predict or collate "
+                "a parameter ids, and draw by disteval.seeds(ids)", rank, " and ".join(names),
+            )  # fmt: skip
 
     def _warn_of_training(self) -> None:
         """Say once that a model has computed a batch in training mode."""
