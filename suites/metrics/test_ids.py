@@ -22,26 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import Counting, run_ranks, values
-from suites.metrics.cases import CASES, SIZE, Entries, alone, with_ids
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_missing_or_does_not_belong_is_named_on_every_rank(name: str) -> None:
-    make, args, named = CASES[name]
-
-    def rank(backend: ThreadsDist) -> Any:
-        metric = make()
-        metric.dist_backend = backend
-        for batch in ([[0, 1, 1, 5]], [[19, 18, 0]], [])[backend.rank]:
-            some = {key: array[batch] for key, array in named.items()}
-            metric.add(*(array[batch] for array in args), **some, ids=batch)
-        with pytest.raises(CoverageError) as caught:
-            metric.compute(18)
-        return str(caught.value)
-
-    for message in values(run_ranks(3, rank)):
-        for words in ("5 different", "size=18", "15 missing (2, 3, 4, 6, 7, …)", "18, 19"):
-            assert words in message
+from suites.metrics.cases import CASES, Entries, with_ids
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -55,39 +36,6 @@ def test_a_size_that_nothing_can_hold_is_an_error_at_once() -> None:
     mean.add([1.0], ids=[1])
     with pytest.raises(CoverageError, match=rf"{10**17 - 1} missing \(0, 2, 3, 4, 5, …\)"):
         mean.compute(10**17)
-
-
-def right(name: str, sample: int) -> Any:
-    make, args, named = CASES[name]
-    return alone(make(), args, named, [sample])
-
-
-OTHER = next(
-    sample
-    for sample in range(9, SIZE)
-    if all(right(name, sample) != right(name, 8) for name in ("accuracy", "exact match"))
-)
-"""A sample that is right where sample 8 is wrong, or the other way round."""
-
-
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("guilty", [0, 1, 2])
-def test_a_sample_with_two_values_is_an_error_that_names_it(name: str, guilty: int) -> None:
-    make, args, named = CASES[name]
-
-    def rank(backend: ThreadsDist) -> Any:
-        metric = make()
-        metric.dist_backend = backend
-        other = OTHER if backend.rank == guilty else 8
-        for rows, ids in (([0, 8, 7, 6], [0, 8, 7, 6]), ([other, 1], [8, 1])):
-            some = {key: array[rows] for key, array in named.items()}
-            metric.add(*(array[rows] for array in args), **some, ids=ids)
-        return metric.compute()
-
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, CoverageError)
-        for words in ("sample 8 ", f"another on rank {guilty};", "(8)"):
-            assert words in str(outcome)
 
 
 @pytest.mark.parametrize("make", [Mean, Entries])

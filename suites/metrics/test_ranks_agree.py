@@ -132,21 +132,6 @@ def test_a_ledger_does_not_go_on_with_other_settings(
         start(second)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda r: {"a": Mean(), **({} if r else {"b": Mean()})},
-        lambda r: {"a": Mean(), **({"b": Mean()} if r else {})},
-        lambda r: {"ab"[r]: Mean()},
-    ],
-)
-def test_ranks_with_other_metrics_all_get_one_error(made: Callable[[int], Any]) -> None:
-    outcomes = run_ranks(2, lambda backend: MetricGroup(made(backend.rank), backend).compute())
-    assert {type(outcome) for outcome in outcomes} == {UsageError}
-    for rank in (0, 1):
-        assert f"{sorted(made(rank))} on rank {rank}" in str(outcomes[1])
-
-
 @pytest.mark.parametrize("made", [Accuracy, lambda: Weighted(Accuracy())])
 def test_a_setting_that_one_rank_changes_after_its_first_sample_is_an_error_on_all(
     made: Callable[[], Any],
@@ -198,22 +183,6 @@ def test_sums_of_different_shapes_are_never_broadcast() -> None:
     metric.add([1])
     with pytest.raises(UsageError, match=r"\(1,\).*\(2,\)"):
         metric.add([1, 1])
-
-
-def test_a_result_that_rank_0_can_not_compute_is_one_error_on_every_rank() -> None:
-    class Failing(Entries):
-        def compute_metric(self, results: list[Any]) -> Any:
-            raise ZeroDivisionError("nothing to divide by")
-
-    def rank(backend: Any) -> Any:
-        metric = Failing(dist_backend=backend)
-        metric.add([1])
-        return metric.compute()
-
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, RankError)
-        assert outcome.rank == 0
-        assert "ZeroDivisionError: nothing to divide by" in str(outcome)
 
 
 @pytest.mark.parametrize("guilty", [0, 2])

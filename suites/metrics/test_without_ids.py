@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from itertools import permutations
 from typing import Any, Literal
 
 import numpy as np
@@ -85,14 +84,6 @@ def test_what_is_counted_is_the_beginning_of_the_data_set(
     for outcome in computed(make, shards, mode, batch, len(samples) + 3):
         assert isinstance(outcome, UsageError)
         assert "3 are missing" in str(outcome)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("size", range(1, 8))
-@pytest.mark.parametrize("shards", list(permutations([[1, 2, 4, 8], [16], [32, 64]])), ids=str)
-def test_any_beginning_of_uneven_shards_is_counted(shards: Any, size: int, mode: Any) -> None:
-    expected = result_of(Total, ordered(shards, mode)[:size])
-    assert computed(Total, shards, mode, 1, size) == [expected] * 3
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.sampled_from(MODES), st.booleans())
