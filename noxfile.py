@@ -23,6 +23,8 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.error_on_missing_interpreters = False
 # What pip would compile is mostly never imported; Python compiles what is imported.
 os.environ.setdefault("PIP_COMPILE", "0")
+# Threads of torch that wait would spin, and take the cores from the other processes.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Some images of containers set it, and each of thousands of processes would compile its imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 nox.needs_version = ">=2026.10"  # whose --parallel runs the sessions of `tests`
