@@ -1,4 +1,4 @@
-"""Every backend moves objects as the contract says, on real ranks."""
+"""What a backend does beside the contract, to which suites/properties hold every one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, UsageError, get_dist_backend
+from disteval import UsageError, get_dist_backend
 from disteval.default_backend import set_group_of_world
 from disteval.metrics import Mean, MetricGroup
 from disteval.registry import get_backend_class
@@ -29,34 +29,6 @@ WORLD_SIZE = 3
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     with World(request.param, WORLD_SIZE) as world:
         yield world
-
-
-def all_gather(backend: Any, obj: Any) -> Any:
-    return backend.all_gather_object(obj)
-
-
-def broadcast_from_each(backend: Any, obj: Any) -> Any:
-    return [backend.broadcast_object(obj, src) for src in range(backend.world_size)]
-
-
-def identity(backend: Any) -> Any:
-    return backend.is_initialized, backend.rank, backend.world_size
-
-
-def gather_the_unpicklable(backend: Any, guilty: int) -> Any:
-    try:
-        backend.all_gather_object((lambda: None) if backend.rank == guilty else 1)
-    except RankError as error:
-        return str(error), backend.all_gather_object(backend.rank)
-
-
-def broadcast_the_unpicklable(backend: Any, src: int) -> Any:
-    # What the others pass is ignored, so it may be anything.
-    obj = (lambda: None) if src == 1 or backend.rank != src else "fine"
-    try:
-        return backend.broadcast_object(obj, src)
-    except RankError as error:
-        return str(error)
 
 
 class Rebuilt:
@@ -78,21 +50,6 @@ def count_rebuilding(backend: Any) -> Any:
     small = backend.broadcast_object(Rebuilt(), 1) - before
     _, padded = backend.broadcast_object((b"x" * 10_000, Rebuilt()), 1)
     return small, padded - before
-
-
-def broadcast_from_nowhere(backend: Any, src: Any) -> Any:
-    try:
-        backend.broadcast_object(1, src)
-    except UsageError as error:
-        return str(error)
-
-
-def mutate_what_comes(backend: Any) -> Any:
-    mine = [backend.rank]
-    gathered = backend.all_gather_object(mine)
-    for other in gathered:
-        other.append("changed")
-    return mine, backend.all_gather_object(mine)
 
 
 def means_without_a_backend(backend: Any) -> Any:
@@ -120,54 +77,8 @@ def mean_in_a_forked_child(backend: Any) -> str:
         return file.read()
 
 
-SIZES = [0, 1, 255, 256, 257, 4096, 65_535, 65_536, 65_537, 1 << 20]
-
-
-def test_identity(world: World) -> None:
-    assert world.run(identity) == [(True, rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_all_gather_of_any_sizes(world: World, size: int) -> None:
-    objects = [b"\0" * size, {"rank": 1, "text": "x" * (size // 2)}, None]
-    assert world.run(all_gather, *objects) == [objects] * WORLD_SIZE
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_broadcast_from_every_rank(world: World, size: int) -> None:
-    objects = [b"\0" * size, None, ("x" * size, 1.5)]
-    assert world.run(broadcast_from_each, *objects) == [objects] * WORLD_SIZE
-
-
-@pytest.mark.parametrize("guilty", range(WORLD_SIZE))
-def test_what_one_rank_cannot_send_is_an_error_on_all_and_the_next_call_works(
-    world: World, guilty: int
-) -> None:
-    for message, after in world.run(gather_the_unpicklable, *[guilty] * WORLD_SIZE):
-        assert (f"rank {guilty} " in message, "function" in message) == (True, True)
-        assert after == list(range(WORLD_SIZE))
-
-
-def test_only_the_senders_object_matters_in_a_broadcast(world: World) -> None:
-    assert world.run(broadcast_the_unpicklable, 0, 0, 0) == ["fine"] * WORLD_SIZE
-    for message in world.run(broadcast_the_unpicklable, 1, 1, 1):
-        assert (message[:7], "function" in message) == ("rank 1 ", True)
-
-
 def test_what_is_broadcast_is_rebuilt_once(world: World) -> None:
     assert world.run(count_rebuilding) == [(1, 2)] * WORLD_SIZE
-
-
-@pytest.mark.parametrize("src", [-1, WORLD_SIZE, 1.0, None])
-def test_a_src_that_is_no_rank_is_an_error_on_every_rank(world: World, src: Any) -> None:
-    for message in world.run(broadcast_from_nowhere, *[src] * WORLD_SIZE):
-        assert (f"src={src!r}" in message, str(WORLD_SIZE - 1) in message) == (True, True)
-
-
-def test_results_are_copies(world: World) -> None:
-    for mine, again in world.run(mutate_what_comes):
-        assert len(mine) == 1
-        assert again == [[rank] for rank in range(WORLD_SIZE)]
 
 
 def test_a_metric_without_a_backend_is_computed_over_the_group(world: World) -> None:

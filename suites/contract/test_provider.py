@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.provider import provider_of
+from disteval.conformance.runner import check_backend, select_rules
+from disteval_backends.threads_dist import ThreadsDist
 
 MODULE = (
     "from disteval_backends.threads_dist import ThreadsDist\n\nclass Mine(ThreadsDist):\n    pass\n"
@@ -34,6 +35,12 @@ def module(folder: Path, name: str) -> type:
     (package / "__init__.py").write_text(MODULE)
     found: type = importlib.import_module(name).Mine
     return found
+
+
+def provider_of(cls: type) -> tuple[str, str]:
+    """Return the distribution of a backend's class and its version, as a report has them."""
+    report = check_backend(cls, (1,), rules=select_rules(["1.1"]), examples=1).to_json()
+    return report["target_distribution"], report["target_version"]
 
 
 @pytest.fixture
@@ -61,16 +68,15 @@ def test_a_clone_that_hides_what_was_installed_from_it_has_its_version_while_it_
         (folder / "__init__.py").write_text(MODULE)
         (folder / "more.py").write_text("number = 1\n")
     assert provider_of(cls) == ("their-pkg", "1.2")
-    provider_of.cache_clear()
     (source / "their_d" / "more.py").write_text("number = 2\n")
-    assert provider_of(cls) == ("", "")
+    assert provider_of(type("Mine", (cls,), {"__module__": "their_d"})) == ("", "")
 
 
 def test_a_class_that_no_distribution_installed_has_no_version(site: Path) -> None:
     # One of the same name is installed, and another folder hides it.
     distribution(site, ["their_b/__init__.py"])
     assert provider_of(module(site.parent / "source", "their_b")) == ("", "")
-    assert provider_of(type("Made", (), {"__module__": "nowhere"})) == ("", "")
+    assert provider_of(type("Made", (ThreadsDist,), {"__module__": "nowhere"})) == ("", "")
 
 
 @pytest.mark.parametrize("link", ["pth", "finder"])
@@ -95,8 +101,6 @@ def test_an_editable_distribution_provides_the_folder_that_it_links_to(
 @pytest.mark.parametrize("url", ["{", "[]", '{"dir_info": {"editable": true}}'])
 def test_damaged_files_of_a_distribution_end_no_check(site: Path, url: str) -> None:
     distribution(site, [], direct_url_json=url)
-    provider_of.cache_clear()
     assert provider_of(module(site, f"their_c{len(url)}")) == ("", "")
     (site / "their_pkg-1.2.dist-info" / "RECORD").write_bytes(b"\xff\xfe")
-    provider_of.cache_clear()
     assert provider_of(module(site, f"their_d{len(url)}")) == ("", "")

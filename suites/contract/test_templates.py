@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,18 +12,6 @@ from disteval_backends.non_dist import NonDist
 from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
 
 from suites.helpers.thread_world import next_number, run_ranks, same_group, values
-from suites.mutants.correct import TensorTemplate
-
-OBJECTS: list[Any] = [1, "x" * 1000, [b"y" * 100_000], None]
-
-
-def test_several_objects_of_one_group_share_its_numbers() -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        other = same_group(backend)
-        turns = [backend, other] if backend.rank else [backend, backend]
-        return [each.all_gather_object(backend.rank) for each in turns * 2]
-
-    assert values(run_ranks(3, rank)) == [[[0, 1, 2]] * 4] * 3
 
 
 def test_groups_of_one_thread_are_numbered_apart() -> None:
@@ -56,17 +42,6 @@ def test_what_one_rank_does_alone_before_it_joins_takes_no_number() -> None:
         "alone",
     )
     assert next_number(backend) == 1
-
-
-@pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])
-def test_objects_of_any_size_are_gathered_and_broadcast(template: type[ThreadsDist]) -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        own = same_group(backend, template)
-        mine = OBJECTS[own.rank]
-        sent = [own.broadcast_object(mine, src) for src in range(own.world_size)]
-        return own.all_gather_object(mine), sent
-
-    assert values(run_ranks(4, rank)) == [(OBJECTS, OBJECTS)] * 4
 
 
 class Moves(ThreadsDist):
@@ -114,43 +89,6 @@ def test_what_comes_in_another_length_than_announced_is_refused() -> None:
         assert str(BLOCK_BYTES - 1) in str(outcome)
 
 
-def test_a_second_thread_of_a_rank_is_refused_and_disturbs_nobody() -> None:
-    entered, refused = threading.Event(), threading.Event()
-
-    class Waiting(ThreadsDist):
-        def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
-            if self.rank == 0:
-                entered.set()
-            assert refused.wait(60)
-            return super()._all_gather_bytes(mine, sizes)
-
-    def rank(backend: ThreadsDist) -> Any:
-        own = same_group(backend, Waiting)
-        errors: list[Exception] = []
-
-        def call() -> None:
-            assert entered.wait(60)
-            for collective in (own.all_gather_object, own.broadcast_object):
-                try:
-                    collective("from another thread")
-                except UsageError as error:
-                    errors.append(error)
-            refused.set()
-
-        other = threading.Thread(target=call)
-        if own.rank == 0:
-            other.start()
-        found = own.all_gather_object(own.rank), own.broadcast_object(own.rank, 1)
-        if own.rank == 0:
-            other.join()
-        return found, errors
-
-    [(first, errors), (second, none)] = values(run_ranks(2, rank))
-    assert first == second == ([0, 1], 1)
-    assert (len(errors), none) == (2, [])
-    assert all("another thread" in str(error) for error in errors)
-
-
 def test_a_collective_in_a_collective_of_the_same_thread_is_refused_by_that_name() -> None:
     class Calls:
         def __init__(self, backend: ThreadsDist) -> None:
@@ -166,21 +104,3 @@ def test_a_collective_in_a_collective_of_the_same_thread_is_refused_by_that_name
         return backend.all_gather_object(backend.rank)
 
     assert values(run_ranks(2, rank)) == [[0, 1]] * 2
-
-
-def test_a_forked_child_is_refused() -> None:
-    [backend] = [ThreadsDist(ThreadGroup(2, 1.0))]
-    readable, writable = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            backend.all_gather_object("from a child")
-        except BaseException as error:
-            os.write(writable, f"{type(error).__name__}: {error}".encode())
-        os._exit(0)
-    os.close(writable)
-    assert os.waitpid(child, 0)[1] == 0
-    with os.fdopen(readable) as file:
-        said = file.read()
-    for found in ("UsageError", str(child), str(os.getpid())):
-        assert found in said

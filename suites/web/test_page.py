@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RULES = len(select_rules())
 PHONE, SMALL_PHONE = (390, 844), (320, 640)
+WIDTH = "return document.documentElement.scrollWidth"
 
 CONTRAST = """
 const channel = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
@@ -66,7 +67,7 @@ def test_every_failure_of_a_broken_backend_is_in_the_matrix_and_in_the_list(
     assert count >= 40
     browser.open(failing)
     told = browser.one("h1").text
-    assert told.startswith("suites.web.hostile:Hostile is broken: it breaks rules ")
+    assert ("hostile:Hostile" in told, "is broken" in told) == (True, True)
     listed = browser.driver.find_elements("css selector", ".failure")  # some are folded
     assert len(browser.shown(".matrix a")) == len(listed) == count
     for link in browser.shown(".matrix a")[:3]:
@@ -80,7 +81,8 @@ def test_objects_that_attack_are_text(browser: Browser, failing: Path) -> None:
 
     browser.open(failing)
     browser.one("#all").click()
-    assert SHOWN in browser.one(".failure:nth-of-type(2) pre:nth-of-type(2)").text
+    attack = browser.one(".failure:nth-of-type(2) pre:nth-of-type(2)")
+    assert SHOWN in attack.text
     assert browser.run("return typeof ran") == "undefined"
     assert browser.shown("img") == []
     assert len(browser.driver.find_elements("css selector", "script")) == 1
@@ -96,16 +98,15 @@ def test_markup_that_got_into_the_page_would_not_run(browser: Browser, failing: 
     assert browser.run("return typeof ran") == "undefined"
     refused = browser.problems()
     assert refused
-    assert [p for p in refused if "Content Security Policy" not in p] == []
+    assert [problem for problem in refused if "Security Policy" not in problem] == []
 
 
 def test_words_choose_rules_failures_and_backends(browser: Browser, several: Path) -> None:
     browser.open(several)
     words = browser.one("#words")
     words.send_keys("Reversed 2.3")
-    assert [head.text for head in browser.shown(".matrix thead .first[data-label]")] == [
-        "suites.mutants.broken.gathered:ReversedOrder"
-    ]
+    [head] = browser.shown(".matrix thead .first[data-label]")
+    assert head.text.endswith(":ReversedOrder")
     assert [row.text.split()[0] for row in browser.shown(".matrix tbody tr")] == ["2.3"]
     [failure] = browser.shown(".failure")  # that of rule 2.3 is folded under it
     assert "ReversedOrder" in failure.text
@@ -121,7 +122,8 @@ def test_only_failures(browser: Browser, several: Path) -> None:
     browser.one("#only").click()
     for row in browser.shown(".matrix tbody tr"):
         assert "FAIL" in row.text
-    assert browser.shown("#reasons ~ * tbody tr") == []
+    reasons = browser.shown("#reasons ~ * tbody tr")
+    assert reasons == []
     browser.one("#words").send_keys("threads ")
     assert browser.shown(".matrix tbody tr") == []  # that backend has none
     browser.one("#only").click()
@@ -133,23 +135,25 @@ def test_a_failure_is_found_and_opened_with_the_keyboard_alone(
 ) -> None:
     browser.open(failing)
     browser.press(keys.TAB)
-    assert browser.driver.switch_to.active_element.text == "Skip to the report"
+    assert browser.driver.switch_to.active_element.get_attribute("href").endswith("#main")
     browser.press(keys.ENTER)
     for _ in range(12):
         browser.press(keys.TAB)
         if browser.run("return document.activeElement.matches('.matrix a')"):
             break
-    assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    outline = browser.run("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
     browser.press(keys.ENTER)
     opened = "return document.activeElement.matches('.failure[open] summary')"
     wait_for(browser, opened, True)
-    assert browser.run("return location.hash").startswith("#failure-")
+    fragment = browser.run("return location.hash")
+    assert fragment.startswith("#failure-")
     browser.press(keys.ENTER)
     wait_for(browser, opened, False)
     browser.press(keys.SPACE)
     wait_for(browser, opened, True)
     [failure] = browser.shown(".failure[open]")
-    assert "disteval check suites.web.hostile:Hostile --rules" in failure.text
+    assert failed(failing)[0]["replay"].partition(" --rules")[0] in failure.text
 
 
 def test_a_link_to_a_failure_that_is_folded_opens_what_it_is_folded_under(
@@ -160,7 +164,7 @@ def test_a_link_to_a_failure_that_is_folded_opens_what_it_is_folded_under(
     browser.run("location.hash = document.querySelector('.failure .failure').id")
     [outer, inner] = browser.shown(".failure[open]")
     assert "Likely cause" in outer.text
-    assert "disteval check suites." in inner.text
+    assert "disteval check " in inner.text
 
 
 def test_a_link_to_a_failure_opens_it(browser: Browser, failing: Path) -> None:
@@ -176,7 +180,8 @@ def test_all_are_expanded_and_collapsed(browser: Browser, failing: Path) -> None
     button = browser.one("#all")
     assert (button.text, button.get_attribute("aria-expanded")) == ("Expand all", "false")
     button.click()
-    assert len(browser.shown(".failure[open] .replay")) == len(failed(failing))
+    replays = browser.shown(".failure[open] .replay")
+    assert len(replays) == len(failed(failing))
     wait_for(browser, "return document.querySelector('#all').ariaExpanded", "true")
     assert button.text == "Collapse all"
     button.click()
@@ -188,7 +193,7 @@ def test_the_replay_command_is_copied(browser: Browser, failing: Path, keys: typ
     browser.one(".failure summary").click()
     copy = browser.one(".failure .copy")
     first = failed(failing)[0]
-    assert copy.accessible_name.startswith(f"Copy the command that replays rule {first['id']}")
+    assert f"rule {first['id']}" in copy.accessible_name
     copy.click()
     said = "return document.querySelector('#status').textContent"
     wait_for(browser, said, "The command was copied.")
@@ -246,17 +251,19 @@ def test_a_phone_does_not_scroll_sideways(
 ) -> None:
     browser.open(several, size=size)
     browser.one("#all").click()
-    assert browser.run("return document.documentElement.scrollWidth") == size[0]
+    assert browser.run(WIDTH) == size[0]
     # The matrix does so in a box of its own, which the keyboard reaches.
     box = browser.one(".scroll:has(.matrix)")
-    assert browser.run("return arguments[0].scrollWidth > arguments[0].clientWidth", box)
+    scrolls = browser.run("return arguments[0].scrollWidth > arguments[0].clientWidth", box)
+    assert scrolls
     assert box.get_attribute("tabindex") == "0"
 
 
 def test_paper_has_every_failure_whole_and_no_controls(browser: Browser, failing: Path) -> None:
     browser.open(failing, scheme="dark")
     browser.media("print", "dark")
-    assert browser.run("return getComputedStyle(document.documentElement).colorScheme") == "light"
+    scheme = browser.run("return getComputedStyle(document.documentElement).colorScheme")
+    assert scheme == "light"
     assert browser.shown("button, form, nav") == []
     heights = browser.run(
         "return [...document.querySelectorAll('.failure pre')].map((e) => e.offsetHeight)"
@@ -271,12 +278,11 @@ def test_tables_say_which_rule_and_world_a_cell_is_of(browser: Browser, several:
         assert head.get_attribute("scope") in ("row", "col", "colgroup", "rowgroup")
     nodes = browser.command("Accessibility.getFullAXTree")["nodes"]
     names = {(n["role"]["value"], n.get("name", {}).get("value")) for n in nodes if "role" in n}
-    assert ("rowheader", "2.1 all-gather order") in names
-    assert ("columnheader", "W=2") in names
-    assert ("columnheader", "threads") in names
-    assert ("searchbox", "Filter") in names
-    assert ("checkbox", "only failures") in names
-    assert ("main", "") in names
+    expected = {
+        ("rowheader", "2.1 all-gather order"), ("columnheader", "W=2"), ("columnheader", "threads"),
+        ("searchbox", "Filter"), ("checkbox", "only failures"), ("main", ""),
+    }  # fmt: skip
+    assert expected - names == set()
 
 
 def test_a_lost_world_shows_the_stack_of_each_rank(browser: Browser, several: Path) -> None:
@@ -284,22 +290,25 @@ def test_a_lost_world_shows_the_stack_of_each_rank(browser: Browser, several: Pa
     browser.one("#words").send_keys("Absent")
     [failure] = browser.shown(".failure")
     failure.click()
-    assert "rank 0: waits in all_gather_object #" in failure.text
+    assert "all_gather_object" in failure.text
     titles = [s.text for s in browser.shown(".failure[open] .evidence summary")]
     assert titles == ["stack of rank 0", "stack of rank 1"]
     browser.shown(".failure[open] .evidence summary")[1].click()
-    assert "hostile.py" in browser.one(".failure[open] .evidence[open] pre").text
+    stack = browser.one(".failure[open] .evidence[open] pre").text
+    assert "hostile.py" in stack
 
 
 def test_versions_of_a_backend_are_rules_by_version(browser: Browser, versions: Path) -> None:
     browser.open(versions, size=PHONE)
-    assert browser.one("h1").text == "Conformance of threads, versions over time"
-    assert browser.run("return document.documentElement.scrollWidth") == PHONE[0]
+    assert "threads" in browser.one("h1").text
+    assert browser.run(WIDTH) == PHONE[0]
     browser.open(versions)
-    assert [head.text for head in browser.shown(".versions thead th")] == ["rule", "0.2.0", "0.1.0"]
+    heads = [head.text for head in browser.shown(".versions thead th")]
+    assert heads == ["rule", "0.2.0", "0.1.0"]
     assert min(browser.run(CONTRAST).values()) >= 4.5
     [change] = browser.shown("[aria-label^=Changes] tbody tr")
-    assert change.text.endswith("rule 2.1: FAIL at W=2, now pass")
+    for found in ("2.1", "W=2", "now pass"):
+        assert found in change.text
     browser.one("#words").send_keys("0.1.0 2.1")
     [row] = browser.shown(".versions tbody tr")
     assert row.text.split() == ["2.1", "all-gather", "order", "✗", "FAIL", "W=2"]
