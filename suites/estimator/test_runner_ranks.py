@@ -32,9 +32,9 @@ from disteval.estimator.folder import (  # noqa: E402
 )
 from disteval.estimator.hooks import CheckpointHook, Hook  # noqa: E402
 from disteval.sharding import ShardPlan  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook  # noqa: E402
 
 from suites.estimator.tiny import Tiny, facts, samples  # noqa: E402
+from suites.helpers.gradients import averages_of  # noqa: E402
 
 pytestmark = needs("torch", "torch_cpu")
 
@@ -345,10 +345,7 @@ def accumulate(backend: Any, batches: int) -> Any:
     runner = make(backend, max_epochs=2)
     runner.hooks = []
     runner.register_training_hooks(None, {"accumulate": batches})
-    averaged: list[Any] = []
-    runner.model._parallel[0].register_comm_hook(
-        None, lambda _, bucket: averaged.append(bucket.index()) or allreduce_hook(None, bucket)
-    )
+    averaged = averages_of(runner.model)
     runner.run([share(backend, 32, 8 // batches)], [("train", 1)])
     return weights(runner), averaged
 

@@ -21,8 +21,6 @@ from suites.faults.schedule import FAULTS
 from suites.faults.session import Found, Session
 from suites.faults.truth import count_right, make_data
 
-_COLUMNS = ("right", "named error", "killed", "missed", "skipped", "violation")
-
 
 def main() -> int:
     """Do runs until the time is over, print the table, and return 1 unless all was judged right."""
@@ -89,38 +87,29 @@ def _count(text: str) -> int:
 
 
 def _tell(one: Found, all_of_it: bool) -> None:
-    """Print a run's line, and more of one with a violation or that was asked for."""
+    """Print a run's line, and all that was seen of one with a violation or that was asked for."""
     result = "VIOLATION" if one.wrong else one.result
     print(f"seed {one.draw.seed}: {KINDS[one.draw.kind].name}: {one.draw.story()}: {result}"
-          f" ({one.text})", flush=True)  # fmt: skip
+          f" ({one.text})")  # fmt: skip
     for line in one.wrong:
         print(f"    {line}")
     if one.wrong or all_of_it:
-        print(f"    done: {one.details.get('done')}")
-        for name in ("ending", "resume", "sweep"):
-            for key, value in one.details.get(name, {}).items():
-                told = value.strip() if isinstance(value, str) else json.dumps(value)
-                for line in told.splitlines()[-60:]:
-                    print(f"    {name} {key} | {line}")
-        for key in ("report", "left", "left after sweep", "damaged"):
-            print(f"    {key}: {one.details.get(key)}")
+        print(json.dumps(one.details, indent=4).replace("\\n", "\n        "))
     sys.stdout.flush()
 
 
 def _summarise(found: list[Found], seconds: float) -> None:
-    """Print the table of faults and commands, and the seeds of violations."""
+    """Print how often each fault and command had each result, and the seeds of violations."""
     rows: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for one in found:
         result = "violation" if one.wrong else one.result
-        rows[one.draw.fault, KINDS[one.draw.kind].what][result] += 1
-        rows["all", ""][result] += 1
-    print(f"\n{'fault':17}{'command':9}{'runs':>6}" + "".join(f"{c:>13}" for c in _COLUMNS))
+        result += f" ({one.text})" if result == "skipped" else ""
+        for row in ((one.draw.fault, KINDS[one.draw.kind].what), ("all", "")):
+            rows[row][result] += 1
     order = [*FAULTS, "all"]
     for (fault, what), counts in sorted(rows.items(), key=lambda r: (order.index(r[0][0]), r[0])):
-        cells = "".join(f"{counts[column] or '':>13}" for column in _COLUMNS)
-        print(f"{fault:17}{what:9}{sum(counts.values()):6}{cells}")
-    for reason, count in Counter(o.text for o in found if o.result == "skipped").items():
-        print(f"skipped {count}: {reason}")
+        told = ", ".join(f"{number} {result}" for result, number in sorted(counts.items()))
+        print(f"{fault:17}{what:9}{told}")
     bad = [one for one in found if one.wrong]
     for one in bad:
         print(f"violation: seed {one.draw.seed}: {one.wrong[0][:150]}")

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from disteval.worlds.launchers import MpirunLauncher, TorchrunLauncher
+from suites.helpers.processes import launched_environment, mpirun, torchrun
 
 PROGRAM = Path(__file__).with_name("world_program.py")
 CLOCK = Path(__file__).with_name("clock")
@@ -96,8 +96,8 @@ class Kind:
             words += [*size, timeout, report]
         if not self.outer:
             return words
-        launcher = MpirunLauncher() if self.launcher == "mpirun" else TorchrunLauncher()
-        return [*launcher.command(self.world_size), *words]
+        started_by = mpirun if self.launcher == "mpirun" else torchrun
+        return [*started_by(self.world_size), *words]
 
 
 KINDS = [
@@ -129,7 +129,7 @@ def environment(folder: Path) -> dict[str, str]:
     """Return the variables of a run in its own folder."""
     dropped = ("CIFAR10_ROOT", "DISTEVAL_CONTROL_DIR", "PYTHONSTARTUP")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | MpirunLauncher().environment() | {
+    return kept | launched_environment() | {
         "TMPDIR": str(folder / "tmp"),
         "XDG_RUNTIME_DIR": str(folder / "run"),
         "PYTHONPATH": str(CLOCK),

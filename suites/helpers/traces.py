@@ -1,5 +1,7 @@
 """What tests know of traces: how a rank records one, and how a folder of them is read."""
 
+from pathlib import Path
+
 from disteval import traces
 from disteval.traces.folder import MERGED, TraceFolder
 from disteval.traces.merging import lanes, merged_events, write_merged
@@ -17,6 +19,11 @@ from disteval.worlds.torch_dumps import PREFIXES, read_dumps, tell_calls
 __all__ = [
     "MERGED", "PARTED", "PREFIXES", "Call", "Event", "Place", "RankStatus", "Recorder", "Row",
     "Summary", "TraceFolder", "WorldTrace", "cap_for", "describe_parting", "find_waits", "lanes",
-    "merged_events", "own_clock", "read_calls", "read_dumps", "read_worlds", "report", "start_with",
-    "summarise", "tell_calls", "timeline", "traces", "write_merged",
+    "merged_events", "own_clock", "place_from_zero", "read_calls", "read_dumps", "read_worlds",
+    "report", "start_with", "summarise", "tell_calls", "timeline", "traces", "write_merged",
 ]  # fmt: skip
+
+
+def place_from_zero(folder: Path, title: str, world_size: int) -> Place:
+    """Return where a new world's ranks are recorded, whose time begins at 0."""
+    return TraceFolder(folder).new_world(title, world_size)._replace(begin=0)

@@ -12,14 +12,14 @@ from disteval import UsageError
 from suites.helpers.command import invoke
 from suites.helpers.needs import needs
 from suites.helpers.reports import bars, page
-from suites.helpers.traces import Recorder, TraceFolder
+from suites.helpers.traces import Recorder, TraceFolder, place_from_zero
 
 MS = 1_000_000
 
 
 def write_trace(folder: Path, slow: int, title: str = "with 2 ranks") -> Path:
     """Write the trace of two ranks, of which the second computes for ``slow`` milliseconds."""
-    place = TraceFolder(folder).new_world(title, 2)._replace(begin=0)
+    place = place_from_zero(folder, title, 2)
     for rank, computing in enumerate((20, slow)):
         recorder = Recorder(place, rank)
         end = (slow + 20) * MS
