@@ -209,25 +209,41 @@ def test_a_rank_killed_from_outside_leaves_the_rule_without_a_verdict(folder: Pa
     assert NOT_AGAIN in (folder / "r.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("backend", "outcome", "text"),
-    [(LateToJoinAgain, "error", NOT_AGAIN), (NeverJoinsAgain, "failed", "twice")],
-)
-def test_a_group_that_is_joined_again_too_late_is_tried_on_other_ranks(
-    backend: type[LateToJoinAgain], outcome: str, text: str
-) -> None:
-    [result] = check_backend(backend, (3,), rules=select_rules(["1.5"])).rules
-    assert result.outcome == outcome
-    assert text in result.message
+ONCE: dict[str, tuple[Any, str, dict[str, Any], list[str], str]] = {
+    "a group joined again too late": (LateToJoinAgain, "1.5", {}, ["error"], NOT_AGAIN),
+    "and again on other ranks": (NeverJoinsAgain, "1.5", {}, ["failed"], "twice"),
+    "a crash each time": (
+        Crashes, "1.1 2.2 3.3", {"examples": 2}, ["passed", "failed", "passed"],
+        "(?s)^rank 1 .*SIGSEGV.*twice.*rank 1 .*SIGSEGV",
+    ),
+    "a survivor that dies once": (
+        DiesWithOthers, "7.2", {}, ["error"], f"(?s)^rank 1 .*SIGKILL.*{NOT_AGAIN}",
+    ),
+    "a survivor that returns once": (ReturnsOnce, "1.1 7.2", {}, ["passed", "failed"], "rank 1 r"),
+    "a start that is killed once": (
+        DiesAtStart, "1.1 3.3", {"examples": 2}, ["error", "passed"],
+        f"(?s)^rank 1 .*SIGKILL.*{NOT_AGAIN}",
+    ),
+    "a wrong result, and late after it": (
+        WrongOnce, "2.2", {"timeout": 1}, ["failed"], "(?s) 1 s on.*rank 0 had a wrong result",
+    ),
+    "a wrong result, and late in search of a smaller one": (
+        WrongOnceAndLate, "2.2", {"timeout": 1}, ["failed"], "(?s) 1 s on.*rank 0 got",
+    ),
+}  # fmt: skip
+"""A backend, the rules that are tried, how they end, and what is said of the first bad one."""
 
 
-def test_a_backend_that_crashes_each_time_is_broken_and_the_other_rules_are_judged() -> None:
-    report = check_backend(Crashes, (2,), rules=select_rules(["1.1", "2.2", "3.3"]), examples=2)
-    assert [result.outcome for result in report.rules] == ["passed", "failed", "passed"]
-    assert report.verdict == "broken"
-    message = report.rules[1].message
-    assert re.match("(?s)rank 1 .*SIGSEGV.*twice.*rank 1 .*SIGSEGV", message)
-    assert report.rules[1].counterexample
+@pytest.mark.parametrize("name", ONCE)
+def test_a_loss_convicts_only_where_it_recurs_and_a_wrong_result_always(name: str) -> None:
+    backend, rules, options, outcomes, told = ONCE[name]
+    size = 3 if issubclass(backend, LateToJoinAgain) else 2
+    report = check_backend(backend, (size,), rules=select_rules(rules.split()), **options)
+    assert [result.outcome for result in report.rules] == outcomes
+    assert report.exit_code == (1 if "failed" in outcomes else 2)
+    bad = next(result for result in report.rules if result.outcome != "passed")
+    assert re.search(told, bad.message), bad.message
+    assert bad.counterexample or backend is not Crashes
 
 
 @pytest.mark.parametrize(
@@ -263,41 +279,6 @@ def test_killed_fork_servers_and_ranks_cost_one_rule_its_verdict() -> None:
     assert "was lost" in report.rules[1].message
     assert NOT_AGAIN in report.rules[1].message
     assert not any(map(is_running, killed))
-
-
-def test_a_survivor_that_dies_once_with_the_rank_that_a_rule_kills_is_not_judged() -> None:
-    report = check_backend(DiesWithOthers, (2,), rules=select_rules(["7.2"]))
-    [result] = report.rules
-    assert result.outcome == "error", result.message
-    assert re.match("rank 1 .*SIGKILL", result.message)
-    assert NOT_AGAIN in result.message
-
-
-@pytest.mark.parametrize(
-    ("backend", "before"),
-    [(WrongOnce, "rank 0 had a wrong result"), (WrongOnceAndLate, "rank 0 got")],
-)
-def test_a_wrong_result_is_a_failure_whatever_is_late_after_it(
-    backend: type[ThreadsDist], before: str
-) -> None:
-    report = check_backend(backend, (2,), rules=select_rules(["2.2"]), timeout=1)
-    [result] = report.rules
-    assert result.outcome == "failed", result.message
-    assert " 1 s on" in result.message
-    assert before in result.message
-
-
-def test_a_survivor_that_returned_once_from_a_collective_is_broken() -> None:
-    report = check_backend(ReturnsOnce, (2,), rules=select_rules(["1.1", "7.2"]))
-    assert [result.outcome for result in report.rules] == ["passed", "failed"]
-    assert "rank 1 returned" in report.rules[1].message
-
-
-def test_a_rank_that_is_killed_once_while_it_starts_costs_one_rule_its_verdict() -> None:
-    report = check_backend(DiesAtStart, (2,), rules=select_rules(["1.1", "3.3"]), examples=2)
-    assert [result.outcome for result in report.rules] == ["error", "passed"]
-    assert re.match("rank 1 .*SIGKILL", report.rules[0].message)
-    assert NOT_AGAIN in report.rules[0].message
 
 
 def test_ranks_that_can_not_be_started_anew_are_not_judged_after_a_loss(folder: Path) -> None:

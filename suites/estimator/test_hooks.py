@@ -189,33 +189,34 @@ def test_an_mmcv_style_hook_needs_only_another_base() -> None:
     assert records[0]["seen"] == 20 / 3
 
 
-def test_a_hook_that_writes_says_so_when_it_has_nowhere_to() -> None:
-    for hook in (CheckpointHook(), EvalHook(loader(), save_best="accuracy")):
-        runner = make(max_epochs=1)
-        runner.register_hook(hook)
-        with pytest.raises(UsageError, match="out_dir"):
-            runner.run([loader()], [("train", 1)])
+WRITING: list[Any] = [
+    lambda: CheckpointHook(),
+    lambda: EvalHook(loader(), save_best="accuracy"),
+    lambda: TextLoggerHook(),
+    pytest.param(lambda: TensorboardLoggerHook(), marks=needs("tensorboard")),
+]
 
 
-def test_a_folder_that_can_not_be_written_is_refused_before_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hook", WRITING)
+def test_a_folder_that_can_not_be_written_is_refused_before_training(
+    hook: Any, tmp_path: Path
+) -> None:
     mine = tmp_path / "mine"
     mine.write_text("a file")
-    for hook in (CheckpointHook(), EvalHook(loader(), save_best="accuracy"), TextLoggerHook()):
-        runner = make(max_epochs=1, work_dir=mine / "run")
-        before = runner.model.fc.weight.detach().clone()
-        runner.register_hook(OptimizerHook())
-        runner.register_hook(hook)
-        with pytest.raises(UsageError, match=r"\S+mine/run"):
-            runner.run([loader()], [("train", 1)])
-        assert runner.model.fc.weight.equal(before)
+    runner = make(max_epochs=1, work_dir=mine / "run")
+    before = runner.model.fc.weight.detach().clone()
+    runner.register_hook(OptimizerHook())
+    runner.register_hook(hook())
+    with pytest.raises(UsageError, match=r"\S+mine/run"):
+        runner.run([loader()], [("train", 1)])
+    assert runner.model.fc.weight.equal(before)
 
 
-@needs("tensorboard")
-def test_a_folder_for_tensorboard_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("a file")
+@pytest.mark.parametrize("hook", WRITING[:2])
+def test_a_hook_that_writes_says_so_when_it_has_nowhere_to(hook: Any) -> None:
     runner = make(max_epochs=1)
-    runner.register_hook(TensorboardLoggerHook(tmp_path / "mine"))
-    with pytest.raises(UsageError, match=r"\S+mine"):
+    runner.register_hook(hook())
+    with pytest.raises(UsageError, match="out_dir"):
         runner.run([loader()], [("train", 1)])
 
 
@@ -298,35 +299,32 @@ def test_the_sampler_is_told_of_each_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configs", "message"),
+    ("configs", "found"),
     [
-        ({"lr_config": {"policy": "stepp"}}, "policy 'stepp' is not known. Did you mean 'step'?"),
-        ({"lr_config": {"step": 1}}, "policy None is not known"),
-        ({"lr_config": {"policy": "step"}}, "StepLrHook can't be made of"),
-        ({"lr_config": {"policy": "step", "step": 1, "gama": 1}},
-         "StepLrHook does not know 'gama'; it knows step, gamma, min_lr, by_epoch, warmup"),
-        ({"lr_config": {"policy": "fixed", "warmup": "slow"}}, "warmup 'slow' is not known"),
-        ({"optimizer_config": {"grad_clip": {"norm": 1}}}, "grad_clip does not know 'norm'"),
-        ({"optimizer_config": {"grad_clip": {}}}, "grad_clip lacks 'max_norm'"),
-        ({"optimizer_config": {"clip": 1}}, "OptimizerHook does not know 'clip'; it knows grad_cl"),
-        ({"checkpoint_config": {"interval": 0}}, "interval must be a whole number from 1 up"),
-        ({"checkpoint_config": {"max_keep_ckpts": 0}}, "or -1 for all, not 0"),
-        ({"log_config": {"every": 1}}, "log_config knows interval and hooks"),
-        ({"log_config": {"hooks": [{"type": "TextLogger"}]}},
-         "hook type 'TextLogger' is not known. Did you mean 'TextLoggerHook'?"),
-        ({"custom_hooks_config": [{"interval": 1}]}, "needs a 'type'"),
+        ({"lr_config": {"policy": "stepp"}}, "'step'"),
+        ({"lr_config": {"step": 1}}, "policy None"),
+        ({"lr_config": {"policy": "step"}}, "StepLrHook"),
+        ({"lr_config": {"policy": "step", "step": 1, "gama": 1}}, "'gama'"),
+        ({"lr_config": {"policy": "fixed", "warmup": "slow"}}, "'slow'"),
+        ({"optimizer_config": {"grad_clip": {"norm": 1}}}, "'norm'"),
+        ({"optimizer_config": {"grad_clip": {}}}, "'max_norm'"),
+        ({"optimizer_config": {"clip": 1}}, "'clip'"),
+        ({"checkpoint_config": {"interval": 0}}, "interval"),
+        ({"checkpoint_config": {"max_keep_ckpts": 0}}, "not 0"),
+        ({"log_config": {"every": 1}}, "log_config"),
+        ({"log_config": {"hooks": [{"type": "TextLogger"}]}}, "'TextLoggerHook'"),
+        ({"custom_hooks_config": [{"interval": 1}]}, "'type'"),
         ({"custom_hooks_config": [{"type": "IterTimerHook", "priority": "SOON"}]}, "'SOON'"),
-        ({"timer_config": 3}, "a hook is given as a dict or a Hook, not 3"),
-        ({"momentum_config": {"policy": "step"}}, "momentum_config must be a Hook or None"),
+        ({"timer_config": 3}, "not 3"),
+        ({"momentum_config": {"policy": "step"}}, "momentum_config"),
     ],
-)  # fmt: skip
+)
 def test_a_configuration_that_is_not_known_is_refused_whole(
-    configs: dict[str, Any], message: str
+    configs: dict[str, Any], found: str
 ) -> None:
     runner = make()
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=found):
         runner.register_training_hooks(**{"lr_config": None, **configs})
-    assert message in str(caught.value)
     assert runner.hooks == []
 
 

@@ -15,9 +15,8 @@ def averages_of(model: Any) -> list[int]:
     """
     averaged: list[int] = []
 
-    def note(_: Any, bucket: Any) -> Any:
-        averaged.append(bucket.index())
-        return allreduce_hook(None, bucket)
-
-    model._parallel[0].register_comm_hook(None, note)
+    # A function with annotations would have to have those of torch.
+    model._parallel[0].register_comm_hook(
+        None, lambda _, bucket: averaged.append(bucket.index()) or allreduce_hook(None, bucket)
+    )
     return averaged

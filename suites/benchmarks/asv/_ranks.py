@@ -22,7 +22,6 @@ from disteval import evaluate, frames, get_dist_backend
 from disteval.contract import BaseDistBackend
 from disteval.data import ArrayDataset, load_cifar10, load_embedded
 from disteval.metrics import Accuracy, Mean
-from disteval.metrics.arrays import to_numpy
 from disteval.models import default_weights
 from disteval.worlds import report_progress
 
@@ -206,7 +205,8 @@ def _right_by_hand(predict: Callable[[Any], Any], dataset: ArrayDataset) -> int:
     for start in range(0, len(dataset), BATCH_SIZE):
         images = dataset.images[start : start + BATCH_SIZE]
         labels = dataset.labels[start : start + BATCH_SIZE]
-        scores = to_numpy(predict(np.resize(images, (BATCH_SIZE, *images.shape[1:]))))
+        scores = predict(np.resize(images, (BATCH_SIZE, *images.shape[1:])))
+        scores = np.asarray(scores.cpu() if hasattr(scores, "cpu") else scores)
         right += int((scores[: len(labels)].argmax(axis=1) == labels).sum())
     return right
 

@@ -1,31 +1,11 @@
 """Backends that are broken on purpose; each names the rule that it breaks."""
 
-from suites.mutants.broken import (
-    broadcasts,
-    callers,
-    copies,
-    failures,
-    gathered,
-    groups,
-    identity,
-    mismatches,
-    objects,
-    sequences,
-    template,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from suites.mutants.broken.base import MUTANTS
 
-__all__ = [
-    "MUTANTS",
-    "broadcasts",
-    "callers",
-    "copies",
-    "failures",
-    "gathered",
-    "groups",
-    "identity",
-    "mismatches",
-    "objects",
-    "sequences",
-    "template",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["MUTANTS"]
