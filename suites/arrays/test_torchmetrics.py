@@ -303,7 +303,6 @@ def test_entries_come_in_the_order_of_the_data_set_at_any_world_size(
             backend,
             batch_size=4,
             schedule=schedule,
-            mode="batches",
             collate=np.array,
             update=lambda outputs, batch: (outputs,),
             sort_by_length=by_length,

@@ -6,30 +6,24 @@ import tracemalloc
 from itertools import islice
 
 import numpy as np
-import pytest
-from disteval import ShardPlan
-from disteval.data.batching import GivenBatches, Plan, plan_batches
+from disteval.data.batching import Plan, WholeBatches
 from hypothesis import given
 from hypothesis import strategies as st
 
 sizes = st.integers(0, 60)
 worlds = st.integers(1, 9)
 batch_sizes = st.integers(1, 20)
-modes = st.sampled_from(["strided", "contiguous", "batches"])
 
 
 def counted(plans: list[Plan]) -> list[int]:
     return [number for plan in plans for one in plan for number in one.indices[: one.counted]]
 
 
-@given(sizes, worlds, batch_sizes, modes, st.booleans(), st.integers(1, 20))
+@given(sizes, worlds, batch_sizes, st.booleans(), st.integers(1, 20))
 def test_every_sample_counts_once(
-    size: int, world: int, batch_size: int, mode: str, pad: bool, step: int
+    size: int, world: int, batch_size: int, pad: bool, step: int
 ) -> None:
-    plans = [
-        plan_batches(size, world, rank, batch_size, mode=mode, pad=pad, step=step)
-        for rank in range(world)
-    ]
+    plans = [WholeBatches(size, world, rank, batch_size, step, pad) for rank in range(world)]
     assert sorted(counted(plans)) == list(range(size))
     for plan in plans:
         batches = list(plan)
@@ -45,33 +39,20 @@ def test_every_sample_counts_once(
         assert len({len(plan) for plan in plans}) == 1
 
 
-@given(sizes, worlds, batch_sizes, st.sampled_from(["strided", "contiguous"]), st.booleans())
-def test_a_shard_is_cut_into_batches(
-    size: int, world: int, batch_size: int, mode: str, pad: bool
-) -> None:
-    for rank in range(world):
-        shard = ShardPlan(size, world, rank, mode, pad)
-        made = list(plan_batches(size, world, rank, batch_size, mode=mode, pad=pad))
-        for one, other in zip(made, GivenBatches(shard, batch_size, batch_size), strict=True):
-            assert one.indices.tolist() == other.indices.tolist()
-            assert one[1:] == other[1:]
-
-
 @given(sizes, worlds, batch_sizes)
 def test_whole_batches_are_the_same_at_any_world_size(
     size: int, world: int, batch_size: int
 ) -> None:
-    plans = [plan_batches(size, world, rank, batch_size, mode="batches") for rank in range(world)]
+    plans = [WholeBatches(size, world, rank, batch_size, batch_size) for rank in range(world)]
     found = [(one.indices.tolist(), one.rows) for plan in plans for one in plan if one.counted]
-    alone = plan_batches(size, 1, 0, batch_size, mode="batches")
+    alone = WholeBatches(size, 1, 0, batch_size, batch_size)
     assert sorted(found) == [(one.indices.tolist(), one.rows) for one in alone]
 
 
-@pytest.mark.parametrize("mode", ["strided", "contiguous", "batches"])
-def test_a_plan_of_very_many_samples_takes_no_memory(mode: str) -> None:
+def test_a_plan_of_very_many_samples_takes_no_memory() -> None:
     tracemalloc.start()
     try:
-        plan = plan_batches(10**10, 3, 1, 256, mode=mode)
+        plan = WholeBatches(10**10, 3, 1, 256, 256)
         assert len(plan) > 10**7
         assert plan.samples > 3 * 10**9
         assert sum(one.counted for one in islice(plan, 100)) == 25600

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
 
-MODES = st.sampled_from(["strided", "batches"])
 Read = tuple[list[range], list[tuple[list[int], list[Any]]]]
 
 
@@ -49,10 +48,8 @@ def elements_of(results: list[Read]) -> dict[int, Any]:
     return dict(sorted(found))
 
 
-@given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 7), MODES, st.integers(1, 70))
-def test_every_element_is_read_once(
-    size: int, world: int, batch_size: int, mode: Any, limit: int
-) -> None:
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 7), st.integers(1, 70))
+def test_every_element_is_read_once(size: int, world: int, batch_size: int, limit: int) -> None:
     makers = {
         "generator": lambda: (f"text {i}" for i in range(size)),
         "function": lambda: lambda: iter([f"text {i}" for i in range(size)]),
@@ -60,7 +57,7 @@ def test_every_element_is_read_once(
     }
     for kind, make in makers.items():
         results = values(
-            read_on(world, lambda _: make(), batch_size=batch_size, mode=mode, limit=limit)  # noqa: B023
+            read_on(world, lambda _: make(), batch_size=batch_size, limit=limit)  # noqa: B023
         )
         end = "\n" if kind == "file" else ""
         read_in_all = min(size, limit)
@@ -76,9 +73,7 @@ def test_whole_batches_are_the_same_at_any_world_size(
     size: int, world: int, batch_size: int
 ) -> None:
     def batches(world: int) -> Any:
-        results = values(
-            read_on(world, lambda _: iter(range(size)), batch_size=batch_size, mode="batches")
-        )
+        results = values(read_on(world, lambda _: iter(range(size)), batch_size=batch_size))
         return sorted(batch for _, found in results for batch in found)
 
     assert batches(world) == batches(1)
@@ -86,10 +81,10 @@ def test_whole_batches_are_the_same_at_any_world_size(
 
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=7), st.integers(1, 5), st.integers(1, 5),
-    MODES, st.one_of(st.none(), st.integers(1, 40)),
+    st.one_of(st.none(), st.integers(1, 40)),
 )  # fmt: skip
 def test_every_shard_is_opened_by_one_rank(
-    sizes: list[int], world: int, batch_size: int, mode: Any, limit: int | None
+    sizes: list[int], world: int, batch_size: int, limit: int | None
 ) -> None:
     names = [f"shard{i}" for i in range(len(sizes))]
     opened: list[str] = []
@@ -103,7 +98,6 @@ def test_every_shard_is_opened_by_one_rank(
             world,
             lambda _: ShardedStream(names, open_shard),
             batch_size=batch_size,
-            mode=mode,
             limit=limit,
         )
 
@@ -122,10 +116,9 @@ def test_every_shard_is_opened_by_one_rank(
     assert all(runs == results[0][0] for runs, _ in results)
     if limit is None:
         assert sorted(opened) == sorted(names)
-    if mode == "batches":
-        one = values(on(1))
-        together = sorted(batch for _, batches in results for batch in batches)
-        assert together == sorted(one[0][1])
+    one = values(on(1))
+    together = sorted(batch for _, batches in results for batch in batches)
+    assert together == sorted(one[0][1])
 
 
 DIFFERENT: list[tuple[Callable[[int], Any], str]] = [
@@ -279,7 +272,6 @@ def test_what_was_opened_is_closed_and_nothing_else() -> None:
         (lambda: ShardedStream([("a", 0), ("a", 1), ("a", 0)], open), r"\('a', 0\) twice"),
         (lambda: ShardedStream([{"a": [0]}, {"a": [0]}], open), "twice"),
         (lambda: ShardedStream(["a"], 3), "open must be a function .*, not 3"),  # type: ignore
-        (lambda: Stream([], 0, 1, 2, "contiguous"), "mode 'contiguous' needs samples that have"),
         (lambda: Stream([], 0, 1, 2, limit=0), "limit must be a whole number from 1 up, not 0"),
         (lambda: list(Stream(lambda: 3, 0, 1, 2)), "the function samples returned .* type int"),
         (

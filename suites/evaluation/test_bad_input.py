@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import (
-    CoverageError,
     HarnessError,
     RankError,
-    ShardPlan,
     UsageError,
     evaluate,
 )
@@ -77,13 +75,6 @@ def run(**changed: Any) -> list[Any]:
     return run_ranks(RANKS, rank)
 
 
-def repeating(size: int, world: int, rank: int) -> ShardPlan:
-    """Return a shard whose padding counts."""
-    plan = ShardPlan(size, world, rank, pad=True)
-    object.__setattr__(plan, "is_padding", np.zeros(len(plan), dtype=bool))
-    return plan
-
-
 def reads(rank: int) -> list[int]:
     """Return the numbers of the elements that a rank reads of a stream, of which 4 is broken."""
     return [5 if i == 4 and rank != 1 else i for i in range(10)]
@@ -96,7 +87,7 @@ def without_a_key(number: int) -> list[Any]:
 ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
     "a sample raises": (
         {"samples": Broken(ITEMS)},
-        "rank 1 failed: sample 4 could not be read: OSError: bad sector",
+        "rank 2 failed: sample 4 could not be read: OSError: bad sector",
     ),
     "an element of a stream raises": (
         {"samples": ByRank(lambda rank: lambda: map(Broken(ITEMS).__getitem__, reads(rank)))},
@@ -119,13 +110,13 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         "rank 0 failed: sample 0 of the shard 'absent/0' could not be read: FileNotFoundError",
     ),
     "a sample is None": (
-        {"samples": [*ITEMS[:4], None, *ITEMS[5:]]},
-        "rank 1 failed: sample 1 could not be collated with 4: UsageError: samples of one batch "
+        {"samples": [*ITEMS[:5], None, *ITEMS[6:]]},
+        "rank 2 failed: sample 4 could not be collated with 5: UsageError: samples of one batch "
         "differ: one is a dict with the keys ['x', 'label'], another is a value of type NoneType",
     ),
     "a sample lacks a field": (
         {"samples": without_a_key(8)},
-        "rank 2 failed: sample 8 could not be collated",
+        "rank 1 failed: sample 8 could not be collated",
     ),
     "samples are gone": (
         {"samples": ByRank(lambda rank: Shrinking(ITEMS))},
@@ -133,41 +124,41 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "predict returns too few rows": (
         {"predict": ByRank(lambda rank: lambda batch: predict(batch)[: 2 - (rank == 2)])},
-        "rank 2 failed at samples 2, 5, in predict: UsageError: predict got 2 samples and returned "
+        "rank 2 failed at samples 4, 5, in predict: UsageError: predict got 2 samples and returned "
         "1 rows; it must return one row for each sample",
     ),
     "predict returns None": (
         {"predict": ByRank(lambda rank: lambda batch: None if rank == 1 else predict(batch))},
-        "rank 1 failed at samples 1, 4, in predict: UsageError: predict got 2 samples and returned "
+        "rank 1 failed at samples 2, 3, in predict: UsageError: predict got 2 samples and returned "
         "None; it must",
     ),
     "the metric gets another shape": (
         {"predict": ByRank(lambda rank: lambda batch: predict(batch)[:, : 3 - (rank == 1), None])},
-        "rank 0 failed at samples 0, 3, in the metric 'a': UsageError",
+        "rank 0 failed at samples 0, 1, in the metric 'a': UsageError",
     ),
     "a label is not a class": (
         {"samples": [*ITEMS[:9], {"x": 0.0, "label": 3}]},
-        "rank 0 failed at samples 6, 9, in the metric 'a': UsageError: labels must be whole "
+        "rank 1 failed at samples 8, 9, in the metric 'a': UsageError: labels must be whole "
         "numbers from 0 to 2, but sample 9 has 3",
     ),
     "a label is not a number": (
         {"samples": [*ITEMS[:9], {"x": 0.0, "label": float("nan")}]},
-        "rank 0 failed at samples 6, 9, in the metric 'a': UsageError: labels must be whole "
+        "rank 1 failed at samples 8, 9, in the metric 'a': UsageError: labels must be whole "
         "numbers",
     ),
     "update returns one array": (
         {"update": lambda out, batch: out if 1 in batch["x"] else (out, batch["label"])},
-        "rank 1 failed at samples 1, 4, in update: UsageError: update returned a value of type "
+        "rank 0 failed at samples 0, 1, in update: UsageError: update returned a value of type "
         "ndarray; it must return the arguments of the metric's add, as a tuple",
     ),
     "collate returns None": (
         {"collate": ByRank(lambda rank: lambda samples: None)},
-        "rank 0 failed: sample 0 could not be collated with 3: UsageError: collate returned None; "
+        "rank 0 failed: sample 0 could not be collated with 1: UsageError: collate returned None; "
         "it must return the batch; ranks 1, 2 failed too",
     ),
     "collate loses a sample": (
         {"collate": lambda samples: {k: np.array([samples[0][k]]) for k in ITEMS[0]}},
-        "rank 0 failed at samples 0, 3, in predict: UsageError: predict got 2 samples and returned "
+        "rank 0 failed at samples 0, 1, in predict: UsageError: predict got 2 samples and returned "
         "1 rows",
     ),
     "collate loses a label": (
@@ -176,16 +167,16 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
             "fixed_shape": False,
             "pad": False,
         },
-        "rank 0 failed at samples 0, 3, in the metric 'a': UsageError: predictions of shape (2, 3) "
+        "rank 0 failed at samples 0, 1, in the metric 'a': UsageError: predictions of shape (2, 3) "
         "and labels of shape (1,) do not have the same number of samples",
     ),
     "an iterator ends in predict": (
         {"predict": lambda batch: next(iter(()))},
-        "rank 0 failed at samples 0, 3, in predict: StopIteration",
+        "rank 0 failed at samples 0, 1, in predict: StopIteration",
     ),
     "the progress function raises": (
         {"progress": ByRank(lambda rank: lambda done, total: 1 // (rank - 1))},
-        "rank 1 failed at samples 1, 4, in progress: ZeroDivisionError",
+        "rank 1 failed at samples 2, 3, in progress: ZeroDivisionError",
     ),
     "the samples do not open": (
         {"samples": ByRank(lambda rank: Unsized(ITEMS) if rank == 2 else ITEMS)},
@@ -195,10 +186,6 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         {"metrics": {"shared": Accuracy()}},
         "rank 0 failed while starting: UsageError: the metric 'shared' is one object that several "
         "threads evaluate with; make the metrics on each rank",
-    ),
-    "the function shard raises": (
-        {"shard": lambda size, world, rank: ShardPlan(size, world, rank // (rank - 1))},
-        "rank 1 could not begin: ZeroDivisionError",
     ),
     "the length of a sample is not known": (
         {"sort_by_length": True, "length": lambda sample: 3 if sample["x"] < 7 else 1 // 0},
@@ -246,8 +233,8 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
         "sample 0 is not the same on ranks 0 and 1",
     ),
     "ranks have other settings": (
-        {"mode": ByRank(lambda rank: "batches" if rank else None)},
-        "mode is None on rank 0 and batches on ranks 1, 2",
+        {"batch_size": ByRank(lambda rank: 3 if rank else 2)},
+        "batch_size is 2 on rank 0 and 3 on ranks 1, 2",
     ),
     "a stream ends early on a rank": (
         {"samples": ByRank(lambda rank: lambda: iter(ITEMS[: 7 if rank == 1 else 10]))},
@@ -264,10 +251,6 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "shards have another order on a rank": (
         {"samples": ByRank(lambda rank: ShardedStream(["a", "b"][:: -1 if rank else 1], list))},
         "ranks do not evaluate the same thing",
-    ),
-    "a stream can't be cut into parts": (
-        {"samples": lambda: iter(ITEMS), "mode": "contiguous"},
-        "mode 'contiguous' needs samples that have a length, and a stream has none; use",
     ),
     "the progress is a number": ({"progress": 3}, "progress must be True or False, not 3"),
     "a flag is a name": (
@@ -321,11 +304,6 @@ def test_what_fails_on_a_rank_is_named_on_every_rank(name: str) -> None:
 def test_what_every_rank_can_see_is_a_usage_error_on_every_rank(name: str) -> None:
     changed, message = ON_ALL_RANKS[name]
     assert message in same_error(run(**changed), UsageError)
-
-
-def test_ids_that_repeat_are_named() -> None:
-    message = same_error(run(shard=repeating), CoverageError)
-    assert "12 were counted of 10; 2 counted more than once (0, 1), of which 0 on" in message
 
 
 def test_outputs_that_are_nan_are_refused_with_the_sample() -> None:

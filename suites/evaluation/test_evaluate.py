@@ -47,23 +47,20 @@ def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
     return values(run_ranks(world, function))
 
 
-@given(
-    st.integers(0, 40), st.integers(1, 5), st.integers(1, 12),
-    st.sampled_from(["strided", "contiguous"]), st.booleans(),
-)  # fmt: skip
+@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 12), st.booleans())
 def test_every_sample_is_counted_exactly_once(
-    size: int, world: int, batch_size: int, mode: Any, pad: bool
+    size: int, world: int, batch_size: int, pad: bool
 ) -> None:
     def rank(backend: ThreadsDist) -> Evaluation:
         metrics = {"labels": Labels()}
-        return evaluate(
-            read_label, numbered(size), metrics, backend, batch_size, mode=mode, pad=pad
-        )
+        return evaluate(read_label, numbered(size), metrics, backend, batch_size, pad=pad)
 
     for result in run(world, rank):
         assert result.metrics["labels"] == list(range(size))
         assert result.evaluated == result.size == size
-        assert result.padded == (-size % world if pad else 0)
+        batches = -(-size // batch_size)
+        rows_of_the_last = size - (batches - 1) * batch_size
+        assert result.padded == (-batches % world * rows_of_the_last if pad else 0)
         assert result.world_size == world
 
 
@@ -267,33 +264,3 @@ def test_a_predict_that_returns_no_scores_is_refused(scores: Any, found: str) ->
 
 def test_a_predict_that_is_no_function_is_refused() -> None:
     refused(predict=None, message="predict must be a function, not None")
-
-
-class Share:
-    """A shard of a user's own."""
-
-    def __init__(self, indices: Any, is_padding: Any) -> None:
-        self.indices, self.is_padding = indices, is_padding
-
-
-def test_a_shard_may_hold_lists() -> None:
-    share = Share([3, 1, 0, 2, 0], [False] * 4 + [True])
-    metrics = {"labels": Labels()}
-    found = evaluate(read_label, numbered(4), metrics, "non_dist", shard=lambda *_: share)
-    assert (found.metrics, found.padded) == ({"labels": [0, 1, 2, 3]}, 1)
-
-
-@pytest.mark.parametrize(
-    ("share", "message"),
-    [
-        (None, "the function shard returned a NoneType; .* such as a disteval.ShardPlan"),
-        ([0, 1], "the function shard returned a list; it must return an object with indices"),
-        (Share([0, 1], [False]), r"indices of shape \(2,\) and is_padding of shape \(1,\)"),
-        (Share([0.0], [False]), "indices of float64 and is_padding of bool; they must be integers"),
-        (Share([0, 4], [False] * 2), "has the index 4, and the data set has 4 samples, .* 0 to 3"),
-        (Share([-1], [False]), "has the index -1"),
-        (Share([0, 1], [True, False]), "padding must come after all samples that count"),
-    ],
-)
-def test_a_shard_of_another_kind_is_refused(share: Any, message: str) -> None:
-    refused(shard=lambda *_: share, message=message)

@@ -57,18 +57,15 @@ def twice(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", numbers(1))
-@given(
-    st.integers(0, 20), st.integers(1, 4), st.integers(1, 9), st.booleans(), st.booleans(),
-    st.sampled_from(["strided", "contiguous"]),
-)  # fmt: skip
+@given(st.integers(0, 20), st.integers(1, 4), st.integers(1, 9), st.booleans(), st.booleans())
 def test_each_sample_of_any_kind_counts_once_in_order(
-    kind: str, size: int, world: int, batch_size: int, fixed: bool, pad: bool, mode: Any
+    kind: str, size: int, world: int, batch_size: int, fixed: bool, pad: bool
 ) -> None:
     def rank(backend: ThreadsDist) -> Any:
         metrics = {"entries": Entries()}
         return evaluate(
             twice, numbers(size)[kind], metrics, backend, batch_size,
-            mode=mode, fixed_shape=fixed, pad=pad,
+            fixed_shape=fixed, pad=pad,
         ).metrics["entries"]  # fmt: skip
 
     expected = [(2 * i, 3 * i) for i in range(size)]
@@ -85,7 +82,8 @@ def test_a_rank_reads_its_own_samples_after_some_that_every_rank_reads() -> None
     first = recorders[0].read[:32]
     assert len(set(first)) == 32
     for number, recorder in enumerate(recorders):
-        assert recorder.read == [*first, *range(number, 100, 3)]
+        own = [i for i in range(100) if i // 2 % 3 == number]
+        assert recorder.read == [*first, *own]
 
 
 def test_many_samples_are_fetched_at_once_where_the_data_set_can() -> None:
@@ -130,7 +128,7 @@ def fail_at(where: str, ranks: set[int], world: int = 3) -> list[Any]:
 
     def rank(backend: ThreadsDist) -> Any:
         def broken(place: str, *values: Any) -> None:
-            hit = any(np.isin([4, 5], np.asarray(value)).any() for value in values)
+            hit = any(np.isin([2, 5], np.asarray(value)).any() for value in values)
             if hit and place == where and backend.rank in ranks:
                 raise OSError(f"broken on rank {backend.rank}")
 
@@ -165,11 +163,11 @@ def fail_at(where: str, ranks: set[int], world: int = 3) -> list[Any]:
 
 
 PLACES = {
-    "sample": "rank 1 failed: sample 4 could not be read: OSError: broken on rank 1",
-    "collate": "rank 1 failed: sample 1 could not be collated with 4: OSError: broken on rank 1",
-    "predict": "rank 1 failed at samples 1, 4, in predict: OSError: broken on rank 1",
-    "update": "rank 1 failed at samples 1, 4, in update: OSError: broken on rank 1",
-    "add": "rank 1 failed at samples 1, 4, in the metric 'm': OSError: broken on rank 1",
+    "sample": "rank 1 failed: sample 2 could not be read: OSError: broken on rank 1",
+    "collate": "rank 1 failed: sample 2 could not be collated with 3: OSError: broken on rank 1",
+    "predict": "rank 1 failed at samples 2, 3, in predict: OSError: broken on rank 1",
+    "update": "rank 1 failed at samples 2, 3, in update: OSError: broken on rank 1",
+    "add": "rank 1 failed at samples 2, 3, in the metric 'm': OSError: broken on rank 1",
 }
 
 
@@ -230,7 +228,7 @@ def test_a_failure_is_told_also_where_the_collective_fails() -> None:
         return evaluate(predict, np.zeros((4, 1)), {}, broken, 2)
 
     first, second = run_ranks(2, rank)
-    assert str(first) == "rank 0 failed at samples 0, 2, in predict: OSError: mine"
+    assert str(first) == "rank 0 failed at samples 0, 1, in predict: OSError: mine"
     assert isinstance(second, ConnectionError)
 
 
@@ -244,19 +242,43 @@ class Plain(BaseMetric):
         return results
 
 
-def test_a_metric_without_ids_is_refused_where_its_order_would_be_wrong() -> None:
-    def rank(backend: ThreadsDist, mode: Any, kept: Any) -> Any:
-        metrics = {"plain": Plain(dist_collect_mode=kept)}
-        data = numbers(7)["list of tuples"]
-        return evaluate(twice, data, metrics, backend, 2, mode=mode).metrics["plain"]
+class Appending(Plain):
+    """One that appends in the way of the base class, in two parts."""
 
-    right = [3 * i for i in range(7)]
-    for mode, kept in (("strided", "unzip"), ("contiguous", "cat")):
-        assert values(run_ranks(3, lambda b, m=mode, k=kept: rank(b, m, k))) == [right] * 3
-    for outcome in run_ranks(3, lambda b: rank(b, "contiguous", "unzip")):
-        assert isinstance(outcome, UsageError)
-        assert "'plain' takes no ids, and its dist_collect_mode 'unzip' does not" in str(outcome)
-        assert "or make it with dist_collect_mode='cat'" in str(outcome)
+    def add(self, outputs: Any, labels: Any) -> None:
+        self._extend(labels[:1])
+        self._extend(labels[1:])
+
+
+class Pairs(Plain):
+    """One with an entry for each batch, which has no place in the order of the data set."""
+
+    def add(self, outputs: Any, labels: Any) -> None:
+        self._results.append(labels)
+
+
+@pytest.mark.parametrize("schedule", ["static", "leases"])
+@pytest.mark.parametrize("kind", [Plain, Appending])
+@pytest.mark.parametrize("kept", ["unzip", "cat"])
+def test_a_metric_without_ids_has_its_entries_in_the_order_of_the_data_set(
+    kind: Any, schedule: Any, kept: Any
+) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        metrics = {"plain": kind(dist_collect_mode=kept)}
+        data = numbers(7)["list of tuples"]
+        return evaluate(twice, data, metrics, backend, 2, schedule=schedule).metrics["plain"]
+
+    assert values(run_ranks(3, rank)) == [[3 * i for i in range(7)]] * 3
+
+
+def test_entries_without_a_place_in_the_order_are_refused_unless_they_need_none() -> None:
+    data = numbers(4)["list of tuples"]
+    with pytest.raises(RankError, match=r"2 rows, but the batch has 1; .* uses_ids = False"):
+        evaluate(twice, data, {"pairs": Pairs()}, "non_dist", 2)
+    metric = Pairs()
+    metric.uses_ids = False
+    found = evaluate(twice, data, {"pairs": metric}, "non_dist", 2)
+    assert np.array(found.metrics["pairs"]).tolist() == [[0, 3], [6, 9]]
 
 
 @pytest.mark.parametrize(

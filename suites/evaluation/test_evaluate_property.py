@@ -89,13 +89,11 @@ def evaluations(draw: st.DrawFn) -> tuple[int, Any, dict[str, Any]]:
     """Draw the number of samples, the samples, and the arguments of evaluate."""
     size = draw(st.integers(0, 17))
     kind = draw(st.sampled_from([*SIZED, "stream", "sharded stream"]))
-    in_order = draw(st.sampled_from([None, "strided", "batches", "contiguous"]))
     arguments: dict[str, Any] = {
         "batch_size": draw(st.integers(1, 6)),
         "fixed_shape": draw(st.booleans()),
         "pad": draw(st.booleans()),
         "limit": draw(st.none() | st.integers(0, 20)),
-        "mode": in_order,
     }
     sized = kind in SIZED
     if sized:
@@ -103,7 +101,6 @@ def evaluations(draw: st.DrawFn) -> tuple[int, Any, dict[str, Any]]:
     else:
         cuts = draw(st.lists(st.integers(0, size), min_size=1, max_size=4))
         samples = stream_of(size, cuts if kind == "sharded stream" else [])
-        arguments["mode"] = None if in_order == "contiguous" else in_order
     if "columns" in kind or not sized:
         arguments["workers"] = draw(st.sampled_from([0, 2]))
     if draw(st.booleans()):
@@ -124,7 +121,6 @@ def by_length(draw: st.DrawFn, size: int, kind: str) -> dict[str, Any]:
         "sort_by_length": sort,
         "max_tokens": tokens,
         "length": draw(st.sampled_from(lengths)),
-        "mode": draw(st.sampled_from([None, "batches"])),
     }
 
 

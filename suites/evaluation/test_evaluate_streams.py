@@ -35,15 +35,15 @@ def shards(sizes: list[int]) -> ShardedStream:
 
 @given(
     st.integers(1, 25), st.integers(1, 4), st.integers(1, 7), st.booleans(),
-    st.sampled_from(["strided", "batches"]), st.integers(0, 1), st.none() | st.integers(1, 30),
+    st.integers(0, 1), st.none() | st.integers(1, 30),
 )  # fmt: skip
 def test_each_element_counts_once_in_order(
-    size: int, world: int, batch_size: int, fixed: bool, mode: Any, workers: int, limit: int | None
+    size: int, world: int, batch_size: int, fixed: bool, workers: int, limit: int | None
 ) -> None:
     def rank(backend: ThreadsDist) -> Evaluation:
         return evaluate(
             twice, lambda: elements(size), {"entries": Entries()}, backend, batch_size,
-            mode=mode, fixed_shape=fixed, workers=workers, limit=limit,
+            fixed_shape=fixed, workers=workers, limit=limit,
         )  # fmt: skip
 
     count = min(size, limit or size)
@@ -109,39 +109,31 @@ def test_what_was_opened_and_started_is_ended_when_predict_fails() -> None:
 
 
 def test_what_needs_a_length_is_refused() -> None:
-    with pytest.raises(UsageError, match="needs samples that have a length, and a stream has"):
-        evaluate(twice, elements(3), {}, "non_dist", 2, shard=lambda *_: None)  # type: ignore
     with pytest.raises(UsageError, match="length is a ndarray, which needs samples that have"):
         evaluate(twice, elements(3), {}, "non_dist", 2, sort_by_length=True, length=np.arange(3))
-    with pytest.raises(UsageError, match="mode 'contiguous' needs samples that have a length"):
-        evaluate(twice, elements(3), {}, "non_dist", 2, mode="contiguous")
 
 
-def test_a_metric_without_ids_is_refused_where_ranks_read_shards() -> None:
-    def rank(backend: ThreadsDist, samples: Any) -> Any:
-        return evaluate(twice, samples, {"plain": Plain()}, backend, 2)
+@pytest.mark.parametrize("schedule", ["static", "leases"])
+def test_a_metric_without_ids_has_its_entries_in_order_where_ranks_read_shards(
+    schedule: Any,
+) -> None:
+    def rank(backend: ThreadsDist) -> Any:
+        found = evaluate(
+            twice, shards([2, 3, 4]), {"plain": Plain()}, backend, 2, schedule=schedule
+        )
+        return found.metrics["plain"]
 
-    for outcome in run_ranks(2, lambda backend: rank(backend, shards([2, 3]))):
-        assert isinstance(outcome, UsageError)
-        assert "'plain' takes no ids" in str(outcome)
-    for outcome in run_ranks(2, lambda backend: rank(backend, lambda: shards([2, 3]))):
-        assert isinstance(outcome, UsageError)
-        assert "'plain' takes no ids" in str(outcome)
-    found = values(run_ranks(2, lambda backend: rank(backend, lambda: elements(5))))
-    assert [result.metrics["plain"] for result in found] == [[0, 3, 6, 9, 12]] * 2
+    assert values(run_ranks(2, rank)) == [[3 * i for i in range(9)]] * 2
 
 
-@pytest.mark.parametrize("mode", ["strided", "batches"])
 @pytest.mark.parametrize("size", [1, 2, 7, 12])
-def test_every_rank_calls_the_model_equally_often(size: int, mode: Any) -> None:
+def test_every_rank_calls_the_model_equally_often(size: int) -> None:
     def rank(backend: ThreadsDist) -> Any:
         def predict(batch: Any) -> Any:
             backend.all_gather_object(len(batch))  # as a model does that spans the ranks
             return batch
 
-        found = evaluate(
-            predict, lambda: map(float, range(size)), {"mean": Mean()}, backend, 2, mode=mode
-        )
+        found = evaluate(predict, lambda: map(float, range(size)), {"mean": Mean()}, backend, 2)
         return found.metrics["mean"]["mean"], found.evaluated
 
     assert values(run_ranks(3, rank)) == [((size - 1) / 2, size)] * 3

@@ -244,7 +244,7 @@ def test_a_run_does_not_go_on_with_something_else(tmp_path: Path, change: str, w
             } | changed  # fmt: skip
             scale = arguments.pop("scale")
             arguments.setdefault("predict", machine.model(scale=scale))
-            return evaluate(backend=backend, batch_size=2, mode="batches", **arguments, **where)
+            return evaluate(backend=backend, batch_size=2, **arguments, **where)
 
         return run_ranks(world, rank)
 

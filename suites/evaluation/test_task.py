@@ -45,7 +45,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "collate": ("list", "collate must be a function, not 'list'"),
     "update": (["x"], "update must be a function or a dict of them, not"),
     "update ": ({"acuracy": len}, "update names the metric 'acuracy', .* you mean 'accuracy'?"),
-    "mode": ("striped", "mode 'striped' is not known; use 'strided', 'contiguous' or 'batches'"),
     "workers": (-1, "workers must be a whole number from 0 up, not -1"),
     "limit": (-1, "limit must be a whole number from 0 up, not -1"),
     "max_tokens": (0.5, "max_tokens must be a whole number from 1 up, not 0.5"),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from disteval import UsageError, evaluate, get_dist_backend, predict_all
-from disteval.data.batching import Batch, plan_batches
+from disteval.data.batching import Batch, WholeBatches
 from disteval.data.fetching import IndexedReader
 from disteval.data.loading import load_ahead
 from disteval.errors import HarnessError, RankError
@@ -63,7 +63,7 @@ class Samples:
 
 def load(samples: Any, workers: int, collate: Any = None) -> list[Batch]:
     reader = IndexedReader(samples) if collate is None else IndexedReader(samples, collate)
-    with closing(load_ahead(plan_batches(50, 1, 0, 8), reader, workers)) as batches:
+    with closing(load_ahead(WholeBatches(50, 1, 0, 8, 8), reader, workers)) as batches:
         return list(batches)
 
 

@@ -31,8 +31,7 @@ def predict(batch: Any) -> Any:
     return batch["x"]
 
 
-@pytest.mark.parametrize("mode", ["strided", "contiguous"])
-def test_fields_of_a_batch_reach_the_wrappers_in_any_world(mode: Any) -> None:
+def test_fields_of_a_batch_reach_the_wrappers_in_any_world() -> None:
     named = {"weights": DATA["weights"], "groups": DATA["groups"], "ids": np.arange(SIZE)}
     expected = alone(all_three(), (DATA["x"], DATA["label"]), named)
     for world in (1, 2, 3):
@@ -40,7 +39,7 @@ def test_fields_of_a_batch_reach_the_wrappers_in_any_world(mode: Any) -> None:
         def rank(backend: ThreadsDist) -> Any:
             metrics = {"all": all_three(), "plain": Regression(), "mean": Weighted(Mean())}
             counting = Counting(backend)
-            found = evaluate(predict, DATA, metrics, counting, 7, mode=mode)
+            found = evaluate(predict, DATA, metrics, counting, 7)
             return found.metrics, len(counting.sent)
 
         for found, collectives in values(run_ranks(world, rank)):

@@ -20,7 +20,6 @@ from suites.properties.cases import (
     MOST,
     SAMPLES,
     SCORES,
-    STREAMS,
     Indexed,
     Model,
     Numbers,
@@ -40,7 +39,6 @@ FEW = 17
 
 def plans(kind: str) -> st.SearchStrategy[dict[str, Any]]:
     """Draw how samples of a kind become batches: the arguments of `evaluate`."""
-    modes = ["strided", "batches", *([] if kind in STREAMS else ["contiguous"])]
     # With torch, those of a list are processes, which take longer than all the rest.
     workers = [0] if kind in ("rows", "indexed") else [0, 2]
     plain = st.fixed_dictionaries(
@@ -50,7 +48,7 @@ def plans(kind: str) -> st.SearchStrategy[dict[str, Any]]:
             "pad": st.booleans(),
             "workers": st.sampled_from(workers),
         },
-        optional={"limit": st.integers(1, FEW + 2), "mode": st.sampled_from(modes)},
+        optional={"limit": st.integers(1, FEW + 2)},
     )
     if kind == "columns":
         return plain

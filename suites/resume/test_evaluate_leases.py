@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import (
-    CoverageError,
     HarnessError,
     RankError,
-    ShardPlan,
     UsageError,
     WorldError,
     evaluate,
@@ -46,14 +44,11 @@ def evaluations(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
         "fixed_shape": draw(st.booleans()),
         "pad": draw(st.booleans()),
         "limit": draw(st.none() | st.integers(0, 30)),
-        "mode": draw(st.sampled_from([None, "strided", "batches", "contiguous"])),
     }
     if "columns" in kind:
         arguments["workers"] = draw(st.sampled_from([0, 2]))
     if draw(st.booleans()):
         arguments |= draw(by_length(size, kind))
-    elif draw(st.booleans()):
-        arguments |= {"mode": None, "shard": lambda n, world, rank: ShardPlan(n, world, rank)}
     return SIZED[kind](size), arguments
 
 
@@ -117,23 +112,6 @@ def test_the_report_says_what_happened() -> None:
     assert not first[0].failed
 
 
-def test_a_sample_that_no_shard_has_is_named() -> None:
-    class Missing:
-        def __init__(self, size: int) -> None:
-            self.indices = np.delete(np.arange(size), 7)
-            self.is_padding = np.zeros(size - 1, bool)
-
-    def rank(backend: ThreadsDist) -> Any:
-        return evaluate(
-            lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases",
-            shard=lambda size, world, rank: Missing(size),
-        )  # fmt: skip
-
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, CoverageError)
-        assert "1 missing (7)" in str(outcome)
-
-
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None:
     def predict(batch: Any) -> Any:
@@ -175,19 +153,21 @@ def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str) 
 
 def test_an_error_of_one_rank_before_the_first_batch_reaches_every_rank() -> None:
     def rank(backend: ThreadsDist) -> Any:
-        def shard(size: int, world: int, rank: int) -> Any:
+        def slice_rows(batch_size: int) -> int:
             if backend.rank == 1:
-                raise ValueError("no shard")
-            return ShardPlan(size, world, rank)
+                raise ValueError("no slice")
+            return batch_size
 
-        return evaluate(
-            lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases", shard=shard
-        )
+        def predict(batch: Any) -> Any:
+            return batch
+
+        predict.slice_rows = slice_rows  # type: ignore[attr-defined]
+        return evaluate(predict, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
 
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, HarnessError)
         assert "rank 1 " in str(outcome)
-        assert "no shard" in str(outcome)
+        assert "no slice" in str(outcome)
 
 
 def test_an_interrupt_ends_the_lender_and_the_ledger_goes_on(

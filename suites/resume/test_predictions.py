@@ -81,7 +81,7 @@ def run(
         found = evaluate(
             predict,
             samples_of(kind, size), {"a": Accuracy(counts=True)}, backend, 4, update=update,
-            predictions=folder, schedule=schedule, mode="batches", **more,
+            predictions=folder, schedule=schedule, **more,
         )  # fmt: skip
         return found.metrics, found.size, found.padded
 

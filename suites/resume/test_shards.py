@@ -28,8 +28,8 @@ def stream_of(lengths: list[int]) -> ShardedStream:
     world=st.integers(1, 4),
     given_=st.sampled_from(
         [
-            {"mode": "batches"},
-            {"mode": "batches", "fixed_shape": False, "workers": 1},
+            {},
+            {"fixed_shape": False, "workers": 1},
             {"max_tokens": 9, "length": lambda sample: sample[1] + 1},
         ]
     ),

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-
-from disteval.sharding import Shard, ShardPlan
-
-Mode = Literal["strided", "contiguous", "batches"]
-"""How samples are distributed over ranks, see `plan_batches`."""
-
-MODES: tuple[Mode, ...] = ("strided", "contiguous", "batches")
 
 Indices = npt.NDArray[np.int64]
 
@@ -83,40 +76,6 @@ class Plan(Protocol):
         ...
 
 
-def plan_batches(
-    size: int,
-    world_size: int,
-    rank: int,
-    batch_size: int,
-    *,
-    mode: Mode = "strided",
-    pad: bool = True,
-    step: int | None = None,
-) -> Plan:
-    """Return the batches of one rank, for samples that are taken in the order of the data set.
-
-    With ``mode="strided"`` or ``"contiguous"``, the samples of the rank's `ShardPlan` are cut into
-    batches. With ``"batches"``, the data set is cut into batches of consecutive samples first, and
-    rank r of W has the batches r, r + W, r + 2W, …: a batch holds the same samples at any world
-    size.
-
-    Args:
-        size: The number of samples in the data set.
-        world_size: The number of ranks, W.
-        rank: The rank whose batches these are.
-        batch_size: The number of samples in a batch.
-        mode: How samples are distributed over ranks.
-        pad: Whether every rank has equally many batches. In the mode ``"batches"``, a rank that
-            has one batch less repeats a batch whose samples do not count.
-        step: The multiple to which the rows of the last batch are filled up, see `filled_rows`;
-            None stands for ``batch_size``.
-    """
-    step = step or batch_size
-    if mode == "batches":
-        return WholeBatches(size, world_size, rank, batch_size, step, pad)
-    return ShardBatches(ShardPlan(size, world_size, rank, mode, pad), batch_size, step)
-
-
 def filled_rows(count: int, batch_size: int, step: int) -> int:
     """Return how many rows a batch of some samples has, with those that repeat the last sample.
 
@@ -129,68 +88,20 @@ def filled_rows(count: int, batch_size: int, step: int) -> int:
 
 
 @dataclass(frozen=True)
-class ShardBatches:
-    """The batches of a `ShardPlan`, whose numbers are made batch by batch."""
-
-    shard: ShardPlan
-    batch_size: int
-    step: int
-
-    @property
-    def samples(self) -> int:
-        """The number of samples, padding included."""
-        return len(self.shard)
-
-    def __len__(self) -> int:
-        return -(-len(self.shard) // self.batch_size)
-
-    def __iter__(self) -> Iterator[Picked]:
-        return self.between(0, len(self))
-
-    def between(self, first: int, last: int) -> Iterator[Picked]:
-        """Yield some batches, see `Plan`."""
-        total, counted = len(self.shard), self.shard.num_samples
-        for start in range(first * self.batch_size, last * self.batch_size, self.batch_size):
-            stop = min(start + self.batch_size, total)
-            rows = filled_rows(stop - start, self.batch_size, self.step)
-            real = min(max(counted - start, 0), stop - start)
-            yield Picked(self.shard.between(start, stop), real, rows)
-
-
-@dataclass(frozen=True)
-class GivenBatches:
-    """The batches of a shard that holds its numbers, such as a user's own.
-
-    Its arrays must have been checked: indices in range, padding last.
-    """
-
-    shard: Shard
-    batch_size: int
-    step: int
-
-    @property
-    def samples(self) -> int:
-        """The number of samples, padding included."""
-        return len(self.shard.indices)
-
-    def __len__(self) -> int:
-        return -(-self.samples // self.batch_size)
-
-    def __iter__(self) -> Iterator[Picked]:
-        return self.between(0, len(self))
-
-    def between(self, first: int, last: int) -> Iterator[Picked]:
-        """Yield some batches, see `Plan`."""
-        for start in range(first * self.batch_size, last * self.batch_size, self.batch_size):
-            indices = self.shard.indices[start : start + self.batch_size]
-            padding = int(self.shard.is_padding[start : start + self.batch_size].sum())
-            rows = filled_rows(len(indices), self.batch_size, self.step)
-            yield Picked(indices, len(indices) - padding, rows)
-
-
-@dataclass(frozen=True)
 class WholeBatches:
-    """Whole batches of consecutive samples, which ranks have in turn."""
+    """Whole batches of consecutive samples, which ranks take in turn.
+
+    Rank r of W has the batches r, r + W, r + 2W, …: a batch is the same at any world size.
+
+    Args:
+        size: The number of samples in the data set.
+        world_size: The number of ranks, W.
+        rank: The rank whose batches these are.
+        batch_size: The number of samples in a batch.
+        step: The multiple to which the rows of the last batch are filled up, see `filled_rows`.
+        pad: Whether every rank has equally many batches: one that has a batch less repeats the
+            last one, whose samples do not count there.
+    """
 
     size: int
     world_size: int

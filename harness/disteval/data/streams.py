@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from disteval.arguments import check_choice, check_count
+from disteval.arguments import check_count
 from disteval.data.contents import SHARD_BITS, Elements, snapshots
 from disteval.data.digests import digest_of
 from disteval.data.shards import ShardedStream
@@ -54,18 +54,16 @@ def is_stream(samples: Any) -> bool:
 
 
 class Turns:
-    """One rank's batches of elements that ranks take in turn, one by one or in whole batches.
+    """One rank's batches of elements, of which ranks take whole batches in turn.
 
     Args:
         rank: The rank.
         world_size: The number of ranks that are given the same elements.
         batch_size: The number of samples in a batch.
-        whole: Whether ranks take whole batches.
     """
 
-    def __init__(self, rank: int, world_size: int, batch_size: int, whole: bool) -> None:
-        self._rank, self._world_size = rank, world_size
-        self._batch_size, self._whole = batch_size, whole
+    def __init__(self, rank: int, world_size: int, batch_size: int) -> None:
+        self._rank, self._world_size, self._batch_size = rank, world_size, batch_size
         self._turn = self._in_batch = 0
         self._ids: list[int] = []
         self._samples: list[Any] = []
@@ -77,29 +75,21 @@ class Turns:
             self._ids.append(number)
             self._samples.append(sample)
             self._snapshots.append(snapshot)
-        if self._whole:
-            self._in_batch += 1
-        if self._in_batch in (0, self._batch_size):
-            self._turn += 1
-            self._in_batch = 0
-        return self._taken() if len(self._ids) == self._batch_size else ()
+        self._in_batch += 1
+        return self.flush() if self._in_batch == self._batch_size else ()
 
     def flush(self) -> Iterable[Numbered]:
         """End the batch, and return what this rank has of it."""
         self._turn += self._in_batch > 0
         self._in_batch = 0
-        return self._taken() if self._ids else ()
+        taken = (np.array(self._ids, np.int64), self._samples, self._snapshots)
+        self._ids, self._samples, self._snapshots = [], [], []
+        return (taken,) if taken[1] else ()
 
     @property
     def most(self) -> int:
         """How many batches the rank with the most of them has, once the last batch has ended."""
-        own = -(-self._turn // self._world_size)
-        return own if self._whole else -(-own // self._batch_size)
-
-    def _taken(self) -> Iterable[Numbered]:
-        taken = (np.array(self._ids, np.int64), self._samples, self._snapshots)
-        self._ids, self._samples, self._snapshots = [], [], []
-        return (taken,)
+        return -(-self._turn // self._world_size)
 
 
 class Stream:
@@ -107,7 +97,8 @@ class Stream:
 
     Each batch has the global numbers of its samples, int64 of shape (N,), the list of the N
     samples, 1 to ``batch_size`` of them, and the list of their snapshots. The global number of an
-    element is its position in the stream; in a `ShardedStream`, see `SHARD_BITS`.
+    element is its position in the stream; in a `ShardedStream`, see `SHARD_BITS`. A batch ends
+    where a shard ends.
 
     Nothing is opened before the first batch is asked for.
 
@@ -116,13 +107,10 @@ class Stream:
         rank: The rank whose share this is.
         world_size: The number of ranks.
         batch_size: The number of samples in a batch.
-        mode: ``strided`` gives each rank every ``world_size``-th element. ``batches`` cuts the
-            stream into batches, of which each rank gets every ``world_size``-th; of a
-            `ShardedStream`, a batch then ends where a shard ends.
         limit: The number of elements after which the stream counts as ended.
-        by_length: Makes batches by length within windows of the stream; ``mode`` is not used then.
-        parts: The shards of a `ShardedStream` to read, all elements of each, in batches that end
-            where a shard ends. None stands for this rank's share.
+        by_length: Makes batches by length within windows of the stream.
+        parts: The shards of a `ShardedStream` to read, all elements of each. None stands for this
+            rank's share.
 
     Attributes:
         part: The shard that is being read.
@@ -131,8 +119,8 @@ class Stream:
         last: The number of the last element of such a stream, and the element.
 
     Raises:
-        UsageError: A value is out of range, or a mode needs a length; while it is read, a function
-            did not return an iterable.
+        UsageError: A value is out of range; while it is read, a function did not return an
+            iterable.
         SampleError: While it is read, when an element could not be read.
     """
 
@@ -142,24 +130,15 @@ class Stream:
         rank: int,
         world_size: int,
         batch_size: int,
-        mode: str = "strided",
         limit: int | None = None,
         by_length: ByLength | None = None,
         parts: range | None = None,
     ) -> None:
-        if mode == "contiguous":
-            raise UsageError(
-                "mode 'contiguous' needs samples that have a length, and a stream has none; use "
-                "'strided' or 'batches', or make a list of the samples"
-            )
-        check_choice("mode", mode, ("strided", "batches"))
         self._samples = samples
         self._rank, self._world_size = rank, world_size
         self._batch_size = check_count("batch_size", batch_size)
-        self._by_batches = mode == "batches"
         self._by_length = by_length
         self._parts = parts
-        self._in_one_shard = self._by_batches or by_length is not None or parts is not None
         self._limit = None if limit is None else check_count("limit", limit)
         self.sharded = samples if isinstance(samples, ShardedStream) else None
         self.part = self._position = 0
@@ -209,18 +188,16 @@ class Stream:
                     self._position += 1
             self._counts[self.part] = self._position
             left -= self._position
-            if self._in_one_shard:
-                yield from dealt.flush()
+            yield from dealt.flush()
             if left == 0:
                 break
-        yield from dealt.flush()
         if self.elements is not None and isinstance(dealt, Turns):
             self.most = dealt.most
 
     def _dealt(self, rank: int, world_size: int) -> Turns | Windows:
         if self._by_length is not None:
             return Windows(rank, world_size, self._batch_size, self._by_length)
-        return Turns(rank, world_size, self._batch_size, self._by_batches)
+        return Turns(rank, world_size, self._batch_size)
 
     @contextmanager
     def _opened(self, samples: Any) -> Iterator[Iterator[Any]]:

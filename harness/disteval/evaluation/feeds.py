@@ -40,12 +40,10 @@ class Feed(Batches, Protocol):
     """All batches of one rank.
 
     Attributes:
-        by_shards: Whether each rank reads shards of a stream; known after `prove`.
         compared: The number of samples that all ranks have read and found the same, as `prove`
             found.
     """
 
-    by_shards: bool
     compared: int
 
     def resume(self, stored: Indices, *, needed: bool) -> None:
@@ -103,22 +101,22 @@ class SizedFeed:
         self._samples = samples
         self._length = length
         self._size = dealing.limited(self._length)
-        self._plan: Plan = dealing.plan(samples, self._size, backend)
+        self._plan = dealing.plan(samples, self._size, backend)
         self._loader = loader
         self._dealing = dealing
         self._place = backend.world_size, backend.rank
         self._skipped = np.zeros(0, np.int64)
+        self._batches: Plan = self._plan
         self.total: int | None = self._plan.samples
         self.seen = 0
-        self.by_shards = False
         self.compared = 0
 
     def __iter__(self) -> Generator[Batch, None, None]:
         if len(self._skipped):
             self.seen += len(self._skipped)
             yield Batch(self._skipped, None, None, 0)
-        with closing(self._loader) as loader, closing(loader.load(self._plan)) as batches:
-            for picked, batch in zip(self._plan, batches, strict=True):
+        with closing(self._loader) as loader, closing(loader.load(self._batches)) as batches:
+            for picked, batch in zip(self._batches, batches, strict=True):
                 self.seen += len(picked.indices)
                 yield batch
         if len(self._samples) != self._length:
@@ -130,14 +128,11 @@ class SizedFeed:
     def resume(self, stored: Indices, *, needed: bool) -> None:
         """Hand out stored samples in batches of their own, see `Feed`."""
         world, rank = self._place
-        done, left = resumed(
-            self._plan, stored, self._size, world, rank, self._dealing.batch_size,
-            step=self._dealing.step, pad=self._dealing.pad,
-        )  # fmt: skip
-        self._plan = ListedBatches(done.batches + left.batches) if needed else left
+        done, left = resumed(self._plan, stored, self._size, world, rank, pad=self._dealing.pad)
+        self._batches = ListedBatches(done.batches + left.batches) if needed else left
         if not needed:
             self._skipped = done.ids
-        self.total = self._plan.samples + len(self._skipped)
+        self.total = self._batches.samples + len(self._skipped)
 
     def note(self) -> Any:
         """Return nothing: the size was agreed on."""
@@ -168,12 +163,10 @@ class StreamFeed:
         self._collate = collate
         self._ahead, self._pad = dealing.workers > 0, dealing.pad
         self._batch_size, self._step = dealing.batch_size, dealing.step
-        self._whole = dealing.mode == "batches" or dealing.by_length
         self._stored: Indices | None = None
         self._needed = True
         self.total: int | None = None
         self.seen = 0
-        self.by_shards = False
         self.compared = 0
 
     def __iter__(self) -> Generator[Batch, None, None]:
@@ -208,7 +201,7 @@ class StreamFeed:
     def _parted(self) -> Iterable[tuple[Indices, list[Any], list[bytes], bool]]:
         if self._stored is None:
             return ((*found, False) for found in self._stream)
-        return parted(self._stream, self._stored, self._batch_size, whole=self._whole)
+        return parted(self._stream, self._stored)
 
     def resume(self, stored: Indices, *, needed: bool) -> None:
         """Hand out stored elements in batches of their own, see `Feed`."""
@@ -228,7 +221,6 @@ class StreamFeed:
         """Return the number of elements, see `Feed`."""
         runs = check_streams(notes, self._stream, backend)
         check_once(counted, mine, runs, backend)
-        self.by_shards = notes[0].shards is not None
         size = sum(map(len, runs))
         self.compared = 0 if notes[0].contents is None else size
         return size

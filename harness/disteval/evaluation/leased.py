@@ -75,8 +75,8 @@ def run_leases(
     """
     alone = get_dist_backend("non_dist")
     dealing = Dealing(
-        task.batch_size, task.mode, task.fixed_shape, task.pad, task.shard, task.max_tokens,
-        task.length, task.sort_by_length, task.workers, task.limit, task.predict,
+        task.batch_size, task.fixed_shape, task.pad, task.max_tokens, task.length,
+        task.sort_by_length, task.workers, task.limit, task.predict,
     )  # fmt: skip
     work = Work(
         task.predict, task.samples, task.metrics, alone, dealing, task.collate, task.update,

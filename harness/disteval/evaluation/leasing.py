@@ -13,7 +13,6 @@ from disteval.arguments import check_count, check_path
 from disteval.data.predictions import Predictions, Sink
 from disteval.data.shards import ShardedStream
 from disteval.errors import UsageError
-from disteval.evaluation.updates import check_order
 from disteval.evaluation.work import Work
 from disteval.metrics.totals import check_totals
 
@@ -78,10 +77,7 @@ class Leasing:
         if work.opened is None:
             stream = work.dealing.stream(work.samples, work.backend)
             work.settings["the number of samples"] = stream.settings
-        if work.opened is not None and work.size is not None and not work.dealing.by_length:
-            work.dealing.plan(work.opened, work.size, work.backend, whole=True)  # may call shard
         check_totals(work.metrics)
-        check_order(work.metrics, work.dealing.natural_order(1))
         if self.ranks_per_lease > 1:  # ranks of a group may have different parts of a model
             work.settings = {k: v for k, v in work.settings.items() if k not in work.weights}
         world = work.backend.world_size

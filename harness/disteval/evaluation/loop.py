@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal
 
@@ -13,21 +13,19 @@ from disteval import traces
 from disteval.arguments import check_choice
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, add_certificates
-from disteval.data.batching import Mode
 from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
 from disteval.data.contents import CONTENTS, Look, as_text
 from disteval.data.lengths import Length
 from disteval.data.predictions import Predictions, Sink, Target, open_sink
 from disteval.data.samples import Sized
-from disteval.data.shards import ShardedStream
 from disteval.default_backend import joining_backend
 from disteval.evaluation.agreement import Failure, agree, outlive, raise_failure
-from disteval.evaluation.dealing import Dealing, MakeShard
+from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.feeds import Feed, SizedFeed, StreamFeed
 from disteval.evaluation.leasing import Leasing
 from disteval.evaluation.result import Evaluation, coverage_of
-from disteval.evaluation.updates import Update, check_order
+from disteval.evaluation.updates import Update
 from disteval.evaluation.work import Predict, Progress, Work, reporting
 from disteval.identity import held_by_all, incomparable
 from disteval.metrics.base import BaseMetric
@@ -47,10 +45,8 @@ def evaluate(
     *,
     collate: Collate | None = None,
     update: Update | Mapping[str, Update] | None = None,
-    mode: Mode | None = None,
     fixed_shape: bool = True,
     pad: bool = True,
-    shard: MakeShard | None = None,
     max_tokens: int | None = None,
     length: Length = None,
     sort_by_length: bool = False,
@@ -82,23 +78,19 @@ def evaluate(
             computes over ``backend``.
         backend: The backend that carries the results, or its name. None stands for the default,
             see `disteval.get_dist_backend`.
-        batch_size: The number of samples in each call of ``predict``.
+        batch_size: The number of samples in each call of ``predict``: consecutive ones, in whole
+            batches that ranks take in turn, so that a batch is the same at any world size.
         collate: A function that makes a batch of a list of samples. None stacks arrays and
             numbers, field by field. A parameter named ``ids`` gets the samples' numbers.
         update: A function of ``predict``'s outputs and the batch, which returns the arguments of
             the metrics' ``add``, as a tuple or a dict; or a dict of such functions by the metrics'
             names. By default a metric gets the outputs, and the labels: the second field of a
             tuple, or what a dict has under ``label``, ``labels``, ``target``, ``targets`` or ``y``.
-        mode: How samples are distributed over ranks: ``"strided"``, the default, or
-            ``"contiguous"`` as in `ShardPlan`; or ``"batches"``, where ranks get whole batches of
-            consecutive samples in turn, so that a batch holds the same samples at any world size.
         fixed_shape: Whether each call of ``predict`` gets exactly ``batch_size`` samples: the last
             batch is filled up with repeats of its last sample, which are not counted. If
             ``predict`` has a function ``slice_rows``, which takes ``batch_size`` and returns the
             number of rows that it computes at once, a batch is filled up to a multiple of that.
         pad: Whether every rank runs equally many batches.
-        shard: A function that replaces ``mode``: it takes the number of samples, the world size
-            and the rank, and returns that rank's `Shard`.
         max_tokens: The most that the number of samples in a batch, times the longest of their
             lengths, may be; None sets no limit but ``batch_size``.
         length: The lengths of the samples, an array of integers; or a function of a sample; or the
@@ -139,8 +131,8 @@ def evaluate(
     try:
         check_choice("schedule", schedule, ("static", "leases"))
         dealing = Dealing(
-            batch_size, mode, fixed_shape, pad, shard, max_tokens, length, sort_by_length,
-            workers, limit, predict,
+            batch_size, fixed_shape, pad, max_tokens, length, sort_by_length, workers, limit,
+            predict,
         )  # fmt: skip
         leasing = Leasing(ledger, lease_timeout, ranks_per_lease, schedule)
         work = Work(
@@ -189,7 +181,6 @@ class _Static:
             self._feed = StreamFeed(stream, dealing, work.collating or default_collate)
         elif not dealing.by_length:
             self._feed = self._sized(work.opened)
-        self._check_metrics(isinstance(work.samples, ShardedStream))
 
     def evaluate(self) -> Evaluation:
         """Evaluate this rank's share; every rank must call it, once ranks agree."""
@@ -208,12 +199,11 @@ class _Static:
         with closing(open_sink(work.target, backend, settings, exact=bool(work.metrics))) as sink:
             if len(sink.stored_ids):
                 feed.resume(sink.stored_ids, needed=bool(work.metrics))
-                check_order(work.metrics, ())
             begin = time.perf_counter()
             with reporting(work.progress, self._rank, feed.total) as report:
                 counted, failure = work.run(feed, sink, report, self._rank)
             results, size, padded, contents = _together(
-                backend, work.group, feed, sink, counted, failure, self._check_metrics
+                backend, work.group, feed, sink, counted, failure
             )
         stored = len(sink.stored_ids)
         compared = feed.compared or (0 if work.look is None else work.look.compared)
@@ -239,10 +229,6 @@ class _Static:
         assert work.loader is not None
         return SizedFeed(samples, work.length, work.loader, work.dealing, work.backend)
 
-    def _check_metrics(self, by_shards: bool) -> None:
-        natural = self._work.dealing.natural_order(self._world, by_shards)
-        check_order(self._work.metrics, natural)
-
 
 def _together(
     backend: BaseDistBackend,
@@ -251,7 +237,6 @@ def _together(
     sink: Sink,
     counted: Counted,
     failure: Failure | None,
-    check_metrics: Callable[[bool], None],
 ) -> tuple[dict[str, Any], int, int, int | None]:
     """Return the metrics' results, the number of samples, all padding, and the contents."""
     proved: dict[str, Any] = {}
@@ -261,7 +246,6 @@ def _together(
         raise_failure([what for *_, what in notes], failure)
         certificates = [Certificate(*certificate) for certificate, *_ in notes]
         size = feed.prove([told for _, told, *_ in notes], certificates, counted, backend)
-        check_metrics(feed.by_shards)  # a function may have returned a stream of shards
         padded = sum(seen for _, _, seen, _ in notes) - size
         proved.update(size=size, padded=padded, certificates=certificates)
 

@@ -10,13 +10,12 @@ from typing import Any
 
 from disteval.arguments import found_value
 from disteval.contract import BaseDistBackend
-from disteval.data.batching import Mode
 from disteval.data.collate import Collate
 from disteval.data.lengths import Length
 from disteval.data.predictions import Predictions
 from disteval.data.samples import open_samples
 from disteval.errors import UsageError
-from disteval.evaluation.dealing import Dealing, MakeShard
+from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.loop import Schedule, evaluate
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.updates import Update, Updates
@@ -42,10 +41,8 @@ class Task:
         collate: The function that makes a batch of a list of samples.
         update: The function that takes the outputs and the batch, and returns the tuple of
             arguments for each metric's ``add``; or a dict with such a function for some metrics.
-        mode: How samples are distributed over ranks.
         fixed_shape: Whether every batch that ``predict`` gets has ``batch_size`` samples.
         pad: Whether every rank runs equally many batches.
-        shard: The function that chooses a rank's samples.
         max_tokens: The largest number of tokens in a batch.
         length: The length of a sample: a function, the name of a field, or an integer array.
         sort_by_length: Whether samples of similar length share a batch.
@@ -66,10 +63,8 @@ class Task:
     batch_size: int = 256
     collate: Collate | None = None
     update: Update | Mapping[str, Update] | None = None
-    mode: Mode | None = None
     fixed_shape: bool = True
     pad: bool = True
-    shard: MakeShard | None = None
     max_tokens: int | None = None
     length: Length = None
     sort_by_length: bool = False

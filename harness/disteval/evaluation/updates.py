@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
@@ -54,7 +54,8 @@ class Updates:
             (name, metric, by_name.get(name) or default_update(name, metric))
             for name, metric in metrics.items()
         ]
-        self._given_ids = {name for name, metric in metrics.items() if takes_ids(metric)}
+        by_ids = {name: metric for name, metric in metrics.items() if metric.uses_ids}
+        self._take_ids = {n: "ids" in signature(m.add).parameters for n, m in by_ids.items()}
         self.doing = ""
 
     def add(self, outputs: Any, batch: Any, ids: Indices) -> None:
@@ -65,37 +66,15 @@ class Updates:
                 self.doing = "update"
                 made[id(update)] = update(outputs, batch)
             given, named = _arguments(made[id(update)])
-            if name in self._given_ids:
+            takes_ids = self._take_ids.get(name)
+            if takes_ids:
                 named.setdefault("ids", ids)
             self.doing = f"the metric {name!r}"
             with naming(ids=ids):
-                metric.add(*given, **named)
-
-
-def takes_ids(metric: BaseMetric) -> bool:
-    """Return whether a metric needs ids and takes them."""
-    return metric.uses_ids and "ids" in signature(metric.add).parameters
-
-
-def check_order(metrics: Mapping[str, BaseMetric], natural: Sequence[str]) -> None:
-    """Refuse metrics whose entries would not be in the order of the data set.
-
-    Args:
-        metrics: The metrics by name.
-        natural: Each ``dist_collect_mode`` that puts entries in order, if any.
-
-    Raises:
-        UsageError: A metric takes no ids, and its ``dist_collect_mode`` is another.
-    """
-    for name, metric in metrics.items():
-        if metric.uses_ids and not takes_ids(metric) and metric.dist_collect_mode not in natural:
-            kind = type(metric).__name__
-            remedy = f", or make it with dist_collect_mode={natural[0]!r}" if natural else ""
-            raise UsageError(
-                f"the metric {name!r} takes no ids, and its dist_collect_mode "
-                f"{metric.dist_collect_mode!r} does not put its entries in the order of the data "
-                f"set here; give {kind}.add a parameter ids, and pass it to _extend{remedy}"
-            )
+                if takes_ids is False:
+                    metric.add_numbered(ids, *given, **named)
+                else:
+                    metric.add(*given, **named)
 
 
 def default_update(name: str, metric: BaseMetric) -> Update:

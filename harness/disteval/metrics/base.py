@@ -47,8 +47,9 @@ class BaseMetric(ABC):
         UsageError: ``dist_collect_mode`` is not known, or ``dataset_meta`` is not a mapping.
 
     Attributes:
-        uses_ids: Whether `disteval.evaluate` gives each batch's ids to `add`. A metric whose
-            result depends on the order of samples, or on which sample is which, uses them.
+        uses_ids: Whether `disteval.evaluate` gives ids to each batch: as an argument of `add`, or
+            to the entries of an `add` that takes none, of which each sample must have one. A metric
+            whose result depends on the order of samples, or on which is which, uses them.
         made_with: The arguments that a metric of one's own was made with, as a text, which ranks
             and later runs compare.
     """
@@ -200,6 +201,14 @@ class BaseMetric(ABC):
         check(digests)
         check_sizes(sizes)
         return shards
+
+    def add_numbered(self, ids: Any, *args: Any, **kwargs: Any) -> None:
+        """Call an `add` that takes no ids, and give ids to the entries that it has added."""
+        self._ids.are_later = True
+        self.add(*args, **kwargs)
+        self._ids.are_later = False
+        if added := len(self._results) - self._ids.rows:
+            self._ids.add(self._ids.check(ids, added, self._ids.rows))
 
     def _extend(self, entries: Iterable[Any], ids: Any = None) -> None:
         """Add one entry for each row, and the ids that `add` was given."""

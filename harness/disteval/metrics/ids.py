@@ -45,6 +45,7 @@ class Ids:
         self._rows: list[Numbers] = [np.zeros(0, np.int64)]
         self.samples = 0
         self.rows = 0
+        self.are_later = False  # whether rows without ids get theirs once they are added
 
     def check(self, ids: Any, rows: int, collected: int) -> SampleRows | None:
         """Check the ids of one batch before it is added.
@@ -62,7 +63,7 @@ class Ids:
                 some batches only.
         """
         if ids is None:
-            if rows and self.samples:
+            if rows and self.samples and not self.are_later:
                 raise UsageError("this batch has no ids, but earlier ones had; give ids to each")
             return None
         if collected != self.rows:
@@ -79,7 +80,8 @@ class Ids:
         if counts.sum() != rows:
             raise UsageError(
                 f"the ids are those of {counts.sum()} rows, but the batch has {rows}; give one for "
-                f"each row, or SampleRows if a sample has several rows"
+                f"each row, SampleRows if a sample has several rows, or a class whose entries need "
+                f"no order uses_ids = False"
             )
         return SampleRows(found, counts)
 

@@ -19,7 +19,7 @@ ROUNDS = 3
 SAMPLES = 2_000
 SHORTEST, LONGEST = 16, 160
 BATCHINGS: dict[str, dict[str, Any]] = {
-    "in order": {"batch_size": 32, "mode": "batches", "pad": False, "fixed_shape": False},
+    "in order": {"batch_size": 32, "pad": False, "fixed_shape": False},
     "sorted by length": {"batch_size": 32, "sort_by_length": True},
     "token budget": {"batch_size": SAMPLES, "max_tokens": 32 * LONGEST},
 }

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from disteval.data.batching import GivenBatches, Indices, Picked, Plan, WholeBatches, filled_rows
+from disteval.data.batching import Indices, Picked, Plan, WholeBatches, filled_rows
 from disteval.data.by_length import LengthBatches
 
 
@@ -46,21 +45,18 @@ class ListedBatches:
 
 
 def resumed(
-    plan: Plan,
+    plan: WholeBatches | LengthBatches,
     stored: Indices,
     size: int,
     world_size: int,
     rank: int,
-    batch_size: int,
     *,
-    step: int,
     pad: bool,
 ) -> tuple[ListedBatches, ListedBatches]:
     """Return the batches of one rank: those of stored samples, and those to be computed.
 
-    Whole batches that ranks get in turn stay as they are, for the outputs of some models depend on
-    the batch: one is computed again if any of its samples is not stored. Other batches hold stored
-    samples alone, or none of them.
+    Each batch is parted into its stored samples and the others. With the batch size of before it
+    stays whole, as models need whose outputs depend on the batch.
 
     Args:
         plan: The batches of this rank if nothing were stored.
@@ -68,86 +64,48 @@ def resumed(
         size: The number of samples.
         world_size: The number of ranks.
         rank: The rank.
-        batch_size: The number of samples in a batch.
-        step: The number of rows of which each batch has a multiple, see `filled_rows`.
         pad: Whether every rank computes equally many batches.
     """
     is_stored = np.zeros(size, np.bool_)
     is_stored[stored[stored < size]] = True
-    if isinstance(plan, GivenBatches):
-        own = np.asarray(plan.shard.indices)[~np.asarray(plan.shard.is_padding)]
-        done = _cut(own[is_stored[own]], batch_size, step)
-        return ListedBatches(done), ListedBatches(_cut(own[~is_stored[own]], batch_size, step))
-    if isinstance(plan, WholeBatches | LengthBatches):
-        done, left = _whole(plan, is_stored)
-    else:
-        done = _cut(np.flatnonzero(is_stored), batch_size, step)
-        left = _cut(np.flatnonzero(~is_stored), batch_size, step)
+    done: list[Picked] = []
+    left: list[Picked] = []
+    for picked in _of_all(plan):
+        which = is_stored[picked.indices]
+        for batches, ids in ((done, picked.indices[which]), (left, picked.indices[~which])):
+            if len(ids):
+                rows = filled_rows(len(ids), plan.batch_size, plan.step)
+                batches.append(Picked(ids, len(ids), rows))
     mine = left[rank::world_size]
     if pad and len(mine) < -(-len(left) // world_size):
         mine.append(left[-1]._replace(counted=0))
     return ListedBatches(done[rank::world_size]), ListedBatches(mine)
 
 
-def _whole(
-    plan: WholeBatches | LengthBatches, is_stored: npt.NDArray[np.bool_]
-) -> tuple[list[Picked], list[Picked]]:
-    """Return the batches of all ranks: those that are stored whole, and the others."""
-    every: Plan
+def _of_all(plan: WholeBatches | LengthBatches) -> Plan:
+    """Return the batches of all ranks."""
     if isinstance(plan, WholeBatches):
-        every = replace(plan, world_size=1, rank=0, pad=False)
-    else:
-        count = len(plan.bounds) - 1
-        every = replace(plan, mine=np.arange(count), counted=count)
-    done: list[Picked] = []
-    left: list[Picked] = []
-    for picked in every:
-        (done if is_stored[picked.indices].all() else left).append(picked)
-    return done, left
-
-
-def _cut(ids: Indices, batch_size: int, step: int) -> list[Picked]:
-    pieces = [ids[start : start + batch_size] for start in range(0, len(ids), batch_size)]
-    return [
-        Picked(piece, len(piece), filled_rows(len(piece), batch_size, step)) for piece in pieces
-    ]
+        return replace(plan, world_size=1, rank=0, pad=False)
+    count = len(plan.bounds) - 1
+    return replace(plan, mine=np.arange(count), counted=count)
 
 
 def parted(
-    batches: Iterable[tuple[Indices, list[Any], list[bytes]]],
-    stored: Indices,
-    batch_size: int,
-    *,
-    whole: bool,
+    batches: Iterable[tuple[Indices, list[Any], list[bytes]]], stored: Indices
 ) -> Iterator[tuple[Indices, list[Any], list[bytes], bool]]:
-    """Part a rank's elements of a stream into batches of stored elements and of others.
+    """Part each batch of a rank into its stored elements and the others.
 
     Args:
         batches: The elements' global numbers, the elements, and their snapshots.
         stored: The stored elements' numbers, sorted.
-        batch_size: The number of elements in a batch.
-        whole: Whether batches stay as they are, see `resumed`.
 
     Yields:
         Numbers, elements and snapshots, and whether these are stored.
     """
-    waiting: dict[bool, tuple[list[int], list[Any], list[bytes]]]
-    waiting = {True: ([], [], []), False: ([], [], [])}
     for ids, elements, snapshots in batches:
         place = np.searchsorted(stored, ids)  # which takes no time for each stored element
         is_stored = stored[np.minimum(place, len(stored) - 1)] == ids
-        if whole:
-            yield ids, elements, snapshots, bool(is_stored.all())
-            continue
-        found = zip(ids.tolist(), elements, snapshots, is_stored.tolist(), strict=True)
-        for number, element, snapshot, which in found:
-            numbers, kept, taken = waiting[which]
-            numbers.append(number)
-            kept.append(element)
-            taken.append(snapshot)
-            if len(kept) == batch_size:
-                yield np.array(numbers, np.int64), kept, taken, which
-                waiting[which] = [], [], []
-    for which, (numbers, kept, taken) in waiting.items():
-        if kept:
-            yield np.array(numbers, np.int64), kept, taken, which
+        for which in (True, False):
+            at = np.flatnonzero(is_stored == which)
+            if len(at):
+                yield ids[at], [elements[i] for i in at], [snapshots[i] for i in at], which
