@@ -60,11 +60,12 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
     Ranks that are processes get the examples of ``--examples`` in one order, which costs one round
     trip. Threads get eight times as many, one by one, so that Hypothesis finds the smallest that
     fails. A test that is split, as by metrics, draws so many in all, but three of each part: the
-    first is mostly the smallest that there is.
+    first is mostly the smallest that there is. One that is expected to fail draws all, for not
+    each example may show it.
     """
     is_cheap = worlds.cls.launcher == "threads"
     count = request.config.getoption("examples")
-    is_expected = request.node.get_closest_marker("xfail") is not None  # and needs no smaller one
+    is_expected = request.node.get_closest_marker("xfail") is not None  # and wants no smaller one
     unhurried = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
     def hold(
@@ -95,8 +96,8 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
         drawn: list[Any] = []
 
         @settings(
-            max_examples=max(3, count // split), phases=[Phase.generate], database=None,
-            suppress_health_check=unhurried,
+            max_examples=count if is_expected else max(3, count // split),
+            phases=[Phase.generate], database=None, suppress_health_check=unhurried,
         )  # fmt: skip
         @given(strategy)
         def draw(example: Any) -> None:
