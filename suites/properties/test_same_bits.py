@@ -132,7 +132,7 @@ def kept(backend: Any, drawn: tuple[list[int], int]) -> Any:
         batch_size,
         update=lambda outputs, batch: (outputs,),
     )
-    return found.metrics["kept"].tolist()
+    return found.metrics["kept"].reshape(-1).tolist()  # of one entry, torchmetrics makes a scalar
 
 
 @needs("torch", "torchmetrics")
