@@ -48,6 +48,14 @@ else:
     settings.load_profile("untimed")
 
 
+@pytest.fixture(scope="module")
+def without_canary() -> Generator[None]:
+    """Have `predict` called only for what is counted, in a module whose tests count its calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTEVAL_CANARY", "off")
+        yield
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers that sessions select tests by."""
     # A job in the background of a shell ignores Ctrl-C, and so would all processes of the tests.

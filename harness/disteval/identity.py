@@ -28,6 +28,7 @@ import numpy as np
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+from disteval.outputs import OUTPUTS, gap, told
 
 Check = Callable[[Sequence[Any]], None]
 """A function that gets what every rank sent, by rank, and raises an error on every rank alike."""
@@ -102,15 +103,19 @@ def differences(
 ) -> str:
     """Say in which settings an earlier run and this one differ; nothing if they are equal.
 
-    What a model holds is left out of a record where ranks differ in it, so it may be missing.
+    What a model holds is left out of a record where ranks differ in it, so it may be missing. Its
+    outputs may differ a little.
     """
-    return _some(
-        [
-            f"{name} is {_shown(there, name)} {old} and {_shown(here, name)} {new}"
-            for name in _differing([there, here])
-            if not (name.startswith(_HELD) and (name not in there or name not in here))
-        ]
-    )
+    said = [
+        f"{name} is {_shown(there, name)} {old} and {_shown(here, name)} {new}"
+        for name in _differing([there, here])
+        if not (name.startswith(_HELD) and (name not in there or name not in here))
+        and name != OUTPUTS
+    ]
+    found = gap(str(there.get(OUTPUTS, "")), str(here.get(OUTPUTS, "")))
+    if found is not None and not found[1]:
+        said.append(f"{OUTPUTS} are others {old} and {new}: {told(found[0])}")
+    return _some(said)
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

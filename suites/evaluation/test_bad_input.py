@@ -133,7 +133,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         "None; it must",
     ),
     "the metric gets another shape": (
-        {"predict": ByRank(lambda rank: lambda batch: predict(batch)[:, : 3 - (rank == 1), None])},
+        {"predict": lambda batch: predict(batch)[:, :, None]},
         "rank 0 failed at samples 0, 1, in the metric 'a': UsageError",
     ),
     "a label is not a class": (
@@ -267,6 +267,10 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "a metric has other settings on a rank": (
         {"metrics": ByRank(lambda rank: {"a": Bootstrap(Accuracy(topk=1 + (rank == 2)))})},
         "topk of metric of the metric 'a' is (1,) on rank 0 and (2,) on rank 2",
+    ),
+    "predict returns another shape on a rank": (
+        {"predict": ByRank(lambda rank: lambda batch: predict(batch)[:, : 3 - (rank == 1)])},
+        "predict returns other outputs on rank 1 than on rank 0",
     ),
     "the batch size is no number": ({"batch_size": "256"}, "batch_size must be a whole number"),
     "the limit is negative": ({"limit": -1}, "limit must be a whole number from 0 up, not -1"),

@@ -77,6 +77,7 @@ def test_accuracy_is_the_same_integer_as_on_one_rank(
     assert run(world, rank) == [{"accuracy": expected}] * world
 
 
+@pytest.mark.usefixtures("without_canary")
 @given(st.integers(0, 20), st.integers(1, 4), st.integers(1, 9))
 def test_every_batch_has_the_same_shape_and_every_rank_as_many(
     size: int, world: int, batch_size: int

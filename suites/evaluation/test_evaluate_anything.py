@@ -83,7 +83,9 @@ def test_a_rank_reads_its_own_samples_after_some_that_every_rank_reads() -> None
     assert len(set(first)) == 32
     for number, recorder in enumerate(recorders):
         own = [i for i in range(100) if i // 2 % 3 == number]
-        assert recorder.read == [*first, *own]
+        assert recorder.read[:32] == first
+        assert set(recorder.read[32 : -len(own)]) <= set(first)
+        assert recorder.read[-len(own) :] == own
 
 
 def test_many_samples_are_fetched_at_once_where_the_data_set_can() -> None:
@@ -214,7 +216,7 @@ def test_a_failure_is_told_also_where_the_collective_fails() -> None:
 
         def all_gather_object(self, obj: Any) -> list[Any]:
             self.calls += 1
-            if self.calls > 1:
+            if self.calls > 2:
                 raise ConnectionError("the other rank is gone")
             return super().all_gather_object(obj)
 
@@ -434,7 +436,7 @@ def test_what_evaluate_computed_can_drop_no_samples_afterwards() -> None:
     assert mean.compute(size=3) == {"mean": 1.0}
 
 
-def test_an_evaluation_takes_two_collectives_of_a_few_bytes() -> None:
+def test_an_evaluation_takes_three_collectives_of_a_few_bytes() -> None:
     def rank(backend: ThreadsDist, samples: Any) -> list[int]:
         counting = Counting(backend)
         evaluate(twice, samples, {"mean": Mean(), "other": Mean()}, counting, 16)
@@ -442,5 +444,5 @@ def test_an_evaluation_takes_two_collectives_of_a_few_bytes() -> None:
 
     for size in (50, 5000):
         for sent in values(run_ranks(3, lambda backend, n=size: rank(backend, Made(n)))):
-            assert len(sent) == 2
+            assert len(sent) == 3
             assert max(sent) < 1000

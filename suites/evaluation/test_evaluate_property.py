@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from disteval import UsageError, evaluate
 from disteval.data.predictions import GatheredPredictions
 from disteval.data.shards import ShardedStream
@@ -16,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = pytest.mark.usefixtures("without_canary")
 
 CLASSES = 4
 LONGEST = 5

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
 
+pytestmark = pytest.mark.usefixtures("without_canary")
+
 THRESHOLD = 2.0
 SAMPLES = {"x": np.arange(12.0), "label": np.arange(12) % 3}
 

@@ -26,6 +26,8 @@ from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
 
+pytestmark = pytest.mark.usefixtures("without_canary")
+
 KINDS = ["columns", "list", "stream", "shards"]
 WAYS: list[dict[str, Any]] = [
     {},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval import WorldError
 from disteval.conformance.plugin import required
 from disteval.conformance.world import BackendWorlds
 from disteval.worlds import World, report_progress
@@ -43,6 +46,20 @@ def arrays(request: pytest.FixtureRequest, world: World) -> str:
     # A busy machine imports for longer than an order may take.
     world.run(_import, *[request.param] * world.world_size, timeout=180.0)
     return str(request.param)
+
+
+@pytest.fixture
+def without_canary(world: World) -> Iterator[None]:
+    """Have `predict` called only for what is counted, in a test that counts its calls."""
+    world.run(switch_canary, *["off"] * world.world_size)
+    yield
+    with suppress(WorldError):  # of a test that has lost the world
+        world.run(switch_canary, *["on"] * world.world_size)
+
+
+def switch_canary(backend: Any, value: str) -> None:
+    """Switch calls of `predict` that are not counted on or off, on one rank."""
+    os.environ["DISTEVAL_CANARY"] = value
 
 
 def _import(backend: Any, arrays: str) -> None:

@@ -32,7 +32,9 @@ from suites.properties.cases import (
     scored,
     shards,
 )
-from suites.properties.conftest import Each
+from suites.properties.conftest import Each, switch_canary
+
+pytestmark = pytest.mark.usefixtures("without_canary")
 
 SIZE = 24
 RIGHT = SCORES.argmax(axis=1) == LABELS
@@ -155,6 +157,7 @@ def test_a_rank_that_fails_leaves_its_samples_to_the_others(each: Each) -> None:
 
 
 def killed(folder: Path, schedule: str, backend: Any, calls: int) -> None:
+    switch_canary(backend, "off")
     go_on(Ending(calls, kill), rows(SIZE), folder, backend, 2, schedule)
 
 

@@ -91,6 +91,7 @@ def called(kind: str, backend: Any, drawn: tuple[int, int]) -> Any:
         for kind in SAMPLES
     ],
 )
+@pytest.mark.usefixtures("without_canary")
 @pytest.mark.world_sizes(2, 3)
 def test_a_model_is_called_equally_often_on_every_rank(each: Each, kind: str) -> None:
     """With batches of one shape: a model whose every call is a collective needs that."""

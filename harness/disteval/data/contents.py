@@ -273,20 +273,21 @@ class Look:
         numbers: The numbers of the samples to read; None draws some of them.
 
     Attributes:
+        numbers: The numbers of the samples that are read, int64 of shape (N,).
         why_not: Why samples can't be compared; nothing if they can.
         compared: The number of samples that are the same on all ranks; 0 before `compare`.
     """
 
     def __init__(self, samples: Held, size: int, numbers: Indices | None = None) -> None:
         self._samples, self.compared = samples, 0
-        self._numbers = _drawn(size) if numbers is None else numbers
+        self.numbers = _drawn(size) if numbers is None else numbers
         self._some = self._all = np.zeros(0, np.uint64)
         self.why_not = "" if is_on() else f"{SWITCH} is off"
-        if self.why_not or not len(self._numbers):
+        if self.why_not or not len(self.numbers):
             return
         try:
-            self._some = self._all = samples.digests(self._numbers)
-            if size > DRAWN and samples.bytes_held(self._numbers) <= _MOST_BYTES:
+            self._some = self._all = samples.digests(self.numbers)
+            if size > DRAWN and samples.bytes_held(self.numbers) <= _MOST_BYTES:
                 self._all = samples.digests(np.arange(size, dtype=np.int64))
         except IncomparableError as error:
             self.why_not = f"a sample holds {error}"
@@ -309,7 +310,7 @@ class Look:
         if self.why_not:
             return ""
         places = np.arange(len(self._all), dtype=np.int64)
-        pairs = zip(self._numbers.tolist(), self._some.tolist(), strict=True)
+        pairs = zip(self.numbers.tolist(), self._some.tolist(), strict=True)
         some = (f"{number}:{digest:016x}" for number, digest in pairs)
         return " ".join([f"{total(places, self._all):016x}", *some])
 
@@ -330,7 +331,7 @@ class Look:
             self.why_not = next(filter(None, reasons))
         else:
             is_whole = len(self._all) > len(self._some)
-            numbers = np.arange(len(self._all)) if is_whole else self._numbers
+            numbers = np.arange(len(self._all)) if is_whole else self.numbers
             found = _first_difference(numbers, self._all, backend)
             self.settle()
             reasons = backend.all_gather_object(self.why_not)
@@ -342,9 +343,9 @@ class Look:
 
     def settle(self) -> None:
         """Read some samples again, to see whether they are the same each time."""
-        if not self.why_not and len(self._numbers):
+        if not self.why_not and len(self.numbers):
             try:
-                is_other = (self._samples.digests(self._numbers) != self._some).any()
+                is_other = (self._samples.digests(self.numbers) != self._some).any()
             except Exception as error:  # ranks wait for this one
                 self.why_not = f"a sample could not be read: {type(error).__name__}"
                 return

@@ -26,6 +26,7 @@ from disteval.data.predictions import (
 from disteval.default_backend import get_dist_backend
 from disteval.errors import CoverageError, HarnessError, RankError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, agree
+from disteval.evaluation.canary import all_repeatable
 from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.leasing import Leasing
 from disteval.evaluation.pieces import LeaseFeed, Piece, pieces_of
@@ -45,9 +46,13 @@ from disteval.metrics.totals import (
     take_totals,
     unpack_totals,
 )
+from disteval.outputs import OUTPUTS
 from disteval.worlds import control_directory
 from disteval.worlds.address import own_address, resolve
 from disteval.worlds.channel.connection import read_address, write_address
+
+_Results = tuple[dict[str, Any], int, int, int | None, int, bool | None]
+"""Results, the number of samples, that of padding, the contents, compared, and repeatable."""
 
 
 def run_leases(
@@ -83,8 +88,7 @@ def run_leases(
         predictions, progress, True, task.name,
     )  # fmt: skip
     Leasing().settings(work)
-    if work.look is not None:
-        work.look.settle()
+    work.canary.compare(work, kept=True)
     leased = _Leased(work)
     with leased.join(directory, rank, patience) as borrower:
         return leased.evaluate(borrower)
@@ -116,7 +120,8 @@ class _Leased:
         self._work, self._pieces = work, pieces_of(work)
         self._writer: LeaseWriter | None = None
         if isinstance(work.target, Predictions):
-            self._writer = LeaseWriter(work.target, work.evaluated | {CONTENTS: work.content})
+            found = {CONTENTS: work.content, OUTPUTS: work.canary.text}
+            self._writer = LeaseWriter(work.target, work.evaluated | found)
         self._own: Failure | None = None
 
     def join(self, directory: Path, rank: int | None, patience: float = 0.0) -> Borrower:
@@ -127,6 +132,7 @@ class _Leased:
         }
         if self._work.look is not None:
             settings[CONTENTS] = self._work.look.text
+        settings[OUTPUTS] = self._work.canary.text
         return Borrower(
             directory, rank, settings, len(self._pieces), patience, held=self._work.held
         )
@@ -139,7 +145,9 @@ class _Leased:
             finished = borrower.finish(self._compute)
         resumed = finished.report.resumed
         alone = finished.report.ranks == 1 and not resumed
-        results, size, padded, contents, compared = self._results(finished)
+        results, size, padded, contents, compared, repeatable = self._results(finished)
+        told = work.canary.difference, finished.report.difference
+        differences = [each for each in told if each is not None]
         return Evaluation(
             metrics=results,
             size=size,
@@ -153,6 +161,8 @@ class _Leased:
             coverage=coverage_of(size, compared, alone=alone),
             compared=0 if alone else compared,
             digest=as_text(contents),
+            difference=None if repeatable is False else max(differences, default=None),
+            repeatable=repeatable,
         )
 
     def _borrow(self, borrower: Borrower, report: Progress) -> None:
@@ -183,7 +193,10 @@ class _Leased:
         try:
             files = {} if writer is None else writer.take()
             totals = take_totals(work.metrics, lease.start)
-            data = pack_totals(totals, feed.note)
+            note = dict(feed.note or {})
+            if work.canary.repeatable is not None:
+                note[-1 - borrower.rank] = int(work.canary.repeatable)
+            data = pack_totals(totals, note)
         except Exception as error:
             return Failure(f"failed at the end of a lease: {describe_error(error)}", error)
         borrower.commit(lease, data, counted.certificate(), files)
@@ -195,13 +208,16 @@ class _Leased:
         self._work.group.reset_to_sums()
         totals, at = take_totals(metrics, 0), 0
         pieces, files = list[Piece](), list[Mapping[str, str]]()
+        repeatable = list[bool]()
         for start, stop, data, certificate, named in parts:
             if start != at:
                 raise CoverageError(f"unit {at} is in no lease, or in two; please report this")
             at = stop
             found, note = unpack_totals(data)
+            repeatable += (bool(value) for key, value in (note or {}).items() if key < 0)
+            lengths = {key: value for key, value in (note or {}).items() if key >= 0}
             totals = add_totals(totals, found)
-            pieces.append(Piece(start, stop, Certificate(*certificate), note))
+            pieces.append(Piece(start, stop, Certificate(*certificate), lengths))
             files.append(named)
         if at != len(self._pieces):
             raise CoverageError(f"unit {at} is in no lease; please report this")
@@ -211,12 +227,12 @@ class _Leased:
         results = compute_totals(metrics, totals)
         if self._writer is not None:
             self._writer.complete(files, size, [piece.certificate for piece in pieces])
-        return results, size, padded, contents, compared
+        return results, size, padded, contents, compared, all_repeatable(repeatable)
 
-    def _results(self, finished: Finished) -> tuple[dict[str, Any], int, int, int | None, int]:
-        """Return the metrics' results, the numbers of samples and of padding, and the contents."""
+    def _results(self, finished: Finished) -> _Results:
+        """Return the metrics' results, and what is known about the samples."""
         if finished.value is not None:
-            found: tuple[dict[str, Any], int, int, int | None, int] = pickle.loads(finished.value)
+            found: _Results = pickle.loads(finished.value)
             if self._writer is not None:
                 self._writer.clean()
             return found

@@ -21,6 +21,7 @@ from disteval.data.predictions import Predictions, Sink, Target, open_sink
 from disteval.data.samples import Sized
 from disteval.default_backend import joining_backend
 from disteval.evaluation.agreement import Failure, agree, outlive, raise_failure
+from disteval.evaluation.canary import all_repeatable
 from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.feeds import Feed, SizedFeed, StreamFeed
 from disteval.evaluation.leasing import Leasing
@@ -29,7 +30,7 @@ from disteval.evaluation.updates import Update
 from disteval.evaluation.work import Predict, Progress, Work, reporting
 from disteval.identity import held_by_all, incomparable
 from disteval.metrics.base import BaseMetric
-from disteval.metrics.group import MetricGroup
+from disteval.outputs import OUTPUTS
 
 _log = logging.getLogger("disteval")
 
@@ -145,6 +146,8 @@ def evaluate(
     except Exception as caught:  # the other ranks wait for this one
         error = caught
     agree(backend, settings, error, look)
+    if leasing.ranks_per_lease == 1:  # otherwise ranks may have parts of a model
+        work.canary.compare(work, kept=by_leases or isinstance(work.target, Predictions))
     if static is not None:
         result = static.evaluate()
     else:
@@ -191,7 +194,7 @@ class _Static:
             feed = self._sized(work.opened)
         if work.look is not None and isinstance(work.target, Predictions):
             work.look.settle()  # random ones are not compared with those of an earlier run
-        settings = work.evaluated | {CONTENTS: work.content}
+        settings = work.evaluated | {CONTENTS: work.content, OUTPUTS: work.canary.text}
         if isinstance(work.target, Predictions):
             settings |= held_by_all(backend, work.held)
         if size is None:
@@ -202,8 +205,8 @@ class _Static:
             begin = time.perf_counter()
             with reporting(work.progress, self._rank, feed.total) as report:
                 counted, failure = work.run(feed, sink, report, self._rank)
-            results, size, padded, contents = _together(
-                backend, work.group, feed, sink, counted, failure
+            results, size, padded, contents, repeatable = _together(
+                work, feed, sink, counted, failure
             )
         stored = len(sink.stored_ids)
         compared = feed.compared or (0 if work.look is None else work.look.compared)
@@ -222,6 +225,8 @@ class _Static:
             coverage=coverage_of(size, compared, alone=alone),
             compared=compared,
             digest=as_text(contents),
+            difference=None if repeatable is False else work.canary.difference,
+            repeatable=repeatable,
         )
 
     def _sized(self, samples: Sized) -> SizedFeed:
@@ -231,14 +236,14 @@ class _Static:
 
 
 def _together(
-    backend: BaseDistBackend,
-    group: MetricGroup,
+    work: Work,
     feed: Feed,
     sink: Sink,
     counted: Counted,
     failure: Failure | None,
-) -> tuple[dict[str, Any], int, int, int | None]:
-    """Return the metrics' results, the number of samples, all padding, and the contents."""
+) -> tuple[dict[str, Any], int, int, int | None, bool | None]:
+    """Return the results, the numbers of samples and of padding, the contents, and repeatable."""
+    backend, canary = work.backend, work.canary
     proved: dict[str, Any] = {}
 
     def check(notes: Sequence[Any]) -> None:
@@ -246,12 +251,14 @@ def _together(
         raise_failure([what for *_, what in notes], failure)
         certificates = [Certificate(*certificate) for certificate, *_ in notes]
         size = feed.prove([told for _, told, *_ in notes], certificates, counted, backend)
-        padded = sum(seen for _, _, seen, _ in notes) - size
-        proved.update(size=size, padded=padded, certificates=certificates)
+        padded = sum(seen for _, _, seen, *_ in notes) - size
+        repeatable = all_repeatable(found for *_, found, _ in notes)
+        proved.update(size=size, padded=padded, certificates=certificates, repeatable=repeatable)
 
-    note = (tuple(counted.certificate()), feed.note(), feed.seen, failure and failure.what)
+    certificate, what = tuple(counted.certificate()), failure and failure.what
+    note = (certificate, feed.note(), feed.seen, canary.repeatable, what)
     with outlive(backend.rank, failure), traces.span("metric", "compute"):
-        results, _ = group.compute_with_note(note=note, check=check)
+        results, _ = work.group.compute_with_note(note=note, check=check)
     sink.finish(proved["size"], proved["certificates"])
     contents = add_certificates(proved["certificates"]).contents
-    return results, proved["size"], proved["padded"], contents
+    return results, proved["size"], proved["padded"], contents, proved["repeatable"]

@@ -46,6 +46,11 @@ class Evaluation:
         compared: The number of samples whose contents ranks compared.
         digest: 16 hexadecimal digits about the contents of all samples that were evaluated. They
             depend on neither ranks nor batches nor order. None if contents can't be compared.
+        difference: The largest difference between what ranks computed for the same few samples,
+            before the first batch: 0.0 if they were equal. None if nothing was compared, as on one
+            rank, of a stream, or where ``predict`` draws random numbers.
+        repeatable: Whether every rank computed the same outputs for its first samples twice. None
+            if that could not be tried, or if ``DISTEVAL_CANARY`` is off.
     """
 
     metrics: dict[str, Any]
@@ -60,6 +65,8 @@ class Evaluation:
     coverage: Coverage = "by index"
     compared: int = 0
     digest: str | None = None
+    difference: float | None = None
+    repeatable: bool | None = None
 
     @property
     def samples_per_second(self) -> float:

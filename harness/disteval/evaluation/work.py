@@ -25,6 +25,7 @@ from disteval.data.samples import Sized, open_samples
 from disteval.data.shards import ShardedStream
 from disteval.errors import SampleError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, log_failure
+from disteval.evaluation.canary import Canary
 from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.feeds import Batches
 from disteval.evaluation.updates import Update, Updates, check_rows
@@ -73,6 +74,7 @@ class Work:
         evaluated: The record of what is evaluated, by which it goes on.
         held: The record of the values that ``predict`` holds, which may differ between ranks.
         weights: The digests of the weights of the models that it holds, which may not.
+        canary: The calls of ``predict`` that are not counted.
         settings: What must be the same on every rank, by name.
     """
 
@@ -101,6 +103,7 @@ class Work:
         self.updates = Updates(self.metrics, self.update)
         self.target: Predictions | Sink = check_target(self.predictions)
         self.group.reset_to_sums()
+        self.canary = Canary()
         self.loader: Loader | None = None
         self.length = 0
         if self.opened is not None:  # before a sample is read, for which a data set may open a file
@@ -172,11 +175,7 @@ class Work:
                     outputs = sink.stored(ids) if batch.rows else None
                     if outputs is None and batch.rows:
                         place = "predict"
-                        given = {"ids": batch.numbers} if self.takes_ids else {}
-                        inputs = (
-                            batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
-                        )
-                        outputs = predict(inputs, **given)
+                        outputs = self.canary.first(predict, self.inputs_of(batch), batch.rows)
                         self._warn_of_training()
                         check_rows(outputs, batch.rows)
                         if 0 < len(ids) < batch.rows:
@@ -195,6 +194,11 @@ class Work:
             log_failure(rank, failure)
             return counted, failure
         return counted, None
+
+    def inputs_of(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the positional and the named arguments that ``predict`` gets of a batch."""
+        inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
+        return inputs, {"ids": batch.numbers} if self.takes_ids else {}
 
     @contextmanager
     def _noting(self, rank: int) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Any
 from disteval.coverage import Certificate
 from disteval.data.contents import CONTENTS, difference
 from disteval.data.predictions import CommittedParts
-from disteval.errors import HarnessError
+from disteval.errors import HarnessError, UsageError
 from disteval.identity import differences
 from disteval.leases.book import Book, Counts
 from disteval.leases.finishing import Finishing
@@ -37,6 +37,7 @@ from disteval.leases.messages import (
     encode,
     pickled_error,
 )
+from disteval.outputs import OUTPUTS, largest_gap
 
 _log = logging.getLogger("disteval.leases")
 
@@ -76,6 +77,7 @@ class Lending:
         self._attempts: dict[int, int] = {}
         self._finishing = Finishing(self.members, timeout)
         self._committed = self._resumed = 0
+        self._difference: float | None = None
         self._announced = b""  # the outcome, as it is sent
 
     @property
@@ -99,6 +101,7 @@ class Lending:
             failed=tuple(f"rank {rank} {what}" for rank, _, what in self.members.failed),
             repeated=self.counts.repeated,
             copies=self.counts.copies,
+            difference=self._difference,
         )
 
     def join(self, hello: Hello, mailbox: Mailbox, now: float) -> Member | None:
@@ -109,8 +112,7 @@ class Lending:
         rank = self.members.free_rank() if hello.rank is None else hello.rank
         member = known.get(rank)
         refusal = self._why_not(hello, member, rank, now)
-        texts = {0: self._settings.get(CONTENTS, ""), rank: hello.settings.get(CONTENTS, "")}
-        if not refusal and (error := difference(texts)) is not None:
+        if not refusal and (error := self._difference_of(hello, rank)) is not None:
             self.fail(error)  # nobody knows which rank is right
             refusal = str(error)
         if refusal:
@@ -216,6 +218,8 @@ class Lending:
     def _open(self, hello: Hello) -> None:
         """Open the ledger with the settings of the first rank."""
         self._settings = {**hello.settings, "the number of batches": str(hello.units)}
+        if self._size > 1:  # the ranks of a group may have parts of a model, whose outputs differ
+            self._settings.pop(OUTPUTS, None)
         try:
             self._ledger = Ledger(self._folder, {**self._settings, **hello.held})
             if self._parts is not None:
@@ -253,10 +257,27 @@ class Lending:
             )
         here = {**hello.settings, "the number of batches": str(hello.units)}
         known = dict(self._settings)
-        if known.get(CONTENTS) and here.get(CONTENTS):
-            known[CONTENTS] = here[CONTENTS]  # `join` compares them
+        for name in (CONTENTS, OUTPUTS):
+            if known.get(name) and here.get(name):
+                known[name] = here[name]  # `join` compares them
         told = differences(known, here, "on the first rank", f"on rank {rank}")
         return told and f"ranks do not evaluate the same thing: {told}"
+
+    def _difference_of(self, hello: Hello, rank: int) -> UsageError | None:
+        """Return the error of a rank that has other samples or another model than the first."""
+
+        def texts(name: str) -> dict[int, str]:
+            return {0: self._settings.get(name, ""), rank: hello.settings.get(name, "")}
+
+        if (error := difference(texts(CONTENTS))) is not None:
+            return error
+        try:
+            found = largest_gap(texts(OUTPUTS))
+        except UsageError as error:
+            return error
+        if found is not None:
+            self._difference = max(found, self._difference or 0.0)
+        return None
 
     def _lend(self, now: float) -> None:
         assert self._book is not None

@@ -152,6 +152,8 @@ class LeaseReport(NamedTuple):
         failed: The ranks that raised an exception, and which.
         repeated: The number of units that were evaluated once more than needed.
         copies: The number of leases that were lent to a second rank at the same time.
+        difference: The largest difference between what ranks that joined computed for the same
+            samples; None if that is not known.
     """
 
     ranks: int = 0
@@ -161,6 +163,7 @@ class LeaseReport(NamedTuple):
     failed: tuple[str, ...] = ()
     repeated: int = 0
     copies: int = 0
+    difference: float | None = None
 
 
 class Finished(NamedTuple):

@@ -140,7 +140,12 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
 
 
 def pack_totals(totals: Totals, note: Mapping[int, int] | None) -> bytes:
-    """Return totals and a note about their parts, if there is one, as bytes."""
+    """Return totals and a note about their parts, if there is one, as bytes.
+
+    Args:
+        totals: The totals.
+        note: The length of each shard by its number, and by -1 - r whether rank r is repeatable.
+    """
     has_states = any(total.states for total in totals.values())
     return (_WITH_STATES if has_states else _SUMS) + pickle.dumps((totals, note), protocol=5)
 

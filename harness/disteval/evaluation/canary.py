@@ -1,0 +1,240 @@
+"""Calls of ``predict`` that are not counted: they show another model, and random outputs.
+
+Every rank evaluates the same few samples before the first batch, and ranks compare the outputs; so
+a rank with another model is noticed, wherever its weights are. And some samples of each rank's
+first batch are evaluated twice; other outputs the second time show that ``predict`` draws random
+numbers. The global generators of torch, NumPy and Python are left as they were. Set the environment
+variable `SWITCH` to ``off``, on every rank, where such calls cost too much or have side effects.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from disteval.data.batching import Picked, filled_rows
+from disteval.data.collate import assemble, first_rows
+from disteval.data.collate import collate as default_collate
+from disteval.data.digests import digest_of
+from disteval.data.shards import ShardedStream
+from disteval.metrics.arrays import to_numpy
+from disteval.outputs import SWITCH, gap, largest_gap, text_of
+
+if TYPE_CHECKING:
+    from disteval.evaluation.work import Work
+
+_COMMON, _TWICE = 8, 4  # samples
+_PLACES = 4096  # evenly spread numbers of an array that are compared
+_COMPILERS = {
+    "habana_frameworks", "jax", "mlx.core", "tensorflow", "tensorrt", "torch._inductor.compile_fx",
+    "torch_xla",
+}  # fmt: skip
+"""Libraries that may compile a function again for a batch of another shape: torch's when
+`torch.compile` was called."""
+
+Inputs = tuple[Any, dict[str, Any]]
+"""The positional and the named arguments of ``predict``."""
+
+_log = logging.getLogger("disteval")
+
+
+class Canary:
+    """The calls of one rank.
+
+    Attributes:
+        text: The outputs of the common samples, see `disteval.outputs`; nothing if unknown.
+        difference: The largest difference between ranks' outputs of these; None if unknown.
+        repeatable: Whether the first samples had the same outputs twice; None if unknown.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.difference: float | None = None
+        self.repeatable: bool | None = None
+        self._is_due = is_on()
+
+    def compare(self, work: Work, *, kept: bool) -> None:
+        """Compare the outputs of common samples; every rank must call it, once ranks agree.
+
+        Args:
+            work: What is evaluated.
+            kept: Whether later runs or ranks are compared with this one.
+
+        Raises:
+            UsageError: On every rank, when outputs differ by more than `disteval.outputs` allows.
+        """
+        if work.look is None:  # of a stream nothing can be read before
+            return
+        backend = work.backend
+        if backend.world_size == 1 and is_on():
+            work.look.settle()
+        self.text = _common(work)
+        if kept and self.text and not _is_near(self.text, _common(work)):
+            self.text = ""  # random ones
+        if backend.world_size == 1:
+            return
+        digests = backend.all_gather_object(
+            self.text and blake2b(self.text.encode(), digest_size=8).digest()
+        )
+        if not all(digests):
+            return
+        if len(set(digests)) == 1:
+            self.difference = 0.0
+            return
+        is_random = not _is_near(self.text, _common(work))
+        found = backend.all_gather_object((self.text, is_random))
+        if any(random_ for _, random_ in found):
+            self.text = ""  # the second check tells of it
+            return
+        self.difference = largest_gap({rank: text for rank, (text, _) in enumerate(found)})
+
+    def first(self, predict: Callable[..., Any], inputs: Inputs, rows: int) -> Any:
+        """Return the outputs of a batch; of the first one, some samples are evaluated twice.
+
+        Args:
+            predict: The model.
+            inputs: What it gets.
+            rows: The number of samples in the batch.
+        """
+        if not self._is_due:
+            return predict(inputs[0], **inputs[1])
+        self._is_due = False
+        with _kept_generators() as moved:
+            pair = _of_some(predict, inputs, rows) if _is_small() else None
+        copied = None
+        if pair is None:
+            with suppress(Exception):  # the objects decide what may fail
+                copied = deepcopy(inputs)
+        outputs = predict(inputs[0], **inputs[1])
+        if copied is not None:
+            with _kept_generators() as moved, suppress(Exception):
+                pair = _told(outputs), _told(predict(copied[0], **copied[1]))
+        if pair is not None:
+            self.repeatable = _is_near(*pair)
+        if self.repeatable is False:
+            drawn = f" from the global generator of {' and '.join(moved)}" if moved else ""
+            _log.warning(
+                "predict returned other outputs for the same samples the second time: it draws "
+                "random numbers%s, so the result depends on ranks and batches; call eval() of a "
+                "model with dropout, or draw by the number of the sample", drawn,
+            )  # fmt: skip
+        return outputs
+
+
+def is_on() -> bool:
+    """Return whether such calls are wanted."""
+    return os.environ.get(SWITCH, "").lower() not in ("off", "0", "no")
+
+
+def all_repeatable(found: Iterable[bool | None]) -> bool | None:
+    """Return whether the first samples of all ranks had the same outputs twice."""
+    known = [each for each in found if each is not None]
+    return all(known) if known else None
+
+
+def _is_small() -> bool:
+    """Return whether a batch of another shape costs no more than its rows."""
+    return sys.modules.keys().isdisjoint(_COMPILERS)
+
+
+def _common(work: Work) -> str:
+    """Return the text of the outputs of samples that every rank reads; nothing if there is none."""
+    look, dealing = work.look, work.dealing
+    if not is_on() or look is None or look.why_not or not look.count:
+        return ""
+    most = 1 if dealing.max_tokens is not None else min(_COMMON, dealing.batch_size)
+    ids = look.numbers[:most]
+    for step in (1, dealing.step) if _is_small() else (dealing.step,):
+        with suppress(Exception):  # the rank that counts such a sample tells of it
+            if work.opened is not None:
+                rows = filled_rows(len(ids), dealing.batch_size, step)
+                batch = work.opened.reader(reuse=False)(Picked(ids, len(ids), rows))
+            else:
+                stream: ShardedStream = work.samples
+                elements = list(islice(stream.open(stream.shards[0]), len(ids)))
+                rows = filled_rows(len(elements), dealing.batch_size, step)
+                picked = Picked(ids[: len(elements)], len(elements), rows)
+                batch = assemble(elements, picked, work.collating or default_collate)
+            with _kept_generators():
+                inputs, named = work.inputs_of(batch)
+                outputs = work.predict(inputs, **named)
+            return _told(first_rows(outputs, batch.rows, len(batch.ids)), batch.ids.tolist())
+    return ""
+
+
+def _of_some(predict: Callable[..., Any], inputs: Inputs, rows: int) -> tuple[str, str] | None:
+    with suppress(Exception):  # as of a model that takes whole batches alone
+        some = first_rows(inputs, rows, min(rows, _TWICE))
+        (one, named), (other, named_other) = deepcopy(some), deepcopy(some)
+        return _told(predict(one, **named)), _told(predict(other, **named_other))
+    return None
+
+
+def _is_near(one: str, other: str) -> bool:
+    found = gap(one, other)
+    return found is not None and found[1]
+
+
+def _told(outputs: Any, ids: Sequence[int] = (0,)) -> str:
+    """Return the text of outputs.
+
+    Raises:
+        IncomparableError: They hold an object that can't be taken apart.
+    """
+    arrays: list[Any] = []
+    return text_of(ids, digest_of(_without_floats(outputs, arrays)).hex(), arrays)
+
+
+def _without_floats(value: Any, arrays: list[Any]) -> Any:
+    """Return outputs with shapes in the place of floats, which are appended to ``arrays``."""
+    if isinstance(value, Mapping):
+        return {repr(key): _without_floats(value[key], arrays) for key in value}
+    if isinstance(value, list) and {*map(type, value)} == {float}:
+        value = np.array(value)
+    elif isinstance(value, list | tuple):
+        return [_without_floats(each, arrays) for each in value]
+    if "float" not in str(getattr(value, "dtype", type(value).__name__)):
+        return value
+    shape = tuple(getattr(value, "shape", ()))
+    if (size := math.prod(shape)) > _PLACES and hasattr(value, "reshape"):
+        value = value.reshape(-1)[:: -(-size // _PLACES) | 1]
+    arrays.append(to_numpy(value))
+    return "floats", shape
+
+
+@contextmanager
+def _kept_generators() -> Iterator[list[str]]:
+    """Leave the global generators as they were; yield the names of the moved ones, at the end."""
+    moved: list[str] = []
+    before = {name: (get(), set_) for name, (get, set_) in _generators().items()}
+    try:
+        yield moved
+    finally:
+        for name, (state, restore) in before.items():
+            if digest_of(state) != digest_of(_generators()[name][0]()):
+                moved.append(name)
+                restore(state)
+
+
+def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    found: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+        "Python": (random.getstate, random.setstate),
+        "NumPy": (np.random.get_state, np.random.set_state),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "set_rng_state"):
+        found["torch"] = torch.get_rng_state, torch.set_rng_state
+        if torch.cuda.is_initialized():
+            found["torch on GPUs"] = torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
+    return found

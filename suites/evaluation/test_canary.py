@@ -1,0 +1,215 @@
+"""Ranks with other models get no result, wherever the weights are, and random outputs are told."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from disteval import RankError, UsageError, evaluate, predict_all
+from disteval.data import ShardedStream
+from disteval.metrics import Mean
+
+from suites.helpers.thread_world import run_ranks, values
+
+SCHEDULES = ["static", "leases"]
+SAMPLES = np.arange(40.0).reshape(20, 2)
+KINDS: dict[str, Callable[[], Any]] = {
+    "array": lambda: SAMPLES,
+    "list": lambda: [*SAMPLES],
+    "shards": lambda: ShardedStream(["a", "b", "c"], lambda name: SAMPLES["abc".index(name) :: 3]),
+}
+
+
+class Net:
+    """A model that nobody can look into."""
+
+    __slots__ = ("_form", "_weights")
+
+    def __init__(self, weights: Any, form: Callable[[Any], Any]) -> None:
+        self._weights, self._form = np.asarray(weights), form
+
+    def compute(self, batch: Any) -> Any:
+        return self._form(np.asarray(batch) @ self._weights)
+
+
+def model(weights: Any, form: Callable[[Any], Any] = lambda scores: scores) -> Any:
+    """Return a function that closes over a model in a list."""
+    nets = [Net(weights, form)]
+    return lambda batch: nets[0].compute(batch)
+
+
+def first(outputs: Any, batch: Any) -> Any:
+    """Return what `Mean` takes of outputs of any form: a number for each sample."""
+    return (np.asarray(batch)[:, 0],)
+
+
+def mean_of(predict: Any, backend: Any = "non_dist", kind: str = "array", **options: Any) -> Any:
+    return evaluate(predict, KINDS[kind](), {"mean": Mean()}, backend, 4, update=first, **options)
+
+
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "scores": lambda scores: scores,
+    "labels": lambda scores: (scores > 11).astype(int),
+    "texts": lambda scores: [f"answer {score:.0f}" for score in scores],
+    "a dict": lambda scores: {"label": scores > 11, "scores": scores.astype(np.float32)},
+    "float16": lambda scores: scores.astype(np.float16),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("form", FORMS)
+def test_another_model_on_a_rank_is_refused_on_every_rank(form: str, schedule: Any) -> None:
+    def rank(backend: Any) -> Any:
+        predict = model([1.0, 2.0 if backend.rank == 1 else 1.0], FORMS[form])
+        return mean_of(predict, backend, schedule=schedule)
+
+    outcomes = run_ranks(3, rank)
+    assert all(isinstance(outcome, UsageError) for outcome in outcomes), outcomes
+    (message,) = set(map(str, outcomes))
+    assert "rank 1" in message and "rank 2" not in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_noticed_with_samples_of_any_kind_that_has_numbers(kind: str) -> None:
+    def rank(backend: Any, differs: bool) -> Any:
+        return mean_of(model([1.0, 1.0 + (differs and backend.rank == 2)]), backend, kind)
+
+    for outcome in run_ranks(3, partial(rank, differs=True)):
+        assert isinstance(outcome, UsageError) and "rank 2" in str(outcome)
+    for found in values(run_ranks(3, partial(rank, differs=False))):
+        assert (found.difference, found.repeatable) == (0.0, True)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_difference_as_that_of_another_device_is_allowed_and_told(schedule: Any) -> None:
+    def rank(backend: Any) -> Any:
+        return mean_of(model([1.0, 1.0 + 1e-3 * backend.rank]), backend, schedule=schedule)
+
+    for found in values(run_ranks(3, rank)):
+        assert 0 < found.difference <= 2e-3 * SAMPLES.max()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("draw", [np.random.random, random.random])
+@pytest.mark.parametrize("size", [1, 3])
+def test_random_outputs_are_told(
+    size: int, draw: Any, schedule: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the generator; the evaluation has a result, which says so."""
+
+    def rank(backend: Any) -> Any:
+        return mean_of(lambda batch: [draw() for _ in batch], backend, schedule=schedule)
+
+    with caplog.at_level(logging.WARNING, logger="disteval"):
+        for found in values(run_ranks(size, rank)):
+            assert (found.difference, found.repeatable) == (None, False)
+    assert {random.random: "Python", np.random.random: "NumPy"}[draw] in caplog.text
+
+
+def test_a_generator_of_ones_own_is_noticed() -> None:
+    generator = np.random.default_rng(0)
+    assert mean_of(lambda batch: generator.random(len(batch))).repeatable is False
+
+
+def test_streams_are_evaluated_twice_as_well() -> None:
+    def found(predict: Any) -> Any:
+        return evaluate(predict, lambda: iter(SAMPLES), {}, "non_dist", 4).repeatable
+
+    assert found(model([1.0, 1.0])) is True
+    assert found(lambda batch: np.random.random(len(batch))) is False
+
+
+def test_global_generators_and_results_are_as_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def numbers() -> Any:
+        np.random.seed(5)
+        random.seed(5)
+        drawn = predict_all(lambda batch: np.random.random(len(batch)), SAMPLES, "non_dist", 4)
+        return drawn.tolist(), np.random.random(), random.random()
+
+    assert drawn_with(monkeypatch, "on", numbers) == drawn_with(monkeypatch, "off", numbers)
+
+
+def drawn_with(monkeypatch: pytest.MonkeyPatch, value: str, function: Callable[[], Any]) -> Any:
+    monkeypatch.setenv("DISTEVAL_CANARY", value)
+    return function()
+
+
+def test_inputs_that_predict_changes_are_copied() -> None:
+    def predict(batch: Any) -> Any:
+        batch *= 2
+        return batch.sum(axis=1)
+
+    found = evaluate(predict, SAMPLES.copy(), {"mean": Mean()}, "non_dist", 4, update=doubled)
+    assert found.repeatable is True
+    assert found.metrics["mean"]["mean"] == 2 * SAMPLES.sum(axis=1).mean()
+
+
+def doubled(outputs: Any, batch: Any) -> Any:
+    return (outputs,)
+
+
+def test_a_model_that_takes_whole_batches_is_called_with_them() -> None:
+    """And as often on every rank, as a model that spans ranks needs."""
+
+    def rank(backend: Any) -> Any:
+        sizes = []
+
+        def predict(batch: Any) -> Any:
+            sizes.append(len(batch))
+            assert len(batch) == 4
+            return batch.sum(axis=1) * (1 + (backend.rank == 1 and wrong))
+
+        return mean_of(predict, backend), sizes.count(4)
+
+    wrong = False
+    found = values(run_ranks(3, rank))
+    assert {(each.difference, each.repeatable) for each, _ in found} == {(0.0, True)}
+    assert len({calls for _, calls in found}) == 1
+    wrong = True
+    assert all(isinstance(outcome, UsageError) for outcome in run_ranks(3, rank))
+
+
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTEVAL_CANARY", "off")
+    calls = [0, 0]
+
+    def rank(backend: Any) -> Any:
+        net = Net([1.0, float(backend.rank)], lambda scores: scores)
+
+        def predict(batch: Any) -> Any:
+            calls[backend.rank] += 1
+            return net.compute(batch)
+
+        return mean_of(predict, backend)
+
+    for found in values(run_ranks(2, rank)):
+        assert (found.difference, found.repeatable) == (None, None)
+    assert calls == [3, 3]
+
+
+class PowerError(Exception):
+    """The end of an evaluation before its time."""
+
+
+@pytest.mark.parametrize("way", ["predictions", "ledger"])
+def test_a_run_does_not_go_on_with_another_model(tmp_path: Path, way: str) -> None:
+    def stop(done: int, every: int | None) -> None:
+        if done >= 8:
+            raise PowerError("the power is gone")
+
+    def run(scale: float, progress: Any = False) -> Any:
+        options: dict[str, Any] = {"schedule": "leases"} if way == "ledger" else {}
+        options |= {way: tmp_path / "folder", "progress": progress}
+        return mean_of(model([scale, scale]), **options)
+
+    with pytest.raises(RankError, match="power"):
+        run(1.0, stop)
+    with pytest.raises(UsageError, match="outputs"):
+        run(2.0)
+    assert 0 < run(1.0).stored < len(SAMPLES)
