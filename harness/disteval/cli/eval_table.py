@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.cli.terminal import table_console
-from disteval.report.values import coverage, rows
+from disteval.report.values import coverage, doubts, rows
 from disteval.text import visible
 
 
@@ -31,6 +31,8 @@ def print_evaluation(report: dict[str, Any]) -> None:
     table.add_row("coverage", escape(visible(coverage(report))))
     if report.get("digest"):
         table.add_row("digest", escape(visible(report["digest"])))
+    if doubts(report):
+        table.add_row("model", doubts(report))
     table.add_row("duplicates dropped", str(report["padded"]))
     if named:
         table.add_row("samples/s", f"{report['samples_per_second']:.0f}")

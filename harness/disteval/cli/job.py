@@ -95,6 +95,8 @@ class EvalJob:
                 "coverage": result.coverage,
                 "compared": result.compared,
                 "digest": result.digest,
+                "difference": result.difference,
+                "repeatable": result.repeatable,
                 "world_size": result.world_size,
                 "backend": self.backend,
                 "batch_size": result.batch_size,

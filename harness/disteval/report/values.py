@@ -144,3 +144,12 @@ def coverage(run: dict[str, Any]) -> str:
     if run["coverage"] != "by index":
         return f"{run['coverage']}, each once"
     return f"by index, contents of {run.get('compared', 0)} of {run['size']} samples compared"
+
+
+def doubts(run: dict[str, Any]) -> str:
+    """Return in words what is odd about the model of an evaluation; nothing for most."""
+    if run.get("repeatable") is False:
+        return "random: predict returned other outputs for the same samples the second time"
+    if run.get("difference"):
+        return f"outputs of ranks differ by up to {run['difference']:.3g} for the same samples"
+    return ""
