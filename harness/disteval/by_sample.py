@@ -71,12 +71,35 @@ def seed_all(ids: npt.NDArray[np.int64]) -> None:
 
 
 @contextmanager
-def drawn() -> Iterator[list[str]]:
-    """Yield a list that has the names of the global generators that have moved, at the end."""
+def drawn(*, kept: bool = False) -> Iterator[list[str]]:
+    """Yield a list that has the names of the global generators that have moved, at the end.
+
+    Args:
+        kept: Whether these are put back to where they were.
+    """
     names: list[str] = []
     before = _states()
-    yield names
-    names += [name for name, state in _states().items() if before.get(name, state) != state]
+    try:
+        yield names
+    finally:
+        names += [name for name, state in _states().items() if before.get(name, state) != state]
+        for name in names if kept else ():
+            _put_back(name, before[name])
+
+
+def _put_back(name: str, state: Any) -> None:
+    if name == "random":
+        random.setstate(state)
+    elif name == "numpy.random":
+        np.random.set_state(pickle.loads(state))
+    else:
+        torch = sys.modules["torch"]
+        parts = state if name == "torch.cuda" else [state]
+        tensors = [torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts]
+        if name == "torch.cuda":
+            torch.cuda.set_rng_state_all(tensors)
+        else:
+            torch.set_rng_state(tensors[0])
 
 
 def _states() -> dict[str, Any]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from hashlib import blake2b
 from itertools import islice
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from disteval.by_sample import drawn
 from disteval.data.batching import Picked, filled_rows
 from disteval.data.collate import assemble, first_rows
 from disteval.data.collate import collate as default_collate
@@ -110,7 +110,7 @@ class Canary:
         if not self._is_due:
             return predict(inputs[0], **inputs[1])
         self._is_due = False
-        with _kept_generators() as moved:
+        with drawn(kept=True) as moved:
             pair = _of_some(predict, inputs, rows) if _is_small() else None
         copied = None
         if pair is None:
@@ -118,16 +118,16 @@ class Canary:
                 copied = deepcopy(inputs)
         outputs = predict(inputs[0], **inputs[1])
         if copied is not None:
-            with _kept_generators() as moved, suppress(Exception):
+            with drawn(kept=True) as moved, suppress(Exception):
                 pair = _told(outputs), _told(predict(copied[0], **copied[1]))
         if pair is not None:
             self.repeatable = _is_near(*pair)
         if self.repeatable is False:
-            drawn = f" from the global generator of {' and '.join(moved)}" if moved else ""
+            where = f" from the global generator of {' and '.join(moved)}" if moved else ""
             _log.warning(
                 "predict returned other outputs for the same samples the second time: it draws "
                 "random numbers%s, so the result depends on ranks and batches; call eval() of a "
-                "model with dropout, or draw by the number of the sample", drawn,
+                "model with dropout, or draw by disteval.seeds(ids)", where,
             )  # fmt: skip
         return outputs
 
@@ -166,7 +166,7 @@ def _common(work: Work) -> str:
                 rows = filled_rows(len(elements), dealing.batch_size, step)
                 picked = Picked(ids[: len(elements)], len(elements), rows)
                 batch = assemble(elements, picked, work.collating or default_collate)
-            with _kept_generators():
+            with drawn(kept=True):
                 inputs, named = work.inputs_of(batch)
                 outputs = work.predict(inputs, **named)
             return _told(first_rows(outputs, batch.rows, len(batch.ids)), batch.ids.tolist())
@@ -211,30 +211,3 @@ def _without_floats(value: Any, arrays: list[Any]) -> Any:
         value = value.reshape(-1)[:: -(-size // _PLACES) | 1]
     arrays.append(to_numpy(value))
     return "floats", shape
-
-
-@contextmanager
-def _kept_generators() -> Iterator[list[str]]:
-    """Leave the global generators as they were; yield the names of the moved ones, at the end."""
-    moved: list[str] = []
-    before = {name: (get(), set_) for name, (get, set_) in _generators().items()}
-    try:
-        yield moved
-    finally:
-        for name, (state, restore) in before.items():
-            if digest_of(state) != digest_of(_generators()[name][0]()):
-                moved.append(name)
-                restore(state)
-
-
-def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    found: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-        "Python": (random.getstate, random.setstate),
-        "NumPy": (np.random.get_state, np.random.set_state),
-    }
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "set_rng_state"):
-        found["torch"] = torch.get_rng_state, torch.set_rng_state
-        if torch.cuda.is_initialized():
-            found["torch on GPUs"] = torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
-    return found

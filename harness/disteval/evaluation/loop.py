@@ -91,6 +91,7 @@ def evaluate(
             batch is filled up with repeats of its last sample, which are not counted. If
             ``predict`` has a function ``slice_rows``, which takes ``batch_size`` and returns the
             number of rows that it computes at once, a batch is filled up to a multiple of that.
+            Calls that are not counted may have fewer, see `disteval.evaluation.canary`.
         pad: Whether every rank runs equally many batches.
         max_tokens: The most that the number of samples in a batch, times the longest of their
             lengths, may be; None sets no limit but ``batch_size``.
