@@ -33,31 +33,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "figure", "most", "reason"),
+    ("name", "figure", "most", "each"),
     [
-        ("available_cores", 2, 32, "it has 2 core(s), for 16 ranks each;"),
-        ("_free_mib", 1500, 10, "it has 1500 MiB of free memory, for 150 MiB a rank;"),
-        ("_most_processes", 80, 10, "it has a limit of 80 processes and threads, for 8 a rank;"),
+        ("available_cores", 2, 32, 16), ("_free_mib", 1500, 10, 150), ("_most_processes", 80, 10, 8)
     ],
-)
+)  # fmt: skip
 def test_what_is_scarce_is_named_with_its_figure(
-    machine: dict[str, int], name: str, figure: int, most: int, reason: str
+    machine: dict[str, int], name: str, figure: int, most: int, each: int
 ) -> None:
     machine[name] = figure
     cores.check_room(most)
-    with pytest.raises(UsageError, match=f"^{most + 1} ranks are too many") as caught:
+    numbers = rf"^{most + 1}\b.*\b{figure}\b.*\b{each}\b.*\b{most}\b.*--force"
+    with pytest.raises(UsageError, match=numbers):
         cores.check_room(most + 1)
-    assert reason in str(caught.value)
-    assert f"use up to {most}, or --force" in str(caught.value)
 
 
 def test_one_rank_may_always_start(machine: dict[str, int]) -> None:
     machine["_free_mib"] = 0
     cores.check_room(1)
-
-
-def test_this_machine_has_room_for_the_default_world_sizes() -> None:
-    cores.check_room(5)
 
 
 @pytest.mark.parametrize(("size", "together"), [(16, True), (17, False)])
@@ -96,7 +89,7 @@ def test_a_command_starts_no_more_ranks_than_there_is_room_for_unless_forced(
     asked = [*command, "--world-size", "1000"]
     done = invoke(*asked)
     assert done.exit_code == 2
-    assert "1000 ranks are too many for this machine: it has 2 core(s)" in done.output
+    assert "1000" in done.output and "2 core" in done.output
     assert started == []
     invoke(*asked, "--force")
     assert started

@@ -20,12 +20,9 @@ from suites.helpers.processes import is_running, wait_for
 SECONDS = 180.0
 # In which a rank that works must return on a busy machine; one that hangs costs as long.
 GRACE = 3.0
-LOST = {
-    "SIGKILL": "killed by SIGKILL",
-    "exit": "its process exited with status 3",
-    "exception": "raised ValueError: not this sample",
-    "SIGSTOP": "is stopped (SIGSTOP)",
-}
+LOST = {  # how a rank is lost, and what is said of it
+    "SIGKILL": "SIGKILL", "exit": "status 3", "exception": "ValueError", "SIGSTOP": "SIGSTOP"
+}  # fmt: skip
 
 
 def work(_: Any, how: str) -> tuple[str, int]:
@@ -69,11 +66,10 @@ def run(world: ElasticWorld, hows: list[str], wanted: int) -> tuple[Any, list[Lo
 def test_the_others_return_when_a_rank_is_lost(how: str, rank: int) -> None:
     hows = ["fine"] * 3
     hows[rank] = how
-    world = ElasticWorld(3, "local")
-    found, told, pids = run(world, hows, wanted=3)
+    found, told, pids = run(ElasticWorld(3, "local"), hows, wanted=3)
     assert sorted(found.values) == [one for one in range(3) if one != rank]
     assert {value for value, _ in found.values.values()} == {"fine"}
-    assert [(one.rank, one.how) for one in told] == [(rank, LOST[how])]
+    assert [(one.rank, LOST[how] in one.how) for one in told] == [(rank, True)]
     assert isinstance(told[0].error, ValueError) == (how == "exception")
     assert not any(map(is_running, pids))
 
@@ -88,8 +84,7 @@ def test_all_ranks_may_be_lost() -> None:
 def test_a_rank_that_hangs_ends_in_bounded_time_and_its_stack_is_shown() -> None:
     found, [lost], pids = run(ElasticWorld(2, "local"), ["fine", "hang"], wanted=2)
     assert sorted(found.values) == [0]
-    assert lost.how == "had not returned 3 s after the end"
-    assert "in work" in lost.report
+    assert (lost.rank, f"{GRACE:g} s" in lost.how, "in work" in lost.report) == (1, True, True)
     assert not any(map(is_running, pids))
 
 
@@ -97,15 +92,14 @@ def test_a_value_that_the_leader_cannot_rebuild_loses_its_rank_alone() -> None:
     with ElasticWorld(2, "threads") as world:
         found = world.run(lambda _, bad: Unloadable() if bad else "fine", False, True)
     assert found.values == {0: "fine"}
-    assert [lost.rank for lost in found.lost] == [1]
-    assert "ValueError: no such thing here" in found.lost[0].how
+    assert [(lost.rank, "ValueError" in lost.how) for lost in found.lost] == [(1, True)]
 
 
 def test_what_ranks_cannot_run_is_refused_before_it_is_sent() -> None:
     with ElasticWorld(1, "threads") as world:
-        with pytest.raises(UsageError, match="expected a function that each rank runs, not 3"):
+        with pytest.raises(UsageError, match=r"\b3$"):
             world.run(3)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="grace must be a positive number of seconds, not -1"):
+        with pytest.raises(UsageError, match=r"grace.*-1"):
             world.run(work, "fine", grace=-1)
         assert [*world.run(work, "fine").values] == [0]
 
@@ -114,10 +108,8 @@ def test_what_ranks_cannot_run_is_refused_before_it_is_sent() -> None:
 def test_threads_may_end_and_raise() -> None:
     found, told, _ = run(ElasticWorld(3, "threads"), ["end", "fine", "exception"], wanted=4)
     assert sorted(found.values) == [1]
-    assert {(one.rank, one.how) for one in told} == {
-        (0, "its thread ended"),
-        (2, "raised ValueError: not this sample"),
-    }
+    hows = {one.rank: one.how for one in told}
+    assert (len(told), "thread" in hows[0], "ValueError" in hows[2]) == (2, True, True)
 
 
 class Stillborn(LocalLauncher):
@@ -149,10 +141,8 @@ def test_ranks_that_never_report_keep_nobody_waiting() -> None:
     )  # fmt: skip
     assert done == [0]
     assert sorted(found.values) == [0]
-    assert [one.how for one in told] == [
-        "its process exited with status 5, before it reported",
-        "had not reported before the end",
-    ]
+    assert [one.rank for one in told] == [1, 2]
+    assert "status 5" in told[0].how and "status" not in told[1].how
     assert wait_for(lambda: 2 in launcher.ended(), SECONDS)
 
 
@@ -190,21 +180,16 @@ def test_a_rank_of_somebody_else_that_comes_at_the_end_need_not_look_for_its_lea
     assert found.lost == []
 
 
-def lose_a_rank_of(launcher: str) -> None:
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param("mpirun", marks=needs("mpi4py")),
+        pytest.param("torchrun", marks=needs("torch_cpu")),
+    ],
+)
+def test_a_launcher_goes_on_without_a_rank_that_was_killed(launcher: str) -> None:
     found, told, pids = run(ElasticWorld(3, launcher), ["fine", "SIGKILL", "hang"], wanted=3)
     assert sorted(found.values) == [0]
-    assert [(one.rank, one.how) for one in told] == [
-        (1, "killed by SIGKILL"),
-        (2, "had not returned 3 s after the end"),
-    ]
+    assert [one.rank for one in told] == [1, 2]
+    assert "SIGKILL" in told[0].how and f"{GRACE:g} s" in told[1].how
     assert not any(map(is_running, pids))
-
-
-@needs("mpi4py")
-def test_mpirun_goes_on_without_a_rank_that_was_killed() -> None:
-    lose_a_rank_of("mpirun")
-
-
-@needs("torch_cpu")
-def test_torchrun_goes_on_without_a_rank_that_was_killed() -> None:
-    lose_a_rank_of("torchrun")

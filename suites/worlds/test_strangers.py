@@ -84,10 +84,10 @@ def test_a_folder_that_is_missing_or_has_no_locks_is_named(
 
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "flock", fail)
-        with pytest.raises(WorldError, match=r"No locks available.*DISTEVAL_CONTROL_DIR"):
+        with pytest.raises(WorldError, match=os.strerror(errno.ENOLCK)):
             World("threads", 1, launcher="threads")
     monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(shared / "missing"))
-    with pytest.raises(WorldError, match=r"missing.*No such file"):
+    with pytest.raises(WorldError, match=str(shared / "missing")):
         World("threads", 1, launcher="threads")
 
 

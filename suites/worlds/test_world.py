@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,38 +58,22 @@ def gather(backend: Any, value: Any) -> Any:
     return backend.rank, backend.all_gather_object(value)
 
 
-def raise_on_1(backend: Any, rank: int) -> Any:
-    if rank == 1:
-        raise LookupError("rank 1's own mistake")
+def misbehave(backend: Any, place: tuple[int, int, str]) -> Any:
+    """Have one rank do what is named, while the others wait for it in a collective."""
+    rank, culprit, how = place
+    if rank == culprit:
+        if how == "raises":
+            raise LookupError("a mistake")
+        if how == "exits":
+            os._exit(7)
+        if how == "hangs":
+            threading.Event().wait(30)
+        os.kill(os.getpid(), getattr(signal, how))
     return backend.all_gather_object(rank)
 
 
 def raise_everywhere(backend: Any, rank: int) -> None:
     raise LookupError(f"mistake {rank}")
-
-
-def kill_1(backend: Any, rank: int) -> Any:
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return backend.all_gather_object(rank)
-
-
-def exit_1(backend: Any, rank: int) -> Any:
-    if rank == 1:
-        os._exit(7)
-    return backend.all_gather_object(rank)
-
-
-def hang_2(backend: Any, rank: int) -> Any:
-    if rank == 2:
-        signal.pause()
-    return backend.all_gather_object(rank)
-
-
-def freeze_2(backend: Any, rank: int) -> Any:
-    if rank == 2:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return backend.all_gather_object(rank)
 
 
 def work_slowly(backend: Any, rank: int) -> int:
@@ -152,16 +137,19 @@ def test_when_all_raise_all_are_named_and_the_world_goes_on(anywhere: str) -> No
     with World(anywhere, 3) as world:
         with pytest.raises(WorldError) as caught:
             world.run(raise_everywhere, 0, 1, 2)
+        assert [repr(caught.value.errors[r]) for r in range(3)] == [
+            repr(LookupError(f"mistake {r}")) for r in range(3)
+        ]
         for rank in range(3):
-            assert isinstance(caught.value.errors[rank], LookupError)
-            assert f"rank {rank}: raised LookupError: mistake {rank}" in str(caught.value)
+            assert re.search(f"rank {rank}: .*mistake {rank}", str(caught.value))
         assert world.run(gather, 1, 2, 3)[0] == (0, [1, 2, 3])
 
 
 def test_a_value_that_cannot_travel_is_an_error_of_its_rank(anywhere: str) -> None:
     with World(anywhere, 2) as world:
-        with pytest.raises(WorldError, match="failed on all 2 ranks: TypeError: cannot pickle"):
+        with pytest.raises(WorldError) as caught:
             world.run(unpicklable)
+        assert [type(caught.value.errors[rank]) for rank in (0, 1)] == [TypeError] * 2
         assert world.run(gather, 1, 2)[1] == (1, [1, 2])
 
 
@@ -176,60 +164,49 @@ def note_what_the_leader_cannot_rebuild(backend: Any, rank: int) -> None:
 
 def test_what_the_leader_cannot_rebuild_is_an_error_that_names_the_rank() -> None:
     with World("threads", 2) as world:
-        with pytest.raises(WorldError, match=r"rank 1 .*ValueError: no such thing here"):
-            world.run(return_what_the_leader_cannot_rebuild, 0, 1)
-        assert world.run(gather, 1, 2)[1] == (1, [1, 2])
-        with pytest.raises(WorldError, match=r"note of rank 1 .*ValueError: no such thing here"):
-            world.run(note_what_the_leader_cannot_rebuild, 0, 1, on_note=lambda *_: None)
+        for work in return_what_the_leader_cannot_rebuild, note_what_the_leader_cannot_rebuild:
+            with pytest.raises(WorldError) as caught:
+                world.run(work, 0, 1, on_note=lambda *_: None)
+            assert "rank 1" in str(caught.value) and "ValueError" in str(caught.value)
+            if work is return_what_the_leader_cannot_rebuild:
+                assert world.run(gather, 1, 2)[1] == (1, [1, 2])
 
 
-def test_a_rank_that_raises_does_not_hang_the_others(backend: str) -> None:
-    with World(backend, 3) as world:
-        begin = time.monotonic()
-        with pytest.raises(WorldError) as caught:
-            world.run(raise_on_1, 0, 1, 2)
-        assert time.monotonic() - begin < 15
-    report = str(caught.value)
-    assert report.startswith("rank 1 raised LookupError: rank 1's own mistake")
-    assert "rank 0: waits in all_gather_object #1" in report
-    assert "in raise_on_1" in report
+THREADS = ["raises", "hangs"]  # can't be killed or stopped one by one
+WAYS = {
+    "raises": (1, "LookupError"), "SIGKILL": (1, "SIGKILL"), "exits": (1, "status 7"),
+    "hangs": (2, "in misbehave"), "SIGSTOP": (2, "SIGSTOP"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("crime", "verdict"), [(kill_1, "killed by SIGKILL"), (exit_1, "status 7")]
-)
-def test_a_lost_rank_is_named(backend: str, crime: Any, verdict: str) -> None:
-    with World(backend, 3) as world:
-        begin = time.monotonic()
-        with pytest.raises(WorldError) as caught:
-            world.run(crime, 0, 1, 2)
-        assert time.monotonic() - begin < 15
-    headline = str(caught.value).splitlines()[0]
-    if backend == "torch_cpu":
-        assert headline.startswith("rank 1 was lost")
-        assert verdict in headline
-    else:
-        # mpirun ends the other ranks within a millisecond, so which was first is not always seen.
-        assert re.search(r"rank 1 was lost|and then ranks? .*1", headline)
+@pytest.mark.parametrize("how", WAYS)
+def test_a_rank_that_keeps_the_others_waiting_is_named_in_time(backend: str, how: str) -> None:
+    keep_waiting(backend, how)
 
 
-@pytest.mark.parametrize("crime", [hang_2, freeze_2])
-def test_a_hung_rank_is_named_with_its_stack(backend: str, crime: Any) -> None:
-    with World(backend, 3) as world:
+@pytest.mark.parametrize("how", THREADS)
+def test_a_thread_that_keeps_the_others_waiting_is_named_in_time(how: str) -> None:
+    keep_waiting("threads", how)
+
+
+def keep_waiting(over: str, how: str) -> None:
+    """Have one rank keep the others waiting, and check what the error says of all of them."""
+    culprit, named = WAYS[how]
+    with World(over, 3) as world:
         pids = world.run(pid)
         begin = time.monotonic()
         with pytest.raises(WorldError) as caught:
-            world.run(crime, 0, 1, 2, timeout=SHORT)
+            world.run(misbehave, *[(rank, culprit, how) for rank in range(3)], timeout=SHORT)
         assert time.monotonic() - begin < SHORT + 15
-    report = str(caught.value)
-    assert "rank 0: waits in all_gather_object #1" in report
-    assert "rank 1: waits in all_gather_object #1" in report
-    assert "never entered all_gather_object #1" in report
-    if crime is hang_2:
-        assert "in hang_2" in report
+    report, lost = str(caught.value), caught.value.lost
+    if how in ("SIGKILL", "exits"):
+        # mpirun ends the other ranks within a millisecond, so which was first is not always seen.
+        assert culprit in lost and (over == "mpi4py" or (lost[0] == 1 and named in report))
     else:
-        assert "rank 2: is stopped (SIGSTOP); never entered" in report
-    assert left_over(pids) == []
+        assert (lost, {*caught.value.errors}) == ((), {1} if how == "raises" else set())
+        assert re.search(rf"rank {culprit}\b.*(\n.*)*{named}", report)
+        assert re.search(r"rank 0: .* all_gather_object #1", report)
+    assert over == "threads" or left_over(pids) == []
 
 
 def test_a_progress_message_resets_the_deadline(anywhere: str) -> None:
@@ -248,13 +225,11 @@ def test_a_progress_message_resets_the_deadline(anywhere: str) -> None:
 
 def test_notes_reach_the_leader_in_order_before_they_return(anywhere: str) -> None:
     notes: list[Any] = []
+    done = ["done"] * 2
     with World(anywhere, 2) as world:
-        assert (
-            world.run(send_two_notes, 0, 1, on_note=lambda *note: notes.append(note))
-            == ["done"] * 2
-        )
-        assert world.run(send_two_notes, 0, 1) == ["done"] * 2
-        with pytest.raises(WorldError, match=r"note of 16777\d{3} bytes"):
+        assert world.run(send_two_notes, 0, 1, on_note=lambda *note: notes.append(note)) == done
+        assert world.run(send_two_notes, 0, 1) == done
+        with pytest.raises(WorldError, match=r"\b16777\d{3}\b"):
             world.run(send_too_much)
     for rank in range(2):
         turns = [{"rank": rank, "turn": turn} for turn in (1, 2)]
@@ -321,9 +296,9 @@ def test_ranks_leave_one_group_and_join_another(anywhere: str) -> None:
         pids = world.run(pid)
         world.leave()
         assert world.run(lambda backend: backend) == [None, None]
-        with pytest.raises(WorldError, match="a World of 2 ranks, which has joined no group") as e:
+        with pytest.raises(WorldError) as caught:
             world.run(lambda _: Mean()([1.0]))
-        assert isinstance(e.value.common, UsageError)
+        assert isinstance(caught.value.common, UsageError)
         world.join(anywhere)
         assert world.run(gather, "a", "b")[1] == (1, ["a", "b"])
         assert world.run(pid) == pids
@@ -340,31 +315,18 @@ def test_a_closed_world_says_so() -> None:
 @needs("mpi4py")
 def test_a_backend_that_its_launcher_did_not_start_is_refused() -> None:
     # Started as plain processes, every MPI rank is alone in a world of one.
-    with pytest.raises(UsageError, match=r"MPI4PyDist says it is rank 0 of 1, but it runs as rank"):
+    with pytest.raises(UsageError) as caught:
         World("mpi4py", 2, launcher="local")
+    assert "MPI4PyDist" in str(caught.value) and "rank 0 of 1" in str(caught.value)
 
 
 def test_hundreds_of_ranks_as_threads() -> None:
     with World("threads", 200) as world:
         assert world.run(gather, *range(200))[137] == (137, list(range(200)))
-        with pytest.raises(WorldError, match="rank 1 raised LookupError: mistake 1"):
+        with pytest.raises(WorldError) as caught:
             world.run(raise_everywhere, *range(200))
+        assert len(caught.value.errors) == 200
         assert world.run(gather, *range(200))[1][1] == list(range(200))
-
-
-def test_a_hung_thread_is_named_with_its_stack() -> None:
-    with World("threads", 3) as world, pytest.raises(WorldError) as caught:
-        world.run(wait_on_2, 0, 1, 2, timeout=SHORT)
-    report = str(caught.value)
-    assert "rank 1: waits in all_gather_object #1" in report
-    assert "rank 2: never entered all_gather_object #1" in report
-    assert "in wait_on_2" in report
-
-
-def wait_on_2(backend: Any, rank: int) -> Any:
-    if rank == 2:
-        threading.Event().wait(30)
-    return backend.all_gather_object(rank)
 
 
 @pytest.mark.parametrize(
@@ -391,9 +353,9 @@ def test_launchers_are_open_to_third_parties() -> None:
     register_launcher(Polite)
     with World("non_dist", 1, launcher="polite") as world:
         assert world.run(lambda backend: os.environ["PLEASE"]) == ["1"]
-    with pytest.raises(UsageError, match="the launcher name 'local' is taken"):
+    with pytest.raises(UsageError, match="'local'"):
         register_launcher(type("Mine", (Polite,), {"name": "local"}))
-    with pytest.raises(UsageError, match="no launcher 'ssh'; the known ones are: local, threads"):
+    with pytest.raises(UsageError, match=r"'ssh'.*local"):
         World("non_dist", 1, launcher="ssh")
 
 
@@ -402,13 +364,12 @@ def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(
     launcher: Launcher,
 ) -> None:
     with World(None, 2, launcher=launcher) as first:
-        with pytest.raises(UsageError, match="serves a world already; make another"):
-            World(None, 2, launcher=launcher)
-        with pytest.raises(UsageError, match="serves a world already; make another"):
-            ElasticWorld(2, launcher)
+        for start in (partial(World, None), ElasticWorld):
+            with pytest.raises(UsageError, match="launcher"):
+                start(2, launcher=launcher)
         assert first.run(lambda _: "first") == ["first"] * 2
-    with World(None, 2, launcher=launcher) as second:
-        assert second.run(lambda _: "second") == ["second"] * 2
+    with World(None, 2, launcher=launcher) as world:
+        assert world.run(lambda _: "second") == ["second"] * 2
 
 
 def test_a_leader_that_ignores_sigchld_learns_how_ranks_end_or_says_why_not() -> None:
@@ -422,14 +383,14 @@ def test_a_leader_that_ignores_sigchld_learns_how_ranks_end_or_says_why_not() ->
         "        try:\n"
         "            world.run(lambda _: os._exit(7))\n"
         "        except Exception as error:\n"
-        "            print(str(error).splitlines()[0])\n"
+        "            print(error.lost, str(error).splitlines()[0])\n"
     )
     found = subprocess.run(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=120, check=True
     ).stdout.splitlines()
     assert found[0] == found[2] == "[3]"
-    assert found[1].startswith("rank 0 was lost (its process exited with status 7)")
-    assert found[3].startswith("rank 0 was lost (its process ended, and how is not known because")
+    assert found[1].startswith("(0,)") and "status 7" in found[1]
+    assert found[3].startswith("(0,)") and "SIGCHLD" in found[3] and "status" not in found[3]
 
 
 @pytest.mark.parametrize("launcher", ["local", "threads"])
@@ -459,7 +420,7 @@ def test_a_world_takes_one_order_at_a_time() -> None:
     refused = []
 
     def note(rank: int, value: str) -> None:
-        with pytest.raises(UsageError, match="carries out an order, and can't run pid before"):
+        with pytest.raises(UsageError, match=r"\bpid\b"):
             world.run(pid)
         refused.append(rank)
 
@@ -481,7 +442,7 @@ def test_a_world_that_is_closed_while_it_carries_out_an_order_says_so() -> None:
         else:  # while the message of the other rank is there, too
             world.terminate()
 
-    with pytest.raises(WorldError, match="was closed before its ranks had carried out"):
+    with pytest.raises(WorldError, match="closed"):
         world.run(send_after_the_first, 0, 1, on_note=close)
     assert len(known) == 2
 
@@ -496,15 +457,16 @@ def test_ranks_that_are_frozen_before_a_large_order_share_one_deadline() -> None
         for frozen in world.run(pid)[1:]:
             os.kill(frozen, signal.SIGSTOP)
         begin = time.monotonic()
-        with pytest.raises(WorldError, match="no progress for 2 s on ranks 1, 2, 3"):
+        with pytest.raises(WorldError, match=r"\b2 s\b.*1, 2, 3"):
             world.run(lambda _, data: None, *[bytes(8 << 20)] * 4, timeout=2)
         assert time.monotonic() - begin < 11  # it took 14 s when each had its own
 
 
 def test_a_signal_without_a_name_is_reported_by_its_number() -> None:
     world = World(None, 1, launcher="local")
-    with pytest.raises(WorldError, match=r"rank 0 was lost .*killed by signal 40"):
+    with pytest.raises(WorldError, match=r"signal 40\b") as caught:
         world.run(lambda _: os.kill(os.getpid(), 40))
+    assert caught.value.lost == (0,)
 
 
 def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,11 +505,10 @@ class Forgetful(LocalLauncher):
 
 
 def test_ranks_that_never_start_are_counted_and_named(anywhere: str) -> None:
-    with shorter_start(0.5), pytest.raises(WorldError) as caught:
+    with shorter_start(0.5), pytest.raises(WorldError, match=r"^[01] of 30\b") as caught:
         World(anywhere, 30, launcher=Forgetful(), timeout=0.5)
-    headline, missing, *_ = str(caught.value).splitlines()
-    assert re.match(r"[01] of 30 ranks", headline)
-    assert re.search(r"all 30 ranks|ranks 1, 2, .*, 29", missing)
+    missing = str(caught.value).splitlines()[1]
+    assert "all 30" in missing or re.search(r" 1, 2, .* 29\b", missing)
 
 
 def test_more_ranks_than_open_files_are_refused_before_anything_starts() -> None:
@@ -575,11 +536,11 @@ def test_a_world_in_each_of_several_processes_is_refused_unless_it_is_asked_for(
 ) -> None:
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setenv("PMI_SIZE", "3")
-    with pytest.raises(UsageError, match=r"mpirun .*\b3\b.* rank 1\b"):
+    with pytest.raises(UsageError, match=r"\b3\b.* rank 1\b"):
         World("threads", 2)
     with World("threads", 2, launcher="threads") as world:
         # A function that starts a world was written to do so in each rank.
         assert world.run(rank_of_inner) == [(0, 2), (1, 2)]
     monkeypatch.setenv("PMI_SIZE", "x")
-    with pytest.raises(UsageError, match="PMI_SIZE is 'x'"):
+    with pytest.raises(UsageError, match=r"PMI_SIZE.*'x'"):
         World("threads", 2)

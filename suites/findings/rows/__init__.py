@@ -1,1 +1,0 @@
-"""The findings, one module for each library, each with a list ``FINDINGS``."""
