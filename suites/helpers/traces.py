@@ -24,6 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def place_from_zero(folder: Path, title: str, world_size: int) -> Place:
+def place_from_zero(folder: Path | TraceFolder, title: str, world_size: int) -> Place:
     """Return where a new world's ranks are recorded, whose time begins at 0."""
-    return TraceFolder(folder).new_world(title, world_size)._replace(begin=0)
+    there = folder if isinstance(folder, TraceFolder) else TraceFolder(folder)
+    return there.new_world(title, world_size)._replace(begin=0)

@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from suites.helpers.traces import (
     lanes,
     merged_events,
     own_clock,
+    place_from_zero,
     read_worlds,
     start_with,
     traces,
@@ -53,9 +55,9 @@ def recorded(draw: st.DrawFn) -> list[Event]:
     ]
 
 
-def a_world(folder: Path, ranks: list[list[Event]], **changes: Any) -> WorldTrace:
+def a_world(folder: Path, ranks: list[list[Event]]) -> WorldTrace:
     """Write a trace of these events, and read it."""
-    place = TraceFolder(folder).new_world("of a test", len(ranks))._replace(begin=0, **changes)
+    place = place_from_zero(folder, "of a test", len(ranks))
     for rank, events in enumerate(ranks):
         recorder = Recorder(place, rank)
         for category, name, start, end, arguments in events:
@@ -173,41 +175,40 @@ def test_a_recorder_is_the_threads_own_and_ends_with_its_block(tmp_path: Path) -
     assert traces.current() is None
     (world,) = read_worlds(tmp_path)
     assert world.ranks[0].events[0].arguments == {"samples": 3}
-    with pytest.raises(UsageError, match="is there already; give another folder"):
+    with pytest.raises(UsageError, match=str(tmp_path)):
         traces.recording(tmp_path).__enter__()
 
 
 def test_an_empty_folder_another_file_and_other_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist; give a folder that --trace"):
-        read_worlds(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="holds no trace"):
-        read_worlds(tmp_path)
+    def refused(take: Callable[[Path], Any], path: Path, named: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            take(path)
+        assert str(path) in str(caught.value) and named in str(caught.value)
+
+    refused(read_worlds, tmp_path / "nowhere", "")
+    refused(read_worlds, tmp_path, "no trace")
     file = two_events(tmp_path)
-    with pytest.raises(UsageError, match=r"holds the trace of an earlier run .* give another"):
-        TraceFolder(tmp_path)
-    with pytest.raises(UsageError, match="is a file"):
-        read_worlds(file)
-    with pytest.raises(UsageError, match=r"is a file; give the name of a folder"):
-        TraceFolder(file)
+    refused(TraceFolder, tmp_path, file.name)
+    refused(read_worlds, file, "file")
+    refused(TraceFolder, file, "file")
     two_events(tmp_path / "other").rename(tmp_path / "world-1-rank-00001.json")
-    with pytest.raises(UsageError, match=r"files of 2 runs, such as .* a folder of their own"):
-        read_worlds(tmp_path)
+    refused(read_worlds, tmp_path, "2 runs")
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        ('{"name":"x","cat":"y","ph":"X","ts":1e99,"dur":1,"args":{}},', "has not written"),
-        ('{"name":"x","cat":"y","ph":"X","ts":"1","dur":1,"args":{}},', "has not written"),
-        ('{"name":"x","cat":"y","ph":"X","ts":1,"dur":-1,"args":{}},', "ends before it begins"),
-        ("this is no JSON", "is damaged in line 2"),
+        '{"name":"x","cat":"y","ph":"X","ts":1e99,"dur":1,"args":{}},',
+        '{"name":"x","cat":"y","ph":"X","ts":"1","dur":1,"args":{}},',
+        '{"name":"x","cat":"y","ph":"X","ts":1,"dur":-1,"args":{}},',
+        "this is no JSON",
     ],
 )
-def test_a_damaged_file_is_refused(line: str, message: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(line: str, tmp_path: Path) -> None:
     file = two_events(tmp_path)
     first, rest = file.read_text().split("\n", 1)
     file.write_text(f"{first}\n{line}\n{rest}")
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=file.name):
         list(read_worlds(tmp_path))
 
 
@@ -236,7 +237,7 @@ class ClosedLate:
         return len(data)
 
     def close(self) -> None:
-        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
 
 def test_a_file_that_fails_when_it_is_closed_ends_nothing_else(
@@ -245,7 +246,7 @@ def test_a_file_that_fails_when_it_is_closed_ends_nothing_else(
     recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
     break_file(recorder, ClosedLate())
     recorder.close()
-    assert "Disk quota exceeded; the trace of this rank ends here" in caplog.text
+    assert os.strerror(errno.EDQUOT) in caplog.text
 
 
 def test_a_later_rank_goes_on_without_a_trace_where_it_can_write_none(
@@ -253,12 +254,14 @@ def test_a_later_rank_goes_on_without_a_trace_where_it_can_write_none(
 ) -> None:
     (tmp_path / "run").touch()
     place = Place(str(tmp_path / "run"), "run", clock=own_clock())
-    with pytest.raises(UsageError, match="can't be written"):
+    with pytest.raises(UsageError, match="run"):
         start_with(pickle.dumps(place), 1, "load threads")
     start_with(pickle.dumps(place), 1, "run evaluate")  # one that joins while others evaluate
-    assert traces.current() is None and "this rank records no trace" in caplog.text
-    Recorder(place._replace(world=2), None).close()  # of a world that replaces a lost one
-    assert "this row of the trace is not recorded" in caplog.text
+    assert traces.current() is None and "no trace" in caplog.text
+    caplog.clear()
+    second = Place(str(tmp_path / "run"), "run", world=2, clock=own_clock())
+    Recorder(second, None).close()  # of a world that replaces a lost one
+    assert "not recorded" in caplog.text
 
 
 def test_values_that_are_no_text_cost_their_event_alone(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from suites.helpers.traces import (
     Recorder,
     TraceFolder,
     find_waits,
+    place_from_zero,
     read_worlds,
     write_merged,
 )
@@ -134,7 +135,7 @@ def test_every_file_of_a_trace_is_in_the_format(
     ranks: list[list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("trace")
-    place = TraceFolder(folder).new_world("of a 'test' 😀", len(ranks))._replace(begin=0)
+    place = place_from_zero(folder, "of a 'test' 😀", len(ranks))
     for rank, events in enumerate(ranks):
         recorder = Recorder(place, rank)
         for event in events:
@@ -163,7 +164,7 @@ def _rank_of(file: Path) -> int:
 def test_a_rank_that_waited_has_an_arrow_from_the_last_one_to_enter(tmp_path: Path) -> None:
     folder = TraceFolder(tmp_path)
     for _ in range(2):
-        place = folder.new_world("", 2)._replace(begin=0)
+        place = place_from_zero(folder, "", 2)
         for rank, start in enumerate((1_000, 5_000)):
             recorder = Recorder(place, rank)
             # An event that overlaps has a row of its own, and so the collective has it.

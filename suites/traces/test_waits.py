@@ -86,7 +86,7 @@ def test_a_rank_that_was_started_again_waits_in_its_own_collectives_alone() -> N
 
 
 def test_the_first_collective_at_which_ranks_parted_is_named() -> None:
-    other = gather(0, 9, 2)._replace(name="broadcast")
+    other = Event("collective", "broadcast", 0, 9, {"number": 2, "group": 1})
     waits = find_waits(world([gather(0, 5, 1), gather(6, 9, 2)], [gather(0, 5, 1), other]))
     assert waits.parting is not None
     assert waits.parting == (2, {0: "gather", 1: "broadcast"})
@@ -105,7 +105,8 @@ def test_the_reason_is_what_took_longer_since_the_collective_before() -> None:
     assert slowest is not None
     assert (slowest.rank, slowest.kind, slowest.name) == (1, "data", "load")
     assert slowest.more == pytest.approx(79e-9)
-    assert "rank 1: the others waited 1.78e-07 s for it" in str(slowest)
+    assert slowest.waited == pytest.approx(178e-9)
+    assert "rank 1:" in str(slowest) and "1.78e-07 s" in str(slowest)
 
 
 def test_a_block_of_the_users_own_is_named_as_the_reason() -> None:
@@ -117,9 +118,8 @@ def test_a_block_of_the_users_own_is_named_as_the_reason() -> None:
     def sentence(*ranks: list[Event]) -> str:
         return str(summarise(world(*ranks)).slowest)
 
-    assert sentence(rank(10, 20), rank(90, 30)).endswith("more than they in other (read labels)")
-    nothing = "more than they in code of which nothing is recorded"
-    assert sentence(rank(10, 20), rank(20, 90)).endswith(nothing)
+    assert "(read labels)" in sentence(rank(10, 20), rank(90, 30))
+    assert "nothing" in sentence(rank(10, 20), rank(20, 90))
 
 
 def test_without_collectives_the_slowest_takes_longest_for_a_sample() -> None:
