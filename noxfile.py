@@ -254,7 +254,7 @@ def evalbugs(session: nox.Session, releases: str) -> None:
 @nox.session
 @nox.parametrize("releases", [nox.param(name, id=name) for name in FINDINGS])
 def findings(session: nox.Session, releases: str) -> None:
-    """Run what docs/findings.md says of other libraries, and the reports, and write the page.
+    """Run what docs/findings.md says of other libraries, and the reports.
 
     Not part of `tests`. ``-- accelerate-reduce`` replays one finding.
     """
@@ -265,7 +265,6 @@ def findings(session: nox.Session, releases: str) -> None:
         session.skip("it has no such finding")
     _install_releases(session, releases)
     session.run("python", *module[1:], *session.posargs)
-    session.run("python", "-m", "suites.findings.page")
 
 
 def _install_releases(session: nox.Session, releases: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import time
 from importlib.metadata import version
@@ -11,14 +10,7 @@ from importlib.metadata import version
 from disteval.audit import Audit, Report
 from disteval.audit.findings import case_text
 
-from suites.evalbugs.table import ENTRIES, Entry
-from suites.findings.table import environments, installed
-
-MODULES = (
-    "accelerate_loops", "datasets_loops", "ignite_loops", "lightning_loops",
-    "lm_eval_loops", "other_loops", "sentence_transformers_loops", "streaming_loops",
-    "torchmetrics_loops", "torchmetrics_text_loops", "transformers_loops",
-)  # fmt: skip
+from suites.findings.table import Entry, entries, environments, installed
 
 
 def main() -> int:
@@ -32,29 +24,28 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="the limit of each audit")
     parser.add_argument("--minutes", type=float, default=60.0, help="no audit begins after these")
     chosen = parser.parse_args()
-    for module in MODULES:
-        importlib.import_module(f"suites.evalbugs.{module}")
     unexpected = []
-    entries = [entry for entry in ENTRIES if _is_chosen(entry, chosen.names, chosen.environment)]
-    if not entries:
+    those = [one for one in entries().values() if _is_chosen(one, chosen.names, chosen.environment)]
+    if not those:
         parser.error("no loop has such a name and a library that this environment installs")
     end = time.monotonic() + chosen.minutes * 60
-    for entry in entries:
+    for entry in those:
         if time.monotonic() > end:
-            print(f"{entry.target}: not tried within {chosen.minutes:g} minutes")
-            unexpected.append(entry.target)
+            print(f"{entry.loop}: not tried within {chosen.minutes:g} minutes")
+            unexpected.append(entry.loop)
             continue
         # The first finding of a wrong loop is the smallest; a right loop needs every case.
-        report = Audit(entry.target, timeout=60.0, seconds=chosen.seconds, first=True).run()
+        target = f"suites.evalbugs.{entry.loop}"
+        report = Audit(target, timeout=60.0, seconds=chosen.seconds, first=True).run()
         expected, found = _expected(entry), _found(report)
         sign = "as expected" if found == expected else f"EXPECTED {expected}"
         tried = f"{report.counts['right'] + report.counts['wrong']} cases, {report.seconds:.0f} s"
         release = f"{entry.library} {version(entry.library)}"
-        print(f"{entry.target}: {release}: {found}: {sign} ({tried})", flush=True)
+        print(f"{entry.loop}: {release}: {found}: {sign} ({tried})", flush=True)
         for finding in report.findings:
             print(f"    {finding}", flush=True)
         if found != expected:
-            unexpected.append(entry.target)
+            unexpected.append(entry.loop)
             print(f"    {report.reason}\n{report.details}", flush=True)
     if unexpected:
         print(f"not as expected: {', '.join(unexpected)}")
@@ -62,7 +53,7 @@ def main() -> int:
 
 
 def _is_chosen(entry: Entry, names: list[str], environment: str) -> bool:
-    if names and not any(name in entry.target for name in names):
+    if names and not any(name in entry.loop for name in names):
         return False
     return installed(entry.library, entry.release)[1] == environment
 

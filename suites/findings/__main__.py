@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,9 +33,6 @@ def main() -> int:
         return 0
     end = time.monotonic() + chosen.minutes * 60
     differing = [one.slug for one in those if not _is_as_known(one, end)]
-    newer = sorted({one.library for one in those if one.newest and not _is_newest(one.library)})
-    if newer:
-        print(f"not the newest any more, so look again: {', '.join(newer)}")
     print(f"{len(those) - len(differing)} of {len(those)} are as known")
     if differing:
         print(f"not as known: {', '.join(differing)}")
@@ -54,17 +50,6 @@ def _is_as_known(one: Finding, end: float) -> bool:
     print(f"{one.slug}: {one.library}: {sign} ({time.monotonic() - begin:.0f} s)", flush=True)
     print("".join(f"{text}\n" for text in differences), end="", flush=True)
     return not differences
-
-
-def _is_newest(library: str) -> bool:
-    """Return whether the package index has no later release; without an index, the claim stands."""
-    name, _, release = library.rpartition(" ")
-    command = [sys.executable, "-m", "pip", "index", "versions", name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except subprocess.TimeoutExpired:
-        return True
-    return bool(done.returncode) or done.stdout.startswith(f"{name} ({release})")
 
 
 if __name__ == "__main__":

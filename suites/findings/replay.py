@@ -72,7 +72,7 @@ def replay(finding: Finding, folder: Path) -> list[str]:
         folder: An empty folder for the program.
     """
     differences = _replay_command(finding) if finding.command else []
-    if finding.has_report:
+    if finding.report.exists():
         report = read_report(finding.report)
         (folder / report.file).write_text(report.program)
         _, output = _run(["bash", "-c", report.command], folder, REPORT_SECONDS)
