@@ -50,7 +50,8 @@ def test_a_finding_names_the_rank_at_fault_and_where_the_others_wait(
 
 def hangs_with_uneven_shares_or_when_shuffled(case: Case) -> Any:
     own = range(case.rank, len(case.dataset), case.world_size)
-    rounds = len(own) + (case.rank == 0 and case.shuffle and case.world_size > 1)
+    # Of many samples so few that a call takes no second, also on a busy machine.
+    rounds = min(len(own), 20) + (case.rank == 0 and case.shuffle and case.world_size > 1)
     for _ in range(rounds):
         get_dist_backend().all_gather_object(0)
     return {"count": len(case.dataset)}
