@@ -41,11 +41,3 @@ def sends_more(case: Case) -> Any:
     total = _totals(case)
     dist.all_reduce(torch.zeros(2 + (case.rank == 1), dtype=torch.float64))
     return {"count": int(total[1])}
-
-
-def sends_another_type(case: Case) -> Any:
-    """Rank 1 gives elements of half the size."""
-    total = _totals(case)
-    dtype = torch.float32 if case.rank == 1 else torch.float64
-    dist.all_reduce(torch.zeros(2, dtype=dtype))
-    return {"count": int(total[1])}

@@ -89,20 +89,6 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(item, (*path, key))
 
 
-def changed(found: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
-    """Return a copy with one value removed, or replaced by one of another type."""
-    place = data.draw(st.sampled_from(sorted(places(found), key=str)))
-    other = copy.deepcopy(found)
-    inside: Any = other
-    for key in place[:-1]:
-        inside = inside[key]
-    if isinstance(inside, dict) and data.draw(st.booleans()):
-        del inside[place[-1]]
-    else:
-        inside[place[-1]] = data.draw(st.sampled_from([None, True, 0.5, "word", [], ["x"], {}]))
-    return other
-
-
 @given(st.data())
 def test_a_value_that_is_removed_or_of_another_type_is_refused_by_its_place(
     broken: dict[str, Any], data: st.DataObject
