@@ -1,7 +1,8 @@
 """Evaluations in leases whose ranks, or whose leader, are killed at random moments.
 
 ``python -m suites.helpers.lost_ranks ranks 200`` or ``… leader 50`` tries so many seeds, from
-that of a third argument on, and prints a line for each. It forks its ranks while it has one thread,
+that of a third argument on, and prints a line for each; ``… stop 1`` stops a leader, and ``…
+twice 1`` starts a rank twice. It forks its ranks while it has one thread,
 which costs milliseconds.
 """
 
@@ -93,6 +94,8 @@ class Rank:
             left -= 1
             if left == 0 and how == "exit":
                 os._exit(3)
+            if left == 0 and how.startswith("stops "):
+                os.kill(int(how.split()[1]), signal.SIGSTOP)
             if left == 0 and how == "exception":
                 raise ValueError("at a random moment")
 
@@ -188,13 +191,47 @@ def kill_leader(seed: int, folder: Path) -> dict[str, Any]:
     return {"runs": 30, "found": told}
 
 
+def stop_leader(_: int, folder: Path) -> dict[str, Any]:
+    """Stop the leader while its rank computes; return what the rank says, and after how long."""
+    directory = control_directory.create()
+    leader = os.fork()
+    if leader == 0:
+        with suppress(BaseException):
+            Lender(None, directory.path, expected=1, timeout=1.0).wait(SECONDS)
+        os._exit(1)
+    begin = time.monotonic()
+    found = Rank(0, directory.path, folder, f"stops {leader}", 3).end()
+    os.kill(leader, signal.SIGKILL)
+    os.waitpid(leader, 0)
+    directory.remove()
+    return {"found": {0: found}, "seconds": time.monotonic() - begin}
+
+
+def start_twice(_: int, folder: Path) -> dict[str, Any]:
+    """Start two processes as rank 0 at once; return what each found."""
+    directory = control_directory.create()
+    folders = [folder / "first", folder / "second"]
+    for each in folders:
+        each.mkdir()
+    ranks = [Rank(0, directory.path, each) for each in folders]
+    with Lender(None, directory.path, expected=1, timeout=SILENCE) as lender:
+        lender.wait(SECONDS)
+        found = dict(enumerate(rank.end() for rank in ranks))
+        lender.close(0.0)
+    directory.remove()
+    return {"found": found}
+
+
+WAYS = {"ranks": lose_ranks, "leader": kill_leader, "stop": stop_leader, "twice": start_twice}
+
+
 def main(what: str, seeds: int, first: int = 0) -> None:
     """Try some seeds, and print a line for each."""
     right = expected()
     for seed in range(first, first + seeds):
         folder = Path(tempfile.mkdtemp(prefix="leases-"))
         try:
-            found = (lose_ranks if what == "ranks" else kill_leader)(seed, folder)
+            found = WAYS[what](seed, folder)
         finally:
             shutil.rmtree(folder)
         results = found.pop("found")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,24 @@ def test_leases_of_shards_have_the_bits_of_one_rank(
         return {"size": found.size, "padded": found.padded, **found.metrics}
 
     assert_as_on_one_rank(world, rank, folds=sums_alone)
+
+
+@pytest.mark.parametrize("compared", [True, False])
+def test_ranks_of_a_group_that_count_other_samples_of_a_lease_are_an_error_on_each(
+    compared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compared:
+        monkeypatch.setenv("DISTEVAL_DIGEST", "off")
+
+    def rank(backend: Any) -> Any:
+        return evaluate(
+            lambda x: x, stream_of([5, 5 - backend.rank]), {"m": Mean()}, backend, 2,
+            update=lambda outputs, batch: (outputs[:, 0],), schedule="leases", ranks_per_lease=2,
+        )  # fmt: skip
+
+    for found in run_ranks(2, rank):
+        assert isinstance(found, HarnessError), found
+        assert re.search(r"ranks? 0\b.* 1\b", str(found))
 
 
 def test_a_shard_that_cannot_be_read_is_named_on_every_rank() -> None:
