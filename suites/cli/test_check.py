@@ -88,13 +88,9 @@ def test_a_conformant_backend(check: Any, tmp_path: Path) -> None:
     found = json.loads(report.read_text())
     assert f"mine:Good {found['covers']}\n" in done.stdout
     required = sum(rule.level != "optional" for rule in RULES)
-    assert found["covers"].startswith(
-        f"is conformant: all {required - OF_TEMPLATES} required rules hold at world sizes 1 and 2; "
-        "not held against it: rules 7.1-7.3"
-    )
+    assert re.search(rf"\b{required - OF_TEMPLATES}\b.* 1 and 2; .*7\.1-7\.3", found["covers"])
     assert (found["target_distribution"], found["target_version"]) == ("", "")
-    assert found["target"] == "mine:Good"
-    assert found["verdict"] == "conformant"
+    assert (found["target"], found["verdict"]) == ("mine:Good", "conformant")
     judged = [r for r in found["rules"] if r["outcome"] == "passed" and r["level"] != "optional"]
     assert found["required_run"] == len(judged)
     assert {(r["id"], r["world_size"]) for r in found["rules"]} == {
@@ -109,10 +105,6 @@ def test_a_conformant_backend(check: Any, tmp_path: Path) -> None:
         assert result["outcome"] == ("passed" if applies else "unsupported")
         assert bool(result["examples"]) == applies
         assert applies or result["message"]
-        assert set(result) == {
-            "id", "name", "sentence", "level", "world_size", "outcome", "examples", "seconds",
-            "message", "counterexample", "observed", "replay", "cause",
-        }  # fmt: skip
 
 
 def test_a_broken_backend_gets_the_smallest_example_and_a_line_that_replays_it(
@@ -120,17 +112,26 @@ def test_a_broken_backend_gets_the_smallest_example_and_a_line_that_replays_it(
 ) -> None:
     done = check("mine:Swapped", "--world-size=3", "--rules=2.1,2.3")
     assert done.returncode == 1
-    assert done.stdout.count("likely cause: ") == 1
-    assert "2.3 (W=3)" in done.stdout
-    assert "mine:Swapped is broken" in done.stdout
+    assert done.stdout.count("cause: ") == 1  # of two rules
     # Shrunk: two ranks send None, and one sends the simplest thing that is not.
-    found = re.search(r"example: gather \[(.{1,30})\]\n", done.stdout)
+    found = re.search(r"gather (\[.{1,30}\])\n", done.stdout)
     assert found is not None, done.stdout
-    assert found[1].count("None") == 2
-    assert done.stdout.count(f"[{found[1]}]") >= 2
-    replay = "disteval check mine:Swapped --rules 2.1 --world-size 3 --seed 0 --examples 100"
-    assert replay in done.stdout
-    assert found[0] in check(*replay.split()[2:]).stdout
+    assert found[1].count("None") == 2 and done.stdout.count(found[1]) >= 2
+    replay = replayed(done.stdout)
+    asked = {"--rules": "2.1", "--world-size": "3", "--seed": "0", "--examples": "100"}
+    assert options_of(replay) == asked
+    assert found[0] in check(*replay).stdout
+
+
+def replayed(output: str) -> list[str]:
+    """Return the words after ``disteval check`` of the first command that an output shows."""
+    found = re.search(r"disteval check (mine:Swapped( --\S+ \S+)+)", output)
+    assert found is not None, output
+    return found[1].split()
+
+
+def options_of(words: list[str]) -> dict[str, str]:
+    return dict(zip(words[1::2], words[2::2], strict=True))
 
 
 def test_the_first_failure_of_each_rule_is_printed_while_the_check_goes_on(
@@ -143,10 +144,9 @@ def test_the_first_failure_of_each_rule_is_printed_while_the_check_goes_on(
         found = process.stderr.readline()
         assert process.poll() is None  # rule 3.3 ends after the file is there
         (tmp_path / "was_read").touch()
-        output, errors = process.communicate(timeout=120)
-    assert re.match(r"rule 2.1, .* [23]: rank 0 ", found)
-    assert errors == ""  # the failure at the other world size is in the table only
-    assert "mine:SwappedAndSlow is broken" in output
+        _, errors = process.communicate(timeout=120)
+    assert re.search(r"\b2\.1\b.*\b[23]: rank 0 ", found)
+    assert (process.returncode, errors) == (1, "")  # at the other size it is in the table only
     quiet = check(*arguments, "--rules=2.1", "--quiet")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (1, "", "")
 
@@ -154,27 +154,34 @@ def test_the_first_failure_of_each_rule_is_printed_while_the_check_goes_on(
 def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(
     check: Any, tmp_path: Path
 ) -> None:
-    options = ("--world-size=2,3", "--timeout=1", "--examples=5")
+    options = ("--world-size=2,3", "--timeout=1", "--examples=5", "--json=r.json")
     command = [sys.executable, "-m", "disteval.cli", "check", "mine:Stuck", *options]
     done = run_plainly(command, tmp_path, 120)
     assert done.returncode == 1
-    assert "1 s on all 2 ranks" in done.stdout
-    assert "all_gather_object" in done.stdout
+    found = json.loads((tmp_path / "r.json").read_text())
+    hung = [rule for rule in found["rules"] if "1 s" in rule["message"]]
+    assert hung and "all_gather_object" in done.stdout
     assert "not run: 2 rules" in done.stdout
 
 
-def test_what_was_not_tried_makes_no_backend_conformant(check: Any) -> None:
-    nothing = check("mine:Good", "--rules=9.*", "--world-size=2")
-    assert nothing.returncode == 2
-    assert "mine:Good was not tried" in nothing.stdout
-    alone = check("non_dist", "--world-size=2,3")  # it declares that it can do only one
-    assert alone.returncode == 2
-    assert "not tried" in alone.stdout
+@pytest.mark.parametrize(
+    "words", [("mine:Good", "--rules=9.*", "--world-size=2"), ("non_dist", "--world-size=2,3")]
+)
+def test_what_was_not_tried_makes_no_backend_conformant(
+    check: Any, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = check(*words, f"--json={tmp_path / 'r.json'}")
+    assert (done.returncode, words[0] in done.stdout) == (2, True)
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert (found["verdict"], found["required_run"]) == ("incomplete", 0)
+
+
+def test_rules_that_were_asked_for_are_named_and_those_that_were_left_out(check: Any) -> None:
     few = "--rules=1.[123],2.*,3.*,4.*,6.2,6.3"
     some = check("mine:Good", few, "--world-size=2", "--examples=5")
     assert some.returncode == 0  # all that was asked for holds
-    assert "1.1-1.3, 2.1-2.4, 3.1-3.5, 4.1, 4.2" in some.stdout
-    assert f", 6.2, 6.3 (of {len(RULES) - OF_TEMPLATES})" in some.stdout
+    for ranges in ("1.1-1.3", "2.1-2.4", "3.1-3.5", f"(of {len(RULES) - OF_TEMPLATES})"):
+        assert ranges in some.stdout
     assert re.search(r"Left out .*5\.1", some.stdout)
 
 
@@ -188,14 +195,10 @@ def test_the_rules_are_listed() -> None:
 def test_a_backend_that_is_wrong_about_its_ranks_is_broken_and_not_unjudged(check: Any) -> None:
     done = check("mine:Reversed", "--world-size=3", "--rules=1.*")
     assert done.returncode == 1, done.stderr
-    assert "rank 0 of 3 says: rank 2" in done.stdout
-
-
-def test_ranks_that_the_wrong_launcher_started_are_not_judged(check: Any) -> None:
-    done = check("mine:Reversed", "--world-size=3", "--rules=1.*", "--launcher=local")
-    assert done.returncode == 2
-    assert "mine:Reversed" in done.stderr or "Reversed" in done.stderr
-    assert "'threads'" in done.stderr
+    assert re.search(r"rank 0\b.*rank 2\b", done.stdout)
+    wrong = check("mine:Reversed", "--world-size=3", "--rules=1.*", "--launcher=local")
+    assert wrong.returncode == 2  # another launcher started its ranks, so they are not judged
+    assert "Reversed" in wrong.stderr and "'threads'" in wrong.stderr
 
 
 @needs("jinja2")
@@ -204,17 +207,17 @@ def test_the_report_as_a_page(check: Any, tmp_path: Path) -> None:
     done = check("mine:Markup", "--world-size=1", "--rules=1.1,2.1", f"--html={page}")
     assert done.returncode == 1
     text = page.read_text()
-    assert "identity" in text
-    assert "&lt;script&gt;alert(1)" in text
-    assert "<script>alert" not in text
-    assert "[bold]" in text
+    assert "identity" in text and "[bold]" in text
+    assert "&lt;script&gt;" in text and "<script>alert" not in text
 
 
-def test_a_replay_has_all_that_was_asked_for(check: Any, tmp_path: Path) -> None:
-    asked = ("--world-size=2", "--rules=2.1", "--seed=7", "--examples=9", "--timeout=1.5")
-    done = check("mine:Swapped", *asked, "--launcher=threads")
-    replay = "disteval check mine:Swapped --rules 2.1 --world-size 2 --seed 7 --examples 9 "
-    assert f"{replay}--timeout 1.5 --launcher threads" in done.stdout
+def test_a_replay_has_all_that_was_asked_for(check: Any) -> None:
+    asked = {
+        "--rules": "2.1", "--world-size": "2", "--seed": "7", "--examples": "9", "--timeout": "1.5",
+        "--launcher": "threads",
+    }  # fmt: skip
+    done = check("mine:Swapped", *(f"{name}={value}" for name, value in asked.items()))
+    assert options_of(replayed(done.stdout)) == asked
 
 
 @needs("mpi4py")
@@ -222,8 +225,8 @@ def test_a_replay_has_all_that_was_asked_for(check: Any, tmp_path: Path) -> None
 def test_an_outer_world_is_joined_and_reports_once(check: Any, name: str) -> None:
     done = check(name, "--examples=5", "--rules=1.[123],2.1,7.1", under=mpirun(3))
     assert done.returncode == 0, done.stderr
-    sentence = rf"{name} passes rules 1.1-1.3, 2.1 \(of \d+\) at world size 3\n"
-    assert len(re.findall(sentence, done.stdout)) == 1  # one world size proves no more
+    verdicts = re.findall(rf"^{name} .*1\.1-1\.3, 2\.1 .* 3$", done.stdout, re.MULTILINE)
+    assert len(verdicts) == 1  # one world size proves no more
     refused = check(name, "--world-size=2", under=mpirun(3))
     assert refused.returncode == 2
     assert refused.stderr.count("--world-size 2") == 1
@@ -233,14 +236,13 @@ def test_an_outer_world_is_joined_and_reports_once(check: Any, name: str) -> Non
 @needs("mpi4py")
 def test_an_outer_world_in_which_nothing_was_tried_does_not_pass(check: Any) -> None:
     done = check("mpi4py", "--rules=7.1,7.2", under=mpirun(2))
-    assert done.returncode == 2, done.stderr
-    assert "mpi4py was not tried" in done.stdout
+    assert (done.returncode, "not tried" in done.stdout) == (2, True), done.stderr
 
 
 @needs("mpi4py")
 def test_an_outer_world_that_is_lost_is_reported_as_not_judged(check: Any) -> None:
     done = check("mine:StuckAnywhere", "--timeout=1", "--rules=1.1,2.1,2.2", under=mpirun(2))
     assert done.returncode != 0
-    assert "passes rule 1.1 " in done.stdout, done.stdout + done.stderr
-    assert "not judged: rules 2.1, 2.2 at" in done.stdout
-    assert "1 s on all 2 ranks" in done.stdout
+    assert re.search(r"passes .*1\.1 ", done.stdout), done.stdout + done.stderr
+    assert re.search(r"not judged: .*2\.1, 2\.2 ", done.stdout)
+    assert re.search(r"\b1 s\b.* 2 ranks", done.stdout)

