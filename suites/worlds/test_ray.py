@@ -72,22 +72,23 @@ def gather(backend: Any, value: Any) -> Any:
     return backend.all_gather_object(value)
 
 
-def kill_1(backend: Any, rank: int) -> Any:
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return backend.all_gather_object(rank)
-
-
-def hang_1(backend: Any, rank: int) -> Any:
-    if rank == 1:
+def misbehave_on_1(backend: Any, place: tuple[int, str]) -> Any:
+    """Have rank 1 do what is named, while rank 0 waits for it in a collective."""
+    rank, how = place
+    if rank == 1 and how == "raises":
+        raise LookupError("a mistake")
+    if rank == 1 and how == "hangs":
         signal.pause()
-    return backend.all_gather_object(rank)
+    if rank == 1 and how == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rank if how == "raises" else backend.all_gather_object(rank)
 
 
-def raise_on_1(backend: Any, rank: int) -> Any:
-    if rank == 1:
-        raise LookupError("rank 1's own mistake")
-    return rank
+def run_with(world: World, how: str, timeout: float) -> WorldError:
+    """Have rank 1 misbehave, and return the error."""
+    with pytest.raises(WorldError) as caught:
+        world.run(misbehave_on_1, (0, how), (1, how), timeout=timeout)
+    return caught.value
 
 
 @needs("ray", "torch_cpu")
@@ -109,29 +110,22 @@ def test_each_rank_gets_the_computing_threads_that_were_asked_for(ray: Any) -> N
 @needs("ray")
 def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
     with World(SOCKETS, 2, launcher=RayLauncher()) as world:
-        with pytest.raises(WorldError, match="rank 1 raised LookupError: rank 1's own mistake"):
-            world.run(raise_on_1, 0, 1)
+        error = run_with(world, "raises", 60)
+        assert {rank: type(one) for rank, one in error.errors.items()} == {1: LookupError}
         assert world.run(gather, 1, 2) == [[1, 2]] * 2
 
 
 @needs("ray")
-def test_a_killed_rank_is_named(ray: Any) -> None:
+@pytest.mark.parametrize("how", ["SIGKILL", "hangs"])
+def test_a_rank_that_is_lost_or_hangs_is_named_and_terminated(ray: Any, how: str) -> None:
     with World(SOCKETS, 2, launcher="ray") as world:
         pids = [found["pid"] for found in world.run(describe)]
-        with pytest.raises(WorldError, match=r"^rank 1 was lost \(its process ended\)"):
-            world.run(kill_1, 0, 1)
-    assert left_over(pids) == []
-
-
-@needs("ray")
-def test_a_hung_rank_is_named_with_its_stack_and_terminated(ray: Any) -> None:
-    with World(SOCKETS, 2, launcher="ray") as world:
-        pids = [found["pid"] for found in world.run(describe)]
-        with pytest.raises(WorldError) as caught:
-            world.run(hang_1, 0, 1, timeout=SHORT)
-    report = str(caught.value)
-    assert "rank 0: waits in all_gather_object #1" in report
-    assert "in hang_1" in report
+        error = run_with(world, how, SHORT if how == "hangs" else 60)
+    if how == "SIGKILL":
+        assert error.lost[0] == 1
+    else:
+        assert re.search(r"rank 0: .* all_gather_object #1", str(error))
+        assert f"in {misbehave_on_1.__name__}" in str(error)
     assert left_over(pids) == []
 
 
@@ -144,10 +138,8 @@ def test_a_second_world_fits_beside_the_first(ray: Any) -> None:
 
 @needs("ray")
 def test_more_cpus_than_there_are_are_refused_at_once(ray: Any) -> None:
-    launcher = RayLauncher(cpus_per_worker=1000)
-    reason = r"2 ranks with 1000 CPUs each found no room .* It has 1 node with [\d.]+ CPU"
-    with pytest.raises(WorldError, match=reason):
-        World(SOCKETS, 2, launcher=launcher)
+    with pytest.raises(WorldError, match=r"\b2\b.*\b1000\b"):
+        World(SOCKETS, 2, launcher=RayLauncher(cpus_per_worker=1000))
     assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
 
 
@@ -155,7 +147,7 @@ def test_more_cpus_than_there_are_are_refused_at_once(ray: Any) -> None:
 def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any) -> None:
     launcher = RayLauncher()
     with World("non_dist", 1, launcher=launcher) as first:
-        with pytest.raises(UsageError, match="serves a world already"):
+        with pytest.raises(UsageError, match="launcher"):
             World("non_dist", 1, launcher=launcher)
         assert first.run(describe)[0]["rank"] == 0
     with World("non_dist", 1, launcher=launcher) as world:
@@ -164,7 +156,7 @@ def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any)
 
 @needs("ray")
 def test_a_process_is_in_one_cluster_alone(ray: Any) -> None:
-    with pytest.raises(UsageError, match=r"in the Ray cluster at .* already"):
+    with pytest.raises(UsageError, match="already"):
         World("non_dist", 1, launcher=RayLauncher("203.0.113.7:6379"))
 
 
@@ -173,26 +165,22 @@ class ByMpirun(NonDist):
 
 
 def test_a_backend_that_names_another_launcher_is_refused() -> None:
-    with pytest.raises(UsageError, match="ByMpirun's ranks are started by 'mpirun', and Ray"):
+    with pytest.raises(UsageError, match="ByMpirun"):
         World(ByMpirun, 1, launcher="ray")
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"cpus_per_worker": 0}, "cpus_per_worker=0 is too little"),
-        ({"gpus_per_worker": -1}, "gpus_per_worker=-1 is negative"),
-        ({"strategy": "TIGHT"}, "no placement strategy 'TIGHT'; Ray's are: SPREAD, PACK"),
-    ],
+    "options", [{"cpus_per_worker": 0}, {"gpus_per_worker": -1}, {"strategy": "TIGHT"}]
 )
-def test_options_that_make_no_sense_are_refused(options: Any, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    [value] = options.values()
+    with pytest.raises(UsageError, match=rf"={value}\b|{value!r}"):
         RayLauncher(**options)
 
 
 def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(LibraryMissingError, match=r"pip install '\.\[ray\]'"):
+    with pytest.raises(LibraryMissingError, match=r"'\.\[ray\]'"):
         World("non_dist", 1, launcher="ray")
 
 
@@ -210,41 +198,28 @@ def test_the_share_of_a_cpu_is_the_largest_that_fits(nodes: list[int], parts: in
 
 SCRIPT = """
 from disteval.worlds import World
-from suites.worlds.test_ray import hang_1, describe
+from suites.worlds.test_ray import describe, misbehave_on_1
 with World("suites.mutants.sockets:Sockets", 2, launcher="ray") as world:
     print(*(found["pid"] for found in world.run(describe)), flush=True)
-    world.run(hang_1, 0, 1, timeout=600)
+    world.run(misbehave_on_1, (0, "hangs"), (1, "hangs"), timeout=600)
 """
 
 
-def _start(temporary: Path) -> subprocess.Popen[str]:
-    return start_as_from_a_terminal(
+@needs("ray")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_leader_that_ends_leaves_no_process_and_no_file(
+    number: signal.Signals, temporary: Path
+) -> None:
+    leader = start_as_from_a_terminal(
         [sys.executable, "-c", SCRIPT], env=os.environ | {"TMPDIR": str(temporary)}
     )
-
-
-@needs("ray")
-def test_ctrl_c_leaves_no_process_and_no_file(temporary: Path) -> None:
-    leader = _start(temporary)
     assert leader.stdout is not None
     assert len(leader.stdout.readline().split()) == 2
     everything = processes_below(leader.pid)
     assert len(everything) > 3
-    leader.send_signal(signal.SIGINT)
+    leader.send_signal(number)
     leader.communicate(timeout=90)
     assert leader.returncode not in (0, None)
-    assert left_over(everything) == []
-    assert list(temporary.iterdir()) == []
-
-
-@needs("ray")
-def test_a_killed_leader_leaves_no_process_and_no_file(temporary: Path) -> None:
-    leader = _start(temporary)
-    assert leader.stdout is not None
-    assert len(leader.stdout.readline().split()) == 2
-    everything = processes_below(leader.pid)
-    leader.kill()
-    leader.communicate(timeout=90)
     assert left_over(everything) == []
     assert list(temporary.iterdir()) == []
 
@@ -350,7 +325,7 @@ def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
         "    world.run(wait_for_ever, timeout=60, on_progress=kill_raylet)\n"
     )
     done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
-    assert re.search(r"WorldError: rank . was lost \(its Ray node .* does not answer", done.stderr)
+    assert re.search(r"WorldError: rank \d .*Ray node", done.stderr)
 
 
 @needs("ray")
@@ -363,8 +338,7 @@ def test_an_address_where_nobody_answers_is_told(
         monkeypatch.setenv("RAY_ADDRESS", address)
         options = ["--launcher=ray", "--world-size=1", "--rules=1.1"]
         done = run_plainly([*DISTEVAL, "check", "non_dist", *options], tmp_path, 60)
-    assert done.returncode == 2
-    assert f"the Ray cluster at '{address}' could not be joined: nobody answers" in done.stderr
+    assert (done.returncode, address in done.stderr) == (2, True)
 
 
 @needs("ray")
