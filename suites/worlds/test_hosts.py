@@ -5,6 +5,7 @@ Each rank is told what a launcher tells its ranks. Real launchers are in ``test_
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -139,20 +140,17 @@ def test_a_rank_that_is_not_led_says_where_it_looked_and_why_that_may_fail(hosts
     ended(hosts.on_host(0, ["sh", "-c", listens]), SECONDS)
     other_job = {"PMIX_NAMESPACE": "gather@2"}
     ways = {
-        "who listens there has another key: .* DISTEVAL_LEADER": given(hosts, "alpha")
-        | own
-        | soon
-        | other_job,
-        "has another key: it leads another job,": given(hosts, "alpha", "other") | own | soon,
-        "ConnectionRefusedError.*rank 0 should listen there": given(hosts, "beta") | soon,
-        r"10\.77\.0\.9:29400 within .* a firewall may drop": given(hosts, "10.77.0.9") | soon,
+        r"key\b.* DISTEVAL_LEADER": given(hosts, "alpha") | own | soon | other_job,
+        "another key": given(hosts, "alpha", "other") | own | soon,
+        "Refused": given(hosts, "beta") | soon,
+        r"10\.77\.0\.9:29400": given(hosts, "10.77.0.9") | soon,
     }
     ranks = {
         wanted: start(hosts, "01", "gather", only=1, **variables)[0]
         for wanted, variables in ways.items()
     }
     for wanted, rank in ranks.items():
-        assert re.search(f"^beta reached no leader at .*{wanted}", ended(rank, SECONDS))
+        assert re.search(f"^beta .*{wanted}", ended(rank, SECONDS))
         assert rank.returncode == 2
 
 
@@ -162,17 +160,22 @@ def test_a_post_mortem_sees_the_ranks_of_another_host_through_one_that_answers(
     leader, *ranks = start(hosts, "011", "fail", TIMEOUT="3", **given(hosts, "alpha"))
     report = ended(leader, SECONDS)
     for wanted in (
-        "no progress for 3 s on all 3 ranks; the order was to run stop_and_hang",
-        "  alpha: rank 0: waits in all_gather_object #2",
-        "  beta: rank 1: is stopped (SIGSTOP); never entered all_gather_object #2",
-        "  beta: rank 2: never entered all_gather_object #2",
-        "beta: stack of rank 2:",
-        "in wait_for_nothing",
-    ):
-        assert wanted in report, report
+        r"\b3 s\b.* 3 ranks.* stop_and_hang", "alpha: rank 0: .* all_gather_object #2",
+        "beta: rank 1: .*SIGSTOP.* all_gather_object #2", "beta: rank 2: .* all_gather_object #2",
+        "beta: stack of rank 2:", "in wait_for_nothing",
+    ):  # fmt: skip
+        assert re.search(wanted, report), report
     assert leader.returncode == 3
     assert ended(ranks[1], SECONDS) == ""
     ranks[0].kill()  # its host ends what is stopped
+
+
+def check_cut(leader: str, rank: str) -> None:
+    """Check that both ends of a cut cable name the host that they don't reach, and since when."""
+    # The system gives the one reason or the other, by what it was about to send.
+    why = "|".join(os.strerror(number) for number in (errno.ETIMEDOUT, errno.EHOSTUNREACH))
+    assert re.search(rf"rank 1 .*\bbeta\b.*\b3 s\b.*({why})", leader), leader
+    assert re.search(rf"\bbeta .*{ADDRESSES[0]}", rank), rank
 
 
 def test_a_cut_cable_is_an_error_on_both_ends_in_bounded_time(hosts: Hosts) -> None:
@@ -186,10 +189,5 @@ def test_a_cut_cable_is_an_error_on_both_ends_in_bounded_time(hosts: Hosts) -> N
         assert time.monotonic() - begin < SECONDS / 3
     finally:
         hosts.set_link(1, "up")
-    # The system gives the one reason or the other, by what it was about to send.
-    why = "(Connection timed out|No route to host)"
-    assert re.match(rf"rank 1 was lost \(its host, beta, did not answer for 3 s: {why}\);", printed)
-    assert "beta: rank 1: its host, beta, did not answer" in printed
-    wanted = f"a rank on beta can't reach its leader any more (its host, {ADDRESSES[0]}, did not"
-    assert beyond.startswith(wanted)
+    check_cut(printed, beyond)
     assert (leader.returncode, rank.returncode) == (3, 1)

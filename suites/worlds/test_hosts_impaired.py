@@ -24,6 +24,7 @@ from suites.helpers.command import main
 from suites.helpers.hosts import ADDRESSES, Hosts, ended
 from suites.helpers.processes import wait_for
 from suites.helpers.waits import shorten_silence
+from suites.worlds.test_hosts import check_cut
 
 SECONDS = 120
 DELAY, LOSS = 0.05, 0.03
@@ -133,9 +134,7 @@ def test_a_network_that_is_cut_ends_a_static_evaluation_with_an_error_that_names
     leader, rank = start(hosts, *STATIC, WAIT="never", SILENCE=SILENCE)
     cut(hosts, folder)
     printed, beyond = ended(leader, SECONDS), ended(rank, SECONDS)
-    assert re.search(r"rank 1 was lost \(its host, beta, did not answer for 3 s: .*\);", printed)
-    assert "beta: rank 1: its host, beta, did not answer" in printed
-    assert f"can't reach its leader any more (its host, {ADDRESSES[0]}, did not" in beyond
+    check_cut(printed, beyond)
     assert (leader.returncode, rank.returncode) == (1, 1)
 
 
@@ -154,9 +153,9 @@ def test_an_elastic_evaluation_goes_on_without_a_host_that_was_cut_off(
     assert ranks[0].returncode == 0, told + str(printed)
     [lost] = check_report(folder / "cut.json")["leases"]["lost"]
     assert lost["rank"] == 1
-    assert lost["how"].startswith("its host, beta, did not answer for 3 s: ")
+    assert re.search(r"\bbeta\b.*\b3 s\b", lost["how"])
     assert lost["how"] in told
-    assert f"can't reach its leader any more (its host, {ADDRESSES[0]}, did not" in printed[1]
+    assert ADDRESSES[0] in printed[1]
 
 
 @pytest.mark.parametrize("network", ["slow", "away", "gone"])
@@ -183,6 +182,6 @@ def test_ranks_of_another_host_join_an_evaluation_whose_leader_the_user_has_name
     (folder / late["WAIT"]).touch()
     printed = [ended(each, SECONDS) for each in (leader, joiner)]
     assert [leader.returncode, joiner.returncode] == [0, network == "gone"], printed
-    assert "rank 1 has joined: rank 1 (process" in printed[0]
+    assert "rank 1 (process" in printed[0]
     for name in ("led.json", "joined.json")[: 1 if network == "gone" else 2]:
         check_report(folder / name)

@@ -98,17 +98,12 @@ def test_torchrun_on_two_nodes_does_everything_over_a_shared_private_folder(
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--no-python"]
     command += ["--master-addr", "alpha", "--master-port", "29500", "--nproc-per-node", "1"]
     light = ["--backend", "suites.mutants.sockets:Sockets"]  # starts at once
+    rules = ["--rules=1.1,1.2,1.3,3.1", "--examples=3", "--json=check.json"]
+    audited = ["--case", "N=5,B=4,W=2", "--json=audit.json"]
     work = [
         [*DISTEVAL, "eval", "my_task:task", "--backend", "torch_cpu", "--json", "torch.json"],
-        [
-            *DISTEVAL,
-            "check",
-            light[1],
-            "--rules=1.1,1.2,1.3,3.1",
-            "--examples=3",
-            "--json=check.json",
-        ],
-        [*DISTEVAL, "audit", "my_eval:evaluate", *light, "--case", "N=5,B=4,W=2"],
+        [*DISTEVAL, "check", light[1], *rules],
+        [*DISTEVAL, "audit", "my_eval:evaluate", *light, *audited],
         [sys.executable, "-m", "pytest", *PLUGIN, *light, "test_ours.py"],
     ]
     script = folder / "all.sh"
@@ -123,9 +118,10 @@ def test_torchrun_on_two_nodes_does_everything_over_a_shared_private_folder(
     assert [node.returncode for node in nodes] == [0, 0], printed
     check_report(folder / "torch.json")
     assert "1 passed" in printed[0]
-    rules = json.loads((folder / "check.json").read_text())["rules"]
-    assert [(each["world_size"], each["outcome"]) for each in rules] == [(2, "passed")] * 4
-    assert "my_eval:evaluate is sound: 1 case " in printed[0]
+    tried = json.loads((folder / "check.json").read_text())["rules"]
+    assert [(each["world_size"], each["outcome"]) for each in tried] == [(2, "passed")] * 4
+    found = json.loads((folder / "audit.json").read_text())
+    assert (found["verdict"], len(found["cases"])) == ("sound", 1)
     assert list((folder / "private").iterdir()) == []
 
 

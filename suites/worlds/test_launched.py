@@ -81,9 +81,9 @@ def test_mlx_launch_names_a_file_with_an_entry_for_each_rank(tmp_path: Path) -> 
     assert launched_job(variables | {"MLX_RANK": "0"}) == Job("mlx.launch", 0, 1, 1)
     for text in ("[", "5"):
         hosts.write_text(text)
-        with pytest.raises(UsageError, match=r"no list of ranks can be read.*unset MLX_HOSTFILE"):
+        with pytest.raises(UsageError, match="MLX_HOSTFILE"):
             launched_job(variables)
-    with pytest.raises(UsageError, match="MLX_RANK=1 says that a launcher started this process"):
+    with pytest.raises(UsageError, match="MLX_RANK=1"):
         launched_job({"MLX_RANK": "1"})
 
 
@@ -94,52 +94,45 @@ def test_the_launcher_that_started_the_ranks_comes_before_the_one_that_started_i
 
 
 @pytest.mark.parametrize(
-    ("variables", "message"),
+    ("variables", "found"),
     [
-        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, "PMI_RANK is 'x', and a launcher sets it to a whole"),
-        ({"PMI_RANK": "0", "PMI_SIZE": "0"}, "PMI_SIZE is '0', .* whole number from 1 up"),
-        ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK=5 is not a rank of WORLD_SIZE=2, .* 0 to 1"),
-        (ELASTIC | {"WORLD_SIZE": "2"}, "TORCHELASTIC_RUN_ID is set without RANK"),
-        (ELASTIC, "TORCHELASTIC_RUN_ID is set without RANK and WORLD_SIZE"),
-        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 .* no variable, such as PMI_SIZE, says how many"),
-        ({"PMI_RANK": "0"}, "PMI_RANK=0 .* such as PMI_SIZE, .* start the ranks with mpirun"),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, "COMM_WORLD_RANK=0 .* such as OMPI_COMM_WORLD_SIZE,"),
-        ({"SLURM_PROCID": "1"}, "SLURM_PROCID=1 .* such as SLURM_STEP_NUM_TASKS, .* with srun"),
-        ({"PADDLE_TRAINER_ID": "x"}, "PADDLE_TRAINER_ID=x .* such as PADDLE_TRAINERS_NUM,"),
-        ({"PMI_RANK": "-1", "PMI_SIZE": "2"}, "PMI_RANK is '-1', .* whole number from 0 up"),
-        ({"PMI_RANK": "0", "PMI_SIZE": "9" * 5000}, "PMI_SIZE is '9{98}, .* whole number"),
-        (
-            STALE | {"PMI_RANK": "0", "PMI_SIZE": "2"},
-            "RANK=3 and WORLD_SIZE=8 say another rank than PMI_RANK=0 and PMI_SIZE=2, .* unset",
-        ),
-        (STALE | SLURM, "RANK=3 .* than SLURM_PROCID=1 and SLURM_STEP_NUM_TASKS=2, which srun"),
-        (SLURM | {"SLURM_PROCID": "2"}, "SLURM_PROCID=2 is not a rank of SLURM_STEP_NUM_TASKS=2"),
+        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, ["PMI_RANK", "'x'"]),
+        ({"PMI_RANK": "0", "PMI_SIZE": "0"}, ["PMI_SIZE", "'0'"]),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, ["RANK=5", "WORLD_SIZE=2"]),
+        (ELASTIC | {"WORLD_SIZE": "2"}, ["RANK"]),
+        (ELASTIC, ["RANK", "WORLD_SIZE"]),
+        ({"PMIX_RANK": "1"}, ["PMIX_RANK=1", "PMI_SIZE"]),
+        ({"PMI_RANK": "0"}, ["PMI_RANK=0", "PMI_SIZE", "mpirun"]),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, ["COMM_WORLD_RANK=0", "COMM_WORLD_SIZE"]),
+        ({"SLURM_PROCID": "1"}, ["SLURM_PROCID=1", "STEP_NUM_TASKS", "srun"]),
+        ({"PADDLE_TRAINER_ID": "x"}, ["TRAINER_ID=x", "TRAINERS_NUM"]),
+        ({"PMI_RANK": "-1", "PMI_SIZE": "2"}, ["PMI_RANK", "'-1'"]),
+        ({"PMI_RANK": "0", "PMI_SIZE": "9" * 5000}, ["PMI_SIZE", "'9999"]),
+        (STALE | {"PMI_RANK": "0", "PMI_SIZE": "2"}, ["RANK=3", "PMI_RANK=0"]),
+        (STALE | SLURM, ["RANK=3", "SLURM_PROCID=1"]),
+        (SLURM | {"SLURM_PROCID": "2"}, ["SLURM_PROCID=2", "NUM_TASKS=2"]),
     ],
 )
 def test_variables_that_no_launcher_sets_are_refused(
-    variables: dict[str, str], message: str
+    variables: dict[str, str], found: list[str]
 ) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError) as caught:
         launched_job(variables)
+    assert [word for word in found if word not in str(caught.value)] == []
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize(
     ("variables", "remedy"),
     [
-        (
-            {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"},
-            "SLURM_STEP_NUM_TASKS is not removed, or one task .* srun -n 1 and --world-size 2",
-        ),
-        (
-            {"RANK": "1", "WORLD_SIZE": "2"},
-            "Start them with mpirun -np 2 or torchrun .* 2, or one process",
-        ),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, "srun -n 1"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "mpirun -np 2"),
     ],
 )
 def test_ranks_that_can_not_be_led_are_refused_with_what_works(
     variables: dict[str, str], remedy: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"started 2 processes.* is rank 1.*{remedy}"):
+    with pytest.raises(UsageError, match=rf"\b2\b.* rank 1\b.*{remedy}"):
         detect_outer_world(variables)
 
 
@@ -164,19 +157,16 @@ def test_ranks_over_several_hosts_are_led_if_they_have_a_way_to_meet(
             outer = detect_outer_world(told)
             assert outer is not None
             assert outer[:] == (launcher, rank, 4, 2)
-            wanted = f"is rank {rank}. They are on several hosts, .* 2 .*DISTEVAL_CONTROL_DIR; or"
-            with pytest.raises(UsageError, match=wanted):
+            with pytest.raises(UsageError, match=rf"rank {rank}\b.*CONTROL_DIR"):
                 meeting.choose_meeting(outer)
 
 
 def test_one_task_of_slurm_is_alone_and_srun_with_pmi_is_joined() -> None:
-    assert detect_outer_world({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
-    outer = detect_outer_world(SLURM | {"PMI_RANK": "1", "PMI_SIZE": "2"})
-    assert outer is not None
-    assert (outer.launcher, outer.rank, outer.world_size) == ("mpirun", 1, 2)
-    outer = detect_outer_world(SLURM)
-    assert outer is not None
-    assert (outer.launcher, outer.rank, outer.world_size) == ("srun", 1, 2)
+    alone = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    assert detect_outer_world(alone) is None
+    for more, launcher in (({"PMI_RANK": "1", "PMI_SIZE": "2"}, "mpirun"), ({}, "srun")):
+        outer = detect_outer_world(SLURM | more)
+        assert outer is not None and outer[:3] == (launcher, 1, 2)
 
 
 def test_ranks_that_a_task_starts_are_no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,24 +177,24 @@ def test_ranks_that_a_task_starts_are_no_tasks(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("mode", "text", "leader", "message"),
+    ("mode", "text", "leader", "found"),
     [
-        (0o640, "k" * 64, "localhost:29400", "with mode 0640, and must be a file .* nobody else"),
-        (0o600, "short", "localhost:29400", "holds 5 characters, and a key has at least 32"),
-        (0o600, "k" * 64, "localhost", "'localhost', and must be host:port"),
-        (0o600, "k" * 64, "", "DISTEVAL_KEY_FILE is set without DISTEVAL_LEADER"),
-        (0o600, "k" * 64, "node..1:29400", r"'node\.\.1' has no IPv4 address here"),
-        (0o600, "k" * 64, "[::1]:29400", r"'\[::1\]' is an IPv6 address, and a leader .* IPv4"),
+        (0o640, "k" * 64, "localhost:29400", "0640"),
+        (0o600, "short", "localhost:29400", r"\b5\b.*\b32\b"),
+        (0o600, "k" * 64, "localhost", "'localhost'"),
+        (0o600, "k" * 64, "", "DISTEVAL_LEADER"),
+        (0o600, "k" * 64, "node..1:29400", r"'node\.\.1'"),
+        (0o600, "k" * 64, "[::1]:29400", r"'\[::1\]'.* IPv4"),
     ],
 )
 def test_a_leader_and_a_key_that_others_may_know_are_refused(
-    mode: int, text: str, leader: str, message: str, tmp_path: Path
+    mode: int, text: str, leader: str, found: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "key"
     path.write_text(text)
     path.chmod(mode)
     given = {"DISTEVAL_LEADER": leader, "DISTEVAL_KEY_FILE": str(path)}
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=found):
         given_leader("a job", given)
 
 
@@ -235,7 +225,7 @@ def test_a_leader_never_listens_on_all_addresses(
     path.chmod(0o600)
     monkeypatch.setenv("DISTEVAL_LEADER", "0.0.0.0:29400")
     monkeypatch.setenv("DISTEVAL_KEY_FILE", str(path))
-    with pytest.raises(UsageError, match=r"names 0\.0\.0\.0, which is no address of this host"):
+    with pytest.raises(UsageError, match=r"\b0\.0\.0\.0\b"):
         meeting.GivenLeader(OuterWorld("mpirun", 0, 2, 1)).hosts()
 
 
@@ -282,8 +272,8 @@ def test_an_elastic_job_on_several_hosts_does_not_meet_over_mpi(
     monkeypatch.setattr(meeting, "find_spec", lambda name: True)  # mpi4py is installed
     leader = OuterLauncher(OuterWorld("mpirun", 0, 2, 1))
     leader.elastic = True
-    wanted = "waits at the end for ranks that were lost; .* DISTEVAL_CONTROL_DIR; or set"
-    with pytest.raises(UsageError, match=wanted):
-        leader.prepare(2)
-    with pytest.raises(UsageError, match=wanted):
-        follow(OuterWorld("mpirun", 1, 2, 1), elastic=True)
+    for take_part in (
+        lambda: leader.prepare(2), lambda: follow(OuterWorld("mpirun", 1, 2, 1), elastic=True)
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match="CONTROL_DIR"):
+            take_part()
