@@ -362,6 +362,8 @@ def other():
 def test_a_run_that_goes_on_says_so_and_refuses_another_task(
     run: Run, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DISTEVAL_CANARY", "off")  # for calls of the model are counted
+
     def evaluate(task: str) -> Result:
         Path("own.py").write_text(TASK + INTERRUPTED)
         sys.modules.pop("own", None)

@@ -32,6 +32,8 @@ from suites.helpers.hosts import pretend_hosts
 from suites.helpers.one_rank import assert_as_on_one_rank
 from suites.helpers.thread_world import run_ranks, values
 
+pytestmark = pytest.mark.usefixtures("without_canary")
+
 DATA = (np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 4)
 
 

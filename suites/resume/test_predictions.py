@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
 
+pytestmark = pytest.mark.usefixtures("without_canary")
+
 KINDS = ["columns", "rows", "shards"]
 
 
