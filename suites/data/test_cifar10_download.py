@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from disteval import DataError
 from disteval.data import download_cifar10, load_cifar10
-from disteval.data.cifar10 import BINARY_FOLDER
+
+from suites.helpers.data import BINARY_FOLDER
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_an_archive_that_reaches_outside_is_refused(
 ) -> None:
     url, folder = server
     md5 = archive(folder, {f"{BINARY_FOLDER}/test_batch.bin": RECORDS, name: content})
-    with pytest.raises(DataError, match=r"outside|neither a file"):
+    with pytest.raises(DataError, match=Path(name).name):
         download_cifar10(tmp_path / "data", url=f"{url}/archive.tar.gz", md5=md5)
     assert list((tmp_path / "data").iterdir()) == []
     assert not list(tmp_path.rglob("escaped"))

@@ -20,10 +20,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.data.contents import Elements, digests_of, digests_of_rows, snapshots, total
-from disteval.data.digests import IncomparableError, digest_of
 from hypothesis import given
 from hypothesis import strategies as st
+
+from suites.helpers.data import (
+    Elements,
+    IncomparableError,
+    digest_of,
+    digests_of,
+    digests_of_rows,
+    snapshots,
+    total,
+)
 
 CHILD = """
 import pickle, sys

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from disteval import DataError
-from disteval.data import download
+
+from suites.helpers.data import download
 
 HEAD = b"HTTP/1.0 200 OK\r\n\r\n"
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import DataError
-from disteval.data.safe_pickle import load_arrays
 
 from suites.data.test_cifar10 import pictures, python_2_pickle
+from suites.helpers.data import load_arrays
 
 ADMITTED = [
     ("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode"),
