@@ -66,7 +66,7 @@ def samples_of(kind: str, lengths: list[int]) -> Any:
     return rows if kind == "rows" else lambda: iter(rows)
 
 
-PLANS = st.just({"mode": "batches"}) | st.fixed_dictionaries(
+PLANS = st.just({}) | st.fixed_dictionaries(
     {"length": st.just("n"), "sort_by_length": st.booleans(), "max_tokens": st.integers(30, 90)}
 )
 
@@ -231,8 +231,7 @@ class Stopping:
         return np.zeros(len(batch))
 
 
-@pytest.mark.parametrize("mode", ["strided", "contiguous", "batches"])
-def test_very_many_samples_take_no_memory(mode: Any) -> None:
+def test_very_many_samples_take_no_memory() -> None:
     class Many:
         def __len__(self) -> int:
             return 10**10
@@ -244,7 +243,7 @@ def test_very_many_samples_take_no_memory(mode: Any) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(RankError, match="StopError"):
-            evaluate(model, Many(), {}, "non_dist", 256, mode=mode)
+            evaluate(model, Many(), {}, "non_dist", 256)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -6,11 +6,40 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from disteval import UsageError
-from disteval.data.batching import Picked
-from disteval.data.collate import collate, first_rows
-from disteval.data.fetching import IndexedReader
-from disteval.errors import HarnessError, SampleError
+from disteval import HarnessError, RankError, evaluate
+from disteval.metrics import Mean
+
+
+class Keeping:
+    """A model that keeps its last batch, as it was filled up, and the part of it that counts."""
+
+    filled: Any = None
+    real: Any = None
+
+    def __call__(self, batch: Any) -> Any:
+        self.filled = batch
+        while isinstance(batch, dict | tuple):
+            batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+        return np.zeros(len(batch))
+
+    def update(self, outputs: Any, batch: Any) -> Any:
+        self.real = batch
+        return (outputs,)
+
+
+def kept(samples: Any, collate: Any = None, batch_size: int = 0) -> Keeping:
+    """Return what a model was given of samples that are one batch, or the last of several."""
+    model = Keeping()
+    evaluate(
+        model, samples, {"zero": Mean()}, "non_dist", batch_size or len(samples),
+        collate=collate, update=model.update,
+    )  # fmt: skip
+    return model
+
+
+def collate(samples: list[Any]) -> Any:
+    """Return the batch that is made of samples without a function of one's own."""
+    return kept([(0, sample) for sample in samples]).real[1]
 
 
 class Pair(NamedTuple):
@@ -59,13 +88,18 @@ def test_integers_that_no_dtype_holds_together_keep_their_digits(samples: list[A
     assert collate(samples) == samples
 
 
-def test_samples_with_other_fields_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"keys \['a'\].* keys \['b'\]"):
-        collate([{"a": 1}, {"b": 1}])
-    with pytest.raises(UsageError, match=r"\['a'\].* 1 .* 2 "):
-        collate([{"a": (1,)}, {"a": (1, 2)}])
-    with pytest.raises(UsageError, match="type int"):
-        collate([{"a": 1}, 3])
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([{"a": 1}, {"b": 1}], ("['a']", "['b']")),
+        ([{"a": (1,)}, {"a": (1, 2)}], ("'a'", " 1 ", " 2 ")),
+        ([{"a": 1}, 3], ("int",)),
+    ],
+)
+def test_samples_with_other_fields_are_refused(samples: Any, words: tuple[str, ...]) -> None:
+    with pytest.raises(HarnessError) as caught:
+        kept(samples)
+    assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_the_rows_that_count_are_cut_from_the_batch_that_is_padded() -> None:
@@ -73,40 +107,17 @@ def test_the_rows_that_count_are_cut_from_the_batch_that_is_padded() -> None:
         width = max(map(len, samples))
         return {"x": np.array([[*row, *[0] * (width - len(row))] for row in samples])}
 
-    samples = [[1], [1, 2], [1, 2, 3, 4]]
-    batch = IndexedReader(samples, longest)(Picked(np.array([0, 1, 2]), 2, 5))
+    batch = kept([[1], [1, 2], [1, 2, 3, 4]], longest, 5)
     assert batch.filled["x"].shape == (5, 4)
-    assert batch.filled["x"][3:].tolist() == [[1, 2, 3, 4]] * 2
-    assert batch.real["x"].shape == (2, 4)
-    assert batch.ids.tolist() == [0, 1]
-
-
-def test_a_batch_without_rows_is_made_again_of_the_samples_that_count() -> None:
-    batch = IndexedReader([[1], [2, 3], [4]], lambda some: np.concatenate(some))(
-        Picked(np.array([0, 1, 2]), 2, 3)
-    )
-    assert batch.filled.tolist() == [1, 2, 3, 4]
-    assert batch.real.tolist() == [1, 2, 3]
-    assert IndexedReader([1], np.array)(Picked(np.array([0]), 0, 1)).real is None
-    with pytest.raises(ValueError, match="3 rows"):
-        first_rows(np.zeros(4), 3, 2)
+    assert batch.real["x"].tolist() == [[1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 4]]
 
 
 def test_a_collate_that_fails_on_uneven_fields_names_them_and_their_shapes() -> None:
     samples = [{"x": 1, "pair": (np.zeros(2), np.zeros((n, 3)))} for n in (4, 4, 5)]
-    message = (
-        r"^sample 0 could not be collated with 1, 2: ValueError: .*; the field \['pair'\]\[1\] has "
-        r"the shapes \(4, 3\) and \(5, 3\) in this batch; let collate pad to one$"
-    )
-    reader = IndexedReader(samples, lambda some: np.stack([one["pair"][1] for one in some]))
-    with pytest.raises(SampleError, match=message):
-        reader(Picked(np.arange(3), 3, 3))
-    with pytest.raises(SampleError, match=r"ValueError: no$"):
-        IndexedReader([1, {"x": 2}], _no)(Picked(np.arange(2), 2, 2))
-
-
-def _no(samples: list[Any]) -> Any:
-    raise ValueError("no")
+    with pytest.raises(RankError) as caught:
+        kept(samples, lambda some: np.stack([one["pair"][1] for one in some]))
+    for word in ("sample 0", "1, 2", "ValueError", "['pair'][1]", "(4, 3)", "(5, 3)"):
+        assert word in str(caught.value)
 
 
 def test_a_collate_may_take_fields_out_of_dicts() -> None:
@@ -114,14 +125,13 @@ def test_a_collate_may_take_fields_out_of_dicts() -> None:
         labels = np.array([sample.pop("label") for sample in samples])
         return np.array([sample["x"] for sample in samples]), labels
 
-    samples = [{"x": i, "label": 2 * i} for i in range(3)]
-    batch = IndexedReader(samples, popping)(Picked(np.array([0, 2]), 2, 5))
-    assert batch.filled[1].tolist() == [0, 4, 4, 4, 4]
-    assert batch.real[1].tolist() == [0, 4]
+    batch = kept([{"x": i, "label": 2 * i} for i in range(3)], popping, 5)
+    assert len(batch.filled) == 5
+    assert batch.real[1].tolist() == [0, 2, 4]
 
 
 def test_a_collate_that_moves_samples_is_refused() -> None:
-    texts = [[1], [2, 2, 2], [3, 3], [4, 4, 4]]
+    texts = [[1], [2, 2, 2], [4, 4, 4], [3, 3]]
 
     def in_place(some: list[Any]) -> Any:
         some.sort(key=len, reverse=True)
@@ -136,15 +146,14 @@ def test_a_collate_that_moves_samples_is_refused() -> None:
         return np.array([len(text) for text in ordered]), {"text": ordered}
 
     for moving, rows in ((in_place, 4), (in_a_copy, 6), (pairs, 6)):
-        numbers = np.array([0, 1, 3, 2])
-        with pytest.raises(HarnessError, match=r"collate.*order"):
-            IndexedReader(texts, moving)(Picked(numbers, 4, rows))
+        with pytest.raises(HarnessError, match="order"):
+            kept(texts, moving, rows)
 
     def own(some: list[Any]) -> Any:  # of which repeats may differ, and the list is the function's
         some[:] = [(len(text), place % 3) for place, text in enumerate(some)]
         return np.array(some)
 
-    assert IndexedReader(texts, own)(Picked(np.arange(4), 4, 6)).real[:, 0].tolist() == [1, 3, 2, 3]
+    assert kept(texts, own, 6).real[:, 0].tolist() == [1, 3, 3, 2]
 
 
 def test_getitems_returns_a_list_of_one_sample_for_each_index() -> None:
@@ -154,17 +163,19 @@ def test_getitems_returns_a_list_of_one_sample_for_each_index() -> None:
 
     class Short(list):
         def __getitems__(self, indices: list[int]) -> Any:
-            return [self[index] for index in set(indices)]
+            return [self[index] for index in indices[1:]]
 
-    picked = Picked(np.array([1, 1]), 2, 2)
-    assert IndexedReader(Columns([5, 6]))(picked).filled.tolist() == [6, 6]
-    with pytest.raises(UsageError, match=r"Short.* 2 samples"):
-        IndexedReader(Short([5, 6]))(picked)
+    with pytest.raises(HarnessError, match=r"Short.* 2 "):
+        kept(Short([5, 6]))
+    assert kept(Columns([5, 6])).real.tolist() == [5, 6]
 
 
 @pytest.mark.parametrize("many", [True, False])
 def test_a_sample_that_raises_is_named(many: bool) -> None:
     class Samples:
+        def __len__(self) -> int:
+            return 6
+
         def __getitem__(self, index: int) -> int:
             return 10 // (index - 3)
 
@@ -172,8 +183,5 @@ def test_a_sample_that_raises_is_named(many: bool) -> None:
         def __getitems__(self, indices: list[int]) -> list[int]:
             return [self[index] for index in indices]
 
-    reader = IndexedReader(Many() if many else Samples())
-    assert reader(Picked(np.array([4, 5]), 2, 2)).filled.tolist() == [10, 5]
-    with pytest.raises(SampleError, match="sample 3") as found:
-        reader(Picked(np.array([4, 3]), 2, 2))
-    assert isinstance(found.value.__cause__, ZeroDivisionError)
+    with pytest.raises(RankError, match=r"sample 3\b.*ZeroDivisionError"):
+        kept(Many() if many else Samples(), batch_size=2)
