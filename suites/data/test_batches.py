@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
 
+pytestmark = pytest.mark.usefixtures("without_canary")
+
 SHARDS = 3
 
 

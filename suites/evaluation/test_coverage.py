@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Coverage, CoverageError, ShardPlan
-from disteval.coverage import Counted, certify, check_once
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks
 
@@ -51,26 +48,3 @@ def test_a_samplers_bug_is_an_error_on_every_rank(share: Any, found: str) -> Non
         assert isinstance(outcome, CoverageError)
         with pytest.raises(CoverageError, match=found):
             raise outcome
-
-
-@example([0, 1, 2, 3, 3, 6, 6, 7, 8, 9, 10, 11], 2)  # of the right number and the right sum
-@given(st.lists(st.integers(0, 30), max_size=30), st.integers(1, 4))
-def test_the_certificate_holds_for_each_sample_once_alone(ids: list[int], world: int) -> None:
-    size = 12
-
-    def rank(backend: ThreadsDist) -> Any:
-        mine = np.array(ids[backend.rank :: world], dtype=np.int64)
-        check_once(backend.all_gather_object(certify(mine)), Counted(mine), size, backend)
-
-    for outcome in run_ranks(world, rank):
-        assert (outcome is None) == (sorted(ids) == list(range(size)))
-
-
-def test_ids_outside_of_the_data_set_are_named() -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        ids = np.array([0, 1, 7])
-        check_once(backend.all_gather_object(certify(ids)), Counted(ids), 3, backend)
-
-    (outcome,) = run_ranks(1, rank)
-    assert isinstance(outcome, CoverageError)
-    assert "1 missing (2); 1 not in the data set (7)" in str(outcome)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Coverage, CoverageError, Covered, UnknownBackendError, UsageError, frames
+from disteval import Coverage, CoverageError, UnknownBackendError, UsageError, frames
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from suites.helpers.thread_world import Counting, run_ranks, values
 
@@ -40,26 +37,6 @@ def test_a_size_that_no_id_reaches_is_refused() -> None:
     ):
         Coverage(2**63)
     assert "9223372036854775806 missing" in refused(certify([[0]], 2**63 - 1))
-
-
-shards_of_ids = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4)
-
-
-@example([[0, 1, 3], [3, 6, 6]], 7, "forbidden")  # of the right number and the right sum
-@example([[0, 1, 2], []], None, "forbidden")
-@given(shards_of_ids, st.none() | st.integers(0, 12), st.sampled_from(["forbidden", "allowed"]))
-def test_certify_succeeds_exactly_if_each_sample_is_there(
-    shards: list[list[int]], size: int | None, repeats: str
-) -> None:
-    times = Counter(number for ids in shards for number in ids)
-    expected = set(range(max(times, default=-1) + 1 if size is None else size))
-    repeated = sorted(number for number, count in times.items() if count > 1)
-    right = set(times) == expected and (repeats == "allowed" or not repeated)
-    for outcome in certify(shards, size, repeats):
-        assert isinstance(outcome, Covered if right else CoverageError)
-        if isinstance(outcome, Covered):
-            assert (outcome.size, outcome.counted) == (len(expected), times.total())
-            assert outcome.repeated.tolist() == repeated
 
 
 def test_missing_repeated_and_foreign_samples_are_named_with_ranks() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Evaluation, RankError, UsageError, evaluate, get_dist_backend
+from disteval import RankError, UsageError, evaluate, get_dist_backend
 from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy, BaseMetric
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import given
-from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
 
@@ -47,55 +44,6 @@ def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
     return values(run_ranks(world, function))
 
 
-@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 12), st.booleans())
-def test_every_sample_is_counted_exactly_once(
-    size: int, world: int, batch_size: int, pad: bool
-) -> None:
-    def rank(backend: ThreadsDist) -> Evaluation:
-        metrics = {"labels": Labels()}
-        return evaluate(read_label, numbered(size), metrics, backend, batch_size, pad=pad)
-
-    for result in run(world, rank):
-        assert result.metrics["labels"] == list(range(size))
-        assert result.evaluated == result.size == size
-        batches = -(-size // batch_size)
-        rows_of_the_last = size - (batches - 1) * batch_size
-        assert result.padded == (-batches % world * rows_of_the_last if pad else 0)
-        assert result.world_size == world
-
-
-@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 12))
-def test_accuracy_is_the_same_integer_as_on_one_rank(
-    size: int, world: int, batch_size: int
-) -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        metrics = {"accuracy": Accuracy(counts=True)}
-        return evaluate(read_label, numbered(size), metrics, backend, batch_size).metrics
-
-    right = sum(index % 3 != 0 for index in range(size))
-    expected = {"top1": right / size, "correct_top1": right, "size": size}
-    assert run(world, rank) == [{"accuracy": expected}] * world
-
-
-@pytest.mark.usefixtures("without_canary")
-@given(st.integers(0, 20), st.integers(1, 4), st.integers(1, 9))
-def test_every_batch_has_the_same_shape_and_every_rank_as_many(
-    size: int, world: int, batch_size: int
-) -> None:
-    def rank(backend: ThreadsDist) -> list[Any]:
-        shapes = []
-
-        def predict(images: Any) -> Any:
-            shapes.append(images.shape)
-            return read_label(images)
-
-        evaluate(predict, numbered(size), {}, backend, batch_size)
-        return shapes
-
-    batches = math.ceil(math.ceil(size / world) / batch_size)
-    assert run(world, rank) == [[(batch_size, 3, 2, 2)] * batches] * world
-
-
 def test_metrics_start_afresh() -> None:
     labels = Labels()
     labels.add(None, np.array([99]))
@@ -118,28 +66,6 @@ def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> No
     assert "rank 0: 100%" in shown
     assert "3/3" in shown
     assert "rank 1" not in shown
-
-
-def test_ranks_with_different_data_are_told() -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        return evaluate(read_label, numbered(5 + (backend.rank == 1)), {}, backend, 2)
-
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, UsageError)
-        assert "the number of samples is 5 on rank 0 and 6 on rank 1" in str(outcome)
-
-
-def test_a_metric_that_fails_fails_on_every_rank() -> None:
-    class Bad(Labels):
-        def compute_metric(self, results: list[int]) -> list[int]:
-            raise OverflowError("too much")
-
-    def rank(backend: ThreadsDist) -> Any:
-        return evaluate(read_label, numbered(5), {"bad": Bad()}, backend, 2)
-
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, RankError)
-        assert "rank 0 could not compute Bad: OverflowError: too much" in str(outcome)
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])

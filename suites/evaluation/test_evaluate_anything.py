@@ -11,8 +11,6 @@ import pytest
 from disteval import RankError, UsageError, evaluate
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import given
-from hypothesis import strategies as st
 
 from suites.helpers.thread_world import Counting, run_ranks, values
 
@@ -54,22 +52,6 @@ def numbers(size: int) -> dict[str, Any]:
 
 def twice(batch: Any) -> Any:
     return 2 * (batch["x"] if isinstance(batch, dict) else batch)
-
-
-@pytest.mark.parametrize("kind", numbers(1))
-@given(st.integers(0, 20), st.integers(1, 4), st.integers(1, 9), st.booleans(), st.booleans())
-def test_each_sample_of_any_kind_counts_once_in_order(
-    kind: str, size: int, world: int, batch_size: int, fixed: bool, pad: bool
-) -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        metrics = {"entries": Entries()}
-        return evaluate(
-            twice, numbers(size)[kind], metrics, backend, batch_size,
-            fixed_shape=fixed, pad=pad,
-        ).metrics["entries"]  # fmt: skip
-
-    expected = [(2 * i, 3 * i) for i in range(size)]
-    assert values(run_ranks(world, rank)) == [expected] * world
 
 
 def test_a_rank_reads_its_own_samples_after_some_that_every_rank_reads() -> None:

@@ -87,28 +87,6 @@ def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
 ways = st.sampled_from([(kind, way) for kind in KINDS for way in WAYS])
 
 
-@settings(max_examples=60, deadline=None)
-@given(ways, st.integers(0, 30), st.integers(1, 4), st.integers(1, 7), st.booleans())
-def test_they_are_in_the_order_of_the_data_set_on_rank_0(
-    tmp_path_factory: pytest.TempPathFactory,
-    way: Any, size: int, world: int, batch_size: int, in_memory: bool,
-) -> None:  # fmt: skip
-    kind, options = way
-    size = max(size, kind in KINDS[2:])  # a stream without elements is refused
-    folder = None if in_memory else tmp_path_factory.mktemp("folder")
-
-    def rank(backend: ThreadsDist) -> Any:
-        return predict_all(
-            scores, samples_of(kind, size), backend, batch_size, folder=folder, **options
-        )
-
-    found, *others = run(world, rank)
-    assert others == [None] * (world - 1)
-    every = found if folder is None else found.all()
-    expected = scores({"x": np.arange(size)})
-    assert np.asarray(every, np.float32).reshape(-1, 3).tobytes() == expected.tobytes()
-
-
 class Outputs(BaseMetric):
     """A metric whose result is all that was added, in the order of the data set."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
 
-import numpy as np
 import pytest
 from disteval import ShardPlan, UsageError
 from hypothesis import given
@@ -12,26 +11,10 @@ from hypothesis import strategies as st
 
 sizes = st.integers(0, 60)
 worlds = st.integers(1, 9)
-modes = st.sampled_from(["strided", "contiguous"])
 
 
 def _plans(size: int, world: int, mode: str, pad: bool) -> list[ShardPlan]:
     return [ShardPlan(size, world, rank, mode, pad) for rank in range(world)]
-
-
-@given(sizes, worlds, modes, st.booleans())
-def test_every_sample_counts_exactly_once(size: int, world: int, mode: str, pad: bool) -> None:
-    plans = _plans(size, world, mode, pad)
-    counted = np.concatenate([plan.indices[~plan.is_padding] for plan in plans])
-    assert sorted(counted.tolist()) == list(range(size))
-    assert sum(plan.num_samples for plan in plans) == size
-
-
-@given(sizes, worlds, modes)
-def test_padded_shards_have_one_length(size: int, world: int, mode: str) -> None:
-    plans = _plans(size, world, mode, pad=True)
-    assert {len(plan) for plan in plans} == {-(-size // world)}
-    assert sum(int(plan.is_padding.sum()) for plan in plans) == -size % world
 
 
 def test_samples_are_dealt_one_by_one_and_not_repeated_unless_asked() -> None:
@@ -45,24 +28,6 @@ def test_a_plan_does_not_change_under_its_indices() -> None:
         ShardPlan(5, 3, 0).rank = 1  # type: ignore[misc]
 
 
-@given(sizes, worlds, modes)
-def test_ragged_shards_differ_by_one_at_most(size: int, world: int, mode: str) -> None:
-    lengths = [len(plan) for plan in _plans(size, world, mode, pad=False)]
-    assert max(lengths) - min(lengths) <= 1
-
-
-@given(sizes, worlds, modes, st.booleans())
-def test_padding_sits_at_the_end_and_repeats_from_the_start(
-    size: int, world: int, mode: str, pad: bool
-) -> None:
-    padding = []
-    for plan in _plans(size, world, mode, pad):
-        assert plan.is_padding.tolist() == sorted(plan.is_padding.tolist())
-        assert plan.indices.dtype == np.int64
-        padding += plan.indices[plan.is_padding].tolist()
-    assert sorted(padding) == sorted(i % size for i in range(len(padding)))
-
-
 @given(sizes, worlds)
 def test_strided_is_what_torch_distributed_sampler_gives(size: int, world: int) -> None:
     # DistributedSampler's rule: repeat the index list up to a multiple of the world, then stride.
@@ -70,12 +35,6 @@ def test_strided_is_what_torch_distributed_sampler_gives(size: int, world: int) 
     wrapped = [i % size for i in range(total)] if size else []
     for plan in _plans(size, world, "strided", pad=True):
         assert plan.indices.tolist() == wrapped[plan.rank :: world]
-
-
-@given(sizes, worlds)
-def test_contiguous_shards_follow_one_another(size: int, world: int) -> None:
-    plans = _plans(size, world, "contiguous", pad=False)
-    assert np.concatenate([plan.indices for plan in plans]).tolist() == list(range(size))
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from disteval import UsageError
+from disteval import HarnessError, UsageError, evaluate, predict_all
 from disteval.data import ShardedStream
-from disteval.data.digests import digest_of
-from disteval.data.streams import Stream, is_stream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.data.test_streams import elements_of, read_on
+from suites.data.test_streams import read_on
+from suites.helpers.data import digest_of
 from suites.helpers.needs import framework, needs
-from suites.helpers.thread_world import values
+from suites.helpers.thread_world import run_ranks, values
+
+
+def numbers_of(world: int, make: Callable[[], Any], field: str) -> list[int]:
+    """Return a field of all elements of a stream, in order, read by ranks."""
+
+    def rank(backend: Any) -> Any:
+        return predict_all(lambda batch: np.asarray(batch[field]), make(), backend, 4)
+
+    return [int(number) for number in values(run_ranks(world, rank))[0]]
 
 
 def torch_stream() -> Any:
@@ -34,18 +43,16 @@ def torch_stream() -> Any:
 @needs("torch")
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_an_iterable_dataset_of_torch_is_a_stream(world: int) -> None:
-    assert is_stream(torch_stream())
-    found = elements_of(values(read_on(world, lambda _: torch_stream())))
-    assert [(i, element["y"]) for i, element in found.items()] == [(i, i) for i in range(11)]
+    assert numbers_of(world, torch_stream, "y") == list(range(11))
 
 
 @needs("torch")
 def test_a_loader_that_makes_batches_is_refused() -> None:
     torch = framework("torch")
-    with pytest.raises(UsageError, match=r"DataLoader, which yields batches, .* give its dataset"):
-        list(Stream(torch.utils.data.DataLoader(torch_stream(), batch_size=2), 0, 1, 2))
-    samples = torch.utils.data.DataLoader(torch_stream(), batch_size=None)
-    assert len(elements_of(values(read_on(2, lambda _: samples)))) == 11
+    with pytest.raises(HarnessError, match=r"DataLoader.* dataset"):
+        evaluate(len, torch.utils.data.DataLoader(torch_stream(), batch_size=2), {}, "non_dist")
+    one_by_one = torch.utils.data.DataLoader(torch_stream(), batch_size=None)
+    assert numbers_of(2, lambda: one_by_one, "y") == list(range(11))
 
 
 @needs("torch")
@@ -117,16 +124,8 @@ def hugging_face(shards: int) -> Any:
 @needs("datasets")
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_hugging_face_stream_is_read_whole_or_by_shards(world: int) -> None:
-    whole = list(hugging_face(3))
-    found = elements_of(values(read_on(world, lambda _: hugging_face(3))))
-    assert list(found.values()) == whole
-    assert list(found) == list(range(len(whole)))
-    by_shards = values(read_on(world, lambda _: ShardedStream.of(hugging_face(3))))
-    assert list(elements_of(by_shards).values()) == whole
-    if world == 3:
-        assert [{e["text"] for _, kept in batches for e in kept} for _, batches in by_shards] == [
-            {"shard 0"}, {"shard 1"}, {"shard 2"},
-        ]  # fmt: skip
+    for make in (lambda: hugging_face(3), lambda: ShardedStream.of(hugging_face(3))):
+        assert numbers_of(world, make, "x") == list(range(12))
 
 
 @needs("datasets")
@@ -140,9 +139,8 @@ def test_a_hugging_face_stream_that_is_split_or_shuffled_is_an_error_on_every_ra
     for samples_of in wrong:
         for outcome in read_on(2, samples_of):
             assert isinstance(outcome, UsageError)
-            assert "split_dataset_by_node, and shuffled with the same seed" in str(outcome)
-    same = values(read_on(2, lambda _: hugging_face(4).shuffle(seed=1)))
-    assert len(elements_of(same)) == 16
+            assert "split_dataset_by_node" in str(outcome)
+    assert values(read_on(2, lambda _: hugging_face(4).shuffle(seed=1))) == [16] * 2
 
 
 def add_index(row: Any, index: int) -> Any:
@@ -173,16 +171,16 @@ def test_shards_are_taken_only_where_they_hold_the_elements_of_the_whole(name: s
     if same:
         assert list(map(digest_of, ShardedStream.of(dataset))) == list(map(digest_of, dataset))
     else:
-        with pytest.raises(UsageError, match="its shards need not hold the elements of the whole"):
+        with pytest.raises(UsageError, match="shards"):
             ShardedStream.of(dataset)
 
 
 @needs("datasets")
 def test_what_has_no_shards_is_refused() -> None:
-    with pytest.raises(UsageError, match="not a value of type list; for other shards"):
+    with pytest.raises(UsageError, match=r"\blist\b"):
         ShardedStream.of([1])
     split = framework("datasets.distributed").split_dataset_by_node(hugging_face(2), 0, 2)
-    with pytest.raises(UsageError, match="split already, by split_dataset_by_node"):
+    with pytest.raises(UsageError, match="split_dataset_by_node"):
         ShardedStream.of(split)
 
 

@@ -21,53 +21,35 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.evaluation.test_evaluate_property import (
-    CLASSES,
-    SIZED,
-    Numbers,
-    by_length,
-    predicted,
-)
 from suites.helpers.hosts import pretend_hosts
 from suites.helpers.one_rank import assert_as_on_one_rank
 from suites.helpers.thread_world import run_ranks, values
+from suites.properties.cases import SAMPLES, Numbers, scored
+from suites.properties.test_exactly_once import plans
+
+pytestmark = pytest.mark.usefixtures("without_canary")
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
 DATA = (np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 4)
 
 
-@st.composite
-def evaluations(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
-    """Draw samples that have a length, and the arguments of evaluate."""
-    size, kind = draw(st.integers(0, 30)), draw(st.sampled_from([*SIZED]))
-    arguments: dict[str, Any] = {
-        "batch_size": draw(st.integers(1, 6)),
-        "fixed_shape": draw(st.booleans()),
-        "pad": draw(st.booleans()),
-        "limit": draw(st.none() | st.integers(0, 30)),
-    }
-    if "columns" in kind:
-        arguments["workers"] = draw(st.sampled_from([0, 2]))
-    if draw(st.booleans()):
-        arguments |= draw(by_length(size, kind))
-    return SIZED[kind](size), arguments
-
-
-def update(outputs: Any, batch: Any) -> Any:
-    return outputs["scores"], batch["label"] if isinstance(batch, dict) else batch[1]
+KINDS = st.sampled_from(["columns", "rows", "indexed"])
 
 
 @settings(max_examples=60, deadline=None)
-@given(evaluations(), st.integers(1, 5), st.booleans())
+@given(
+    KINDS.flatmap(lambda kind: st.tuples(st.just(kind), st.integers(0, 30), plans(kind))),
+    st.integers(1, 5), st.booleans(),
+)  # fmt: skip
 def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int, sums_alone: bool) -> None:
-    samples, arguments = drawn
+    kind, size, arguments = drawn
+    samples = SAMPLES[kind](size, "numpy")
 
     def predict(batch: Any) -> Any:
-        numbers = np.asarray(batch["number"] if isinstance(batch, dict) else batch)
         # A model whose result depends on the batch: so it shows which batches it got.
-        noise = np.full((len(numbers), 1), len(numbers) + numbers.max(initial=0) / 1e3)
-        return {"scores": np.eye(CLASSES)[predicted(numbers)] + noise, "number": numbers}
+        noise = len(batch["number"]) + np.max(batch["number"], initial=0) / 1e3
+        return {"scores": np.asarray(batch["scores"]) + noise, "number": batch["number"]}
 
     def rank(backend: Any, schedule: Any) -> Any:
         metrics: dict[str, Any] = {
@@ -78,13 +60,11 @@ def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int, sums_alone: bo
             "auroc": AUROC(),
         }
         updates = {
-            "accuracy": update,
+            "accuracy": scored,
             "mean": lambda outputs, batch: (outputs["scores"].sum(axis=1),),
             "bootstrap": lambda outputs, batch: (outputs["scores"][:, 0],),
-            "auroc": lambda outputs, batch: (
-                outputs["scores"][:, 1], np.asarray(update(outputs, batch)[1]) > 1
-            ),
-        }  # fmt: skip
+            "auroc": lambda outputs, batch: (outputs["scores"][:, 1], batch["label"] > 1),
+        }
         for name in ("numbers", "auroc") if sums_alone else ():
             del metrics[name]
             updates.pop(name, None)
