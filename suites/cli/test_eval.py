@@ -23,8 +23,8 @@ from suites.helpers.processes import (
     collectives_left,
     collectives_left_below,
     is_running,
-    launched_environment,
     left_over,
+    mpi_variables,
     mpirun,
     ranks_below,
     start_as_from_a_terminal,
@@ -50,7 +50,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 def environment(**variables: str) -> dict[str, str]:
     """Remove the data folder of this test run from the environment."""
     kept = {name: value for name, value in os.environ.items() if name != "CIFAR10_ROOT"}
-    return kept | launched_environment() | variables
+    return kept | mpi_variables() | variables
 
 
 def run(*arguments: str, prefix: list[str] | None = None, **variables: str) -> Any:

@@ -21,8 +21,8 @@ from suites.helpers.lease_task import start as start_losing
 from suites.helpers.needs import needs
 from suites.helpers.processes import (
     is_running,
-    launched_environment,
     left_over,
+    mpi_variables,
     mpirun,
     processes_below,
     ranks_below,
@@ -48,7 +48,7 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*command: str, seconds: float = 0.05) -> subprocess.Popen[str]:
-        environment = os.environ | launched_environment()
+        environment = os.environ | mpi_variables()
         environment |= {lease_task.SECONDS: str(seconds), "OMP_NUM_THREADS": "1"}
         started.append(start_as_from_a_terminal([*command], env=environment))
         return started[-1]

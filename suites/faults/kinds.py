@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from suites.helpers.processes import launched_environment, mpirun, torchrun
+from suites.helpers.processes import mpi_variables, mpirun, torchrun
 
 PROGRAM = Path(__file__).with_name("world_program.py")
 CLOCK = Path(__file__).with_name("clock")
@@ -129,7 +129,7 @@ def environment(folder: Path) -> dict[str, str]:
     """Return the variables of a run in its own folder."""
     dropped = ("CIFAR10_ROOT", "DISTEVAL_CONTROL_DIR", "PYTHONSTARTUP")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | launched_environment() | {
+    return kept | mpi_variables() | {
         "TMPDIR": str(folder / "tmp"),
         "XDG_RUNTIME_DIR": str(folder / "run"),
         "PYTHONPATH": str(CLOCK),

@@ -99,7 +99,7 @@ def _entries(module: str, function: ast.FunctionDef) -> list[Entry]:
             found.append(Entry(f"{module}:{function.name}", library, kind, case))
         elif call.func.id == "older":
             release, _, kind, case, _ = given
-            found.append(found[0]._replace(release=release, kind=kind, case=case))
+            found.append(Entry(*found[0][:2], kind, case, release))
     return found
 
 

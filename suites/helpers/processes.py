@@ -30,7 +30,6 @@ __all__ = [
     "horovodrun",
     "hosts_of",
     "is_running",
-    "launched_environment",
     "left_over",
     "mpi_variables",
     "mpirun",
@@ -96,11 +95,6 @@ def run_plainly(
     except subprocess.TimeoutExpired as late:
         told = b"".join(filter(None, [late.stdout, late.stderr])).decode(errors="replace")
         pytest.fail(f"it did not end within {seconds} s, having printed:\n{told}")
-
-
-def launched_environment() -> dict[str, str]:
-    """Return the variables with which mpirun is started here."""
-    return MpirunLauncher().environment()
 
 
 def mpirun(world_size: int) -> tuple[str, ...]:
