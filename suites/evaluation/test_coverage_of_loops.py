@@ -82,9 +82,9 @@ def test_certify_again_and_after_more_batches_and_after_reset() -> None:
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        (lambda rank: (10 + rank, "forbidden"), r"different sizes: \[10, 11\], by rank"),
-        (lambda rank: (None if rank else 10, "forbidden"), r"different sizes: \[10, None\]"),
-        (lambda rank: (10, "forbidden" if rank else "allowed"), r"repeats: \['allowed', 'forb"),
+        (lambda rank: (10 + rank, "forbidden"), r"\[10, 11\]"),
+        (lambda rank: (None if rank else 10, "forbidden"), r"\[10, None\]"),
+        (lambda rank: (10, "forbidden" if rank else "allowed"), r"\['allowed', 'forb"),
     ],
 )
 def test_ranks_that_disagree_all_say_so(settings: Callable[[int], Any], found: str) -> None:
@@ -100,15 +100,15 @@ def test_ranks_that_disagree_all_say_so(settings: Callable[[int], Any], found: s
 @pytest.mark.parametrize(
     ("ids", "found"),
     [
-        (np.array([0.0, 1.0]), "ids must be integers from 0 up, not of float64"),
-        ([True, False], "ids must be integers from 0 up, not of bool"),
+        (np.array([0.0, 1.0]), "ids.*float64"),
+        ([True, False], r"ids.*\bbool\b"),
         (["0", "1"], "not of <U1"),
-        ([0, -1], r"from 0 to 2\*\*63-1, but one is -1"),
-        (np.array([2**63], np.uint64), "but one is 9223372036854775808"),
-        (np.zeros((2, 1), int), r"ids have shape \(2, 1\); give one integer for each sample"),
+        ([0, -1], r"is -1\b"),
+        (np.array([2**63], np.uint64), "9223372036854775808"),
+        (np.zeros((2, 1), int), r"\(2, 1\)"),
         (None, "not None"),
-        ({"id": 1}, "not a value of type dict"),
-        (iter([1]), "not a value of type list_iterator"),
+        ({"id": 1}, r"\bdict\b"),
+        (iter([1]), "list_iterator"),
     ],
 )
 def test_ids_of_another_kind_are_refused_and_not_counted(ids: Any, found: str) -> None:
@@ -127,9 +127,9 @@ def test_integers_of_every_kind_are_counted(ids: Any) -> None:
 
 
 def test_arguments_are_checked_when_they_are_given() -> None:
-    with pytest.raises(UsageError, match=r"size must be a whole number from 0 to \d+, not -1"):
+    with pytest.raises(UsageError, match=r"size.*-1"):
         Coverage(-1)
     with pytest.raises(UnknownBackendError, match="torch_cpu"):
         Coverage(1, "torch_cqu")
-    with pytest.raises(UsageError, match="repeats 'yes' is not known; use 'forbidden' or 'all"):
+    with pytest.raises(UsageError, match="'yes'"):
         Coverage(0, "non_dist").certify("yes")  # type: ignore[arg-type]

@@ -38,16 +38,17 @@ def test_strided_is_what_torch_distributed_sampler_gives(size: int, world: int) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
-        ((-1, 1, 0), "size must be a whole number from 0 up, not -1"),
-        ((2.0, 1, 0), "size must be a whole number from 0 up, not 2.0"),
-        ((5, 0, 0), "world_size must be a whole number from 1 up, not 0"),
-        ((5, 2, 2), "rank 2 is not in a world of 2 ranks"),
-        ((5, 2, -1), "rank must be a whole number from 0 up, not -1"),
-        ((5, 2, 0, "random"), "mode 'random' is not known"),
+        ((-1, 1, 0), ("size", "-1")),
+        ((2.0, 1, 0), ("size", "2.0")),
+        ((5, 0, 0), ("world_size", "0")),
+        ((5, 2, 2), ("rank 2", "2 ranks")),
+        ((5, 2, -1), ("rank", "-1")),
+        ((5, 2, 0, "random"), ("mode", "'random'")),
     ],
 )
-def test_bad_values_are_named(arguments: tuple[object, ...], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_bad_values_are_named(arguments: tuple[object, ...], words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as caught:
         ShardPlan(*arguments)
+    assert all(word in str(caught.value) for word in words), caught.value
