@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import CoverageError, ShardPlan, UsageError, evaluate
-from disteval.data.base import ArrayDataset
+from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SampleRows, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 

@@ -16,7 +16,7 @@ from disteval import (
     UsageError,
     evaluate,
 )
-from disteval.data.shards import ShardedStream
+from disteval.data import ShardedStream
 from disteval.metrics import Accuracy, Bootstrap, Grouped, Mean
 from disteval_backends.threads_dist import ThreadsDist
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.coverage import Counted, certify
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from suites.helpers.data import Counted, certify
 
 MANY = 300_000
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval.cli.eval_resnet18 import FRAMEWORKS
-from disteval.data.embedded import load_embedded
+from disteval.data import load_embedded
 from disteval.models import default_weights
 from disteval.models.preprocess import preprocess
 from safetensors.numpy import load_file

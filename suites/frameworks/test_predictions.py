@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Predictions, UsageError, evaluate, load_predictions, predict_all
-from disteval.data.predictions import PredictionWriter
 from disteval.metrics import Accuracy
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.data.test_predictions import LISTS, OUTPUTS, same, write_alone
+from suites.helpers.data import PredictionWriter
 from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
 

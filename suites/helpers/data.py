@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from disteval.coverage import Certificate, add_certificates, certify
+from disteval.coverage import Certificate, Counted, add_certificates, certify
 from disteval.data import download
 from disteval.data.cifar10 import BINARY_FOLDER, PYTHON_FOLDER
 from disteval.data.contents import Elements, digests_of, digests_of_rows, snapshots, total
@@ -19,6 +19,7 @@ __all__ = [
     "BINARY_FOLDER",
     "PYTHON_FOLDER",
     "Certificate",
+    "Counted",
     "Elements",
     "IncomparableError",
     "PredictionWriter",

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import RankError, UsageError, evaluate, load_predictions
-from disteval.data import ShardedStream
-from disteval.data.predictions import Predictions
+from disteval.data import Predictions, ShardedStream
 from disteval.errors import HarnessError
 from disteval.metrics import Accuracy
 from hypothesis import given, settings
