@@ -150,19 +150,23 @@ STREAMS = ("stream", "shards")
 class Model:
     """A model whose output for a sample does not depend on its batch.
 
+    Args:
+        factor: What scores are multiplied by.
+
     Attributes:
         calls: The number of rows of each call.
         seen: The numbers of the samples that it was given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, factor: int = 2) -> None:
+        self._factor = factor
         self.calls: list[int] = []
         self.seen: set[int] = set()
 
     def __call__(self, batch: Any) -> Any:
         self.calls.append(len(batch["number"]))
         self.seen.update(np.asarray(batch["number"]).tolist())
-        return {"scores": batch["scores"] * 2, "number": batch["number"]}
+        return {"scores": batch["scores"] * self._factor, "number": batch["number"]}
 
 
 def scored(outputs: Any, batch: Any) -> tuple[Any, Any]:

@@ -126,11 +126,12 @@ def alone_otherwise(what: str, backend: Any, guilty: int) -> Any:
     updates: dict[str, Any] = {"accuracy": scored}
     if differs and what == "metrics":
         metrics["mean"], updates["mean"] = Mean(), lambda outputs, batch: (outputs["number"],)
+    model = Model(4 if differs and what == "models" else 2)
     batch_size = {"batch sizes": 5, "no batch size": 0}.get(what, 4) if differs else 4
     return error_of(
         backend,
         lambda: evaluate(
-            Model(), kind(samples), metrics, backend, batch_size,
+            model, kind(samples), metrics, backend, batch_size,
 update=updates,
         ),
     )[0]  # fmt: skip
@@ -141,6 +142,7 @@ WRONG = {
     "samples of a stream": "UsageError",
     "samples of shards": "UsageError",
     "metrics": "UsageError",
+    "models": "UsageError",
     "settings": "UsageError",
     "batch sizes": "UsageError",
     "no batch size": "RankError",
