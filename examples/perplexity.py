@@ -6,7 +6,7 @@ python examples/perplexity.py
 from pathlib import Path
 
 import torch
-from disteval import Task, get_dist_backend
+from disteval import ByLength, Task, get_dist_backend
 from disteval.metrics import Perplexity
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
@@ -50,8 +50,7 @@ def task() -> Task:
         metrics={"text": Perplexity()},
         collate=collate,
         update=lambda found, batch: (found, None, batch["mask"]),
-        max_tokens=8192,
-        sort_by_length=True,
+        by_length=ByLength(max_tokens=8192),
     )
 
 

@@ -10,7 +10,7 @@ from disteval.contract import (
     No,
     Rendezvous,
 )
-from disteval.data import PredictionReader, Predictions, load_predictions
+from disteval.data import ByLength, PredictionReader, Predictions, load_predictions
 from disteval.default_backend import get_dist_backend, set_default_dist_backend
 from disteval.errors import (
     AuditError,
@@ -28,7 +28,7 @@ from disteval.errors import (
     WeightsError,
     WorldError,
 )
-from disteval.evaluation import Coverage, Covered, Evaluation, Task, evaluate, predict_all
+from disteval.evaluation import Coverage, Covered, Evaluation, Leases, Task, evaluate, predict_all
 from disteval.registry import list_all_backends, register_backend
 from disteval.sharding import ShardPlan
 from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
@@ -37,6 +37,7 @@ __all__ = [
     "AuditError",
     "BackendUnavailableError",
     "BaseDistBackend",
+    "ByLength",
     "BytesBaseDistBackend",
     "Capabilities",
     "Coverage",
@@ -46,6 +47,7 @@ __all__ = [
     "Evaluation",
     "FrameError",
     "HarnessError",
+    "Leases",
     "LedgerError",
     "LibraryMissingError",
     "No",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import CoverageError, ShardPlan, UsageError, evaluate
+from disteval import ByLength, CoverageError, Leases, ShardPlan, UsageError, evaluate
 from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SampleRows, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
@@ -34,8 +34,8 @@ def numbers(result: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*samples in target")
 @pytest.mark.filterwarnings("ignore:.* will save all targets and predictions")
-@pytest.mark.parametrize("schedule", ["static", "leases"])
-def test_an_evaluation_has_the_result_of_one_process(schedule: Any, tm: Any) -> None:
+@pytest.mark.parametrize("leases", [None, Leases()])
+def test_an_evaluation_has_the_result_of_one_process(leases: Any, tm: Any) -> None:
     torch, kinds = framework("torch"), tm.classification
     random = np.random.default_rng(0)
     scores = (random.integers(0, 5, (24, CLASSES)) / 4).astype(np.float32)
@@ -57,7 +57,7 @@ def test_an_evaluation_has_the_result_of_one_process(schedule: Any, tm: Any) -> 
 
         def rank(backend: ThreadsDist, arrays: Any = arrays, made: Any = made) -> Any:
             metrics = {"m": from_torchmetrics(made)}
-            found = evaluate(lambda x: x, arrays, metrics, backend, 4, schedule=schedule)
+            found = evaluate(lambda x: x, arrays, metrics, backend, 4, leases=leases)
             return numbers(found.metrics["m"])
 
         for world in (1, 3):
@@ -281,7 +281,7 @@ def listing(tm: Any) -> Callable[[str], Any]:
     return Listing
 
 
-@pytest.mark.parametrize("schedule", ["static", "leases"])
+@pytest.mark.parametrize("leases", [None, Leases()])
 @pytest.mark.parametrize(
     ("kept", "by_length"),
     [
@@ -291,7 +291,7 @@ def listing(tm: Any) -> Callable[[str], Any]:
     ],
 )
 def test_entries_come_in_the_order_of_the_data_set_at_any_world_size(
-    kept: str, by_length: bool, schedule: Any, listing: Callable[[str], Any]
+    kept: str, by_length: bool, leases: Any, listing: Callable[[str], Any]
 ) -> None:
     samples = np.arange(23)
 
@@ -302,11 +302,10 @@ def test_entries_come_in_the_order_of_the_data_set_at_any_world_size(
             {"order": from_torchmetrics(listing(kept))},
             backend,
             batch_size=4,
-            schedule=schedule,
+            leases=leases,
             collate=np.array,
             update=lambda outputs, batch: (outputs,),
-            sort_by_length=by_length,
-            length=(lambda sample: 1 + int(sample) * 7 % 11) if by_length else None,
+            by_length=ByLength(lambda sample: 1 + int(sample) * 7 % 11) if by_length else None,
         )
         return found.metrics["order"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, ShardPlan, UsageError, evaluate
+from disteval import Leases, RankError, ShardPlan, UsageError, evaluate
 from disteval.metrics import BaseMetric, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -138,7 +138,7 @@ def test_ranks_or_a_ledger_with_other_thresholds_are_refused(
             samples,
             {"auc": made(other)},
             "non_dist",
-            schedule="leases",
+            leases=Leases(),
             ledger=tmp_path / "ledger",
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import HarnessError, RankError, UsageError, evaluate
+from disteval import ByLength, HarnessError, RankError, UsageError, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import BaseMetric
 from hypothesis import given, settings
@@ -45,14 +45,19 @@ def no_model(batch: Any) -> Any:
     return np.zeros(len(batch))
 
 
-def on_ranks(samples: Any, world: int, batch_size: int, **plan: Any) -> list[Any]:
+def on_ranks(
+    samples: Any, world: int, batch_size: int, length: Any = None, max_tokens: Any = None,
+    sort: bool = False,
+) -> list[Any]:  # fmt: skip
     """Return the batches of each rank, by the numbers of their samples, or its exception."""
+    by_length = ByLength(length, max_tokens, sort) if sort or max_tokens else None
 
     def rank(backend: Any) -> Any:
         own.batches = []
         evaluate(
-            no_model, samples, {"b": Batches()}, backend, batch_size, fixed_shape=False, pad=False,
-            update=lambda outputs, batch: (outputs,), **plan,
+            no_model, samples, {"b": Batches()}, backend, batch_size,
+            fixed_shape=False, even_calls=False, by_length=by_length,
+            update=lambda outputs, batch: (outputs,),
         )  # fmt: skip
         return own.batches
 
@@ -69,7 +74,7 @@ def samples_of(kind: str, lengths: list[int]) -> Any:
 
 
 PLANS = st.just({}) | st.fixed_dictionaries(
-    {"length": st.just("n"), "sort_by_length": st.booleans(), "max_tokens": st.integers(30, 90)}
+    {"length": st.just("n"), "sort": st.booleans(), "max_tokens": st.integers(30, 90)}
 )
 
 
@@ -132,7 +137,7 @@ TEXTS = [{"text": "x" * (n % 7), "n": n, "tokens": list(range(n % 5))} for n in 
 def test_lengths_are_told_in_many_ways(
     samples: Any, length: Any, expected: list[int], world: int
 ) -> None:
-    plan: dict[str, Any] = {"max_tokens": 3 * max(expected), "sort_by_length": True}
+    plan: dict[str, Any] = {"max_tokens": 3 * max(expected), "sort": True}
     found = values(on_ranks(samples, world, 4, length=length, **plan))
     assert found == values(on_ranks(samples, world, 4, length=expected, **plan))
     cost = max(len(batch) * max(expected[i] for i in batch) for rank in found for batch in rank)
@@ -263,7 +268,7 @@ def test_no_more_than_a_window_of_a_stream_is_sorted() -> None:
 
     model = Stopping(1)
     with pytest.raises(RankError, match="StopError"):
-        evaluate(model, endless, {}, "non_dist", 8, sort_by_length=True)
+        evaluate(model, endless, {}, "non_dist", 8, by_length=ByLength())
     assert [len(text) for text in model.batches[0]] == sorted(map(len, taken), reverse=True)[:8]
     assert 8 < len(taken) < 8000
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import (
+    ByLength,
     HarnessError,
     RankError,
     UsageError,
@@ -165,7 +166,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         {
             "collate": lambda samples: {"x": np.array([s["x"] for s in samples]), "y": np.zeros(1)},
             "fixed_shape": False,
-            "pad": False,
+            "even_calls": False,
         },
         "rank 0 failed at samples 0, 1, in the metric 'a': UsageError: predictions of shape (2, 3) "
         "and labels of shape (1,) do not have the same number of samples",
@@ -188,7 +189,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
         "threads evaluate with; make the metrics on each rank",
     ),
     "the length of a sample is not known": (
-        {"sort_by_length": True, "length": lambda sample: 3 if sample["x"] < 7 else 1 // 0},
+        {"by_length": ByLength(lambda sample: 3 if sample["x"] < 7 else 1 // 0)},
         "rank 2 failed: SampleError: sample 7 has no length: ZeroDivisionError",
     ),
 }
@@ -254,8 +255,8 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the progress is a number": ({"progress": 3}, "progress must be True or False, not 3"),
     "a flag is a name": (
-        {"sort_by_length": "tokens"},
-        "sort_by_length must be True or False, not 'tokens'",
+        {"by_length": "tokens"},
+        "by_length must be a disteval.ByLength, such as ByLength(), not 'tokens'",
     ),
     "there is no model": ({"predict": None}, "predict must be a function, not None"),
     "metrics are a list": ({"metrics": [Accuracy()]}, "metrics must be a dict of names"),
@@ -276,11 +277,11 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "the limit is negative": ({"limit": -1}, "limit must be a whole number from 0 up, not -1"),
     "the limit leaves nothing": ({"limit": 0}, "as of an empty data set or with limit=0"),
     "lengths are too few": (
-        {"sort_by_length": True, "length": [1, 2]},
+        {"by_length": ByLength([1, 2])},
         "it must hold one whole number for each of the 10 samples",
     ),
     "a sample has more tokens than a batch may": (
-        {"max_tokens": 3, "length": list(range(10))},
+        {"by_length": ByLength(list(range(10)), 3, sort=False)},
         "max_tokens=3; raise max_tokens, or cut the samples",
     ),
 }
@@ -321,7 +322,7 @@ def test_outputs_that_are_nan_are_refused_with_the_sample() -> None:
 
 
 def test_ranks_without_samples_agree_with_the_others() -> None:
-    outcomes = run(samples=ITEMS[:1], pad=False)
+    outcomes = run(samples=ITEMS[:1], even_calls=False)
     assert [found.metrics for found in values(outcomes)] == [{"a": {"top1": 1.0}}] * RANKS
 
 

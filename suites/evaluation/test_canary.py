@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, UsageError, evaluate, predict_all
+from disteval import Leases, RankError, UsageError, evaluate, predict_all
 from disteval.data import ShardedStream
 from disteval.metrics import Mean
 
 from suites.helpers.thread_world import run_ranks, values
 
-SCHEDULES = ["static", "leases"]
+LEASES = [None, Leases()]
 SAMPLES = np.arange(40.0).reshape(20, 2)
 KINDS: dict[str, Callable[[], Any]] = {
     "array": lambda: SAMPLES,
@@ -62,12 +62,12 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("leases", LEASES)
 @pytest.mark.parametrize("form", FORMS)
-def test_another_model_on_a_rank_is_refused_on_every_rank(form: str, schedule: Any) -> None:
+def test_another_model_on_a_rank_is_refused_on_every_rank(form: str, leases: Any) -> None:
     def rank(backend: Any) -> Any:
         predict = model([1.0, 2.0 if backend.rank == 1 else 1.0], FORMS[form])
-        return mean_of(predict, backend, schedule=schedule)
+        return mean_of(predict, backend, leases=leases)
 
     outcomes = run_ranks(3, rank)
     assert all(isinstance(outcome, UsageError) for outcome in outcomes), outcomes
@@ -86,25 +86,25 @@ def test_it_is_noticed_with_samples_of_any_kind_that_has_numbers(kind: str) -> N
         assert (found.difference, found.repeatable) == (0.0, True)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_difference_as_that_of_another_device_is_allowed_and_told(schedule: Any) -> None:
+@pytest.mark.parametrize("leases", LEASES)
+def test_a_difference_as_that_of_another_device_is_allowed_and_told(leases: Any) -> None:
     def rank(backend: Any) -> Any:
-        return mean_of(model([1.0, 1.0 + 1e-3 * backend.rank]), backend, schedule=schedule)
+        return mean_of(model([1.0, 1.0 + 1e-3 * backend.rank]), backend, leases=leases)
 
     for found in values(run_ranks(3, rank)):
         assert 0 < found.difference <= 2e-3 * SAMPLES.max()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("leases", LEASES)
 @pytest.mark.parametrize("draw", [np.random.random, random.random])
 @pytest.mark.parametrize("size", [1, 3])
 def test_random_outputs_are_told(
-    size: int, draw: Any, schedule: Any, caplog: pytest.LogCaptureFixture
+    size: int, draw: Any, leases: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the generator; the evaluation has a result, which says so."""
 
     def rank(backend: Any) -> Any:
-        return mean_of(lambda batch: [draw() for _ in batch], backend, schedule=schedule)
+        return mean_of(lambda batch: [draw() for _ in batch], backend, leases=leases)
 
     with caplog.at_level(logging.WARNING, logger="disteval"):
         for found in values(run_ranks(size, rank)):
@@ -205,7 +205,7 @@ def test_a_run_does_not_go_on_with_another_model(tmp_path: Path, way: str) -> No
             raise PowerError("the power is gone")
 
     def run(scale: float, progress: Any = False) -> Any:
-        options: dict[str, Any] = {"schedule": "leases"} if way == "ledger" else {}
+        options: dict[str, Any] = {"leases": Leases()} if way == "ledger" else {}
         options |= {way: tmp_path / "folder", "progress": progress}
         return mean_of(model([scale, scale]), **options)
 

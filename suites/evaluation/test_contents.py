@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Coverage, CoverageError, Evaluation, UsageError, evaluate
+from disteval import ByLength, Coverage, CoverageError, Evaluation, Leases, UsageError, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import Mean
 from disteval_backends.threads_dist import ThreadsDist
@@ -86,16 +86,16 @@ def another_revision(kept: list[Row]) -> list[Row]:
     return [row | {"x": row["x"] + 1e-9} for row in kept]
 
 
-@pytest.mark.parametrize("schedule", ["static", "leases"])
+@pytest.mark.parametrize("leases", [None, Leases()])
 @pytest.mark.parametrize("wrong", [reversed_on_rank_1, other_labels, shuffled, another_revision])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranks_that_hold_other_samples_are_refused_on_every_rank(
-    kind: str, wrong: Callable[[list[Row]], list[Row]], schedule: str
+    kind: str, wrong: Callable[[list[Row]], list[Row]], leases: str
 ) -> None:
-    if schedule == "leases" and kind == "stream":
+    if leases is not None and kind == "stream":
         pytest.skip("a stream can't be cut into leases")
     outcomes = on_ranks(
-        3, lambda rank: KINDS[kind](wrong(rows()) if rank == 1 else rows()), schedule=schedule
+        3, lambda rank: KINDS[kind](wrong(rows()) if rank == 1 else rows()), leases=leases
     )
     for error in outcomes:
         assert isinstance(error, UsageError)
@@ -141,18 +141,17 @@ def test_a_digest_depends_on_the_contents_alone(kind: str) -> None:
     size = 203
     seen = {
         found.digest
-        for world, batch, schedule in itertools.product((1, 2, 3), (5, 64), ("static", "leases"))
-        if not (kind == "stream" and schedule == "leases")
+        for world, batch, leases in itertools.product((1, 2, 3), (5, 64), (None, Leases()))
+        if not (kind == "stream" and leases is not None)
         for found in values(
-            on_ranks(world, lambda _: KINDS[kind](rows(size)), batch_size=batch, schedule=schedule)
+            on_ranks(world, lambda _: KINDS[kind](rows(size)), batch_size=batch, leases=leases)
         )
     }
     sorted_too = values(
         on_ranks(
             2,
             lambda _: KINDS[kind](rows(size)),
-            sort_by_length=True,
-            length=lambda row: row["label"],
+            by_length=ByLength(lambda row: row["label"]),
         )
     )
     assert len(seen) == 1
@@ -166,8 +165,8 @@ def test_a_digest_depends_on_the_contents_alone(kind: str) -> None:
 def test_shards_have_one_digest_on_any_number_of_ranks() -> None:
     seen = {
         found.digest
-        for world, schedule in itertools.product((1, 2, 3), ("static", "leases"))
-        for found in values(on_ranks(world, lambda _: shards(rows()), schedule=schedule))
+        for world, leases in itertools.product((1, 2, 3), (None, Leases()))
+        for found in values(on_ranks(world, lambda _: shards(rows()), leases=leases))
     }
     assert len(seen) == 1
 

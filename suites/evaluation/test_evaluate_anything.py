@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, UsageError, evaluate
+from disteval import Leases, RankError, UsageError, evaluate
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -58,7 +58,7 @@ def test_a_rank_reads_its_own_samples_after_some_that_every_rank_reads() -> None
     recorders = [Recorder(numbers(100)["list of dicts"]) for _ in range(3)]
 
     def rank(backend: ThreadsDist) -> Any:
-        return evaluate(twice, recorders[backend.rank], {}, backend, 2, pad=False)
+        return evaluate(twice, recorders[backend.rank], {}, backend, 2, even_calls=False)
 
     values(run_ranks(3, rank))
     first = recorders[0].read[:32]
@@ -241,16 +241,16 @@ class Pairs(Plain):
         self._results.append(labels)
 
 
-@pytest.mark.parametrize("schedule", ["static", "leases"])
+@pytest.mark.parametrize("leases", [None, Leases()])
 @pytest.mark.parametrize("kind", [Plain, Appending])
 @pytest.mark.parametrize("kept", ["unzip", "cat"])
 def test_a_metric_without_ids_has_its_entries_in_the_order_of_the_data_set(
-    kind: Any, schedule: Any, kept: Any
+    kind: Any, leases: Any, kept: Any
 ) -> None:
     def rank(backend: ThreadsDist) -> Any:
         metrics = {"plain": kind(dist_collect_mode=kept)}
         data = numbers(7)["list of tuples"]
-        return evaluate(twice, data, metrics, backend, 2, schedule=schedule).metrics["plain"]
+        return evaluate(twice, data, metrics, backend, 2, leases=leases).metrics["plain"]
 
     assert values(run_ranks(3, rank)) == [[3 * i for i in range(7)]] * 3
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError, evaluate, load_predictions, predict_all
+from disteval import Leases, UsageError, evaluate, load_predictions, predict_all
 from disteval.errors import HarnessError
 from disteval.metrics import Accuracy, BaseMetric, ConfusionMatrix, Mean, Weighted
 from hypothesis import given
@@ -236,7 +236,7 @@ def test_a_run_does_not_go_on_with_something_else(tmp_path: Path, change: str, w
     if way != "ledger":
         where["predictions"] = tmp_path / "predictions"
     if way != "predictions":
-        where |= {"ledger": tmp_path / "ledger", "schedule": "leases"}
+        where |= {"ledger": tmp_path / "ledger", "leases": Leases()}
 
     def run(world: int, **changed: Any) -> list[Any]:
         def rank(backend: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError, evaluate
+from disteval import Leases, UsageError, evaluate
 from disteval.metrics import Mean
 
 from suites.helpers.needs import framework, needs
@@ -40,10 +40,10 @@ def mean_of(model: Any, backend: Any = "non_dist", **options: Any) -> Any:
     return evaluate(predict, SAMPLES, {"mean": Mean()}, backend, 4, update=update, **options)
 
 
-@pytest.mark.parametrize("schedule", ["static", "leases"])
-def test_ranks_with_different_weights_are_refused(schedule: Any) -> None:
+@pytest.mark.parametrize("leases", [None, Leases()])
+def test_ranks_with_different_weights_are_refused(leases: Any) -> None:
     def rank(backend: Any) -> Any:
-        return mean_of(model_of(int(backend.rank == 1)), backend, schedule=schedule)
+        return mean_of(model_of(int(backend.rank == 1)), backend, leases=leases)
 
     for error in run_ranks(3, rank):
         assert isinstance(error, UsageError)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import (
+    ByLength,
     CoverageError,
     Predictions,
     RankError,
@@ -31,9 +32,9 @@ pytestmark = pytest.mark.usefixtures("without_canary")
 KINDS = ["columns", "list", "stream", "shards"]
 WAYS: list[dict[str, Any]] = [
     {},
-    {"fixed_shape": False, "pad": False},
-    {"sort_by_length": True, "length": "length"},
-    {"max_tokens": 12, "length": "length"},
+    {"fixed_shape": False, "even_calls": False},
+    {"by_length": ByLength("length")},
+    {"by_length": ByLength("length", 12, sort=False)},
 ]
 
 
@@ -155,7 +156,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
         found = values(once(next_world, next_batch_size, 99))
     else:
         found = values(first)
-    if "pad" in options:  # padding is predicted, too
+    if "even_calls" in options:  # padding is predicted, too
         fixed = set(predicted)
         assert fixed == set(range(size))
         assert len(predicted) == size

@@ -35,7 +35,7 @@ def evaluated(backend: Any, folder: Path, killed: int) -> tuple[Any, list[int]]:
     samples = (np.arange(SIZE, dtype=np.float64), np.arange(SIZE, dtype=np.float64))
     result = evaluate(
         predict, samples, {"error": Regression()}, backend, 4,
-        predictions=Predictions(folder, rows_per_part=8), fixed_shape=False, pad=False,
+        predictions=Predictions(folder, rows_per_part=8), fixed_shape=False, even_calls=False,
     )  # fmt: skip
     return result.metrics["error"], asked
 

@@ -47,7 +47,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "update ": ({"acuracy": len}, "update names the metric 'acuracy', .* you mean 'accuracy'?"),
     "workers": (-1, "workers must be a whole number from 0 up, not -1"),
     "limit": (-1, "limit must be a whole number from 0 up, not -1"),
-    "max_tokens": (0.5, "max_tokens must be a whole number from 1 up, not 0.5"),
+    "by_length": (0.5, "by_length must be a disteval.ByLength, such as ByLength(), not 0.5"),
 }
 
 

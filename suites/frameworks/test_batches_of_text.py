@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError, evaluate
+from disteval import ByLength, UsageError, evaluate
 from disteval.metrics import BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -72,10 +72,10 @@ def evaluated(predict: Any, samples: Any, world: int, **settings: Any) -> Any:
 
 SETTINGS = [
     {},
-    {"sort_by_length": True},
-    {"max_tokens": 120},
-    {"sort_by_length": True, "max_tokens": 120},
-    {"sort_by_length": True, "length": "label", "pad": False, "fixed_shape": False},
+    {"by_length": ByLength()},
+    {"by_length": ByLength(max_tokens=120, sort=False)},
+    {"by_length": ByLength(max_tokens=120)},
+    {"by_length": ByLength("label"), "even_calls": False, "fixed_shape": False},
 ]
 
 
@@ -95,7 +95,7 @@ def test_the_model_is_one_whose_result_depends_on_the_other_samples_of_a_batch(
     predict: Any,
 ) -> None:
     in_order, by_length = (
-        evaluated(predict, RAGGED, 1, sort_by_length=is_sorted) for is_sorted in (False, True)
+        evaluated(predict, RAGGED, 1, by_length=way) for way in (None, ByLength())
     )
     assert in_order[0] != by_length[0]
 

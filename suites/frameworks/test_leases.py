@@ -14,7 +14,7 @@ pytestmark = needs("torch")
 RANK = """
 import json, os, signal, sys, time
 import numpy as np, torch.distributed as dist
-from disteval import evaluate
+from disteval import Leases, evaluate
 from disteval.metrics import AUROC, Accuracy
 
 rank, store, ledger = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -34,7 +34,7 @@ def update(outputs, batch):
 
 found = evaluate(
     predict, (numbers, numbers % 2), {"a": Accuracy(counts=True), "b": AUROC()}, "torch_cpu", 4,
-    update={"b": update}, schedule="leases", ledger=ledger,
+    update={"b": update}, leases=Leases(), ledger=ledger,
 )
 print(json.dumps({"metrics": found.metrics, "lost": found.leases.lost}), flush=True)
 os._exit(0)  # gloo would wait for the rank that is gone

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from disteval import UsageError, evaluate, get_dist_backend, predict_all
+from disteval import Leases, UsageError, evaluate, get_dist_backend, predict_all
 from disteval.data.batching import Batch, WholeBatches
 from disteval.data.fetching import IndexedReader
 from disteval.data.loading import load_ahead
@@ -82,7 +82,7 @@ def test_leases_are_read_by_processes_that_start_once() -> None:
         return np.tile([0.0, 1.0], (len(pids), 1))
 
     found = evaluate(
-        predict, Numbered(), {"a": Accuracy(counts=True)}, "non_dist", 2, schedule="leases",
+        predict, Numbered(), {"a": Accuracy(counts=True)}, "non_dist", 2, leases=Leases(),
         workers=1,
     )  # fmt: skip
     assert found.metrics["a"]["correct_top1"] == 20

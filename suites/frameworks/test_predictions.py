@@ -161,7 +161,7 @@ def test_an_interrupted_evaluation_of_tensors_goes_on_in_parquet(
             where = Predictions(tmp_path, "parquet")
             return evaluate(
                 predict, samples, {"accuracy": Accuracy()}, backend, 2, update=update,
-                predictions=where, fixed_shape=False, pad=False,
+                predictions=where, fixed_shape=False, even_calls=False,
             ).metrics  # fmt: skip
 
         return run_ranks(world, rank)

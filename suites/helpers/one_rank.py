@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+from disteval import Leases
 from disteval.leases import rows
 
 from suites.helpers.thread_world import run_ranks, values
@@ -13,19 +14,19 @@ from suites.metrics.cases import assert_same
 
 
 def assert_as_on_one_rank(
-    world: int, rank: Callable[[Any, str], Any], *, folds: bool = False
+    world: int, rank: Callable[[Any, Any], Any], *, folds: bool = False
 ) -> None:
     """Check that ranks with leases find, or refuse, what one static rank does.
 
     Args:
         world: The number of ranks.
-        rank: Called on each rank with its backend and the schedule; returns what was found, or the
+        rank: Called on each rank with its backend and its leases; returns what was found, or the
             error as a text.
         folds: Whether the ledger adds up totals after every commit, where all are sums.
     """
-    expected = values(run_ranks(1, lambda backend: rank(backend, "static")))[0]
+    expected = values(run_ranks(1, lambda backend: rank(backend, None)))[0]
     with patch.object(rows, "FOLD_BYTES", 0 if folds else rows.FOLD_BYTES):
-        outcomes = run_ranks(world, lambda backend: rank(backend, "leases"))
+        outcomes = run_ranks(world, lambda backend: rank(backend, Leases()))
     for found in values(outcomes):
         if isinstance(expected, str):
             assert found == expected

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError, evaluate, predict_all
+from disteval import Leases, UsageError, evaluate, predict_all
 from disteval.metrics import Mean
 
 from suites.helpers.command import invoke
@@ -28,7 +28,7 @@ def _ledger(folder: Path) -> None:
 
     evaluate(
         lambda batch: batch, np.arange(6.0), {"mean": Mean()}, "non_dist", update=update,
-        schedule="leases", ledger=folder,
+        leases=Leases(), ledger=folder,
     )  # fmt: skip
 
 

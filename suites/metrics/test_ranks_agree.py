@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from disteval import RankError, UsageError, evaluate
+from disteval import Leases, RankError, UsageError, evaluate
 from disteval.metrics import (
     AUROC,
     Accuracy,
@@ -122,7 +122,7 @@ def test_a_ledger_does_not_go_on_with_other_settings(
             {"m": make()},
             "non_dist",
             update=lambda out, batch: (out,) if first().__class__ is Powers else (out, batch[1]),
-            schedule="leases",
+            leases=Leases(),
             ledger=tmp_path / "ledger",
         ).metrics["m"]
 

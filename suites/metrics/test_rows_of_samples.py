@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import evaluate
+from disteval import Leases, evaluate
 from disteval.metrics import (
     ConfusionMatrix,
     Mean,
@@ -74,7 +74,7 @@ def test_large_sums_are_added_whether_few_or_most_of_them_are_0(kind: Any) -> No
     def rank(backend: ThreadsDist) -> Any:
         metrics = {"m": kind(100)}
         found = evaluate(
-            lambda x: x, (predicted, labels), metrics, backend, 50, schedule="leases"
+            lambda x: x, (predicted, labels), metrics, backend, 50, leases=Leases()
         ).metrics
         return found["m"]["matrix"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Coverage, HarnessError, evaluate, predict_all
+from disteval import ByLength, Coverage, HarnessError, evaluate, predict_all
 from disteval.metrics import Accuracy, Mean
 from hypothesis import strategies as st
 
@@ -37,6 +37,11 @@ RIGHT = SCORES.argmax(axis=1) == LABELS
 FEW = 17
 
 
+BY_LENGTH = st.builds(
+    ByLength, st.sampled_from([None, "tokens"]), st.none() | st.integers(5, 20)
+) | st.builds(ByLength, st.none(), st.integers(5, 20), st.just(False))
+
+
 def plans(kind: str) -> st.SearchStrategy[dict[str, Any]]:
     """Draw how samples of a kind become batches: the arguments of `evaluate`."""
     # With torch, those of a list are processes, which take longer than all the rest.
@@ -45,17 +50,14 @@ def plans(kind: str) -> st.SearchStrategy[dict[str, Any]]:
         {
             "batch_size": st.integers(1, 6),
             "fixed_shape": st.booleans(),
-            "pad": st.booleans(),
+            "even_calls": st.sampled_from([None, False]),
             "workers": st.sampled_from(workers),
         },
         optional={"limit": st.integers(1, FEW + 2)},
     )
     if kind == "columns":
         return plain
-    by_length = st.fixed_dictionaries(
-        {"batch_size": st.integers(1, 6), "length": st.sampled_from([None, "tokens"])},
-        optional={"max_tokens": st.integers(5, 20), "sort_by_length": st.just(True)},
-    ).filter(lambda plan: len(plan) > 2)
+    by_length = st.fixed_dictionaries({"batch_size": st.integers(1, 6), "by_length": BY_LENGTH})
     return plain | by_length
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Predictions, RankError, WorldError, evaluate, load_predictions
+from disteval import Leases, Predictions, RankError, WorldError, evaluate, load_predictions
 from disteval.conformance.world import BackendWorlds
 from disteval.metrics import Accuracy
 from disteval.worlds import World
@@ -73,13 +73,13 @@ class Ending(Model):
 
 
 def go_on(
-    model: Model, samples: Any, folder: Path, backend: Any, batch_size: int, schedule: Any
+    model: Model, samples: Any, folder: Path, backend: Any, batch_size: int, leases: Any
 ) -> Any:
     """Evaluate what is left; return the numbers and the sum of all samples, and the stored."""
-    arguments = {"ledger": folder / "ledger"} if schedule == "leases" else {}
+    arguments = {"ledger": folder / "ledger"} if leases is not None else {}
     found = evaluate(
         model, samples, {"numbers": Numbers(), "accuracy": Accuracy(counts=True)}, backend,
-        batch_size, update={"accuracy": scored}, schedule=schedule, **arguments,
+        batch_size, update={"accuracy": scored}, leases=leases, **arguments,
         predictions=Predictions(folder / "predictions", rows_per_part=3),
     )  # fmt: skip
     return (found.metrics["numbers"], found.metrics["accuracy"]["correct_top1"]), found.stored
@@ -91,22 +91,22 @@ def new_folder(backend: Any, within: Path) -> Path:
     return Path(backend.broadcast_object(made, src=0))
 
 
-def resumed(kind: str, schedule: str, within: Path, backend: Any, drawn: Any) -> Any:
+def resumed(kind: str, leases: Any, within: Path, backend: Any, drawn: Any) -> Any:
     calls, batch_size, next_batch_size = drawn
     samples = SAMPLES[kind](SIZE, "numpy")
     folder = new_folder(backend, within)
     first, second = Ending(calls), Ending()
     try:
-        found, stored = go_on(first, samples, folder, backend, batch_size, schedule)
+        found, stored = go_on(first, samples, folder, backend, batch_size, leases)
         left = 0
     except RankError:
-        if schedule == "leases":
+        if leases is not None:
             next_batch_size = batch_size
-        found, stored = go_on(second, samples, folder, backend, next_batch_size, schedule)
+        found, stored = go_on(second, samples, folder, backend, next_batch_size, leases)
         left = SIZE - stored
     again = set().union(*backend.all_gather_object(second.seen))
     written = backend.all_gather_object(numbers_in(folder) if backend.rank == 0 else None)[0]
-    has_units = calls > 0 and not (kind == "shards" and schedule == "leases")  # which are shards
+    has_units = calls > 0 and not (kind == "shards" and leases is not None)  # which are shards
     return (*found, written), len(again) == left, stored > 0 or not has_units or not again
 
 
@@ -116,19 +116,19 @@ def numbers_in(folder: Path) -> list[int]:
     return every
 
 
-EVERY = [(kind, "static") for kind in SAMPLES] + [
-    (kind, "leases") for kind in SAMPLES if kind != "stream"
+EVERY = [(kind, None) for kind in SAMPLES] + [
+    (kind, Leases()) for kind in SAMPLES if kind != "stream"
 ]
 
 
-@pytest.mark.parametrize(("kind", "schedule"), EVERY)
+@pytest.mark.parametrize(("kind", "leases"), EVERY)
 def test_an_interrupted_evaluation_ends_as_a_whole_one(
-    each: Each, kind: str, schedule: str, tmp_path: Path
+    each: Each, kind: str, leases: Any, tmp_path: Path
 ) -> None:
     """With the same metrics and predictions, and nothing that is stored is computed again."""
     each(
         st.tuples(st.integers(0, 8), st.integers(1, 5), st.integers(1, 5)),
-        partial(resumed, kind, schedule, tmp_path),
+        partial(resumed, kind, leases, tmp_path),
         lambda _: (WHOLE, True, True),
         split=25,
     )
@@ -140,7 +140,7 @@ def left_to_others(backend: Any, drawn: tuple[int, int, int]) -> Any:
     found = evaluate(
         Ending(calls if fails else SIZE), rows(SIZE),
         {"numbers": Numbers(), "accuracy": Accuracy(counts=True)}, backend, batch_size,
-        update={"accuracy": scored}, schedule="leases",
+        update={"accuracy": scored}, leases=Leases(),
     )  # fmt: skip
     return found.metrics["numbers"], found.metrics["accuracy"]["correct_top1"]
 
@@ -156,21 +156,21 @@ def test_a_rank_that_fails_leaves_its_samples_to_the_others(each: Each) -> None:
     )
 
 
-def killed(folder: Path, schedule: str, backend: Any, calls: int) -> None:
+def killed(folder: Path, leases: Any, backend: Any, calls: int) -> None:
     switch_canary(backend, "off")
-    go_on(Ending(calls, kill), rows(SIZE), folder, backend, 2, schedule)
+    go_on(Ending(calls, kill), rows(SIZE), folder, backend, 2, leases)
 
 
-def ended(folder: Path, schedule: str, backend: Any) -> Any:
+def ended(folder: Path, leases: Any, backend: Any) -> Any:
     model = Ending()
-    found, stored = go_on(model, rows(SIZE), folder, backend, 2, schedule)
+    found, stored = go_on(model, rows(SIZE), folder, backend, 2, leases)
     again = set().union(*backend.all_gather_object(model.seen))
     return found, len(again) + stored
 
 
-@pytest.mark.parametrize("schedule", ["static", "leases"])
+@pytest.mark.parametrize("leases", [None, Leases()])
 def test_killed_ranks_cost_time_and_change_no_result(
-    worlds: BackendWorlds, world: World, schedule: str, tmp_path: Path
+    worlds: BackendWorlds, world: World, leases: Any, tmp_path: Path
 ) -> None:
     """Ranks that are killed at any call leave what they had finished, and others go on with it."""
     if not (worlds.can_be_lost and world.own_processes):
@@ -178,23 +178,23 @@ def test_killed_ranks_cost_time_and_change_no_result(
     for calls in (0, 2):  # so few that not all batches are done before a rank is killed
         with worlds.another() as lost, pytest.raises(WorldError) as caught:
             each_calls = [calls + rank % 2 for rank in range(world.world_size)]
-            lost.get().run(partial(killed, tmp_path / str(calls), schedule), *each_calls)
+            lost.get().run(partial(killed, tmp_path / str(calls), leases), *each_calls)
         assert caught.value.lost
-        found = world.run(partial(ended, tmp_path / str(calls), schedule))
+        found = world.run(partial(ended, tmp_path / str(calls), leases))
         assert found == [(WHOLE[:2], SIZE)] * world.world_size
         assert numbers_in(tmp_path / str(calls)) == WHOLE[0]
 
 
 def changed(kind: str, within: Path, backend: Any, drawn: tuple[int, int, str]) -> Any:
-    one, other, schedule = drawn
+    one, other, leases = drawn
     before = rows(SIZE)
     after = [*before[:one], before[other], *before[one + 1 :]]
     wrap = {"rows": list, "indexed": Indexed, "shards": shards, "stream": Stream}[kind]
     folder = new_folder(backend, within)
     with contextlib.suppress(RankError):
-        go_on(Ending(2), wrap(before), folder, backend, 2, schedule)
+        go_on(Ending(2), wrap(before), folder, backend, 2, leases)
     backend.all_gather_object(None)
-    return error_of(backend, lambda: go_on(Ending(), wrap(after), folder, backend, 2, schedule))[0]
+    return error_of(backend, lambda: go_on(Ending(), wrap(after), folder, backend, 2, leases))[0]
 
 
 not_yet = pytest.mark.xfail(
@@ -216,7 +216,7 @@ not_yet = pytest.mark.xfail(
 def test_going_on_over_other_samples_is_refused(each: Each, kind: str, tmp_path: Path) -> None:
     """Where one sample is another since; of more than 32 that are read one by one, some may be."""
     places = st.lists(st.integers(0, SIZE - 1), min_size=2, max_size=2, unique=True)
-    schedules = ["static"] if kind == "stream" else ["static", "leases"]
+    schedules = [None] if kind == "stream" else [None, Leases()]
     each(
         st.tuples(places, st.sampled_from(schedules)).map(lambda d: (*d[0], d[1])),
         partial(changed, kind, tmp_path),

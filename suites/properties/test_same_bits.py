@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import evaluate, seeds
+from disteval import Leases, evaluate, seeds
 from disteval.metrics import Mean, MetricGroup, from_torchmetrics
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ PLANS = st.fixed_dictionaries(
     {
         "batch_size": st.integers(1, 9),
         "fixed_shape": st.booleans(),
-        "schedule": st.sampled_from(["static", "static", "leases"]),
+        "leases": st.sampled_from([None, None, Leases()]),
     }
 )
 
@@ -60,8 +60,8 @@ def sampled(kind: str, backend: Any, drawn: tuple[str, int, dict[str, Any]]) -> 
         numbers = np.array([int(sample["number"]) for sample in samples])
         return {"number": numbers, "drawn": draws(ids, seed)}
 
-    plan = {name: plan[name] for name in ("batch_size", "schedule") if name in plan}
-    plan |= {"schedule": "static"} if kind == "stream" else {}
+    plan = {name: plan[name] for name in ("batch_size", "leases") if name in plan}
+    plan |= {"leases": None} if kind == "stream" else {}
     plan |= {"collate": collate} if where == "collate" else {}
     samples = SAMPLES[kind](MOST, "numpy")
     found = evaluate(

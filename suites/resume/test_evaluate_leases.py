@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from disteval import (
     HarnessError,
+    Leases,
     RankError,
     UsageError,
     WorldError,
@@ -51,7 +52,7 @@ def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int, sums_alone: bo
         noise = len(batch["number"]) + np.max(batch["number"], initial=0) / 1e3
         return {"scores": np.asarray(batch["scores"]) + noise, "number": batch["number"]}
 
-    def rank(backend: Any, schedule: Any) -> Any:
+    def rank(backend: Any, leases: Any) -> Any:
         metrics: dict[str, Any] = {
             "numbers": Numbers(),
             "accuracy": Accuracy(counts=True),
@@ -70,7 +71,7 @@ def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int, sums_alone: bo
             updates.pop(name, None)
         try:
             found = evaluate(
-                predict, samples, metrics, backend, update=updates, schedule=schedule, **arguments
+                predict, samples, metrics, backend, update=updates, leases=leases, **arguments
             )
         except HarnessError as error:
             return str(error)
@@ -82,7 +83,7 @@ def test_leases_have_the_bits_of_one_rank(drawn: Any, world: int, sums_alone: bo
 def test_the_report_says_what_happened() -> None:
     def rank(backend: ThreadsDist) -> Any:
         found = evaluate(
-            lambda x: x, DATA, {"a": Accuracy()}, backend, batch_size=4, schedule="leases"
+            lambda x: x, DATA, {"a": Accuracy()}, backend, batch_size=4, leases=Leases()
         )
         return found.leases, found.world_size
 
@@ -103,7 +104,7 @@ def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None
 
     def rank(backend: ThreadsDist) -> Any:
         samples = (np.arange(60), np.arange(60) % 4)
-        return evaluate(predict, samples, {"a": Accuracy()}, backend, 4, schedule="leases")
+        return evaluate(predict, samples, {"a": Accuracy()}, backend, 4, leases=Leases())
 
     causes = 0
     for outcome in run_ranks(world, rank):
@@ -117,20 +118,25 @@ def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"ledger": "/tmp/x", "schedule": "static"}, "ledger"),
-        ({"schedule": "lease"}, "schedule"),
-        ({"lease_timeout": 0}, "lease_timeout"),
-        ({"ranks_per_lease": 2}, "3 ranks"),
+        ({"ledger": "/tmp/x", "leases": None}, "ledger"),
+        ({"leases": "lease"}, "'lease'"),
+        ({"leases": Leases(group_size=2)}, "3 ranks"),
     ],
 )
 def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str) -> None:
     def rank(backend: ThreadsDist) -> Any:
-        arguments = {"schedule": "leases", **given}
+        arguments = {"leases": Leases(), **given}
         return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, **arguments)
 
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, UsageError)
         assert words in str(outcome)
+
+
+@pytest.mark.parametrize("given", [(0,), ("1",), (True,), (60.0, 0), (60.0, "two")])
+def test_leases_of_another_kind_are_refused_with_their_value(given: Any) -> None:
+    with pytest.raises(UsageError, match=repr(given[-1])):
+        Leases(*given)
 
 
 def test_an_error_of_one_rank_before_the_first_batch_reaches_every_rank() -> None:
@@ -144,7 +150,7 @@ def test_an_error_of_one_rank_before_the_first_batch_reaches_every_rank() -> Non
             return batch
 
         predict.slice_rows = slice_rows  # type: ignore[attr-defined]
-        return evaluate(predict, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+        return evaluate(predict, DATA, {"a": Accuracy()}, backend, 4, leases=Leases())
 
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, HarnessError)
@@ -166,7 +172,7 @@ def test_an_interrupt_ends_the_lender_and_the_ledger_goes_on(
 
     def once() -> Any:
         return evaluate(
-            predict, DATA, {"a": Accuracy()}, "non_dist", 4, schedule="leases",
+            predict, DATA, {"a": Accuracy()}, "non_dist", 4, leases=Leases(),
             ledger=tmp_path / "ledger",
         )  # fmt: skip
 
@@ -192,7 +198,7 @@ def test_an_interrupt_of_rank_0_is_an_error_on_the_others() -> None:
                 raise KeyboardInterrupt
             return batch
 
-        return evaluate(predict, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+        return evaluate(predict, DATA, {"a": Accuracy()}, backend, 4, leases=Leases())
 
     begun = threading.Barrier(2)
     first, second = run_ranks(2, rank)
@@ -221,7 +227,7 @@ def test_a_model_that_spans_ranks_evaluates_each_lease_on_all_of_them() -> None:
     def rank(backend: ThreadsDist) -> Any:
         return evaluate(
             lambda batch: halves(backend.rank, batch), DATA, {"a": Accuracy(counts=True)}, backend,
-            4, schedule="leases", ranks_per_lease=2,
+            4, leases=Leases(group_size=2),
         )  # fmt: skip
 
     expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
@@ -239,8 +245,7 @@ def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> No
             return halves(backend.rank, batch)
 
         return evaluate(
-            predict, DATA, {"a": Accuracy(counts=True)}, backend, 4, schedule="leases",
-            ranks_per_lease=2,
+            predict, DATA, {"a": Accuracy(counts=True)}, backend, 4, leases=Leases(group_size=2),
         )  # fmt: skip
 
     expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
@@ -251,7 +256,7 @@ def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> No
 
 def test_a_stream_is_refused() -> None:
     with pytest.raises(UsageError, match="stream"):
-        evaluate(lambda x: x, iter([1, 2]), {}, schedule="leases")
+        evaluate(lambda x: x, iter([1, 2]), {}, leases=Leases())
 
 
 class Count(BaseMetric):
@@ -287,8 +292,8 @@ def test_a_rank_may_compute_for_longer_than_a_lease_lasts() -> None:
             return x
 
         return evaluate(
-            predict, DATA, {"slow": Count(slowly)}, backend, 60, schedule="leases",
-            lease_timeout=3.0, update=lambda outputs, batch: (outputs[:, 0],),
+            predict, DATA, {"slow": Count(slowly)}, backend, 60, leases=Leases(3.0),
+            update=lambda outputs, batch: (outputs[:, 0],),
         )  # fmt: skip
 
     for found in values(run_ranks(2, rank)):
@@ -299,7 +304,7 @@ def test_a_rank_may_compute_for_longer_than_a_lease_lasts() -> None:
 def test_an_error_while_the_result_is_computed_reaches_every_rank() -> None:
     def rank(backend: ThreadsDist) -> Any:
         return evaluate(
-            lambda x: x, DATA, {"failing": Count(failing)}, backend, 4, schedule="leases",
+            lambda x: x, DATA, {"failing": Count(failing)}, backend, 4, leases=Leases(),
             update=lambda outputs, batch: (outputs[:, 0],),
         )  # fmt: skip
 
@@ -311,7 +316,7 @@ def test_an_error_while_the_result_is_computed_reaches_every_rank() -> None:
 def test_a_rank_with_another_batch_size_is_refused_by_both_values() -> None:
     def rank(backend: ThreadsDist) -> Any:
         size = 4 + 3 * backend.rank
-        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, size, schedule="leases")
+        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, size, leases=Leases())
 
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, UsageError)
@@ -328,7 +333,7 @@ def test_ranks_of_other_hosts_reach_the_lender_by_its_address(
 
     def rank(backend: ThreadsDist) -> Any:
         join(f"host {backend.rank // 2}")
-        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, schedule="leases")
+        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, leases=Leases())
 
     expected = evaluate(lambda x: x, DATA, {"a": Accuracy()}, "non_dist", 4)
     for found in values(run_ranks(4, rank)):

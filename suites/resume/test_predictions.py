@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, UsageError, evaluate, load_predictions
+from disteval import Leases, RankError, UsageError, evaluate, load_predictions
 from disteval.data import Predictions, ShardedStream
 from disteval.errors import HarnessError
 from disteval.metrics import Accuracy
@@ -72,7 +72,7 @@ def run(
     kind: str,
     size: int,
     folder: Path | Predictions,
-    schedule: Any,
+    leases: Any,
     predict: Any = scores,
     **more: Any,
 ) -> list[Any]:
@@ -82,7 +82,7 @@ def run(
         found = evaluate(
             predict,
             samples_of(kind, size), {"a": Accuracy(counts=True)}, backend, 4, update=update,
-            predictions=folder, schedule=schedule, **more,
+            predictions=folder, leases=leases, **more,
         )  # fmt: skip
         return found.metrics, found.size, found.padded
 
@@ -101,8 +101,8 @@ def test_predictions_are_those_of_one_rank(
 ) -> None:
     folder = tmp_path_factory.mktemp("predictions")
     static, leased = (Predictions(folder / name, format_) for name in ("static", "leased"))
-    expected = values(run(1, kind, size, static, "static"))
-    assert values(run(world, kind, size, leased, "leases")) == expected * world
+    expected = values(run(1, kind, size, static, None))
+    assert values(run(world, kind, size, leased, Leases())) == expected * world
     assert read(folder / "leased") == read(folder / "static")
     manifests = [json.loads((folder / name / ".manifest.json").read_text().splitlines()[0])
                  for name in ("static", "leased")]  # fmt: skip
@@ -113,50 +113,50 @@ def test_predictions_are_those_of_one_rank(
 
 
 def test_a_ledger_goes_on_with_the_parts_that_were_committed(tmp_path: Path) -> None:
-    values(run(1, "columns", 60, tmp_path / "static", "static"))
+    values(run(1, "columns", 60, tmp_path / "static", None))
     machine = Machine(last=43)
     given: Any = {"ledger": tmp_path / "ledger", "predict": machine.model()}
     where = tmp_path / "leased"
-    for outcome in run(1, "columns", 60, where, "leases", **given):
+    for outcome in run(1, "columns", 60, where, Leases(), **given):
         assert isinstance(outcome, RankError)
     assert not (where / ".manifest.json").exists()
     machine.give_back()
-    values(run(2, "columns", 60, where, "leases", **given))
+    values(run(2, "columns", 60, where, Leases(), **given))
     assert 0 < len({*machine.asked}) < 40
     assert read(where) == read(tmp_path / "static")
     # Once more: the ledger has the result, and the folder its predictions, which are left alone.
     machine.asked.clear()
-    values(run(2, "columns", 60, where, "leases", **given))
+    values(run(2, "columns", 60, where, Leases(), **given))
     assert not machine.asked
 
 
 def test_another_folder_is_another_evaluation_for_a_ledger(tmp_path: Path) -> None:
-    values(run(1, "rows", 9, tmp_path / "one", "leases", ledger=tmp_path / "ledger"))
-    for outcome in run(1, "rows", 9, tmp_path / "two", "leases", ledger=tmp_path / "ledger"):
+    values(run(1, "rows", 9, tmp_path / "one", Leases(), ledger=tmp_path / "ledger"))
+    for outcome in run(1, "rows", 9, tmp_path / "two", Leases(), ledger=tmp_path / "ledger"):
         assert isinstance(outcome, UsageError)
         assert str(tmp_path / "one") in str(outcome)
 
 
 @pytest.mark.parametrize("world", [1, 3])
 def test_finished_predictions_are_not_replaced_unasked(tmp_path: Path, world: int) -> None:
-    values(run(1, "rows", 9, tmp_path, "static"))
+    values(run(1, "rows", 9, tmp_path, None))
     before = read(tmp_path)
-    for outcome in run(world, "rows", 12, tmp_path, "leases"):
+    for outcome in run(world, "rows", 12, tmp_path, Leases()):
         assert isinstance(outcome, UsageError)
         assert "9 samples" in str(outcome)
     assert read(tmp_path) == before
-    values(run(world, "rows", 12, Predictions(tmp_path, overwrite=True), "leases"))
+    values(run(world, "rows", 12, Predictions(tmp_path, overwrite=True), Leases()))
     assert [number for number, _ in read(tmp_path)] == [*range(12)]
 
 
 def test_an_interrupted_run_in_leases_goes_on_in_static_shares(tmp_path: Path) -> None:
     machine = Machine(last=29)
     predict = machine.model()
-    for outcome in run(2, "columns", 60, tmp_path / "one", "leases", predict=predict):
+    for outcome in run(2, "columns", 60, tmp_path / "one", Leases(), predict=predict):
         assert isinstance(outcome, HarnessError)
     machine.give_back()
-    values(run(2, "columns", 60, tmp_path / "one", "static", predict=predict))
-    values(run(1, "columns", 60, tmp_path / "two", "static"))
+    values(run(2, "columns", 60, tmp_path / "one", None, predict=predict))
+    values(run(1, "columns", 60, tmp_path / "two", None))
     assert read(tmp_path / "one") == read(tmp_path / "two")
 
 
@@ -170,8 +170,8 @@ def test_parts_of_a_rank_that_fails_do_not_count_and_are_removed(kind: str, tmp_
             raise ValueError("once")
         return scores(batch)
 
-    values(run(1, kind, 60, tmp_path / "static", "static"))
-    values(run(3, kind, 60, tmp_path / "leased", "leases", predict=fails_once))
+    values(run(1, kind, 60, tmp_path / "static", None))
+    values(run(3, kind, 60, tmp_path / "leased", Leases(), predict=fails_once))
     assert failed
     assert read(tmp_path / "leased") == read(tmp_path / "static")
     manifest = json.loads((tmp_path / "leased" / ".manifest.json").read_text().splitlines()[0])
@@ -186,7 +186,7 @@ def test_committed_predictions_that_are_damaged_are_evaluated_again(
 ) -> None:
     machine = Machine(last=999 if is_finished else 49)
     where, given = tmp_path / "leased", {"ledger": tmp_path / "ledger", "predict": machine.model()}
-    (first,) = run(1, "columns", 60, where, "leases", **given)
+    (first,) = run(1, "columns", 60, where, Leases(), **given)
     assert is_finished or isinstance(first, RankError)
     part = min(path for path in where.iterdir() if path.suffix == ".jsonl")
     lost = {json.loads(line)["sample_id"] for line in part.read_text().splitlines()}
@@ -203,14 +203,14 @@ def test_committed_predictions_that_are_damaged_are_evaluated_again(
         part.write_bytes(data)
     machine.give_back()
     if is_finished and damage in ("flipped", "gone"):  # the result is replaced only on request
-        (outcome,) = run(1, "columns", 60, where, "leases", **given)
+        (outcome,) = run(1, "columns", 60, where, Leases(), **given)
         assert isinstance(outcome, HarnessError)
         assert str(where) in str(outcome)
         machine.give_back()
     again = Predictions(where, overwrite=True)
-    values(run(1, "columns", 60, again, "leases", **given))
+    values(run(1, "columns", 60, again, Leases(), **given))
     if damage == "folder":
         lost = {*range(60)}
     assert lost <= {*machine.asked} or (is_finished and damage == "note")
-    values(run(1, "columns", 60, tmp_path / "static", "static"))
+    values(run(1, "columns", 60, tmp_path / "static", None))
     assert read(where) == read(tmp_path / "static")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import HarnessError, RankError, UsageError, evaluate
+from disteval import ByLength, HarnessError, Leases, RankError, UsageError, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import AUROC, Accuracy, Mean
 from hypothesis import given, settings
@@ -31,7 +31,7 @@ def stream_of(lengths: list[int]) -> ShardedStream:
         [
             {},
             {"fixed_shape": False, "workers": 1},
-            {"max_tokens": 9, "length": lambda sample: sample[1] + 1},
+            {"by_length": ByLength(lambda sample: sample[1] + 1, 9, sort=False)},
         ]
     ),
     sums_alone=st.booleans(),
@@ -42,7 +42,7 @@ def test_leases_of_shards_have_the_bits_of_one_rank(
     def predict(x: Any) -> Any:
         return x + len(x) / 1e3 + x.max() / 7  # it depends on the batch
 
-    def rank(backend: Any, schedule: Any) -> Any:
+    def rank(backend: Any, leases: Any) -> Any:
         metrics: dict[str, Any] = {"a": Accuracy(counts=True), "m": Mean(), "auroc": AUROC()}
         updates = {
             "m": lambda outputs, batch: (outputs[:, 0],),
@@ -53,7 +53,7 @@ def test_leases_of_shards_have_the_bits_of_one_rank(
         try:
             found = evaluate(
                 predict, stream_of(lengths), metrics, backend, 4, update=updates,
-                schedule=schedule, **given_,
+                leases=leases, **given_,
             )  # fmt: skip
         except HarnessError as error:
             return str(error)
@@ -72,7 +72,7 @@ def test_ranks_of_a_group_that_count_other_samples_of_a_lease_are_an_error_on_ea
     def rank(backend: Any) -> Any:
         return evaluate(
             lambda x: x, stream_of([5, 5 - backend.rank]), {"m": Mean()}, backend, 2,
-            update=lambda outputs, batch: (outputs[:, 0],), schedule="leases", ranks_per_lease=2,
+            update=lambda outputs, batch: (outputs[:, 0],), leases=Leases(group_size=2),
         )  # fmt: skip
 
     for found in run_ranks(2, rank):
@@ -89,7 +89,7 @@ def test_a_shard_that_cannot_be_read_is_named_on_every_rank() -> None:
     def rank(backend: Any) -> Any:
         return evaluate(
             lambda x: x, ShardedStream(range(4), open_), {"m": Mean()}, backend, 2,
-            update=lambda outputs, batch: (outputs,), schedule="leases",
+            update=lambda outputs, batch: (outputs,), leases=Leases(),
         )  # fmt: skip
 
     for outcome in run_ranks(3, rank):
@@ -107,4 +107,4 @@ def test_a_shard_that_cannot_be_read_is_named_on_every_rank() -> None:
 )
 def test_what_has_no_units_is_refused(samples: Any, limit: int | None, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        evaluate(lambda x: x, samples, {}, "non_dist", 2, limit=limit, schedule="leases")
+        evaluate(lambda x: x, samples, {}, "non_dist", 2, limit=limit, leases=Leases())

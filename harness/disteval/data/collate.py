@@ -34,7 +34,7 @@ class WithIds:
 
 _MOVED = (
     "collate changed the order of the samples, so their results would be taken for those of "
-    "others; keep the order, and let predict sort and undo it, or use sort_by_length=True"
+    "others; keep the order, and let predict sort and undo it, or use by_length=ByLength()"
 )
 
 

@@ -1,21 +1,76 @@
-"""The length of one sample."""
+"""The length of one sample, and what batches are made by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from disteval.arguments import is_count
+import numpy as np
+import numpy.typing as npt
+
+from disteval.arguments import check_count, check_flag, is_count
 from disteval.errors import SampleError, UsageError, describe_error
 
 Measure = str | Callable[[Any], int] | None
 """How the length of one sample is found, see `length_of`."""
+
+Length = Measure | Sequence[int] | npt.NDArray[Any]
+"""How the lengths of all samples are found, see `disteval.data.lengths.gather_lengths`."""
 
 LONGEST = 1 << 40
 """The longest length that is taken, so that int64 holds the cost of a batch."""
 
 FIELDS = ("input_ids", "tokens")
 """The fields whose length is a sample's length where the caller names no other."""
+
+
+@dataclass(frozen=True, eq=False)
+class ByLength:
+    """Batches of samples by their lengths; they do not depend on the number of ranks.
+
+    Args:
+        length: The lengths of all samples, an array of integers; or a function of a sample; or the
+            name of a field. None takes the field ``input_ids`` or ``tokens``, or the sample's own.
+        max_tokens: The most that the number of samples in a batch, times the longest of their
+            lengths, may be; None sets no limit but ``batch_size``.
+        sort: Whether samples of like lengths are put into one batch, the longest first. Otherwise
+            a batch holds consecutive samples.
+
+    Raises:
+        UsageError: A value is of another kind or out of range, or nothing is to be done by length.
+    """
+
+    length: Length = None
+    max_tokens: int | None = None
+    sort: bool = True
+
+    def __post_init__(self) -> None:
+        check_flag("sort", self.sort)
+        if self.max_tokens is not None:
+            check_count("max_tokens", self.max_tokens)
+        elif not self.sort:
+            raise UsageError("ByLength(sort=False) needs max_tokens; give it, or no ByLength")
+
+    def measure(self) -> Measure:
+        """Return how the length of one element of a stream is found.
+
+        Raises:
+            UsageError: The lengths are an array.
+        """
+        if isinstance(self.length, str | None) or callable(self.length):
+            return self.length
+        raise UsageError(
+            f"length is a {type(self.length).__name__}, which needs samples that have numbers, and "
+            f"a stream has none before it was read; give a function of a sample, or the name of a "
+            f"field"
+        )
+
+    def __str__(self) -> str:
+        """Return a text that is the same on every rank if the values are."""
+        length = length_setting(self.length)
+        return f"ByLength(length={length}, max_tokens={self.max_tokens}, sort={self.sort})"
 
 
 def length_of(sample: Any, length: Measure = None) -> int:
@@ -79,3 +134,14 @@ def length_of_sample(sample: Any, number: int, length: Measure) -> int:
         raise UsageError(f"sample {number}: {error}") from error
     except Exception as error:
         raise SampleError(number, f"has no length: {describe_error(error)}") from error
+
+
+def length_setting(length: Length) -> str:
+    """Return a short text about ``length`` that is the same on every rank if ``length`` is."""
+    if length is None or isinstance(length, str):
+        return repr(length)
+    if callable(length):
+        return "a function"
+    array = np.ascontiguousarray(np.asarray(length))
+    checksum = 0 if array.dtype.hasobject else zlib.crc32(array.data)
+    return f"{array.dtype} of shape {array.shape} with the CRC-32 {checksum:08x}"

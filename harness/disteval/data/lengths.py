@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,25 +9,11 @@ import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
 from disteval.data.fetching import fetch
-from disteval.data.length_of import LONGEST, Measure, length_of_sample
+from disteval.data.length_of import LONGEST, Length, Measure, length_of_sample
 from disteval.data.samples import Columns, Items
 from disteval.errors import RankError, UsageError, describe_error
 
-Length = Measure | Sequence[int] | npt.NDArray[Any]
-"""How the lengths of all samples are found, see `gather_lengths`."""
-
 _CHUNK = 1024  # samples are read for their lengths so many at a time
-
-
-def length_setting(length: Length) -> str:
-    """Return a short text about ``length`` that is the same on every rank if ``length`` is."""
-    if length is None or isinstance(length, str):
-        return repr(length)
-    if callable(length):
-        return "a function"
-    array = np.ascontiguousarray(np.asarray(length))
-    checksum = 0 if array.dtype.hasobject else zlib.crc32(array.data)
-    return f"{array.dtype} of shape {array.shape} with the CRC-32 {checksum:08x}"
 
 
 def gather_lengths(

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from disteval.arguments import check_count
 from disteval.data.contents import SHARD_BITS, Elements, snapshots
 from disteval.data.digests import digest_of
+from disteval.data.length_of import ByLength
 from disteval.data.shards import ShardedStream
-from disteval.data.windows import ByLength, Windows
+from disteval.data.windows import Windows
 from disteval.errors import HarnessError, SampleError, UsageError, describe_error
 
 Numbered = tuple[npt.NDArray[np.int64], list[Any], list[bytes]]
@@ -114,6 +115,7 @@ class Stream:
 
     Attributes:
         part: The shard that is being read.
+        world_size: The number of ranks.
         most: How many batches the rank with the most of them has, at the end of a stream that every
             rank reads whole; 0 where that is not known.
         last: The number of the last element of such a stream, and the element.
@@ -135,7 +137,7 @@ class Stream:
         parts: range | None = None,
     ) -> None:
         self._samples = samples
-        self._rank, self._world_size = rank, world_size
+        self._rank, self.world_size = rank, world_size
         self._batch_size = check_count("batch_size", batch_size)
         self._by_length = by_length
         self._parts = parts
@@ -146,6 +148,14 @@ class Stream:
         self.elements: Elements | None = None
         self.most = 0
         self.last: tuple[int, Any] = (0, None)
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether other ranks read other shards, so that no rank knows how many batches they have.
+
+        Of a function that returns shards it is known once it was called.
+        """
+        return self.sharded is not None and self._limit is None and self.world_size > 1
 
     @property
     def settings(self) -> str:
@@ -168,12 +178,12 @@ class Stream:
         self.sharded = samples if isinstance(samples, ShardedStream) else None
         shards = 1 if self.sharded is None else len(self.sharded.shards)
         if self.sharded is not None and self._limit is None:
-            parts = self._parts or range(self._rank, shards, self._world_size)
+            parts = self._parts or range(self._rank, shards, self.world_size)
             dealt = self._dealt(0, 1)  # of the shards that it reads, it has every element
         else:
             parts = range(shards)
-            dealt = self._dealt(self._rank, self._world_size)
-            self.elements = Elements() if self._world_size > 1 else None
+            dealt = self._dealt(self._rank, self.world_size)
+            self.elements = Elements() if self.world_size > 1 else None
         snapshot = snapshots()
         left = sys.maxsize if self._limit is None else self._limit
         for self.part in parts:

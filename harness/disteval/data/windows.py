@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from disteval.data.batching import Indices
 from disteval.data.by_length import plan_by_length
-from disteval.data.length_of import length_of_sample
-from disteval.errors import UsageError
+from disteval.data.length_of import ByLength, length_of_sample
 
 BATCHES = 64
 """The number of full batches whose elements are read before the first of them is made."""
-
-
-@dataclass(frozen=True)
-class ByLength:
-    """How batches of a stream are made by length, see `disteval.data.by_length.plan_by_length`.
-
-    Raises:
-        UsageError: ``length`` is an array.
-    """
-
-    length: Any = None  # a Measure, once it was checked
-    sort: bool = False
-    max_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (self.length is None or isinstance(self.length, str) or callable(self.length)):
-            raise UsageError(
-                f"length is a {type(self.length).__name__}, which needs samples that have numbers, "
-                f"and a stream has none before it was read; give a function of a sample, or the "
-                f"name of a field"
-            )
 
 
 class Windows:
@@ -53,6 +30,7 @@ class Windows:
 
     def __init__(self, rank: int, world_size: int, batch_size: int, by_length: ByLength) -> None:
         self._rank, self._batch_size, self._by = rank, batch_size, by_length
+        self._measure = by_length.measure()
         self._loads = [0] * world_size
         self._ids: list[int] = []
         self._lengths: list[int] = []
@@ -68,7 +46,7 @@ class Windows:
             UsageError: Its length is no whole number from 0 to 2**40, or exceeds ``max_tokens``.
             SampleError: The function ``length`` failed.
         """
-        self._lengths.append(length_of_sample(sample, number, self._by.length))
+        self._lengths.append(length_of_sample(sample, number, self._measure))
         self._ids.append(number)
         self._samples.append(sample)
         self._snapshots.append(snapshot)

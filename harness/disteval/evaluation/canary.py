@@ -153,7 +153,8 @@ def _common(work: Work) -> str:
     look, dealing = work.look, work.dealing
     if not is_on() or look is None or look.why_not or not look.count:
         return ""
-    most = 1 if dealing.max_tokens is not None else min(_COMMON, dealing.batch_size)
+    budget = None if dealing.by_length is None else dealing.by_length.max_tokens
+    most = 1 if budget is not None else min(_COMMON, dealing.batch_size)
     ids = look.numbers[:most]
     for step in (1, dealing.step) if _is_small() else (dealing.step,):
         with suppress(Exception):  # the rank that counts such a sample tells of it

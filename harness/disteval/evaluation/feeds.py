@@ -161,7 +161,7 @@ class StreamFeed:
     def __init__(self, stream: Stream, dealing: Dealing, collate: Collate) -> None:
         self._stream = stream
         self._collate = collate
-        self._ahead, self._pad = dealing.workers > 0, dealing.pad
+        self._ahead, self._dealing = dealing.workers > 0, dealing
         self._batch_size, self._step = dealing.batch_size, dealing.step
         self._stored: Indices | None = None
         self._needed = True
@@ -181,6 +181,7 @@ class StreamFeed:
     def _batches(self) -> Generator[Batch, None, None]:
         calls = 0
         for ids, samples, snapshots, is_stored in self._parted():
+            self._dealing.check_even("shards", self._stream.is_uneven)
             if is_stored and not self._needed:
                 yield Batch(ids, None, None, 0)
                 continue
@@ -188,7 +189,7 @@ class StreamFeed:
             picked = Picked(ids, len(ids), rows)
             calls += 1
             yield assemble(samples, picked, self._collate, snapshots)
-        if self._pad and self._stored is None:
+        if self._dealing.pad and self._stored is None:
             yield from self._padding(self._stream.most - calls)
 
     def _padding(self, calls: int) -> Iterator[Batch]:
@@ -205,6 +206,7 @@ class StreamFeed:
 
     def resume(self, stored: Indices, *, needed: bool) -> None:
         """Hand out stored elements in batches of their own, see `Feed`."""
+        self._dealing.check_even("what is left of a stream", self._stream.world_size > 1)
         self._stored, self._needed = stored, needed
 
     def note(self) -> Any:

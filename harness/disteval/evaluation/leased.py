@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, add_certificates
 from disteval.data.contents import CONTENTS, as_text
 from disteval.data.predictions import (
@@ -28,7 +27,7 @@ from disteval.errors import CoverageError, HarnessError, RankError, UsageError, 
 from disteval.evaluation.agreement import Failure, agree
 from disteval.evaluation.canary import all_repeatable
 from disteval.evaluation.dealing import Dealing
-from disteval.evaluation.leasing import Leasing
+from disteval.evaluation.leasing import Leases
 from disteval.evaluation.pieces import LeaseFeed, Piece, pieces_of
 from disteval.evaluation.result import Evaluation, coverage_of
 from disteval.evaluation.task import Task
@@ -80,21 +79,21 @@ def run_leases(
     """
     alone = get_dist_backend("non_dist")
     dealing = Dealing(
-        task.batch_size, task.fixed_shape, task.pad, task.max_tokens, task.length,
-        task.sort_by_length, task.workers, task.limit, task.predict,
+        task.batch_size, task.fixed_shape, task.even_calls, task.by_length,
+        task.workers, task.limit, task.predict,
     )  # fmt: skip
     work = Work(
         task.predict, task.samples, task.metrics, alone, dealing, task.collate, task.update,
         predictions, progress, True, task.name,
     )  # fmt: skip
-    Leasing().settings(work)
+    Leases().settings(work)
     work.canary.compare(work, kept=True)
     leased = _Leased(work)
     with leased.join(directory, rank, patience) as borrower:
         return leased.evaluate(borrower)
 
 
-def evaluate_in_leases(work: Work, leasing: Leasing) -> Evaluation:
+def evaluate_in_leases(work: Work, leases: Leases, ledger: Path | None) -> Evaluation:
     """Evaluate leases that rank 0 lends; every rank must call it, once ranks agree.
 
     Address and key of the lender travel by the backend, and one collective shows that every rank
@@ -103,7 +102,7 @@ def evaluate_in_leases(work: Work, leasing: Leasing) -> Evaluation:
     work.held = held_by_all(work.backend, work.held)
     leased = _Leased(work)
     with ExitStack() as stack:
-        directory = _meet(work.backend, leasing, work.target, stack)
+        directory = _meet(work, leases, ledger, stack)
         failure: Exception | None = None
         try:
             borrower = stack.enter_context(leased.join(directory, work.backend.rank))
@@ -246,10 +245,9 @@ def _advance(report: Progress, before: int, done: int, _total: int | None) -> No
     report(before + done, None)
 
 
-def _meet(
-    backend: BaseDistBackend, leasing: Leasing, target: Predictions | Sink, stack: ExitStack
-) -> Path:
+def _meet(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> Path:
     """Start the lender on rank 0, and return where its address is on this rank."""
+    backend, target = work.backend, work.target
     own: control_directory.ControlDirectory | None = None
     unmade: HarnessError | None = None
     try:
@@ -269,15 +267,15 @@ def _meet(
     if own is not None:
         try:
             if isinstance(target, Predictions):
-                is_new = leasing.folder is None or not (leasing.folder / NAME).exists()
+                is_new = ledger is None or not (ledger / NAME).exists()
                 stack.enter_context(locked_for_leases(target, is_new=is_new))
             stack.enter_context(
                 Lender(
-                    leasing.folder,
+                    ledger,
                     path,
                     None if all(near) else _address(),
-                    timeout=leasing.timeout,
-                    ranks_per_lease=leasing.ranks_per_lease,
+                    timeout=leases.timeout,
+                    ranks_per_lease=leases.group_size,
                     expected=backend.world_size,
                     parts=CommittedParts(target) if isinstance(target, Predictions) else None,
                 )

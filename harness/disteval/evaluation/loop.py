@@ -7,24 +7,26 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from disteval import traces
-from disteval.arguments import check_choice
+from disteval.arguments import check_path
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, Counted, add_certificates
 from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
 from disteval.data.contents import CONTENTS, Look, as_text
-from disteval.data.lengths import Length
+from disteval.data.length_of import ByLength
 from disteval.data.predictions import Predictions, Sink, Target, open_sink
 from disteval.data.samples import Sized
 from disteval.default_backend import joining_backend
+from disteval.errors import UsageError
 from disteval.evaluation.agreement import Failure, agree, outlive, raise_failure
 from disteval.evaluation.canary import all_repeatable
 from disteval.evaluation.dealing import Dealing
 from disteval.evaluation.feeds import Feed, SizedFeed, StreamFeed
-from disteval.evaluation.leasing import Leasing
+from disteval.evaluation.leasing import Leases
 from disteval.evaluation.result import Evaluation, coverage_of
 from disteval.evaluation.updates import Update
 from disteval.evaluation.work import Predict, Progress, Work, reporting
@@ -33,8 +35,6 @@ from disteval.metrics.base import BaseMetric
 from disteval.outputs import OUTPUTS
 
 _log = logging.getLogger("disteval")
-
-Schedule = Literal["static", "leases"]
 
 
 def evaluate(
@@ -47,19 +47,15 @@ def evaluate(
     collate: Collate | None = None,
     update: Update | Mapping[str, Update] | None = None,
     fixed_shape: bool = True,
-    pad: bool = True,
-    max_tokens: int | None = None,
-    length: Length = None,
-    sort_by_length: bool = False,
+    even_calls: bool | None = None,
+    by_length: ByLength | None = None,
     workers: int = 0,
     limit: int | None = None,
     predictions: Target = None,
     name: str = "",
     progress: bool | Progress = False,
-    schedule: Schedule = "static",
+    leases: Leases | None = None,
     ledger: str | os.PathLike[str] | None = None,
-    lease_timeout: float = 60.0,
-    ranks_per_lease: int = 1,
 ) -> Evaluation:
     """Evaluate samples, with a share on each rank; every rank must call it.
 
@@ -92,12 +88,12 @@ def evaluate(
             ``predict`` has a function ``slice_rows``, which takes ``batch_size`` and returns the
             number of rows that it computes at once, a batch is filled up to a multiple of that.
             Calls that are not counted may have fewer, see `disteval.evaluation.canary`.
-        pad: Whether every rank runs equally many batches.
-        max_tokens: The most that the number of samples in a batch, times the longest of their
-            lengths, may be; None sets no limit but ``batch_size``.
-        length: The lengths of the samples, an array of integers; or a function of a sample; or the
-            name of a field. None takes the field ``input_ids`` or ``tokens``, or the sample's own.
-        sort_by_length: Whether samples of like lengths are put into one batch, the longest first.
+        even_calls: Whether every rank calls ``predict`` equally often, as a model that spans ranks
+            needs: one that has a batch less repeats one, which is not counted. None does so
+            wherever it costs no message: for samples that have a length, and for streams that every
+            rank reads whole, but by their lengths. True refuses the others, and False never does.
+        by_length: A `ByLength`, if batches are made by the lengths of samples; None takes samples
+            in the order of the data set.
         workers: The number of workers that read batches ahead; 0 reads each when it is needed.
         limit: The number of samples to evaluate, from the first; None evaluates all.
         predictions: A folder to which the outputs are written, as JSON lines or as a
@@ -106,15 +102,10 @@ def evaluate(
         name: The name of what is computed, such as that of a task with the versions of its
             weights and data. An interrupted evaluation goes on under the same name alone.
         progress: True shows a bar on rank 0; a function is called after every batch.
-        schedule: ``"static"`` gives each rank its share before the first batch. With ``"leases"``
-            a rank asks for batches when it has finished others, and ranks other than rank 0 may
-            be lost; the batches, and so the results, are those of one rank. See docs/leases.md.
+        leases: A `Leases`, if ranks ask for batches when they have finished others, and may be
+            lost; None gives each rank its share before the first batch.
         ledger: With leases, a folder that keeps what was evaluated, so that the next evaluation
             with this folder goes on from there; None keeps it in the memory of rank 0.
-        lease_timeout: The seconds after which the batches of a rank that has finished none go to
-            another rank; a batch must take less.
-        ranks_per_lease: The number of consecutive ranks that evaluate the same batches together,
-            as those of a model that spans several ranks.
 
     Raises:
         UsageError: On every rank, when an argument is of another kind or out of range, or ranks
@@ -129,32 +120,34 @@ def evaluate(
     error: Exception | None = None
     look: Look | None = None
     settings: dict[str, Any] = {}
-    by_leases = schedule == "leases"
     try:
-        check_choice("schedule", schedule, ("static", "leases"))
+        if not isinstance(leases, Leases | None):
+            raise UsageError(f"leases must be a disteval.Leases, such as Leases(), not {leases!r}")
+        if ledger is not None and leases is None:
+            raise UsageError("ledger needs leases; add leases=Leases(), or leave it out")
         dealing = Dealing(
-            batch_size, fixed_shape, pad, max_tokens, length, sort_by_length, workers, limit,
-            predict,
+            batch_size, fixed_shape, even_calls, by_length, workers, limit, predict
         )  # fmt: skip
-        leasing = Leasing(ledger, lease_timeout, ranks_per_lease, schedule)
+        folder = None if ledger is None else Path(check_path("ledger", ledger))
         work = Work(
             predict, samples, metrics, backend, dealing, collate, update, predictions, progress,
-            by_leases or backend.world_size > 1, name,
+            leases is not None or backend.world_size > 1, name,
         )  # fmt: skip
-        static = None if by_leases else _Static(work)
-        settings = work.settings | (leasing.settings(work) if by_leases else {})
+        static = None if leases is not None else _Static(work)
+        settings = work.settings | ({} if leases is None else leases.settings(work, folder))
         look = work.look
     except Exception as caught:  # the other ranks wait for this one
         error = caught
     agree(backend, settings, error, look)
-    if leasing.ranks_per_lease == 1:  # otherwise ranks may have parts of a model
-        work.canary.compare(work, kept=by_leases or isinstance(work.target, Predictions))
-    if static is not None:
+    if leases is None or leases.group_size == 1:  # otherwise ranks may have parts of a model
+        work.canary.compare(work, kept=leases is not None or isinstance(work.target, Predictions))
+    if leases is None:
+        assert static is not None
         result = static.evaluate()
     else:
         from disteval.evaluation.leased import evaluate_in_leases  # not needed by static ones
 
-        result = evaluate_in_leases(work, leasing)
+        result = evaluate_in_leases(work, leases, folder)
     unknown = incomparable(work.evaluated | work.held)
     if result.stored and unknown and backend.rank == 0:
         _log.warning(

@@ -49,8 +49,7 @@ def predict_all(
         name: The name of what is computed, see `evaluate`.
         overwrite: Whether a finished result in the folder is replaced.
         options: The arguments of `evaluate` that say how samples are dealt and read: ``collate``,
-            ``fixed_shape``, ``pad``, ``max_tokens``, ``length``, ``sort_by_length``, ``workers``,
-            ``limit`` and ``progress``.
+            ``fixed_shape``, ``even_calls``, ``by_length``, ``workers``, ``limit`` and ``progress``.
 
     Returns:
         On rank 0, the predictions, or a `PredictionReader` of the folder; None on other ranks.

@@ -11,12 +11,13 @@ from typing import Any
 from disteval.arguments import found_value
 from disteval.contract import BaseDistBackend
 from disteval.data.collate import Collate
-from disteval.data.lengths import Length
+from disteval.data.length_of import ByLength
 from disteval.data.predictions import Predictions
 from disteval.data.samples import open_samples
 from disteval.errors import UsageError
 from disteval.evaluation.dealing import Dealing
-from disteval.evaluation.loop import Schedule, evaluate
+from disteval.evaluation.leasing import Leases
+from disteval.evaluation.loop import evaluate
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.updates import Update, Updates
 from disteval.evaluation.work import Predict, Progress
@@ -42,10 +43,8 @@ class Task:
         update: The function that takes the outputs and the batch, and returns the tuple of
             arguments for each metric's ``add``; or a dict with such a function for some metrics.
         fixed_shape: Whether every batch that ``predict`` gets has ``batch_size`` samples.
-        pad: Whether every rank runs equally many batches.
-        max_tokens: The largest number of tokens in a batch.
-        length: The length of a sample: a function, the name of a field, or an integer array.
-        sort_by_length: Whether samples of similar length share a batch.
+        even_calls: Whether every rank calls ``predict`` equally often.
+        by_length: How batches are made by the lengths of samples, if they are.
         workers: The number of workers that load samples ahead.
         limit: The number of samples after which the evaluation ends.
         record: A function of the outputs and the batch that returns what is written as predictions
@@ -64,10 +63,8 @@ class Task:
     collate: Collate | None = None
     update: Update | Mapping[str, Update] | None = None
     fixed_shape: bool = True
-    pad: bool = True
-    max_tokens: int | None = None
-    length: Length = None
-    sort_by_length: bool = False
+    even_calls: bool | None = None
+    by_length: ByLength | None = None
     workers: int = 0
     limit: int | None = None
     record: Callable[[Any, Any], Any] | None = None
@@ -91,10 +88,8 @@ class Task:
         *,
         predictions: str | os.PathLike[str] | Predictions | None = None,
         progress: bool | Progress = False,
-        schedule: Schedule = "static",
+        leases: Leases | None = None,
         ledger: str | os.PathLike[str] | None = None,
-        lease_timeout: float = 60.0,
-        ranks_per_lease: int = 1,
     ) -> Evaluation:
         """Evaluate this rank's share of the samples; every rank must call it.
 
@@ -104,10 +99,8 @@ class Task:
             predictions: The folder to which predictions are written; or a `Predictions`, which
                 replaces ``record``.
             progress: True shows a bar on rank 0; a function is called after every batch.
-            schedule: See `disteval.evaluate`, as for the next three.
+            leases: See `disteval.evaluate`.
             ledger: See there.
-            lease_timeout: See there.
-            ranks_per_lease: See there.
 
         Raises:
             HarnessError: As `disteval.evaluate` raises it.
@@ -120,9 +113,7 @@ class Task:
             backend=backend,
             predictions=predictions,
             progress=progress,
-            schedule=schedule,
+            leases=leases,
             ledger=ledger,
-            lease_timeout=lease_timeout,
-            ranks_per_lease=ranks_per_lease,
             **given,
         )

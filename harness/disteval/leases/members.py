@@ -13,7 +13,7 @@ from disteval.leases.mailbox import Mailbox
 from disteval.leases.messages import Commit, Hello, encode
 
 _log = logging.getLogger("disteval.leases")
-_REMEDY = "give a longer lease_timeout (on the command line, --timeout)"
+_REMEDY = "give a longer Leases(timeout=…) (on the command line, --timeout)"
 _STOPPED_SECONDS = 1.0  # without a look at the ranks, after which the lender itself was stopped
 _RAISED = 3  # so many ranks that raise an exception at one unit end the evaluation
 

@@ -74,7 +74,7 @@ def check_totals(metrics: Mapping[str, BaseMetric]) -> None:
             raise UsageError(
                 f"the metric {name!r} can't be computed in leases: {computes.__name__} has a "
                 f"compute of its own, which gathers the entries of all ranks in one collective; "
-                f"define compute_metric, or sums_of and from_sums, or use schedule='static'"
+                f"define compute_metric, or sums_of and from_sums, or leave leases out"
             )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
-from disteval import evaluate, frames, get_dist_backend
+from disteval import Leases, evaluate, frames, get_dist_backend
 from disteval.contract import BaseDistBackend
 from disteval.data import ArrayDataset, load_cifar10, load_embedded
 from disteval.metrics import Accuracy, Mean
@@ -183,6 +183,7 @@ def evaluation_seconds(
 def schedule_seconds(backend: BaseDistBackend, work: tuple[str, int, int]) -> list[float]:
     """Return the seconds of an evaluation of batches of one sample, in each round."""
     schedule, batches, rounds = work
+    leases = Leases() if schedule == "leases" else None
     samples = np.arange(batches, dtype=np.float64)
     seconds = []
     for _ in range(rounds + 1):
@@ -191,7 +192,7 @@ def schedule_seconds(backend: BaseDistBackend, work: tuple[str, int, int]) -> li
         begin = time.perf_counter()
         result = evaluate(
             lambda batch: batch, samples, metrics, backend, 1,
-            update=lambda outputs, _: (outputs,), schedule=schedule,
+            update=lambda outputs, _: (outputs,), leases=leases,
         )  # fmt: skip
         seconds.append(time.perf_counter() - begin)
         if result.metrics["mean"]["mean"] != (batches - 1) / 2:

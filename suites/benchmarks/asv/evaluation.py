@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import numpy as np
-from disteval import evaluate
+from disteval import ByLength, evaluate
 from disteval.metrics import Mean
 
 from . import _ranks, _worlds
@@ -19,9 +19,9 @@ ROUNDS = 3
 SAMPLES = 2_000
 SHORTEST, LONGEST = 16, 160
 BATCHINGS: dict[str, dict[str, Any]] = {
-    "in order": {"batch_size": 32, "pad": False, "fixed_shape": False},
-    "sorted by length": {"batch_size": 32, "sort_by_length": True},
-    "token budget": {"batch_size": SAMPLES, "max_tokens": 32 * LONGEST},
+    "in order": {"batch_size": 32, "even_calls": False, "fixed_shape": False},
+    "sorted by length": {"batch_size": 32, "by_length": ByLength()},
+    "token budget": {"batch_size": SAMPLES, "by_length": ByLength(None, 32 * LONGEST, sort=False)},
 }
 """How samples of different lengths are put into batches, as arguments of `evaluate`."""
 
