@@ -50,7 +50,7 @@ else:
 
 @pytest.fixture(scope="module")
 def without_canary() -> Generator[None]:
-    """Have `predict` called only for what is counted, in a module whose tests count its calls."""
+    """Have `predict` called only for what is counted, where tests count its calls."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTEVAL_CANARY", "off")
         yield

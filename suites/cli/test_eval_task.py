@@ -394,6 +394,7 @@ def test_a_run_that_goes_on_says_so_and_refuses_another_task(
 
 @needs("torch")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("without_canary")
 def test_an_interrupt_loses_no_prediction_of_a_finished_batch(
     number: signal.Signals, tmp_path: Path
 ) -> None:

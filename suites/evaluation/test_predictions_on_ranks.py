@@ -41,12 +41,13 @@ def evaluated(backend: Any, folder: Path, killed: int) -> tuple[Any, list[int]]:
 
 
 @needs("torch_cpu")
+@pytest.mark.usefixtures("without_canary")
 def test_a_killed_rank_loses_only_the_part_that_it_was_filling(tmp_path: Path) -> None:
     with World("torch_cpu", 3) as world:
         (expected, _), *_ = world.run(partial(evaluated, folder=tmp_path / "whole", killed=-1))
         with pytest.raises(WorldError):
             world.run(
-                partial(evaluated, folder=tmp_path / "killed", killed=37)
+                partial(evaluated, folder=tmp_path / "killed", killed=41)
             )  # the fourth batch of rank 1
     kept = {
         number
@@ -54,7 +55,7 @@ def test_a_killed_rank_loses_only_the_part_that_it_was_filling(tmp_path: Path) -
         if path.with_suffix(".part.json").exists()
         for number in [int(line.split(b",")[0].split()[-1]) for line in path.open("rb")]
     }
-    assert {1, 4, 7, 10, 13, 16, 19, 22} <= kept < set(range(SIZE))
+    assert {4, 5, 6, 7, 16, 17, 18, 19} <= kept < set(range(SIZE))
     with World("torch_cpu", 2) as world:
         told = world.run(partial(evaluated, folder=tmp_path / "killed", killed=-1))
     assert [result for result, _ in told] == [expected] * 2

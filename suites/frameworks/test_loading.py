@@ -67,6 +67,7 @@ def load(samples: Any, workers: int, collate: Any = None) -> list[Batch]:
         return list(batches)
 
 
+@pytest.mark.usefixtures("without_canary")  # whose samples are read here
 def test_leases_are_read_by_processes_that_start_once() -> None:
     class Numbered:
         def __len__(self) -> int:
