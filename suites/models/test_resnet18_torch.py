@@ -102,6 +102,7 @@ def test_a_pictures_scores_do_not_depend_on_its_place_in_a_batch_of_any_size(
         assert torch.equal(scores, scores[:1].expand(rows, -1)), f"in a batch of {rows}"
 
 
+@pytest.mark.usefixtures("without_canary")
 @pytest.mark.parametrize(("batch_size", "size"), [(131, 300), (7, 30)])
 def test_scores_have_the_same_bits_at_another_world_size(
     torch: Any, predict: Any, batch_size: int, size: int
