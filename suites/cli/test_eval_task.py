@@ -272,7 +272,7 @@ def stream():
 """
     (tmp_path / "own.py").write_text(TASK + code)
     sized, stream = (on_a_terminal(tmp_path, f"own:{name}") for name in ("task", "stream"))
-    assert re.search(r"\r100%\|.*\| 102/102 \[\d\d:\d\d<00:00, *[\d.]+ samples/s\]\r", sized)
+    assert re.search(r"\r100%\|.*\| 111/111 \[\d\d:\d\d<00:00, *[\d.]+ samples/s\]\r", sized)
     assert re.search(r"\r101 samples \[\d\d:\d\d, *[\d.]+ samples/s\]\r", stream)
     assert "%|" not in stream
 

@@ -100,6 +100,7 @@ def command(*options: str) -> list[str]:
 def settings(hosts: Hosts) -> dict[str, str]:
     key, leader = Path(hosts.shared, "key"), f"alpha:{next(_ports)}"
     given = {"DISTEVAL_LEADER": leader, "DISTEVAL_KEY_FILE": str(key), "SILENCE": "30"}
+    given["DISTEVAL_CANARY"] = "off"  # for a rank has joined when predict is called
     return given | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 

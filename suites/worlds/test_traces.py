@@ -100,6 +100,7 @@ def check_slow(summary: Summary, what: str) -> None:
     assert slow.seconds[what] >= longer
 
 
+@pytest.mark.usefixtures("without_canary")
 @pytest.mark.parametrize("what", ["data", "compute"])
 def test_threads_of_which_one_is_slow(what: str, tmp_path: Path) -> None:
     check_slow(traced(tmp_path / "run", "threads", what), what)
