@@ -25,6 +25,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
@@ -421,7 +422,17 @@ def _array(array: Any) -> str:
     found = np.asarray(array)
     if found.dtype.hasobject:
         return _digest(_text(found.tolist(), [_PARTS]).encode("utf-8", "surrogatepass"))
-    return _digest(found.tobytes())
+    return _digest(without_gaps(found).tobytes())
+
+
+def without_gaps(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array of equal bytes for equal values: long doubles of x86 have unset ones."""
+    if array.dtype.char not in "gG":
+        return array
+    info = np.finfo(array.dtype)
+    used = -(-(info.nexp + info.nmant + 2) // 8)  # with the sign, and the digit before the point
+    numbers = np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, -1, info.bits // 8)
+    return np.ascontiguousarray(numbers[..., :used])
 
 
 def _weights(value: Any) -> str | None:

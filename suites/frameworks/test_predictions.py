@@ -138,6 +138,7 @@ def test_tensors_of_tensorflow_come_back(dtype: str, parquet: Any, tmp_path: Pat
 
 
 @needs("torch")
+@pytest.mark.usefixtures("without_canary")
 def test_an_interrupted_evaluation_of_tensors_goes_on_in_parquet(
     parquet: Any, tmp_path: Path
 ) -> None:

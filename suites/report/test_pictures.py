@@ -64,7 +64,7 @@ def test_the_command_draws_folders_beside_reports(tmp_path: Path) -> None:
     assert text.count("<svg") == 2 and "before: world 1" in text and "after: world 1" in text
     (tmp_path / "empty").mkdir()
     result = invoke("report", str(tmp_path / "empty"), "--html", "x.html")
-    assert (result.exit_code, str(tmp_path / "empty") in result.output) == (2, True)
+    assert (result.exit_code, str(tmp_path / "empty") in result.stderr) == (2, True)
 
 
 def test_a_trace_without_ranks_is_refused(tmp_path: Path) -> None:

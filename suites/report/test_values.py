@@ -71,7 +71,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
     report: Path = tmp_path_factory.mktemp("values") / "r.json"
     words = ("suites.report.test_values:task", "--backend=threads", "--world-size=2")
     done = invoke("eval", *words, f"--json={report}")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0, done.stderr
     return json.loads(report.read_text())["metrics"]["all"], " ".join(done.stdout.split())
 
 
