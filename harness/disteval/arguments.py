@@ -129,6 +129,11 @@ def unwritable(name: str, path: Path, error: OSError) -> UsageError:
     return UsageError(f"{name} {path} can't be written: {error.strerror}; give another place")
 
 
+def is_switched_on(variable: str) -> bool:
+    """Return whether an environment variable leaves a check on, as most values and none do."""
+    return os.environ.get(variable, "").lower() not in ("off", "0", "no")
+
+
 def found_value(value: Any) -> str:
     """Return a simple value as Python writes it, and of another one its type, for a message."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, type, Path)):

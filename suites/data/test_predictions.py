@@ -27,7 +27,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.data import PredictionWriter, certify, impatient, token
+from suites.helpers.data import PredictionWriter, certify, impatient
 from suites.helpers.thread_world import run_ranks, values
 
 IDS = np.arange(6)
@@ -374,7 +374,8 @@ def test_a_rank_that_cannot_write_fails_on_every_rank(tmp_path: Path) -> None:
     def rank(backend: ThreadsDist) -> None:
         writer = PredictionWriter(Predictions(tmp_path), backend, {"size": "2"})
         if backend.rank == 1:  # its next draft can't be made
-            name = f".part-{token(writer)}-1-00001-000000.jsonl.part"
+            begun, _ = (tmp_path / "unfinished.json").read_text().splitlines()
+            name = f".part-{json.loads(begun)['run']}-1-00001-000000.jsonl.part"
             (tmp_path / name).mkdir()
         backend.all_gather_object(None)
         writer.write(np.array([backend.rank]), np.zeros(1))

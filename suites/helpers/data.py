@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from disteval.coverage import Certificate, Counted, add_certificates, certify
@@ -32,7 +31,6 @@ __all__ = [
     "impatient",
     "load_arrays",
     "snapshots",
-    "token",
     "total",
 ]
 
@@ -43,8 +41,3 @@ def impatient(seconds: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run, "_PATIENCE_SECONDS", seconds)
         yield
-
-
-def token(writer: PredictionWriter) -> Any:
-    """Return what the names of the parts of a run have in common."""
-    return writer._run.token

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import marshal
 import math
-import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import is_switched_on
 from disteval.contract import BaseDistBackend
 from disteval.coverage import GAMMA, MASK, mix
 from disteval.data.digests import (
@@ -54,7 +54,7 @@ Digests = npt.NDArray[np.uint64]
 
 def is_on() -> bool:
     """Return whether digests are wanted."""
-    return os.environ.get(SWITCH, "").lower() not in ("off", "0", "no")
+    return is_switched_on(SWITCH)
 
 
 def digests_of(samples: Iterable[Any]) -> Digests:

@@ -138,7 +138,7 @@ def length_of_sample(sample: Any, number: int, length: Measure) -> int:
 
 def length_setting(length: Length) -> str:
     """Return a short text about ``length`` that is the same on every rank if ``length`` is."""
-    if length is None or isinstance(length, str):
+    if isinstance(length, str | None):
         return repr(length)
     if callable(length):
         return "a function"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from disteval.arguments import is_switched_on
 from disteval.by_sample import drawn
 from disteval.data.batching import Picked, filled_rows
 from disteval.data.collate import assemble, first_rows
@@ -62,7 +62,7 @@ class Canary:
         self.text = ""
         self.difference: float | None = None
         self.repeatable: bool | None = None
-        self._is_due = is_on()
+        self._is_due = is_switched_on(SWITCH)
 
     def compare(self, work: Work, *, kept: bool) -> None:
         """Compare the outputs of common samples; every rank must call it, once ranks agree.
@@ -74,10 +74,10 @@ class Canary:
         Raises:
             UsageError: On every rank, when outputs differ by more than `disteval.outputs` allows.
         """
-        if work.look is None:  # of a stream nothing can be read before
+        if work.look is None:  # the elements of a stream can be read only once
             return
         backend = work.backend
-        if backend.world_size == 1 and is_on():
+        if backend.world_size == 1 and is_switched_on(SWITCH):
             work.look.settle()
         self.text = _common(work)
         if kept and self.text and not _is_near(self.text, _common(work)):
@@ -113,7 +113,7 @@ class Canary:
         with drawn(kept=True) as moved:
             pair = _of_some(predict, inputs, rows) if _is_small() else None
         copied = None
-        if pair is None:
+        if pair is None:  # the whole batch is evaluated twice
             with suppress(Exception):  # the objects decide what may fail
                 copied = deepcopy(inputs)
         outputs = predict(inputs[0], **inputs[1])
@@ -132,11 +132,6 @@ class Canary:
         return outputs
 
 
-def is_on() -> bool:
-    """Return whether such calls are wanted."""
-    return os.environ.get(SWITCH, "").lower() not in ("off", "0", "no")
-
-
 def all_repeatable(found: Iterable[bool | None]) -> bool | None:
     """Return whether the first samples of all ranks had the same outputs twice."""
     known = [each for each in found if each is not None]
@@ -149,12 +144,11 @@ def _is_small() -> bool:
 
 
 def _common(work: Work) -> str:
-    """Return the text of the outputs of samples that every rank reads; nothing if there is none."""
+    """Return the outputs of the common samples as text; an empty text if there are none."""
     look, dealing = work.look, work.dealing
-    if not is_on() or look is None or look.why_not or not look.count:
+    if not is_switched_on(SWITCH) or look is None or not look.count:
         return ""
-    budget = None if dealing.by_length is None else dealing.by_length.max_tokens
-    most = 1 if budget is not None else min(_COMMON, dealing.batch_size)
+    most = 1 if dealing.max_tokens is not None else min(_COMMON, dealing.batch_size)
     ids = look.numbers[:most]
     for step in (1, dealing.step) if _is_small() else (dealing.step,):
         with suppress(Exception):  # the rank that counts such a sample tells of it

@@ -49,10 +49,14 @@ class Dealing:
         check_count("what slice_rows of predict returns", self.step)
 
     @property
+    def max_tokens(self) -> int | None:
+        """The most tokens of a batch, see `ByLength`; None if there is no limit."""
+        return None if self.by_length is None else self.by_length.max_tokens
+
+    @property
     def step(self) -> int:
         """The number of rows of which each batch has a multiple; 1 if no batch is filled up."""
-        budget = None if self.by_length is None else self.by_length.max_tokens
-        if not self.fixed_shape or budget is not None:
+        if not self.fixed_shape or self.max_tokens is not None:
             return 1
         slice_rows = getattr(self.predict, "slice_rows", None)
         return slice_rows(self.batch_size) if callable(slice_rows) else self.batch_size

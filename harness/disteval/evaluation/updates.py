@@ -7,6 +7,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from disteval.arguments import did_you_mean
+from disteval.by_sample import takes_ids
 from disteval.data.batching import Indices
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
@@ -55,7 +56,7 @@ class Updates:
             for name, metric in metrics.items()
         ]
         by_ids = {name: metric for name, metric in metrics.items() if metric.uses_ids}
-        self._take_ids = {n: "ids" in signature(m.add).parameters for n, m in by_ids.items()}
+        self._take_ids = {name: takes_ids(metric.add) for name, metric in by_ids.items()}
         self.doing = ""
 
     def add(self, outputs: Any, batch: Any, ids: Indices) -> None:
@@ -66,12 +67,12 @@ class Updates:
                 self.doing = "update"
                 made[id(update)] = update(outputs, batch)
             given, named = _arguments(made[id(update)])
-            takes_ids = self._take_ids.get(name)
-            if takes_ids:
+            with_ids = self._take_ids.get(name)
+            if with_ids:
                 named.setdefault("ids", ids)
             self.doing = f"the metric {name!r}"
             with naming(ids=ids):
-                if takes_ids is False:
+                if with_ids is False:
                     metric.add_numbered(ids, *given, **named)
                 else:
                     metric.add(*given, **named)

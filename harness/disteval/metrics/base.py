@@ -205,8 +205,10 @@ class BaseMetric(ABC):
     def add_numbered(self, ids: Any, *args: Any, **kwargs: Any) -> None:
         """Call an `add` that takes no ids, and give ids to the entries that it has added."""
         self._ids.are_later = True
-        self.add(*args, **kwargs)
-        self._ids.are_later = False
+        try:
+            self.add(*args, **kwargs)
+        finally:
+            self._ids.are_later = False
         if added := len(self._results) - self._ids.rows:
             self._ids.add(self._ids.check(ids, added, self._ids.rows))
 

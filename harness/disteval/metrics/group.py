@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from inspect import isroutine, signature
+from inspect import isroutine
 from threading import get_ident
 from typing import Any
 
+from disteval.by_sample import takes_ids
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
@@ -38,9 +39,7 @@ class MetricGroup:
     ) -> None:
         check_metrics(metrics)
         self._metrics = dict(metrics)
-        self._without_ids = [
-            name for name, m in self._metrics.items() if "ids" not in signature(m.add).parameters
-        ]
+        self._without_ids = [name for name, m in self._metrics.items() if not takes_ids(m.add)]
         self._backend = self._given() if dist_backend is None else dist_backend
         if self._backend is not None:
             get_dist_backend(self._backend)  # a wrong name is an error before the first batch
