@@ -224,15 +224,15 @@ class Row:
         """Make the metric."""
         module, _, name = self.name.rpartition(".")
         found = getattr(importlib.import_module(f"torchmetrics.{module}".rstrip(".")), name)
-        return found(**{key: self._made(value) for key, value in self.arguments.items()})
+        return found(**{key: _made(value) for key, value in self.arguments.items()})
 
-    @staticmethod
-    def _made(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: Row._made(part) for key, part in value.items()}
-        if isinstance(value, list):
-            return [Row._made(part) for part in value]
-        return value.make() if isinstance(value, Row) else value
+
+def _made(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _made(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_made(part) for part in value]
+    return value.make() if isinstance(value, Row) else value
 
 
 def _rows(module: str, columns: Maker, names: str, **arguments: Any) -> list[Row]:

@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 from click.testing import Result
 from disteval import Task, load_predictions
-from disteval.cli.eval_resnet18 import ResNet18
 from disteval.data import ArrayDataset
-from disteval.models.weights import default_weights, save_weights
+from disteval.models import default_weights, save_weights
 
 from suites.helpers.command import completions, invoke
+from suites.helpers.models import ResNet18
 from suites.helpers.needs import needs
 from suites.helpers.processes import mpirun, run_plainly, torchrun, wait_for
 

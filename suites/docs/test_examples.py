@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from disteval.worlds.launchers import MpirunLauncher
 
 from suites.docs.tasks import exactly, load
 from suites.helpers.needs import needs
-from suites.helpers.processes import run_plainly
+from suites.helpers.processes import mpi_variables, mpirun, run_plainly
 from suites.helpers.thread_world import run_ranks, values
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -28,7 +27,7 @@ def clone() -> None:
 def accuracy(data: Path, *command: str) -> dict[str, float]:
     done = subprocess.run(
         command,
-        env=os.environ | {"CIFAR10_ROOT": str(data)} | MpirunLauncher().environment(),
+        env=os.environ | {"CIFAR10_ROOT": str(data)} | mpi_variables(),
         capture_output=True,
         text=True,
         timeout=180,
@@ -55,10 +54,9 @@ def test_torch_dist(small_accuracy: dict[str, float], small_cifar10: Path) -> No
 
 
 @needs("torch", "mpi4py")
-def test_mpi4py(small_accuracy: dict[str, float], small_cifar10: Path, tmp_path: Path) -> None:
-    mpirun = MpirunLauncher().commands(tmp_path, 3)[0][:3]
+def test_mpi4py(small_accuracy: dict[str, float], small_cifar10: Path) -> None:
     script = str(EXAMPLES / "cifar10_eval_mpi4py.py")
-    assert accuracy(small_cifar10, *mpirun, sys.executable, script) == small_accuracy
+    assert accuracy(small_cifar10, *mpirun(3), sys.executable, script) == small_accuracy
 
 
 @pytest.mark.parametrize(

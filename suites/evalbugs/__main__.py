@@ -8,7 +8,6 @@ import time
 from importlib.metadata import version
 
 from disteval.audit import Audit, Report
-from disteval.audit.findings import case_text
 
 from suites.findings.table import Entry, entries, environments, installed
 
@@ -65,8 +64,8 @@ def _expected(entry: Entry) -> str:
 def _found(report: Report) -> str:
     if not report.findings:
         return report.verdict
-    first = report.findings[0]
-    return f"{first.kind} at {case_text(first.settings)}"
+    first = report.to_json()["findings"][0]
+    return f"{first['kind']} at {first['case']}"
 
 
 if __name__ == "__main__":

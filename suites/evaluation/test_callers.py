@@ -8,8 +8,9 @@ import signal
 import time
 from typing import Any
 
-from disteval.conformance.callers import _fork_a_child
 from disteval_backends.non_dist import NonDist
+
+from suites.helpers.faults import fork_a_child
 
 
 class Hangs(NonDist):
@@ -33,8 +34,8 @@ class Ends(NonDist):
 def test_a_child_whose_end_is_not_told_convicts_nobody() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        assert _fork_a_child(Ends(), 60.0) == ""
-        assert "still waited" in _fork_a_child(Hangs(os.open(os.devnull, os.O_WRONLY)), 0.1)
+        assert fork_a_child(Ends(), 60.0) == ""
+        assert "still waited" in fork_a_child(Hangs(os.open(os.devnull, os.O_WRONLY)), 0.1)
     finally:
         signal.signal(signal.SIGCHLD, before)
 
@@ -44,7 +45,7 @@ def test_a_child_ends_by_itself_when_its_rank_is_killed() -> None:
     rank = os.fork()
     if rank == 0:
         try:
-            _fork_a_child(Hangs(writable), 1.0)
+            fork_a_child(Hangs(writable), 1.0)
         finally:
             os._exit(0)
     os.close(writable)

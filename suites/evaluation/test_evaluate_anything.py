@@ -12,7 +12,7 @@ from disteval import Leases, RankError, UsageError, evaluate
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import Counting, run_ranks, values
+from suites.helpers.thread_world import Counting, run_ranks, same_group, values
 
 
 class Entries(BaseMetric):
@@ -208,8 +208,7 @@ def test_a_failure_is_told_also_where_the_collective_fails() -> None:
                 raise OSError("mine")
             return x
 
-        broken = Broken(backend._own.group, backend.rank)
-        return evaluate(predict, np.zeros((4, 1)), {}, broken, 2)
+        return evaluate(predict, np.zeros((4, 1)), {}, same_group(backend, Broken), 2)
 
     first, second = run_ranks(2, rank)
     assert str(first) == "rank 0 failed at samples 0, 1, in predict: OSError: mine"

@@ -5,31 +5,27 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from disteval import Leases, UsageError, evaluate, get_dist_backend, predict_all
-from disteval.data.batching import Batch, WholeBatches
-from disteval.data.fetching import IndexedReader
-from disteval.data.loading import load_ahead
 from disteval.errors import HarnessError, RankError
 from disteval.metrics import Accuracy
 from disteval_backends.threads_dist import ThreadsDist
 
+from suites.helpers.data import load, pickled_for_workers
 from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
 
 torch: Any = framework("torch")
-
-from disteval.data.processes import _pickled  # noqa: E402 - it needs torch
 
 pytestmark = needs("torch")
 
@@ -59,12 +55,6 @@ class Samples:
         large = np.full((97, 97), index, np.uint8)  # goes through shared memory as a batch
         fields = {"ragged": np.arange(index % 4), "text": str(index), "n": index, "large": large}
         return Pair(tensor, fields)
-
-
-def load(samples: Any, workers: int, collate: Any = None) -> list[Batch]:
-    reader = IndexedReader(samples) if collate is None else IndexedReader(samples, collate)
-    with closing(load_ahead(WholeBatches(50, 1, 0, 8, 8), reader, workers)) as batches:
-        return list(batches)
 
 
 @pytest.mark.usefixtures("without_canary")  # whose samples are read here
@@ -149,8 +139,8 @@ def test_a_memory_mapped_array_is_sent_as_the_name_of_its_file(tmp_path: Path) -
     whole[:] = np.arange(5 * 10**4).reshape(whole.shape)
     whole.flush()
     for array in (whole, whole[1234:], whole[:, 2], whole[7:9].T, whole[:0]):
-        pickled = _pickled(IndexedReader([array]))
-        assert np.array_equal(__import__("pickle").loads(pickled).samples[0], array)
+        pickled = pickled_for_workers([array])
+        assert np.array_equal(pickle.loads(pickled).samples[0], array)
         assert len(pickled) < 2000 or not array.flags.forc
 
 

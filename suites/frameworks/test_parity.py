@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.cli.eval_resnet18 import FRAMEWORKS
 from disteval.data import load_embedded
 from disteval.models import default_weights
-from disteval.models.preprocess import preprocess
 from safetensors.numpy import load_file
 
+from suites.helpers.models import FRAMEWORKS, preprocess
 from suites.helpers.needs import each, framework, needs
 from suites.helpers.pictures import RIGHT, SIZES
 
@@ -42,9 +41,12 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 
 def test_pixels_become_the_same_bits(model: Any) -> None:
-    images = load_embedded("test").images[:500]
-    found = np.asarray(_jitted(model)(images))
-    np.testing.assert_array_equal(found.view(np.uint32), preprocess(images).view(np.uint32))
+    every = np.broadcast_to(np.arange(256, dtype=np.uint8), (1, 3, 4, 256)).copy()
+    for images in (every, load_embedded("test").images[:500]):
+        found = np.asarray(_jitted(model)(images))
+        np.testing.assert_array_equal(found.view(np.uint32), preprocess(images).view(np.uint32))
+    # Each channel gets about mean 0 and spread 1 on real pictures: 0.4914 / 0.2470 at black.
+    assert preprocess(every)[0, :, 0, 0] == pytest.approx([-1.9895, -1.9803, -1.7068], abs=1e-3)
 
 
 def _jitted(model: Any) -> Callable[[Any], Any]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval.audit import Audit, Report
+from disteval.audit import Audit, Case, Report
+from disteval.audit.case import Fetches
 from disteval.audit.cases import parse
+from disteval.audit.planted import Planted
+
+
+def planted_case(name: str, folder: Path) -> Case:
+    """Return a case that is named as in ``--case``, with samples of both kinds of ids."""
+    settings = parse(name)
+    planted = Planted(settings.size, tokens=True, other_ids=True)
+    return Case(settings, planted, 0, Fetches(folder / "fetches"))
 
 
 def audited(loop: Any, *arguments: Any, case: str = "", **options: Any) -> Report:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 from disteval.coverage import Certificate, Counted, add_certificates, certify
 from disteval.data import download
+from disteval.data.batching import Batch, WholeBatches
 from disteval.data.cifar10 import BINARY_FOLDER, PYTHON_FOLDER
 from disteval.data.contents import Elements, digests_of, digests_of_rows, snapshots, total
 from disteval.data.digests import IncomparableError, digest_of
+from disteval.data.fetching import IndexedReader
+from disteval.data.loading import load_ahead
 from disteval.data.predictions import PredictionWriter, run
 from disteval.data.safe_pickle import load_arrays
 
 __all__ = [
     "BINARY_FOLDER",
     "PYTHON_FOLDER",
+    "Batch",
     "Certificate",
     "Counted",
     "Elements",
@@ -29,10 +34,27 @@ __all__ = [
     "digests_of_rows",
     "download",
     "impatient",
+    "load",
     "load_arrays",
+    "pickled_for_workers",
     "snapshots",
     "total",
 ]
+
+
+def load(samples: Any, workers: int, size: int = 50) -> list[Batch]:
+    """Read so many samples in batches of eight, as one rank does with so many processes."""
+    with closing(
+        load_ahead(WholeBatches(size, 1, 0, 8, 8), IndexedReader(samples), workers)
+    ) as ahead:
+        return list(ahead)
+
+
+def pickled_for_workers(samples: Any) -> bytes:
+    """Return what is sent to each process that reads samples ahead; this needs torch."""
+    from disteval.data.processes import _pickled
+
+    return _pickled(IndexedReader(samples))
 
 
 @contextmanager

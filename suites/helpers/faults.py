@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 from disteval import BaseDistBackend, default_backend, registry, traces
+from disteval.conformance import callers
 from disteval.traces.recorder import Recorder
 from disteval.worlds import environment, forked
 from disteval.worlds.channel import messages
+
+
+def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
+    """Return what was wrong with a forked child that gathers, as rule 5.6 finds it."""
+    return callers._fork_a_child(backend, seconds)
 
 
 def break_file(recorder: Recorder | None, file: Any = None) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from disteval import UsageError
-from disteval.cli.eval_resnet18 import FRAMEWORKS
 from disteval.models import random_trunk
 
+from suites.helpers.models import FRAMEWORKS
 from suites.helpers.needs import each, framework
 
 

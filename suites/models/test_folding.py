@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.cli.eval_resnet18 import FRAMEWORKS
 from disteval.data import load_embedded
-from disteval.metrics.arrays import to_numpy
 from disteval.models import default_weights
-from disteval.models.folding import fold_norms, is_folded
 
+from suites.helpers.models import FRAMEWORKS, fold_norms, is_folded, to_numpy
 from suites.helpers.needs import each, framework
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from disteval.models import default_weights
-from disteval.models.resnet18 import to_channels_last
 
+from suites.helpers.models import to_channels_last
 from suites.helpers.needs import framework, needs
 
 

@@ -10,9 +10,8 @@ import pytest
 from disteval import WeightsError, predict_all
 from disteval.data import load_embedded
 from disteval.models import default_weights
-from disteval.models.preprocess import preprocess
-from disteval.models.resnet18 import buffer_shapes, parameter_shapes
 
+from suites.helpers.models import buffer_shapes, parameter_shapes
 from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
 
@@ -53,16 +52,6 @@ def test_torchvisions_network_gives_the_same_scores(torch: Any) -> None:
     batch = torch.randn(4, 3, 32, 32)
     with torch.inference_mode():
         torch.testing.assert_close(ours(batch), theirs(batch))
-
-
-def test_preprocessing_is_the_reference_bit_for_bit(torch: Any) -> None:
-    from disteval.models import resnet18_torch
-
-    values = np.broadcast_to(np.arange(256, dtype=np.uint8), (1, 3, 4, 256))
-    theirs = resnet18_torch.preprocess(torch.from_numpy(values.copy())).numpy()
-    assert theirs.tobytes() == preprocess(values).tobytes()
-    # Each channel gets about mean 0 and spread 1 on real pictures: 0.4914 / 0.2470 at black.
-    assert preprocess(values)[0, :, 0, 0] == pytest.approx([-1.9895, -1.9803, -1.7068], abs=1e-3)
 
 
 def test_the_default_model_is_well_above_chance_and_below_perfect(torch: Any, predict: Any) -> None:
@@ -130,20 +119,6 @@ def test_a_batch_is_cut_into_as_few_equal_slices_as_hold_it(torch: Any, predict:
         assert step <= 128 >= rows / slices
         assert step * slices - rows < slices, "a slice could be smaller"
         assert all(predict.slice_rows(many * step) == step for many in range(1, slices + 1))
-
-
-def test_products_are_the_convolutions_they_stand_for(torch: Any) -> None:
-    from disteval.models.torch_products import ProductConv2d
-
-    torch.manual_seed(0)
-    for kernel, stride, size in [(3, 1, 1), (3, 1, 2), (3, 2, 2), (1, 2, 2), (3, 2, 3), (5, 1, 4)]:
-        conv = torch.nn.Conv2d(3, 4, kernel, stride, padding=kernel // 2).eval()
-        product = ProductConv2d(conv, size)
-        with torch.inference_mode():
-            for side in (size, size + 1):
-                batch = torch.randn(5, 3, side, side).to(memory_format=torch.channels_last)
-                torch.testing.assert_close(product(batch), conv(batch))
-        assert product.matrix.shape == (4 * product.side**2, 3 * product.read**2)
 
 
 def test_pictures_of_another_size_get_their_scores(torch: Any, predict: Any) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from disteval import WeightsError
 from disteval.models import default_weights, load_weights, random_trunk, save_weights
-from disteval.models.resnet18 import buffer_shapes, parameter_shapes
 
+from suites.helpers.models import buffer_shapes, parameter_shapes
 from suites.helpers.needs import framework, needs
 
 PARAMETERS = 11_181_642

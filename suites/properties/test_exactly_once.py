@@ -197,8 +197,7 @@ def contradicted(name: str, backend: Any, drawn: tuple[int, int, int]) -> Any:
     metric.dist_backend = backend
     METRICS[name].add(metric, np.arange(MOST))
     if backend.rank == guilty % backend.world_size:
-        wrong = METRICS[name]._replace(args=tuple(each[[other]] for each in METRICS[name].args))
-        metric.add(*wrong.args, ids=[sample])
+        metric.add(*(each[[other]] for each in METRICS[name].args), ids=[sample])
     kind, named = error_of(backend, lambda: metric.compute(MOST))
     return kind, sample in named
 

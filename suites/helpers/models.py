@@ -1,0 +1,21 @@
+"""What tests of ResNet-18 know of the inside: its modules, its weights by name, and its steps."""
+
+from __future__ import annotations
+
+from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
+from disteval.metrics.arrays import to_numpy
+from disteval.models.folding import fold_norms, is_folded
+from disteval.models.preprocess import preprocess
+from disteval.models.resnet18 import buffer_shapes, parameter_shapes, to_channels_last
+
+__all__ = [
+    "FRAMEWORKS",
+    "ResNet18",
+    "buffer_shapes",
+    "fold_norms",
+    "is_folded",
+    "parameter_shapes",
+    "preprocess",
+    "to_channels_last",
+    "to_numpy",
+]
