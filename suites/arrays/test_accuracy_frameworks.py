@@ -91,7 +91,7 @@ def test_errors_are_the_same(converters: Any) -> None:
         accuracy.add(to_array(np.zeros((2, 3), np.float32)), to_array(np.zeros(2, np.int32)))
     with pytest.raises(UsageError, match=r"row 1 .*9"):
         Accuracy().add(to_array(np.zeros((2, 3), np.float32)), to_array(np.array([0, 9])))
-    with pytest.raises(UsageError, match=r"predictions.*complex64"):
+    with pytest.raises(UsageError, match="complex64"):
         Accuracy().add(to_array(np.zeros((2, 3), np.complex64)), [0, 1])
 
 
@@ -102,7 +102,7 @@ def test_nan_on_a_device_is_refused_with_its_own_sample_and_how_many_rows(conver
     labels = np.zeros(40, np.int64)
     for dtype in ("float32", "bfloat16"):
         accuracy = Accuracy(dist_backend="non_dist")
-        with pytest.raises((UsageError, RankError), match=r"Accuracy.*1 of 8.*sample 13"):
+        with pytest.raises((UsageError, RankError), match=r"1 of 8.*sample 13"):
             for at in range(0, 40, 8):
                 some = slice(at, at + 8)
                 accuracy.add(

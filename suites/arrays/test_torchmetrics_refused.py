@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,7 @@ def test_a_size_that_would_drop_samples_is_an_error_on_every_rank(world: int, tm
     added = {1: 4, 3: 6}[world]
     for outcome in run_ranks(world, rank):
         assert isinstance(outcome, UsageError)
-        assert f"size=3, but all ranks together added {added} samples" in str(outcome)
-        assert "leave padding out before add(), as disteval.evaluate does" in str(outcome)
+        assert re.search(rf"\b3\b.*\b{added}\b", str(outcome)), outcome
 
 
 def test_sizes_that_cannot_be_met_and_no_samples_are_errors_on_every_rank(tm: Any) -> None:
@@ -44,7 +44,7 @@ def test_sizes_that_cannot_be_met_and_no_samples_are_errors_on_every_rank(tm: An
         metric.add([1.0])
         with pytest.raises(UsageError, match="1 are missing"):
             metric.compute(3)
-        with pytest.raises(UsageError, match=r"different sizes: \[0, 1\]"):
+        with pytest.raises(UsageError, match=r"\[0, 1\]"):
             metric.compute(backend.rank)
         return metric.compute(2).item()
 
@@ -70,9 +70,9 @@ def test_a_state_that_cannot_travel_is_an_error_on_every_rank(tm: Any) -> None:
 
 
 def test_what_is_no_metric_is_refused(tm: Any) -> None:
-    with pytest.raises(UsageError, match=r"expected a torchmetrics.Metric, not .* of type float$"):
+    with pytest.raises(UsageError, match=r"\bfloat$"):
         from_torchmetrics(0.5)
-    with pytest.raises(UsageError, match="type MetricCollection; give each metric of a collection"):
+    with pytest.raises(UsageError, match="MetricCollection"):
         from_torchmetrics(tm.MetricCollection([tm.SumMetric()]))
 
 
@@ -101,8 +101,7 @@ def test_a_mean_of_states_is_refused_where_ranks_with_different_states_weigh_ali
         assert [found.tolist() for found in values(outcomes)] == [1, 1]
     for outcome in outcomes if only == 3 else ():
         assert isinstance(outcome, UsageError)
-        assert "Averaged averages its state average over ranks" in str(outcome)
-        assert "but they have [1, 2]; make it a sum" in str(outcome)
+        assert re.search(r"Averaged .*\[1, 2\]", str(outcome)), outcome
 
 
 @pytest.mark.parametrize("few", [True, False])
@@ -204,7 +203,7 @@ def test_what_update_keeps_outside_its_states_must_be_the_same_on_ranks(
         assert values(outcomes) == [(3.0, "torch.float32")] * 3
     for outcome in outcomes if grows else ():
         assert isinstance(outcome, UsageError)
-        assert "update of Careless changes seen, which is not one of its states" in str(outcome)
+        assert re.search(r"Careless .*\bseen\b", str(outcome)), outcome
 
 
 @pytest.mark.filterwarnings("ignore:.* will save all extracted features")
@@ -212,10 +211,10 @@ def test_what_draws_at_random_or_looks_back_is_refused_also_inside_a_wrapper(tm:
     kernel = importlib.import_module("torchmetrics.image.kid").KernelInceptionDistance
     flat = framework("torch").nn.Flatten()
     for refused, reason in (
-        (tm.wrappers.BootStrapper(tm.SumMetric()), "BootStrapper draws resamples on each rank"),
+        (tm.wrappers.BootStrapper(tm.SumMetric()), "BootStrapper"),
         (tm.wrappers.ClasswiseWrapper(tm.wrappers.MinMaxMetric(tm.SumMetric())), "MinMaxMetric"),
-        (tm.RunningMean() + 1.0, "Running keeps the last batches"),
-        (kernel(flat), "KernelInceptionDistance draws samples"),
+        (tm.RunningMean() + 1.0, "Running"),
+        (kernel(flat), "KernelInception"),
     ):
         with pytest.raises(UsageError, match=reason):
             from_torchmetrics(refused)

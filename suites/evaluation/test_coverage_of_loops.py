@@ -32,25 +32,23 @@ def refused(outcomes: list[Any]) -> str:
 
 
 def test_a_size_that_no_id_reaches_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"size must be a whole number from 0 to 9223372036854775807"
-    ):
+    with pytest.raises(UsageError, match=str(2**63)):
         Coverage(2**63)
-    assert "9223372036854775806 missing" in refused(certify([[0]], 2**63 - 1))
+    assert str(2**63 - 2) in refused(certify([[0]], 2**63 - 1))
 
 
 def test_missing_repeated_and_foreign_samples_are_named_with_ranks() -> None:
-    message = refused(certify([[0, 1, 1], [5, 0], [9]], 6))
-    assert message == (
-        "the samples were not counted exactly once: 6 were counted of 6; 3 missing (2, 3, 4); "
-        "2 counted more than once (0, 1), of which 0 on ranks 0, 1; 1 not in the data set (9). "
-        "Look at how samples are distributed over ranks"
-    )
-    assert "3 missing (2, 3, 4); 1 not" in refused(certify([[0, 1, 1], [5, 0], [9]], 6, "allowed"))
+    counted = [[0, 1, 1], [5, 0], [9]]
+    missing, repeated, on_ranks, foreign = "(2, 3, 4)", "(0, 1)", "0 on ranks 0, 1", "(9)"
+    found = refused(certify(counted, 6))
+    assert all(each in found for each in (missing, repeated, on_ranks, foreign))
+    found = refused(certify(counted, 6, "allowed"))
+    assert missing in found and foreign in found and repeated not in found
 
 
 def test_a_stream_has_no_gap() -> None:
-    assert "1 missing (1); 1 counted more than once (2)" in refused(certify([[0, 2], [2]], None))
+    found = refused(certify([[0, 2], [2]], None))
+    assert "missing (1)" in found and "once (2)" in found
 
 
 def test_a_whole_proof_sends_one_block_and_no_ids() -> None:
@@ -84,7 +82,7 @@ def test_certify_again_and_after_more_batches_and_after_reset() -> None:
     [
         (lambda rank: (10 + rank, "forbidden"), r"\[10, 11\]"),
         (lambda rank: (None if rank else 10, "forbidden"), r"\[10, None\]"),
-        (lambda rank: (10, "forbidden" if rank else "allowed"), r"\['allowed', 'forb"),
+        (lambda rank: (10, "forbidden" if rank else "allowed"), r"'allowed', 'forb"),
     ],
 )
 def test_ranks_that_disagree_all_say_so(settings: Callable[[int], Any], found: str) -> None:

@@ -70,12 +70,12 @@ def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
 def test_a_batch_size_that_is_none_is_refused(batch_size: Any) -> None:
-    with pytest.raises(UsageError, match="batch_size must be a whole number from 1 up, not"):
+    with pytest.raises(UsageError, match=f"batch_size.*{batch_size}"):
         evaluate(read_label, numbered(3), {}, get_dist_backend("non_dist"), batch_size)
 
 
 def test_a_predict_that_loses_rows_is_refused() -> None:
-    with pytest.raises(RankError, match=r"samples 0, 1, in predict: .* 2 samples and returned 1 r"):
+    with pytest.raises(RankError, match=r"s 0, 1,.*\b2\b.*\b1\b"):
         evaluate(lambda x: x[:1], numbered(3), {}, get_dist_backend("non_dist"), 2)
 
 
@@ -93,12 +93,10 @@ class TheirDataset:
 
 def test_anybodys_data_set_with_fractions_or_unknown_classes_is_refused() -> None:
     pictures, labels = np.full((4, 3, 2, 2), 0.5), np.array([0, 1, 2, 1])
-    with pytest.raises(UsageError, match=r"images holds float64 with values from 0.5 to 0.5; it"):
+    with pytest.raises(UsageError, match=r"float64.*0\.5\b"):
         evaluate(read_label, TheirDataset(pictures, labels % 2), {"labels": Labels()}, "non_dist")
     images = pictures.astype(np.uint8)
-    with pytest.raises(
-        UsageError, match=r"labels\[2\] is 2, and 1 of 4 labels are not from 0 to 1"
-    ):
+    with pytest.raises(UsageError, match=r"\[2\] .*\b1 of 4\b"):
         evaluate(read_label, TheirDataset(images, labels), {"labels": Labels()}, "non_dist")
     found = evaluate(read_label, TheirDataset(images, labels % 2), {"labels": Labels()}, "non_dist")
     assert found.metrics["labels"] == [0, 1, 0, 1]

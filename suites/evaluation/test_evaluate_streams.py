@@ -44,7 +44,7 @@ def test_what_was_opened_and_started_is_ended_when_predict_fails() -> None:
         raise ValueError("no")
 
     before = {*threading.enumerate()}
-    with pytest.raises(RankError, match="in predict: ValueError: no"):
+    with pytest.raises(RankError, match=r"predict.*no"):
         evaluate(predict, stream, {}, "non_dist", 2, workers=1)
     assert closed == [True]
     started = {*threading.enumerate()} - before
@@ -52,7 +52,7 @@ def test_what_was_opened_and_started_is_ended_when_predict_fails() -> None:
 
 
 def test_what_needs_a_length_is_refused() -> None:
-    with pytest.raises(UsageError, match="length is a ndarray, which needs samples that have"):
+    with pytest.raises(UsageError, match="ndarray"):
         evaluate(twice, elements(3), {}, "non_dist", 2, by_length=ByLength(np.arange(3)))
 
 

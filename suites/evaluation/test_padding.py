@@ -17,12 +17,12 @@ ROWS = np.zeros(3)
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
-        (None, "batches must be an iterable of dicts of arrays, not None"),
-        ([ROWS], r"a batch must be a dict of arrays .*, not ndarray"),
-        ([(ROWS, ROWS)], r"a batch must be a dict of arrays .*, not tuple"),
-        ([{}], r"a batch must be a dict of arrays .*, not dict: \{\}"),
-        ([{"image": 1}], r"a batch must be a dict of arrays whose leading axis .*'image': 1"),
-        ([{"image": ROWS, "label": ROWS[:2]}], r"image, label and leading axes \[2, 3\] can't"),
+        (None, "None"),
+        ([ROWS], "ndarray"),
+        ([(ROWS, ROWS)], "tuple"),
+        ([{}], r"\{\}"),
+        ([{"image": 1}], "'image': 1"),
+        ([{"image": ROWS, "label": ROWS[:2]}], r"label.*\[2, 3\]"),
     ],
 )
 def test_batches_of_another_kind_are_refused(batches: Any, message: str) -> None:
@@ -31,13 +31,13 @@ def test_batches_of_another_kind_are_refused(batches: Any, message: str) -> None
 
 
 def test_an_example_of_another_kind_is_refused() -> None:
-    with pytest.raises(UsageError, match="like must be a dict of arrays"):
+    with pytest.raises(UsageError, match=r"like.*3"):
         with_infinite_padding([], like=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("batch", [{"image": ROWS}, (ROWS, ROWS)])
 def test_batches_without_a_mask_are_not_counted_in_step(batch: Any) -> None:
-    with pytest.raises(UsageError, match="no mask 'mask'; give in_step the batches of with_inf"):
+    with pytest.raises(UsageError, match="'mask'"):
         list(in_step([batch], "non_dist"))
 
 
@@ -53,11 +53,11 @@ def test_samples_after_a_batch_without_rows_are_not_lost() -> None:
 
 
 def test_what_is_no_function_is_refused_before_the_first_batch() -> None:
-    with pytest.raises(UsageError, match="fn must be a function of sharded batches, not None"):
+    with pytest.raises(UsageError, match=r"fn.*None"):
         pad_shard_unpad(None)  # type: ignore[arg-type]
 
 
 def test_without_jax_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(LibraryMissingError, match=r"package 'jax' is not installed.*\[jax\]"):
+    with pytest.raises(LibraryMissingError, match=r"'jax'.*\[jax\]"):
         pad_shard_unpad(len)(ROWS)

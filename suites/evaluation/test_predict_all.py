@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,7 @@ def test_a_failure_of_predict_is_told_and_loses_nothing(tmp_path: Path) -> None:
     model, outcomes = interrupted(tmp_path)
     for outcome in outcomes:
         assert isinstance(outcome, RankError)
-        assert "failed at samples 8, 9, in predict: PowerError: it is gone" in str(outcome)
+        assert "samples 8, 9" in str(outcome) and "PowerError" in str(outcome)
     values(evaluated(model, tmp_path, 3))
     assert {*model.asked} == {2, 3, 6, 7, 8, 9, 10, 11}
     assert len(list(load_predictions(tmp_path))) == 12
@@ -220,7 +221,7 @@ def test_a_run_does_not_go_on_with_other_samples(tmp_path: Path) -> None:
     assert all(isinstance(outcome, RankError) for outcome in run(np.arange(12)))
     for outcome in run(np.arange(12)[::-1].copy(), workers=0):
         assert isinstance(outcome, UsageError)
-        assert "the contents of the samples" in str(outcome)
+        assert "contents" in str(outcome)
     found, _ = values(run(np.arange(12), workers=0))
     assert list(found) == list(range(12))
 
@@ -236,7 +237,7 @@ def test_a_stream_that_became_shorter_is_no_result(tmp_path: Path) -> None:
 
     with pytest.raises(RankError):
         run(12)
-    with pytest.raises(CoverageError, match=r"Give another folder, or remove this one$"):
+    with pytest.raises(CoverageError, match="another folder"):
         run(5, overwrite=True)
 
 
@@ -257,7 +258,7 @@ def test_metrics_of_recorded_predictions_are_computed_again(
     model, _ = interrupted(tmp_path, record=record)
     with caplog.at_level(logging.WARNING):
         (result,) = values(evaluated(model, tmp_path, 1, record=record))
-    assert "so all samples are computed again" in caplog.text
+    assert "computed again" in caplog.text
     assert (len(model.asked), result.metrics) == (12, {"a": {"top1": 9 / 12}})
     assert [row["x"] for row in load_predictions(tmp_path)] == list(range(12))
 
@@ -312,7 +313,7 @@ def test_predictions_of_another_kind_are_refused() -> None:
         2, lambda backend: evaluate(scores, [{"x": 1}], {}, backend, predictions=3)
     ):
         assert isinstance(outcome, UsageError)
-        assert "predictions must be a folder, or disteval.Predictions(folder, ...)" in str(outcome)
+        assert re.search(r"predictions\b.*\b3\b", str(outcome)), outcome
 
 
 def test_an_object_that_can_not_be_stored_is_an_error_on_every_rank(tmp_path: Path) -> None:
@@ -322,8 +323,8 @@ def test_an_object_that_can_not_be_stored_is_an_error_on_every_rank(tmp_path: Pa
 
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, RankError)
-        assert "rank 1 failed at samples 2, 3, in predictions: " in str(outcome)
-        assert "an object of type object in 'prediction', which files can't hold" in str(outcome)
+        assert outcome.rank == 1 and "samples 2, 3" in str(outcome)
+        assert "type object" in str(outcome)
 
 
 def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_received_array_is_a_writable_copy() -> None:
 @pytest.mark.parametrize("obj", [Unpicklable(), _WorseUnpicklable(), lambda: None])
 def test_what_cannot_be_pickled_is_an_error_of_its_sender(obj: Any) -> None:
     frame = frames.encode(obj, rank=3)
-    with pytest.raises(RankError, match="rank 3 could not serialise its object of type") as caught:
+    with pytest.raises(RankError, match="rank 3") as caught:
         frames.decode(frame, 3)
     assert caught.value.rank == 3
 
@@ -77,9 +77,9 @@ def test_an_object_over_the_cap_is_an_error_of_its_sender() -> None:
     small, large = frames.encode(b"x" * 900), frames.encode(np.zeros(5000), rank=2)
     with configured(max_object_bytes=1000):
         assert frames.decode(small, 0) == b"x" * 900
-        with pytest.raises(RankError, match=r"rank 1 would send \d+ bytes, over the cap of 1000"):
+        with pytest.raises(RankError, match=r"rank 1 .*\b1000\b"):
             frames.decode(frames.encode(b"x" * 1001, rank=1), 1)
-        with pytest.raises(FrameError, match=r"rank 2 announced \d+ bytes, over the cap of 1000"):
+        with pytest.raises(FrameError, match=r"rank 2 .*\b1000\b"):
             frames.read_header(large[:BLOCK_BYTES], 2)
 
 
@@ -119,7 +119,7 @@ def test_a_frame_that_memory_is_too_small_for_is_a_reason_too(
         raise MemoryError(f"no room for {size} bytes")
 
     monkeypatch.setattr(layout, "bytearray", full, raising=False)
-    with pytest.raises(RankError, match=r"could not serialise .*list: MemoryError: no room for"):
+    with pytest.raises(RankError, match="MemoryError"):
         decode_parts(*frames.split([np.zeros(1000), np.ones(1000)]))
 
 
@@ -130,7 +130,7 @@ def test_a_reason_is_cut_where_it_is_long() -> None:
 
 
 def test_an_object_that_fails_to_load_names_its_sender() -> None:
-    with pytest.raises(FrameError, match="object of rank 2 can't be rebuilt here: ValueError: no"):
+    with pytest.raises(FrameError, match=r"rank 2 .*no"):
         frames.decode(frames.encode(Unloadable(), rank=2), 2)
 
 
@@ -140,7 +140,7 @@ def test_a_truncated_or_lengthened_frame_is_refused(obj: Any, data: st.DataObjec
     cut = data.draw(st.integers(0, len(frame) - 1))
     with pytest.raises(FrameError, match="rank 1"):
         frames.decode(frame[:cut], 1)
-    with pytest.raises(FrameError, match=r"rank 1 announced a frame of \d+ bytes, but \d+ came"):
+    with pytest.raises(FrameError, match=f"{len(frame)} .*{len(frame) + 1}"):
         frames.decode(frame + b"\0", 1)
 
 
@@ -159,7 +159,7 @@ def test_a_small_object_fits_the_block_and_a_large_one_says_how_much_follows(
     assert (len(frame) == BLOCK_BYTES) == (arrays == 0 and size <= 435)
     assert frames.read_header(frame[:BLOCK_BYTES], 0).rest == len(frame) - BLOCK_BYTES
     if len(frame) > BLOCK_BYTES:
-        with pytest.raises(FrameError, match=f"announced a frame of {len(frame)} bytes, but 512"):
+        with pytest.raises(FrameError, match=f"{len(frame)} .*512"):
             frames.decode(frame[:BLOCK_BYTES], 0)
     came = frames.decode(frame, 0)
     assert came[0] == sent[0]
@@ -216,7 +216,7 @@ def test_a_frame_of_another_collective_is_an_error_that_names_both(
 
 
 def test_a_frame_of_no_collective_is_refused_where_one_is_expected() -> None:
-    with pytest.raises(FrameError, match="all_gather_object #3, and rank 1 in no numbered"):
+    with pytest.raises(FrameError, match=r"object #3.*rank 1"):
         frames.decode(frames.encode(1, rank=1), 1, Call(3))
 
 
@@ -245,14 +245,14 @@ def test_a_frame_without_the_key_is_refused_before_it_is_opened(size: int) -> No
             frames.read_header(frame[:BLOCK_BYTES], 2)
         with keyed(_KEY):
             assert frames.decode_small([frame[:BLOCK_BYTES]] * 3, Call()) is None
-    with pytest.raises(FrameError, match="or that rank has a key and this one has none"):
+    with pytest.raises(FrameError, match=r"rank 2.*key"):
         frames.decode(of_another_world, 2)
 
 
 def test_a_body_that_follows_the_block_of_another_frame_is_refused() -> None:
     with keyed(_KEY):
         one, other = (frames.split(text * 1000) for text in "xy")
-        with pytest.raises(FrameError, match="rank 0 sent a frame whose MAC is wrong"):
+        with pytest.raises(FrameError, match=r"rank 0 .*MAC"):
             decode_parts(one.block, other.rest)
 
 
@@ -260,19 +260,19 @@ def test_a_body_that_follows_the_block_of_another_frame_is_refused() -> None:
 def test_the_frame_of_one_rank_is_not_taken_for_that_of_another(key: bytes) -> None:
     with keyed(key):
         frame = frames.encode(1, rank=1)
-        with pytest.raises(FrameError, match="a frame of rank 1 came in the place of rank 0's;"):
+        with pytest.raises(FrameError, match=r"rank 1 .*rank 0"):
             frames.decode(frame, 0)
 
 
 @pytest.mark.parametrize("size", [1, 16, 31, 33, 64])
 def test_a_key_of_another_length_is_refused(size: int) -> None:
-    with pytest.raises(UsageError, match=f"a key of {size} bytes was given; give 32 random bytes"):
+    with pytest.raises(UsageError, match=rf"\b{size}\b.*\b32\b"):
         frames.set_key(bytes(size))
 
 
 @pytest.mark.parametrize("cap", [0, -1, 1.5, True])
 def test_a_cap_that_is_none_is_refused(cap: Any) -> None:
-    with pytest.raises(UsageError, match="max_object_bytes must be"):
+    with pytest.raises(UsageError, match="_object_bytes"):
         frames.configure(max_object_bytes=cap)
 
 

@@ -65,7 +65,7 @@ def test_random_bytes_do_no_more_than_raise(noise: bytes) -> None:
 def test_bytes_that_belong_to_no_array_are_an_error() -> None:
     frame = frames.encode(np.zeros(1000)) + bytes(64)
     frame[48:56] = len(frame).to_bytes(8, "little")
-    with pytest.raises(FrameError, match="rank 0 sent 8064 bytes for arrays of 8000"):
+    with pytest.raises(FrameError, match=r"0 .*8064.*8000"):
         frames.decode(_tagged(frame), 0)
 
 

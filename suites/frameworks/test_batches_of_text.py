@@ -134,9 +134,7 @@ def test_a_module_in_training_mode_is_refused() -> None:
         return evaluate(predict, torch.ones(40, 2), metrics, "non_dist", 8, **given).metrics["mean"]
 
     module = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Dropout(0.5))
-    with pytest.raises(
-        UsageError, match=r"predict is a Sequential in training mode.* its eval\(\)"
-    ):
+    with pytest.raises(UsageError, match=r"Sequential.*eval"):
         mean(module)
     assert mean(lambda batch: module(batch) * 0) == {"mean": 0}, "a function is taken as it is"
     assert mean(module.eval()) == {"mean": 2}

@@ -106,9 +106,7 @@ def test_a_sample_that_raises_in_a_worker_is_named() -> None:
         return outputs, np.zeros(len(outputs), np.int64)
 
     backend = get_dist_backend("non_dist")
-    with pytest.raises(
-        RankError, match="rank 0 failed: sample 37 could not be read: KeyError"
-    ) as found:
+    with pytest.raises(RankError, match=r"sample 37 .*KeyE") as found:
         evaluate(
             lambda x: x, Samples(raises=37), {"a": Accuracy()}, backend, 8, workers=1, update=update
         )
@@ -129,7 +127,7 @@ def test_what_cannot_be_sent_is_refused() -> None:
         load(Samples(locks=32), 1)
     unpicklable = Samples()
     unpicklable.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match=r"can't be sent to worker processes: TypeError.*_thread"):
+    with pytest.raises(UsageError, match=r"TypeError.*_thread"):
         load(unpicklable, 1)
     assert multiprocessing.active_children() == []
 

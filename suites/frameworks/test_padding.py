@@ -139,11 +139,11 @@ def test_padding_holds_nothing_of_the_batch_before(jax: Any) -> None:
     [
         (
             {"x": np.zeros((4, 2)), "y": np.zeros(3)},
-            r"\['y'\] has 3 rows and argument 1\['x'\] has 4",
+            r"'y'.* 3 .*'x'.* 4",
         ),
-        ({"x": np.zeros((4, 2)), "y": 1.5}, r"argument 1\['y'\] is 1.5, which has no leading axis"),
-        ({"x": np.zeros((0, 2))}, r"argument 1\['x'\] has no rows; an empty batch"),
-        ({}, "there is no array to shard"),
+        ({"x": np.zeros((4, 2)), "y": 1.5}, r"1\['y'\].* 1\.5"),
+        ({"x": np.zeros((0, 2))}, r"1\['x'\].*empty"),
+        ({}, "no array"),
     ],
 )
 def test_what_cannot_be_sharded_is_named(jax: Any, batch: Any, message: str) -> None:
@@ -154,7 +154,7 @@ def test_what_cannot_be_sharded_is_named(jax: Any, batch: Any, message: str) -> 
 @needs("jax")
 def test_a_mask_of_the_callers_own_is_not_replaced(jax: Any) -> None:
     counting = pad_shard_unpad(lambda x, *, mask: mask.sum(), (), static_return=True, mask="mask")
-    with pytest.raises(UsageError, match="has an argument 'mask', which the mask of real rows"):
+    with pytest.raises(UsageError, match="'mask'"):
         counting(np.ones((4, 2)), mask=np.array([True, True, False, False]))
 
 
@@ -184,8 +184,8 @@ def test_padding_has_the_shapes_and_none_of_the_values_of_the_batches() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "no batch to take the shapes of the padding from"),
-        ([{"x": np.zeros(2), "mask": np.ones(2)}], "can't get a mask 'mask'"),
+        ([], "no batch"),
+        ([{"x": np.zeros(2), "mask": np.ones(2)}], "'mask'"),
         ([{"x": np.zeros(2), "y": np.ones(3)}], r"leading axes \[2, 3\]"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_dataset_of_tensorflow(fixed: bool) -> None:
         [first] = with_infinite_padding(dataset.take(0)).take(1).as_numpy_iterator()
         assert not first["mask"].any()
     else:  # and without them it says so, instead of having no padding
-        with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 1 elem"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="contain 1"):
             next(with_infinite_padding(dataset.take(0)).as_numpy_iterator())
 
 

@@ -78,8 +78,7 @@ def test_text_that_is_no_unicode_is_refused(parquet: Any, tmp_path: Path) -> Non
             lambda x: ["\ud800"] * len(x), IDS, backend, 2, folder=tmp_path, format="parquet"
         ),
     ):
-        assert "that is not Unicode" in str(outcome)
-        assert "use format='jsonl'" in str(outcome)
+        assert "Unicode" in str(outcome) and "jsonl" in str(outcome)
 
 
 FORMATS = ["jsonl", "npy", "parquet"]
@@ -184,6 +183,6 @@ def test_sparse_and_complex_tensors() -> None:
     torch = framework("torch")
     dense = predict_all(lambda x: torch.eye(2).to_sparse(), torch.arange(2), "non_dist", 2)
     assert dense.tolist() == [[1, 0], [0, 1]]
-    with pytest.raises(Exception, match="complex64, which can't be stored") as caught:
+    with pytest.raises(Exception, match="complex64") as caught:
         predict_all(lambda x: x + 1j, torch.arange(2), "non_dist", 2)
     assert isinstance(caught.value.__cause__, UsageError)

@@ -167,13 +167,13 @@ def test_a_bad_batch_is_refused_and_adds_nothing(
 
 
 def test_without_ids_the_row_is_named_and_in_an_evaluation_the_sample() -> None:
-    with pytest.raises(UsageError, match=r"row 1 of the batch has 7"):
+    with pytest.raises(UsageError, match=r"row 1 .* 7\b"):
         Accuracy().add(Z((2, 3)), [0, 7])
     with pytest.raises(RankError, match=r"sample 13 has 7"):
         labels = np.where(np.arange(20) == 13, 7, 0)
         evaluate(lambda x: x, (Z((20, 3)), labels), {"a": Accuracy()}, "non_dist", 8)
     tokens = Mean()
-    with pytest.raises(UsageError, match=r"values.*sample 5\b"):
+    with pytest.raises(UsageError, match=r"sample 5\b"):
         tokens.add([1.0, 2.0, 3.0, NAN], ids=SampleRows([4, 5], [1, 3]))
 
 

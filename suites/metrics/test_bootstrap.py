@@ -219,5 +219,5 @@ def test_memory_does_not_grow_with_samples_times_resamples() -> None:
 
 def test_too_many_sums_are_refused() -> None:
     metric = Bootstrap(Accuracy(tuple(range(1, 20)), dist_backend="non_dist"), resamples=10**6)
-    with pytest.raises(UsageError, match="1000000 resamples of 19 sums"):
+    with pytest.raises(UsageError, match=r"1000000.*19"):
         metric.add(np.eye(20), np.arange(20), ids=np.arange(20))

@@ -187,5 +187,5 @@ def test_a_call_counts_its_own_groups_alone() -> None:
 def test_a_group_without_a_result_is_named() -> None:
     perplexity = Grouped(Perplexity(dist_backend="non_dist"))
     perplexity.add([[-1.0], [-1.0]], mask=[[1], [0]], groups=["de", "en"])
-    with pytest.raises(UsageError, match="group 'en': no token counts"):
+    with pytest.raises(UsageError, match="'en'"):
         perplexity.compute()

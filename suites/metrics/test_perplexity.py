@@ -113,7 +113,7 @@ def test_a_sequence_without_a_next_token_does_not_count(length: int) -> None:
     shifted.add(np.zeros((1, length, 3)), np.zeros((1, length), int))
     with pytest.raises(UsageError, match="no token counts"):
         shifted.compute()
-    with pytest.raises(UsageError, match="shift=True needs labels"):
+    with pytest.raises(UsageError, match=r"shift.*labels"):
         shifted.add(np.zeros((1, 2)))
 
 

