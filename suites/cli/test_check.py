@@ -154,7 +154,7 @@ def test_the_first_failure_of_each_rule_is_printed_while_the_check_goes_on(
 def test_a_backend_that_hangs_is_broken_soon_and_the_rest_is_not_run(
     check: Any, tmp_path: Path
 ) -> None:
-    options = ("--world-size=2,3", "--timeout=1", "--examples=5", "--json=r.json")
+    options = ("--rules=2.*,3.1", "--world-size=2", "--timeout=1", "--examples=5", "--json=r.json")
     command = [sys.executable, "-m", "disteval.cli", "check", "mine:Stuck", *options]
     done = run_plainly(command, tmp_path, 120)
     assert done.returncode == 1

@@ -120,25 +120,17 @@ def test_quiet_leaves_errors_and_the_exit_status(
     assert bool(done.stderr) == (status == 2)
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_verbose_shows_what_each_rank_prints(tmp_path: Path, before: bool) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    arguments = ["check", "mine:Loud", *ONE_RULE]
-    words = ["--verbose", *arguments] if before else [*arguments, "-v"]
-    done = run_plainly([*DISTEVAL, *words], tmp_path, 120)
+def test_verbose_alone_shows_what_each_rank_prints(disteval: Any) -> None:
+    done = disteval("check", "mine:Loud", *ONE_RULE)
+    assert done.returncode == 0
+    assert not any(f"{what} as" in done.stdout + done.stderr for what in ("gathers", "warns"))
+    done = disteval("--verbose", "check", "mine:Loud", *ONE_RULE)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     for rank in (0, 1):
         assert f"[rank {rank}] gathers as {rank}" in lines
         assert f"[rank {rank}] warns as {rank}" in lines
     assert "[rank" not in done.stdout
-
-
-def test_what_ranks_print_is_not_shown_otherwise(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    done = run_plainly([*DISTEVAL, "check", "mine:Loud", *ONE_RULE], tmp_path, 120)
-    assert done.returncode == 0
-    assert not any(f"{what} as" in done.stdout + done.stderr for what in ("gathers", "warns"))
 
 
 def test_an_error_is_one_line_and_its_traceback_comes_with_verbose(disteval: Any) -> None:
