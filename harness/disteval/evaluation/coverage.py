@@ -16,7 +16,7 @@ from disteval.data.contents import Digests, as_text, differing, digests_of_rows,
 from disteval.data.digests import IncomparableError
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import CoverageError, UsageError
-from disteval.metrics.ids import integers
+from disteval.metrics.state import integers
 
 _MOST = (1 << 63) - 1  # ids are int64
 

@@ -12,11 +12,17 @@ import numpy.typing as npt
 from disteval.arguments import check_count, check_flag
 from disteval.errors import UsageError
 from disteval.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
-from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.base import SummableMetric, Sums
+from disteval.metrics.labels import (
+    above,
+    check_names,
+    check_paired,
+    class_indices,
+    each_of,
+    suffixes,
+    thresholds_of,
+)
 from disteval.metrics.naming import refuse_rows
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
-from disteval.metrics.thresholds import above, check_names, each_of, suffixes, thresholds_of
 
 
 class Accuracy(SummableMetric):

@@ -1,26 +1,52 @@
-"""The base of every metric: collect on each rank, and compute over the samples of all ranks."""
+"""The bases of every metric: collect on each rank, and compute over the samples of all ranks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
-from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextvars import copy_context
+from functools import reduce, wraps
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
+from disteval.coverage import certify, prove
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.identity import Check, checking, digest_of, text
-from disteval.metrics.columns import pack, unpack
-from disteval.metrics.ids import Ids, SampleRows, check_all_or_none, merge
 from disteval.metrics.naming import naming
+from disteval.metrics.state import (
+    NO_IDS,
+    Bring,
+    Column,
+    Ids,
+    Once,
+    add_sums,
+    all_have_ids,
+    as_array,
+    in_order,
+    kept_rows,
+    merge,
+    pack,
+    rows_of,
+    sendable,
+    unpack,
+)
 
-T = TypeVar("T")
-_ABSENT: Any = object()
+Rows = npt.NDArray[Any]
+
+Sums = npt.NDArray[Any]
+"""Exact sums: an array of int64, or of Python integers (dtype object) where int64 is too small."""
+
+Steps = Generator[tuple[str, Callable[[], Any]], Sequence[Any], Any]
+"""The steps by which ranks compute a metric together. Each yields what this rank does, in words,
+and a function that does it and returns what to send; it gets what all ranks have sent, by rank. As
+each step follows from what all ranks have sent, all take the same ones, and raise the same errors.
+An error of the function itself is raised on every rank as well."""
 
 
 class BaseMetric(ABC):
@@ -155,15 +181,9 @@ class BaseMetric(ABC):
                 samples with equal ids have different entries.
             RankError: On every rank, when a rank's entries can't be sent or rank 0 can't compute.
         """
-        backend = self.dist_backend
-        mine = len(self._results), self._ids.sent(), *pack(self._results)
-        shards = self._gather_alike(backend, size, mine)
-        lengths = [length for length, *_ in shards]
-        ids = [sent for _, sent, *_ in shards]
-        if not check_all_or_none(lengths, ids):
-            check_collected(size, sum(lengths))
-            ids = []
-        return self._compute_on_rank_0(backend, [packed for _, _, *packed in shards], ids, size)
+        backend, digest = self.dist_backend, digest_of(self._settings())
+        check = checking(backend, digest, self._settings)
+        return compute_together(backend, [self], size, digest, check)[0][0]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute over these samples alone; entries that were added before stay as they were.
@@ -188,29 +208,16 @@ class BaseMetric(ABC):
     def _settings(self) -> dict[str, str]:
         return {"the metric": self._describe()}
 
-    def _agreement(self, backend: BaseDistBackend) -> tuple[bytes, Check]:
-        """Return a digest to send along, and the function that compares all ranks' metrics."""
-        digest = digest_of(self._settings())
-        return digest, checking(backend, digest, self._settings)
-
-    def _gather_alike(self, backend: BaseDistBackend, size: int | None, mine: Any) -> Sequence[Any]:
-        """Return what each rank sends, by rank, if all compute the same metric with one size."""
-        digest, check = self._agreement(backend)
-        sent = backend.all_gather_object((size, digest, mine))
-        sizes, digests, shards = zip(*sent, strict=True)
-        check(digests)
-        check_sizes(sizes)
-        return shards
-
     def add_numbered(self, ids: Any, *args: Any, **kwargs: Any) -> None:
         """Call an `add` that takes no ids, and give ids to the entries that it has added."""
+        before = len(self._results)
         self._ids.are_later = True
         try:
             self.add(*args, **kwargs)
         finally:
             self._ids.are_later = False
-        if added := len(self._results) - self._ids.rows:
-            self._ids.add(self._ids.check(ids, added, self._ids.rows))
+        if added := len(self._results) - before:
+            self._ids.add(self._ids.check(ids, added, before))
 
     def _extend(self, entries: Iterable[Any], ids: Any = None) -> None:
         """Add one entry for each row, and the ids that `add` was given."""
@@ -220,46 +227,221 @@ class BaseMetric(ABC):
         self._results.extend(entries)
         self._ids.add(checked)
 
+    def reset_to_sums(self) -> None:
+        """Remove every entry; a metric that can keeps only sums from now on."""
+        self.reset()
+
     def _fresh(self) -> Any:
         """Return an empty container of entries."""
         return []
 
     def _state(self) -> Any:
-        """Return what was added, to be sent; a class that defines `compute` defines this, too."""
-        return self._ids.sent(), *pack(self._results)
+        """Return what was added, to be sent."""
+        return self._ids.all() if self._ids.samples else None, *pack(self._results)
 
-    def _compute_states(self, states: Sequence[Any]) -> Any:
-        """Compute over what `_state` returned, in the order of the data set, in this process."""
-        self.reset()
-        for sent, form, packed in states:
-            self._results.extend(unpack(form, packed))
-            self._ids.add(sent and SampleRows(*sent))
-        return self.compute()
+    def _merged(self, states: Sequence[Any], size: int | None = None, mode: str = "cat") -> Any:
+        """Compute over what `_state` returned on ranks or for parts, in this process.
 
-    def _compute_on_rank_0(
-        self, backend: BaseDistBackend, shards: list[Any], ids: list[Any], size: int | None
-    ) -> Any:
-        outcome: tuple[Any, str | CoverageError | UsageError | None] = (None, None)
-        cause: Exception | None = None
-        if backend.rank == 0:
+        Args:
+            states: What was returned, by rank.
+            size: The number of samples in the data set, or None.
+            mode: How entries without ids are ordered, see ``dist_collect_mode``.
+        """
+        entries = [unpack(form, packed) for _, form, packed in states]
+        ids = [sent for sent, *_ in states]
+        if any(sent is not None for sent in ids):
+            return self.compute_metric(merge(entries, [sent or NO_IDS for sent in ids], size))
+        return self.compute_metric(in_order(entries, mode)[:size])
+
+    def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
+        name = type(self).__name__
+
+        def compute() -> Any:
+            if backend.rank:
+                return None, None
             try:
-                entries = [unpack(form, packed) for form, packed in shards]
-                if ids:
-                    results = merge(entries, ids, size)
-                else:
-                    results = _in_order(entries, self.dist_collect_mode)[:size]
-                outcome = (self.compute_metric(results), None)
+                return self._merged(states, size, self.dist_collect_mode), None
             except (CoverageError, UsageError) as error:
-                outcome = (None, error)
-            except Exception as error:  # the other ranks wait for the broadcast
-                cause = error
-                outcome = (None, describe_error(error))
-        value, failure = backend.broadcast_object(outcome, src=0)
-        if isinstance(failure, Exception):
-            raise failure
-        if failure is not None:
-            raise RankError(0, f"could not compute {type(self).__name__}: {failure}") from cause
+                return None, error
+
+        sent = yield f"count {name}", lambda: (len(self._results), self._ids.samples or None)
+        lengths, samples = zip(*sent, strict=True)
+        if not all_have_ids(lengths, samples):
+            check_collected(size, sum(lengths))
+        states = yield f"send {name}", self._state
+        (value, error), *_ = yield f"compute {name}", compute
+        if error is not None:
+            raise error
         return value
+
+
+class SummableMetric(BaseMetric):
+    """A metric that keeps a compact column of rows, and whose result follows from sums over it.
+
+    A subclass defines three methods: `add`, which passes one row for each sample, and the ids, to
+    `_append`; `sums_of`, which sums rows exactly, so that the sums of parts add up to the sums of
+    the whole; and `from_sums`.
+
+    `compute` takes one small collective, which all metrics that are computed together share. It
+    takes two if ``size`` drops samples that have no ids. With ids it takes three, of which one
+    carries 8 bytes for each sample, unless all ranks together added each sample of ``size`` once.
+    """
+
+    uses_ids: bool = False
+    _results: Column
+
+    @abstractmethod
+    def sums_of(self, column: Rows) -> Sums:
+        """Sum rows exactly into an array of integers that can be added and subtracted.
+
+        The array has one axis or more, and the same shape for any number of rows.
+        """
+
+    @abstractmethod
+    def from_sums(self, sums: Sums, size: int) -> Any:
+        """Turn the sums over all ``size`` rows, 1 or more, into the result; on every rank."""
+
+    def compute_metric(self, results: Any) -> Any:
+        """Compute over the rows of all samples."""
+        column = np.asarray(results)
+        return self.from_sums(self.sums_of(column), len(column))
+
+    def reset_to_sums(self) -> None:
+        """Remove every row, and keep only the sums of rows that are added before the next reset.
+
+        Then memory does not grow with the number of samples, but `compute` can't drop any.
+        """
+        self.reset()
+        self._results = Column(keeps_rows=False)
+
+    def _append(self, column: Rows, ids: Any = None) -> None:
+        """Add one row for each sample, and the ids that `add` was given."""
+        checked = self._ids.check(ids, len(column), len(self._results))
+        self._results.append(column, self.sums_of)
+        self._ids.add(checked)
+
+    def _append_later(self, length: int, bring: Bring, ids: Any = None) -> None:
+        """Add rows that a device is still computing.
+
+        Args:
+            length: The number of rows.
+            bring: Waits for the rows and returns them, in the host's memory.
+            ids: The ids that `add` was given.
+        """
+        checked = self._ids.check(ids, length, len(self._results))
+        context = copy_context()  # so that a late error names the samples of its own batch
+        self._results.append_later(length, lambda: context.run(bring), self.sums_of)
+        self._ids.add(checked)
+
+    def _fresh(self) -> Any:
+        return Column()
+
+    def _state(self) -> Any:
+        return len(self._results), sendable(self._results.sums(self.sums_of))
+
+    def _merged(self, states: Sequence[Any], size: int | None = None, mode: str = "cat") -> Any:
+        lengths, sums = zip(*states, strict=True)
+        if sum(lengths) == 0:
+            raise no_samples()
+        return self.from_sums(as_array(reduce(add_sums, sums)), sum(lengths))
+
+    def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
+        do, rank, ids = f"sum up {type(self).__name__}", backend.rank, self._ids
+
+        def counted(rows: Any) -> Any:
+            number = rows if isinstance(rows, int) else int(np.count_nonzero(rows))
+            return number, sendable(self._results.sums(self.sums_of, rows))
+
+        sent = yield do, lambda: (self._state(), certify(ids.all().ids) if ids.samples else None)
+        proofs = [proof for _, proof in sent]
+        states: Sequence[Any] = [state for state, _ in sent]
+        lengths = [length for length, _ in states]
+        if all_have_ids(lengths, proofs):
+            if size is None or not prove([proof for proof in proofs if proof], size):
+                once = Once((yield do, lambda: ids.all().ids), size)
+                mask, repeated = once.of_rank(rank)
+                rows = ids.all().rows
+                sent = yield (
+                    do,
+                    lambda: (
+                        counted(np.repeat(mask, rows)),
+                        [
+                            each.tolist()
+                            for each in rows_of(self._results.rows(self.sums_of), rows, repeated)
+                        ],
+                    ),
+                )
+                once.compare([*chain.from_iterable(values for _, values in sent)])
+                states = [state for state, _ in sent]
+        else:
+            check_collected(size, sum(lengths))
+            if size is not None and size < sum(lengths):
+                mode = self.dist_collect_mode
+                states = yield do, lambda: counted(kept_rows(lengths, rank, mode, size))
+        return self._merged(states)
+
+
+def compute_together(
+    backend: BaseDistBackend,
+    metrics: Sequence[BaseMetric],
+    size: int | None = None,
+    note: Any = None,
+    check: Check | None = None,
+) -> tuple[list[Any], list[Any]]:
+    """Compute several metrics in shared collectives; every rank must call it with the same ones.
+
+    Args:
+        backend: The backend that carries sums and entries.
+        metrics: The metrics to compute.
+        size: The samples in the data set, see `BaseMetric.compute`.
+        note: A small object that is sent along with the first sums.
+        check: A function that gets every rank's note, before anything else is sent or computed.
+
+    Returns:
+        The results, in the order of ``metrics``; and every rank's note, by rank.
+
+    Raises:
+        UsageError: On every rank, when ``size`` is out of range, or there are no samples.
+        CoverageError: See `BaseMetric.compute`.
+        RankError: On every rank, when a rank could not sum, or rank 0 could not compute.
+    """
+    running = [_begin(size, note, check), *(metric._steps(backend, size) for metric in metrics)]
+    todo = {at: next(steps) for at, steps in enumerate(running)}
+    ended: dict[int, Any] = {}
+    while todo:
+        own: dict[int, Exception] = {}
+        mine: list[tuple[str | None, Any]] = []
+        for at, (_, do) in todo.items():
+            try:
+                mine.append((None, do()))
+            except Exception as error:  # the other ranks wait in the collective
+                mine.append((describe_error(error), None))
+                own[at] = error
+        sent = backend.all_gather_object(mine)
+        for place, (at, (what, _)) in enumerate([*todo.items()]):
+            told = [each[place] for each in sent]
+            for rank, (failure, _) in enumerate(told):
+                if failure is not None:
+                    raise RankError(rank, f"could not {what}: {failure}") from own.get(at)
+            try:
+                todo[at] = running[at].send([value for _, value in told])
+            except StopIteration as end:
+                ended[at] = end.value
+                del todo[at]
+    notes, *results = (ended[at] for at in range(len(running)))
+    return results, notes
+
+
+def _begin(size: int | None, note: Any, check: Check | None) -> Steps:
+    sent = yield "begin", lambda: (size, note)
+    sizes, notes = zip(*sent, strict=True)
+    if check is not None:
+        check(notes)
+    if sizes.count(sizes[0]) != len(sizes):
+        raise UsageError(f"ranks called compute with different sizes: {[*sizes]}, by rank")
+    if size is not None:
+        check_count("size", size, 0)
+    return [*notes]
 
 
 def _naming_samples(add: Callable[..., None]) -> Callable[..., None]:
@@ -269,14 +451,6 @@ def _naming_samples(add: Callable[..., None]) -> Callable[..., None]:
             add(metric, *args, **kwargs)
 
     return named
-
-
-def check_sizes(sizes: Sequence[int | None]) -> None:
-    """Check the sizes that all ranks gave to ``compute``; every rank raises the same error."""
-    if sizes.count(sizes[0]) != len(sizes):
-        raise UsageError(f"ranks called compute with different sizes: {[*sizes]}, by rank")
-    if sizes[0] is not None:
-        check_count("size", sizes[0], 0)
 
 
 def check_collected(size: int | None, collected: int) -> None:
@@ -325,10 +499,3 @@ def no_samples() -> UsageError:
         "no samples: add() was not called on any rank, or with empty batches, as of an empty data "
         "set or with limit=0; give one sample or more"
     )
-
-
-def _in_order(shards: Sequence[Sequence[T]], mode: str) -> list[T]:
-    if mode == "cat":
-        return list(chain.from_iterable(shards))
-    rounds = zip_longest(*shards, fillvalue=_ABSENT)
-    return [entry for entry in chain.from_iterable(rounds) if entry is not _ABSENT]

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from disteval.arguments import check_count
 from disteval.coverage import GAMMA, mix
 from disteval.errors import UsageError
-from disteval.metrics.rows import Rows, Sums
-from disteval.metrics.summable import SummableMetric
+from disteval.metrics.base import Rows, SummableMetric, Sums
 from disteval.metrics.weighted import Weighted
 from disteval.metrics.wrapper import Wrapper, row_sums
 

@@ -10,12 +10,11 @@ import numpy.typing as npt
 from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts, exact_sum
 from disteval.metrics.labels import check_paired, class_indices
 from disteval.metrics.naming import refuse_nan, sample
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
 
 _ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
 _UNIT = 1 << 1074

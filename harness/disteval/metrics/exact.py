@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.base import Sums
 from disteval.metrics.naming import refuse_nan, sample
-from disteval.metrics.rows import Sums
 
 _CHUNK = 1 << 20
 """Values summed at a time: float64 holds the sum of this many integers of 32 bits exactly."""

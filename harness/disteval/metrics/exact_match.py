@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.labels import check_paired, truths_of
 from disteval.metrics.naming import refuse_nan, sample
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
 
 
 class ExactMatch(SummableMetric):

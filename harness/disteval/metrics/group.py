@@ -13,15 +13,15 @@ from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
 from disteval.identity import Check, checking, digest_of
-from disteval.metrics.base import BaseMetric
-from disteval.metrics.summable import SummableMetric, compute_together
-from disteval.metrics.wrapper import Wrapper, layers
+from disteval.metrics.base import BaseMetric, SummableMetric, compute_together
+from disteval.metrics.wrapper import layers
 
 
 class MetricGroup:
     """Metrics that receive the same batches and are computed together.
 
-    All metrics that can be summed share one collective; each of the others gathers its entries.
+    They share collectives: the first has the sums of all metrics that follow from sums, and those
+    after it carry the entries of all others.
 
     Args:
         metrics: Metrics by name. They compute over ``dist_backend`` from here on.
@@ -54,10 +54,7 @@ class MetricGroup:
     def reset_to_sums(self) -> None:
         """Remove every entry; metrics that can keep only sums of samples from now on."""
         for metric in self._metrics.values():
-            if isinstance(metric, SummableMetric):
-                metric.reset_to_sums()
-            else:
-                metric.reset()
+            metric.reset_to_sums()
             for layer in layers(metric):
                 layer._reset_by = get_ident()
 
@@ -75,15 +72,15 @@ class MetricGroup:
 
     @contextmanager
     def trusting_ids(self) -> Iterator[None]:
-        """Let wrappers keep no ids, because the caller proves that each occurs once."""
-        wrappers = [metric for metric in self._metrics.values() if isinstance(metric, Wrapper)]
-        for metric in wrappers:
-            metric.trusts_ids = True
+        """Let metrics of sums keep no ids, because the caller proves that each occurs once."""
+        ids = [m._ids for m in self._metrics.values() if isinstance(m, SummableMetric)]
+        for each in ids:
+            each.are_proved = True
         try:
             yield
         finally:
-            for metric in wrappers:
-                metric.trusts_ids = False
+            for each in ids:
+                each.are_proved = False
 
     def settings(self) -> dict[str, Any]:
         """Return what must be the same on every rank: names, and each metric's settings."""
@@ -136,13 +133,12 @@ class MetricGroup:
         """
         # By name, because each rank may have made its dict in another order, as from a set.
         ordered = {name: self._metrics[name] for name in sorted(self._metrics, key=str)}
-        summable = {n: m for n, m in ordered.items() if isinstance(m, SummableMetric)}
+        own = [name for name, metric in ordered.items() if computes_alone(metric)]
+        shared = {name: metric for name, metric in ordered.items() if name not in own}
         backend = joining_backend(self._backend)
-        sums, notes = compute_together(backend, list(summable.values()), size, note, check)
-        found = dict(zip(summable, sums, strict=True))
-        for name, metric in ordered.items():
-            if name not in found:
-                found[name] = metric.compute(size)
+        results, notes = compute_together(backend, [*shared.values()], size, note, check)
+        found = dict(zip(shared, results, strict=True))
+        found |= {name: ordered[name].compute(size) for name in own}
         return {name: found[name] for name in self._metrics}, notes
 
     def _given(self) -> str | BaseDistBackend | None:
@@ -154,6 +150,11 @@ class MetricGroup:
                 f"{given}; pass the one to use as dist_backend="
             )
         return next(iter(given.values()), None)
+
+
+def computes_alone(metric: BaseMetric) -> bool:
+    """Return whether a metric has a ``compute`` of its own, which gathers by itself."""
+    return type(metric).compute is not BaseMetric.compute
 
 
 def check_metrics(metrics: object) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.metrics.arrays import kind_of, to_numpy
-from disteval.metrics.rows import Rows, Sums
-from disteval.metrics.summable import SummableMetric
+from disteval.metrics.base import Rows, SummableMetric, Sums
 from disteval.metrics.wrapper import Wrapper
 
 Key = str | int

@@ -10,11 +10,10 @@ import numpy.typing as npt
 from disteval.arguments import check_flag
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum, float64_of
 from disteval.metrics.labels import check_paired, class_indices
 from disteval.metrics.naming import refuse_nan
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
 
 _ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
 

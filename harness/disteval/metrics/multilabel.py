@@ -11,13 +11,11 @@ import numpy.typing as npt
 from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import precision_recall_f1
 from disteval.metrics.exact import as_counts
-from disteval.metrics.labels import truths_of
+from disteval.metrics.labels import above, check_names, suffixes, thresholds_of, truths_of
 from disteval.metrics.naming import refuse_nan
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
-from disteval.metrics.thresholds import above, check_names, suffixes, thresholds_of
 
 
 class MultiLabel(SummableMetric):

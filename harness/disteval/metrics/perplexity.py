@@ -11,12 +11,11 @@ import numpy.typing as npt
 from disteval.arguments import check_flag
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import check_ignored, class_indices, of_shape, truths_of
 from disteval.metrics.mean import check_logits, cross_entropies
 from disteval.metrics.naming import refuse_nan, sample
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
 
 _SCORES_AT_ONCE = 1 << 22  # which take 32 MiB as float64
 _LARGEST_LOG = 1e-3  # rounding may make the logarithm of a probability that small a number above 0

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_dot, exact_sum, numbers_of, quotient
 from disteval.metrics.labels import check_paired
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
 
 _UNIT, _SQUARED = 1 << 1074, 1 << 2148
 

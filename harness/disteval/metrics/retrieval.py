@@ -13,12 +13,10 @@ import numpy.typing as npt
 from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum
-from disteval.metrics.labels import of_shape, truths_of
+from disteval.metrics.labels import check_names, each_of, of_shape, truths_of
 from disteval.metrics.naming import refuse_nan, sample
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
-from disteval.metrics.thresholds import check_names, each_of
 
 _MOST = 2.0**53
 

@@ -11,12 +11,11 @@ import numpy.typing as npt
 from disteval.arguments import check_count
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
+from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts
 from disteval.metrics.labels import check_ignored, class_indices
 from disteval.metrics.naming import refuse_nan
-from disteval.metrics.rows import Sums
-from disteval.metrics.summable import SummableMetric
 
 
 class Segmentation(SummableMetric):

@@ -7,24 +7,27 @@ Here all states travel together, as one object.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
+from numbers import Number
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Counted, check_once
-from disteval.errors import RankError, UsageError, describe_error
-from disteval.metrics.arrays import kind_of
+from disteval.coverage import Counted, certify, check_once
+from disteval.errors import UsageError
+from disteval.metrics.arrays import kind_of, shape_of, to_numpy
 from disteval.metrics.base import (
     BaseMetric,
+    Steps,
     check_collected,
     describe_settings,
     no_samples,
 )
-from disteval.metrics.ids import Numbers, check_all_or_none
-from disteval.metrics.tensors import length, pack, to_tensors, unpack
+from disteval.metrics.state import Numbers, all_have_ids
+
+_MOST = np.iinfo(np.int64).max
 
 Metric = Any
 """A ``torchmetrics.Metric``."""
@@ -111,55 +114,39 @@ class _TorchMetric(BaseMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
             **kwargs: More arguments of ``update``.
         """
-        samples = next((length(value) for value in [*args, *kwargs.values()]), 1)
+        samples = next((_length(value) for value in [*args, *kwargs.values()]), 1)
         checked = self._ids.check(ids, samples, self._results.samples)
         if samples:
             device = self._results.metric.device
-            given = [to_tensors(value, device) for value in args]
-            named = {name: to_tensors(value, device) for name, value in kwargs.items()}
+            given = [_to_tensors(value, device) for value in args]
+            named = {name: _to_tensors(value, device) for name, value in kwargs.items()}
             self._results.update(samples, given, named)
         self._ids.add(checked)
 
-    def compute(self, size: int | None = None) -> Any:
-        """Compute over the samples of all ranks; every rank must call it.
-
-        Args:
-            size: The number of samples in the data set, which must be the number that all ranks
-                added: a state can't drop padding again. None does not check it.
-
-        Raises:
-            UsageError: On every rank, when ``size`` is another number, there are no samples, only
-                some ranks gave ids, or merged states would not be those that one process would
-                have.
-            CoverageError: On every rank, when there are ids, and a sample was added twice, is
-                missing or is not in the data set.
-            RankError: On every rank, when a rank's states can't be sent.
-        """
-        mine: tuple[Any, str | None]
-        try:
-            mine = self._state(), None
-        except Exception as error:  # the other ranks wait in the collective
-            mine = None, describe_error(error)
-        backend = self.dist_backend
-        offer = self._ids.certificate(), self._results.samples, *mine
-        shards = self._gather_alike(backend, size, offer)
-        lengths = [samples for _, samples, _, _ in shards]
+    def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
+        name, ids = type(self._metric).__name__, self._ids
+        sent = yield (
+            f"count {name}",
+            lambda: (
+                self._results.samples,
+                certify(ids.all().ids) if ids.samples else None,
+            ),
+        )
+        lengths, proofs = zip(*sent, strict=True)
         added = sum(lengths)
-        for rank, (*_, failure) in enumerate(shards):
-            if failure is not None:
-                raise RankError(rank, f"could not send {type(self._metric).__name__}: {failure}")
-        proofs = [certificate for certificate, *_ in shards]
-        if check_all_or_none(lengths, proofs):
-            counted = Counted(self._ids.all())
+        if all_have_ids(lengths, proofs):
+            counted = Counted(ids.all().ids)
             check_once([proof for proof in proofs if proof], counted, size, backend)
-            size = None
-        check_collected(size, added)
-        if size is not None and size < added:
-            raise UsageError(
-                f"size={size}, but all ranks together added {added} samples, and a torchmetrics "
-                f"metric can't drop any; leave padding out before add(), as disteval.evaluate does"
-            )
-        return self._merged([state for *_, state, _ in shards], self.dist_collect_mode)
+        else:
+            check_collected(size, added)
+            if size is not None and size < added:
+                raise UsageError(
+                    f"size={size}, but all ranks together added {added} samples, and a "
+                    f"torchmetrics metric can't drop any; leave padding out before add(), as "
+                    f"disteval.evaluate does"
+                )
+        states = yield f"send {name}", self._state
+        return self._merged(states, mode=self.dist_collect_mode)
 
     def compute_metric(self, results: list[Any]) -> Any:
         """Merge the states of the ranks that have samples, and compute on every rank."""
@@ -170,10 +157,10 @@ class _TorchMetric(BaseMetric):
             metric.distributed_available_fn = lambda: False
             metric._update_count = sum(shard.updates for shard in shards)
             for name, value in shards[0].others.items():
-                setattr(metric, name, unpack(value, metric.device))
+                setattr(metric, name, _unpack(value, metric.device))
             listed: dict[str, list[_Block]] = {}
             for name, reduction in metric._reductions.items():
-                states = [unpack(shard.states[name], metric.device) for shard in shards]
+                states = [_unpack(shard.states[name], metric.device) for shard in shards]
                 if any(isinstance(state, list) for state in states):
                     listed[name] = [
                         block
@@ -190,26 +177,23 @@ class _TorchMetric(BaseMetric):
         return merged.compute()
 
     def _state(self) -> Any:
-        added = self._results
-        ids = None if self._ids.sent() is None else np.repeat(self._ids.all(), self._ids.all_rows())
+        added, ids = self._results, self._ids.all()
+        places = np.repeat(*ids) if self.uses_ids and self._ids.samples else None
         shards = _pack_states(added, self._fresh().metric)
-        return _Share(added.samples, ids if self.uses_ids else None, added.batches, shards)
+        return _Share(added.samples, places, added.batches, shards)
 
-    def _compute_states(self, states: Sequence[Any]) -> Any:
-        return self._merged(states, "cat")
-
-    def _merged(self, shares: Sequence[_Share], mode: str) -> Any:
+    def _merged(self, states: Sequence[_Share], size: int | None = None, mode: str = "cat") -> Any:
         """Compute over what ranks or leases have added, with a place for each sample."""
-        starts = accumulate((share.samples for share in shares), initial=0)
-        for at, (share, start) in enumerate(zip(shares, starts, strict=False)):
-            if share.places is None:
-                places = np.arange(share.samples)
-                places = places + start if mode == "cat" else places * len(shares) + at
-                shares = [*shares[:at], share._replace(places=places), *shares[at + 1 :]]
-        added = [share for share in shares if share.samples]
+        lengths = [share.samples for share in states]
+        added = []
+        for at, share in enumerate(states):
+            places = np.arange(share.samples)
+            places = places + sum(lengths[:at]) if mode == "cat" else places * len(states) + at
+            if share.samples:
+                added.append(share if share.places is not None else share._replace(places=places))
         if not added:
             raise no_samples()
-        if len(shares) > 1:
+        if len(states) > 1:
             lengths = [share.samples for share in added]
             _check_mergeable(self._results.metric, lengths, [share.shards for share in added])
         return self.compute_metric(added)
@@ -243,7 +227,7 @@ class _Shard(NamedTuple):
 
     Attributes:
         updates: How often the metric was updated.
-        states: The states by name, see `pack`.
+        states: The states by name, see `_pack`.
         grown: How many entries each batch added to the states that are lists.
         others: Attributes that are not states.
     """
@@ -314,9 +298,9 @@ def _rows_of(blocks: list[_Block]) -> int | None:
     if not any(entries for _, entries in blocks):
         return 0
     found = set()
-    for places, entries in blocks:
+    for at, entries in blocks:
         shape = entries[0].shape if len(entries) == 1 and kind_of(entries[0]) == "torch" else ()
-        found.add(shape[0] // len(places) if shape and shape[0] % len(places) == 0 else None)
+        found.add(shape[0] // len(at) if shape and shape[0] % len(at) == 0 else None)
     return found.pop() or None if len(found) == 1 else None
 
 
@@ -364,9 +348,9 @@ def _pack_states(added: _Added, fresh: Metric) -> list[_Shard]:
     return [
         _Shard(
             found._update_count,
-            {name: pack(getattr(found, name)) for name in found._reductions},
+            {name: _pack(getattr(found, name)) for name in found._reductions},
             {name: grown for (part, name), grown in added.grown.items() if part == at},
-            {name: pack(value) for name, value in _changed(found, unused).items()},
+            {name: _pack(value) for name, value in _changed(found, unused).items()},
         )
         for at, (found, unused) in enumerate(pairs)
     ]
@@ -404,17 +388,83 @@ def _check_mergeable(metric: Metric, lengths: Sequence[int], ranks: Sequence[lis
     mean = _utilities().dim_zero_mean
     for found, shards in zip(_metrics_in(metric), zip(*ranks, strict=True), strict=True):
         for name in {name for shard in shards for name in shard.others}:
-            values = [unpack(shard.others.get(name, ("object", None)), "cpu") for shard in shards]
+            values = [_unpack(shard.others.get(name, ("object", None)), "cpu") for shard in shards]
             if not all(_equal(value, values[0]) for value in values[1:]):
                 raise UsageError(
                     f"update of {type(found).__name__} changes {name}, which is not one of its "
                     f"states, and ranks have different values; make it a state with add_state"
                 )
         for name in (name for name, kind in found._reductions.items() if kind is mean):
-            values = [unpack(shard.states[name], "cpu") for shard in shards]
+            values = [_unpack(shard.states[name], "cpu") for shard in shards]
             if len({*lengths}) > 1 and not all(_equal(value, values[0]) for value in values[1:]):
                 raise UsageError(
                     f"{type(found).__name__} averages its state {name} over ranks as if they had "
                     f"equally many samples, but they have {[*lengths]}; make it a sum, and count "
                     f"the samples in another state"
                 )
+
+
+def _pack(value: Any) -> tuple[Any, ...]:
+    """Turn a state into NumPy arrays, which travel faster than tensors and have no device."""
+    if isinstance(value, list):
+        return "list", [_pack(entry) for entry in value]
+    if kind_of(value) != "torch":
+        return "object", value
+    dtype = str(value.dtype).removeprefix("torch.")
+    tensor = value.detach().cpu().contiguous()
+    if dtype == "bfloat16":  # NumPy lacks it
+        tensor = tensor.view(sys.modules["torch"].int16)
+    return "tensor", dtype, tensor.numpy()
+
+
+def _unpack(packed: tuple[Any, ...], device: Any) -> Any:
+    """Rebuild the state that `_pack` was given, with new tensors on a device."""
+    if packed[0] == "list":
+        return [_unpack(entry, device) for entry in packed[1]]
+    if packed[0] == "object":
+        return packed[1]
+    torch = sys.modules["torch"]
+    _, dtype, array = packed
+    return torch.tensor(array).view(getattr(torch, dtype)).to(device)
+
+
+def _length(value: Any) -> int:
+    """Count samples: an array's first axis, or a list's entries; any other value is one sample."""
+    if isinstance(value, Mapping):
+        return next((_length(part) for part in value.values()), 0)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return len(value)
+    shape = () if value is None else shape_of(value)
+    return shape[0] if shape else 1
+
+
+def _to_tensors(value: Any, device: Any) -> Any:
+    """Turn arrays and lists of numbers into tensors, at any depth; other values stay."""
+    torch = sys.modules["torch"]
+    if isinstance(value, Mapping):
+        return {key: _to_tensors(part, device) for key, part in value.items()}
+    if kind_of(value) == "torch":
+        # A copy: the metric may keep the tensor, and the caller may reuse its memory.
+        return value.detach().to(device, copy=True)
+    if isinstance(value, list | tuple) and not _holds_numbers(value):
+        parts = [_to_tensors(part, device) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, list | tuple | np.ndarray | np.generic) or kind_of(value) != "numpy":
+        array = to_numpy(value)
+        # torch supports few operations on the wider unsigned integers.
+        wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
+        if wide and array.size and array.max() > _MOST:
+            raise UsageError(
+                f"a torchmetrics metric gets int64 for {array.dtype}, which does not hold "
+                f"{array.max()}; give numbers up to 2**63-1"
+            )
+        # A copy in C's order: torch takes no negative strides.
+        kind = np.int64 if wide else array.dtype
+        return torch.from_numpy(np.array(array, kind, order="C")).to(device)
+    return value
+
+
+def _holds_numbers(value: Any) -> bool:
+    while isinstance(value, list | tuple) and len(value):
+        value = value[0]
+    return isinstance(value, Number | np.generic)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.default_backend import get_dist_backend
-from disteval.errors import UsageError
-from disteval.metrics.base import BaseMetric
-from disteval.metrics.rows import add_sums
-from disteval.metrics.summable import SummableMetric
+from disteval.errors import CoverageError, RankError, UsageError, describe_error
+from disteval.metrics.base import BaseMetric, SummableMetric
+from disteval.metrics.group import computes_alone
+from disteval.metrics.state import add_sums
 
 _SMALL = 4096
 """Sums up to this number are kept as they are."""
@@ -66,13 +66,9 @@ def check_totals(metrics: Mapping[str, BaseMetric]) -> None:
         UsageError: A metric's class replaces ``compute``.
     """
     for name, metric in metrics.items():
-        kinds = type(metric).__mro__
-        computes, stands = (
-            next(kind for kind in kinds if method in vars(kind)) for method in ("compute", "_state")
-        )
-        if computes is not stands:
+        if computes_alone(metric):
             raise UsageError(
-                f"the metric {name!r} can't be computed in leases: {computes.__name__} has a "
+                f"the metric {name!r} can't be computed in leases: {type(metric).__name__} has a "
                 f"compute of its own, which gathers the entries of all ranks in one collective; "
                 f"define compute_metric, or sums_of and from_sums, or leave leases out"
             )
@@ -91,14 +87,11 @@ def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> Totals:
     found = {}
     for name, metric in metrics.items():
         state = metric._state()
-        if isinstance(metric, SummableMetric) and not metric._results.keeps_rows:
+        if isinstance(metric, SummableMetric):
             found[name] = Total(state[0], _sparse(state[1]), [])
         else:
             found[name] = Total(None, None, [(place, state)])
-        if isinstance(metric, SummableMetric):
-            metric.reset_to_sums()
-        else:
-            metric.reset()
+        metric.reset_to_sums()
     return found
 
 
@@ -130,10 +123,15 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
         rows, sums, states = totals[name]
         in_order = [state for _, state in sorted(states, key=lambda placed: placed[0])]
         if rows is not None:
-            in_order = [(rows, _dense(sums), None, None)]
+            in_order = [(rows, _dense(sums))]
         backend, metric._backend = metric._backend, get_dist_backend("non_dist")
         try:
-            found[name] = metric._compute_states(in_order)
+            found[name] = metric._merged(in_order)
+        except (CoverageError, UsageError):
+            raise
+        except Exception as error:
+            what = f"could not compute {type(metric).__name__}: {describe_error(error)}"
+            raise RankError(0, what) from error
         finally:
             metric._backend = backend
     return found

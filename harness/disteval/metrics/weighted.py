@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.errors import UsageError
+from disteval.metrics.base import Rows, Sums
 from disteval.metrics.exact import float64_of, quotient
 from disteval.metrics.naming import sample
-from disteval.metrics.rows import Rows, Sums
 from disteval.metrics.wrapper import RowSums, Wrapper, row_sums
 
 _RANGE = 256

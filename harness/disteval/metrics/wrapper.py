@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.metrics.base import BaseMetric
-from disteval.metrics.ids import Ids, SampleRows
-from disteval.metrics.rows import Bring, Column, Rows, SumsOf
-from disteval.metrics.summable import SummableMetric
+from disteval.metrics.base import BaseMetric, Rows, SummableMetric
+from disteval.metrics.state import Column, SampleRows
 
 
 class Wrapper(SummableMetric):
@@ -25,9 +23,6 @@ class Wrapper(SummableMetric):
     Raises:
         UsageError: The metric does not follow from sums, or is a wrapper that must be outside.
     """
-
-    trusts_ids: bool = False
-    """Whether each id occurs once, so that none is kept; `MetricGroup.trusting_ids` sets it."""
 
     _order: ClassVar[int]
 
@@ -48,15 +43,9 @@ class Wrapper(SummableMetric):
         self.metric.reset()
         self.uses_ids = metric.uses_ids
 
-    def reset_to_sums(self) -> None:
-        """Remove every row, and keep no rows, see `SummableMetric.reset_to_sums`."""
-        self.reset()
-        self._results = Column(keep_rows=False)
-
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Any) -> Taken:
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Any) -> Column:
         """Return the rows that the wrapped metric makes of a batch."""
-        taken = Taken()
-        self.metric._results = taken  # type: ignore[assignment]
+        taken = self.metric._results = Column(keeps_sums=False)
         if self.metric.uses_ids or isinstance(self.metric, Wrapper):  # whose samples have rows
             kwargs = {**kwargs, "ids": ids}
         try:
@@ -65,7 +54,7 @@ class Wrapper(SummableMetric):
             self.metric.reset()
         return taken
 
-    def _by_row(self, what: str, values: Rows, taken: Taken, ids: Any) -> Rows:
+    def _by_row(self, what: str, values: Rows, taken: Column, ids: Any) -> Rows:
         """Return one value for each row, from one for each sample."""
         checked = self._checked(taken, ids)
         samples = len(taken) if checked is None else len(checked.ids)
@@ -76,20 +65,25 @@ class Wrapper(SummableMetric):
             )
         return values if checked is None else np.repeat(values, checked.rows)
 
-    def _checked(self, taken: Taken, ids: Any) -> SampleRows | None:
+    def _checked(self, taken: Column, ids: Any) -> SampleRows | None:
         """Return the ids of a batch, see `Ids.check`."""
-        if self.trusts_ids:
-            return Ids().check(ids, len(taken), 0)
         return self._ids.check(ids, len(taken), len(self._results))
 
-    def _append_with(self, taken: Taken, values: Rows, ids: Any) -> None:
+    def _append_with(self, taken: Column, values: Rows, ids: Any) -> None:
         """Add each row with its value, as a structured array with the fields row and value."""
-        if self.trusts_ids:
-            ids = None
+
+        def joined() -> Rows:
+            rows = taken.rows(self.metric.sums_of)
+            found = np.empty(
+                len(rows), [("row", rows.dtype, rows.shape[1:]), ("value", values.dtype)]
+            )
+            found["row"], found["value"] = rows, values
+            return found
+
         if taken.pending:
-            self._append_later(len(taken), lambda: _joined(taken.rows(), values), ids)
+            self._append_later(len(taken), joined, ids)
         else:
-            self._append(_joined(taken.rows(), values), ids)
+            self._append(joined(), ids)
 
 
 def layers(metric: BaseMetric) -> Iterator[BaseMetric]:
@@ -98,38 +92,6 @@ def layers(metric: BaseMetric) -> Iterator[BaseMetric]:
     while isinstance(metric, Wrapper):
         metric = metric.metric
         yield metric
-
-
-class Taken:
-    """The rows that a wrapped metric makes of one batch; it stands in for the metric's `Column`."""
-
-    def __init__(self) -> None:
-        self.pending = False
-        self._parts: list[tuple[int, Bring]] = []
-
-    def __len__(self) -> int:
-        return sum(length for length, _ in self._parts)
-
-    def append(self, rows: Rows, sums_of: SumsOf) -> None:
-        """Keep rows; they may be views of the caller's memory until they are joined."""
-        self._parts.append((len(rows), lambda: rows))
-
-    def append_later(self, length: int, bring: Bring, sums_of: SumsOf) -> None:
-        """Keep the function that brings rows from a device."""
-        self.pending = True
-        self._parts.append((length, bring))
-
-    def rows(self) -> Rows:
-        """Return all rows, and wait for those on a device."""
-        found = [np.asarray(bring()) for _, bring in self._parts]
-        return found[0] if len(found) == 1 else np.concatenate(found or [np.zeros(0)])
-
-
-def _joined(rows: Rows, values: Rows) -> Rows:
-    form = [("row", rows.dtype, rows.shape[1:]), ("value", values.dtype)]
-    joined = np.empty(len(rows), np.dtype(form))
-    joined["row"], joined["value"] = rows, values
-    return joined
 
 
 class RowSums(NamedTuple):

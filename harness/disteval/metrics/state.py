@@ -1,0 +1,459 @@
+"""What ranks have added to a metric: entries or rows, exact sums of rows, and ids of samples."""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.coverage import describe_faults, name_some
+from disteval.errors import CoverageError, UsageError, describe_error
+from disteval.metrics.arrays import to_numpy
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+
+Bring = Callable[[], Array]
+"""Waits for rows that a device is computing, and returns them, in the host's memory."""
+
+_FEW = 16
+"""Sums up to this number travel as integers, which take fewer bytes than an array."""
+
+_PENDING = 4
+"""The most batches whose rows may still be on a device, which bounds the memory they take there."""
+
+_ROUNDING: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-6, "equal_nan": True}
+"""How far two values of one sample may differ, because libraries for matrices round a row by the
+size of its batch; enough for float32, and far less than another model makes."""
+
+_ABSENT: Any = object()
+_KINDS: dict[type, str] = {bool: "?", int: "<i8", float: "<f8"}
+_INT64 = np.iinfo(np.int64)
+
+
+class SampleRows(NamedTuple):
+    """Ids for samples that have several rows each, as pictures have pixels and sentences tokens.
+
+    Attributes:
+        ids: The ids of the samples, integers of shape (B,).
+        rows: The number of consecutive rows of each sample: one integer for all samples, or
+            integers of shape (B,). A sample may have 0 rows.
+    """
+
+    ids: Any
+    rows: Any
+
+
+NO_IDS = SampleRows(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+class Ids:
+    """The ids of the samples that one rank added, and the number of rows that each has.
+
+    Attributes:
+        samples: The number of samples that have ids.
+        rows: The number of their rows.
+        are_later: Whether rows that are added without ids get theirs afterwards.
+        are_proved: Whether the caller proves that each id occurs once, so that none is kept.
+    """
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.rows = 0
+        self.are_later = False
+        self.are_proved = False
+        self._parts = [NO_IDS]
+
+    def check(self, ids: Any, rows: int, collected: int) -> SampleRows | None:
+        """Check the ids of one batch before it is added.
+
+        Args:
+            ids: The ``ids`` of `BaseMetric.add`.
+            rows: The number of rows of the batch.
+            collected: The number of rows that this rank added before, with and without ids.
+
+        Returns:
+            The ids to `add` once the rows are added; None if the batch has no ids.
+
+        Raises:
+            UsageError: The ids are not integers from 0 up, do not fit the rows, or are given for
+                some batches only.
+        """
+        if ids is None:
+            if rows and self.samples and not self.are_later:
+                raise UsageError("this batch has no ids, but earlier ones had; give ids to each")
+            return None
+        if collected != self.rows and not self.are_proved:
+            raise UsageError("this batch has ids, but earlier ones had none; give ids to each")
+        several = isinstance(ids, SampleRows)
+        found = integers("ids", ids.ids if several else ids)
+        counts = integers("SampleRows.rows", ids.rows) if several else np.array(1)
+        if found.ndim != 1 or counts.shape not in ((), found.shape):
+            raise UsageError(
+                f"ids have shape {found.shape}, with rows of shape {counts.shape}; give ids of "
+                f"shape (N,), and the rows of SampleRows as one integer or of the same shape"
+            )
+        counts = np.broadcast_to(counts, found.shape)
+        if counts.sum() != rows:
+            raise UsageError(
+                f"the ids are those of {counts.sum()} rows, but the batch has {rows}; give one for "
+                f"each row, SampleRows if a sample has several rows, or a class whose entries need "
+                f"no order uses_ids = False"
+            )
+        return SampleRows(found, counts)
+
+    def add(self, checked: SampleRows | None) -> None:
+        """Add the ids that `check` returned."""
+        if checked is not None and not self.are_proved:
+            self._parts.append(checked)
+            self.samples += len(checked.ids)
+            self.rows += int(checked.rows.sum())
+
+    def all(self) -> SampleRows:
+        """Return all ids, in the order in which they were added, and the rows of each."""
+        if len(self._parts) > 1:
+            ids, rows = map(np.concatenate, zip(*self._parts, strict=True))
+            self._parts = [SampleRows(ids, rows)]
+        return self._parts[0]
+
+
+def integers(what: str, values: Any) -> Numbers:
+    """Return a copy of integers from 0 up, or raise UsageError if they are something else."""
+    try:
+        found = to_numpy(values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} must be integers from 0 up: {describe_error(error)}") from None
+    if found.size == 0:
+        return found.astype(np.int64)
+    if found.dtype.kind not in "iu":
+        raise UsageError(f"{what} must be integers from 0 up, not of {found.dtype}")
+    whole = found.astype(np.int64)  # a copy, because the caller may reuse the memory
+    if whole.min() < 0:  # also of a number over 2**63
+        wrong = found[whole < 0][0]
+        raise UsageError(f"{what} must be integers from 0 to 2**63-1, but one is {wrong}")
+    return whole
+
+
+def all_have_ids(lengths: Sequence[int], ids: Sequence[Any]) -> bool:
+    """Return whether the samples have ids; every rank raises the same error if only some have.
+
+    Args:
+        lengths: The number of rows of each rank.
+        ids: What each rank sent about its ids; None if it has none.
+    """
+    given = [rank for rank, sent in enumerate(ids) if sent is not None]
+    plain = [rank for rank, rows in enumerate(lengths) if rows and ids[rank] is None]
+    if given and plain:
+        raise UsageError(
+            f"rank {given[0]} added samples with ids and rank {plain[0]} without; "
+            f"give ids to each batch on every rank"
+        )
+    return bool(given)
+
+
+def in_order(shards: Sequence[Sequence[Any]], mode: str) -> list[Any]:
+    """Return the entries of ranks without ids in the order of the data set.
+
+    Args:
+        shards: The entries of each rank.
+        mode: ``"unzip"`` if each rank has one in turn, ``"cat"`` if one rank has its own after
+            another.
+    """
+    if mode == "cat":
+        return list(chain.from_iterable(shards))
+    rounds = zip_longest(*shards, fillvalue=_ABSENT)
+    return [entry for entry in chain.from_iterable(rounds) if entry is not _ABSENT]
+
+
+def kept_rows(lengths: Sequence[int], rank: int, mode: str, size: int) -> int:
+    """Return how many rows of a rank are among the first ``size`` of all ranks, see `in_order`.
+
+    Args:
+        lengths: The number of rows of each rank.
+        rank: The rank.
+        mode: See `in_order`.
+        size: The number of rows that count.
+    """
+    if mode == "cat":
+        return min(max(size - sum(lengths[:rank]), 0), lengths[rank])
+
+    def before(row: int) -> int:  # those of earlier rounds, and of this one those of lower ranks
+        return sum(min(row + (other < rank), length) for other, length in enumerate(lengths))
+
+    return bisect_left(range(lengths[rank]), size, key=before)
+
+
+class Once:
+    """The samples that count when each id counts once: of equal ids the first, by rank.
+
+    Args:
+        shards: Each rank's ids, by rank.
+        size: The number of samples in the data set; None does not check the coverage.
+
+    Raises:
+        CoverageError: A sample is missing, or not in the data set.
+
+    Attributes:
+        first: Where the first sample of each id is among those of all ranks, by rising id.
+        repeated: Where the samples are whose ids occur more than once.
+    """
+
+    def __init__(self, shards: Sequence[Numbers], size: int | None) -> None:
+        self._ids = np.concatenate(shards)
+        distinct, self.first, inverse, times = np.unique(
+            self._ids, return_index=True, return_inverse=True, return_counts=True
+        )
+        faults = describe_faults([distinct], size)
+        if faults:
+            raise CoverageError(
+                f"all ranks together added {len(distinct)} different samples, but size={size}: "
+                f"{faults}. Each sample of the data set must be added under its number, from 0 up; "
+                f"look at which samples each rank adds"
+            )
+        self._first_alike = self.first[inverse]
+        self.repeated = np.flatnonzero(times[inverse] > 1)
+        self._starts = np.cumsum([0, *map(len, shards)])
+
+    def of_rank(self, rank: int) -> tuple[Mask, Numbers]:
+        """Return which of a rank's samples count, and where those with repeated ids are."""
+        start, end = self._starts[rank : rank + 2]
+        repeated = self.repeated[slice(*np.searchsorted(self.repeated, [start, end]))]
+        return self._first_alike[start:end] == np.arange(start, end), repeated - start
+
+    def compare(self, values: Sequence[Any]) -> None:
+        """Check that samples with equal ids have equal values, of which the first counts.
+
+        Args:
+            values: A value for each sample whose id occurs more than once, in the order of ranks.
+
+        Raises:
+            CoverageError: Two samples with equal ids have different values, beyond the rounding
+                that depends on the rest of a batch.
+        """
+        at = self.repeated
+        first = np.searchsorted(at, self._first_alike[at])
+        wrong = at[[not _same(values[i], values[k]) for i, k in enumerate(first)]]
+        if len(wrong):
+            found = [self._first_alike[wrong[0]], wrong[0]]
+            ranks = np.searchsorted(self._starts, found, side="right") - 1
+            ids = np.unique(self._ids[wrong])
+            raise CoverageError(
+                f"sample {self._ids[wrong[0]]} was added with one value on rank {ranks[0]} and "
+                f"another on rank {ranks[1]}; {len(ids)} samples have several values "
+                f"({name_some(ids)}). Let the model's result not depend on the batch or the rank, "
+                f"or add each sample once"
+            )
+
+
+def rows_of(rows: Any, lengths: Numbers, samples: Iterable[int]) -> list[Any]:
+    """Return the rows of some samples, given all rows and how many each sample has."""
+    ends = np.cumsum(lengths)
+    return [rows[ends[at] - lengths[at] : ends[at]] for at in samples]
+
+
+def merge(shards: Sequence[Sequence[Any]], ids: Sequence[SampleRows], size: int | None) -> Any:
+    """Return the entries of each id once, in the order of ids.
+
+    Args:
+        shards: Each rank's entries, one for each row.
+        ids: Each rank's ids.
+        size: The number of samples in the data set, or None.
+
+    Raises:
+        CoverageError: See `Once`.
+        UsageError: A rank has entries without ids.
+    """
+    for rank, (entries, each) in enumerate(zip(shards, ids, strict=True)):
+        if len(entries) != each.rows.sum():
+            raise UsageError(
+                f"rank {rank} has {len(entries)} entries, but ids for {each.rows.sum()}"
+            )
+    once = Once([each.ids for each in ids], size)
+    together = list(chain.from_iterable(shards))
+    lengths = np.concatenate([each.rows for each in ids])
+    once.compare(rows_of(together, lengths, once.repeated))
+    if (lengths == 1).all():
+        return [together[at] for at in once.first]
+    return [*chain.from_iterable(rows_of(together, lengths, once.first))]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two values of a sample are equal, but for the rounding of floats."""
+    with suppress(Exception):  # values may be of any class
+        equal = one == other
+        if isinstance(equal, bool | np.bool_) and equal:  # of arrays it is an array
+            return True
+    if isinstance(one, list | tuple) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_same, one, other))
+    with suppress(Exception):
+        if {np.asarray(one).dtype.kind, np.asarray(other).dtype.kind} == {"f"}:
+            return np.shape(one) == np.shape(other) and np.allclose(one, other, **_ROUNDING)
+    return pickle.dumps(one) == pickle.dumps(other)
+
+
+class Column:
+    """The rows of one rank's samples, and their exact sums so far; or one of both alone.
+
+    Methods take the function that sums rows. If the column kept it, the metric and the column would
+    refer to each other, and their memory would not be freed at once.
+
+    Args:
+        keeps_rows: Whether rows are kept, so that some can be dropped again. Without them, memory
+            does not grow.
+        keeps_sums: Whether rows are summed when they come.
+    """
+
+    def __init__(self, keeps_rows: bool = True, keeps_sums: bool = True) -> None:
+        self._keeps_rows, self._keeps_sums = keeps_rows, keeps_sums
+        self._chunks: list[Array] = []
+        self._length = 0
+        self._sums: Array | None = None
+        self.pending: deque[tuple[int, Bring]] = deque()
+
+    def __len__(self) -> int:
+        return self._length + sum(length for length, _ in self.pending)
+
+    def append(self, rows: Array, sums_of: Callable[[Array], Array]) -> None:
+        """Add rows, after those that are pending."""
+        self._settle(sums_of)
+        self._append(rows, sums_of)
+
+    def append_later(self, length: int, bring: Bring, sums_of: Callable[[Array], Array]) -> None:
+        """Add ``length`` rows that ``bring`` returns; the oldest pending rows are brought first."""
+        self._settle(sums_of, _PENDING - 1)
+        self.pending.append((length, bring))
+
+    def sums(
+        self, sums_of: Callable[[Array], Array], counted: int | Mask | None = None
+    ) -> Array | None:
+        """Return the sums of rows; None if there are none.
+
+        Args:
+            sums_of: Sums rows exactly.
+            counted: The number of rows that count, from the beginning; or whether each row counts.
+                None counts all.
+        """
+        self._settle(sums_of)
+        if counted is None or self._sums is None:
+            return self._sums
+        rows = self.rows(sums_of)
+        if isinstance(counted, int):
+            kept, others = rows[:counted], rows[counted:]
+        else:
+            kept, others = rows[counted], rows[~counted]
+        if len(others) < len(kept):  # so that padding costs the same for any number of rows
+            return self._sums - sums_of(others) if len(others) else self._sums
+        return sums_of(kept) if len(kept) else None
+
+    def rows(self, sums_of: Callable[[Array], Array]) -> Array:
+        """Return all rows."""
+        self._settle(sums_of)
+        if self._length and not self._keeps_rows:
+            raise UsageError(
+                "samples can't be dropped from a metric that disteval.evaluate computed, which "
+                "keeps their sums alone; reset the metric, and add the samples again"
+            )
+        if len(self._chunks) != 1:
+            self._chunks = [np.concatenate(self._chunks or [np.zeros(0)])]
+        return self._chunks[0]
+
+    def _settle(self, sums_of: Callable[[Array], Array], most: int = 0) -> None:
+        """Bring pending rows until no more than ``most`` batches are pending."""
+        while len(self.pending) > most:
+            self._append(self.pending[0][1](), sums_of)
+            # Not before: rows that can't be had must fail again, instead of being forgotten.
+            self.pending.popleft()
+
+    def _append(self, rows: Array, sums_of: Callable[[Array], Array]) -> None:
+        if len(rows):
+            if self._keeps_sums:
+                self._sums = add_sums(self._sums, sums_of(rows))
+            if self._keeps_rows:
+                self._chunks.append(np.array(rows))  # a copy: the caller may reuse the memory
+            self._length += len(rows)
+
+
+def sendable(sums: Array | None) -> Array | list[Any] | None:
+    """Return sums as they travel; None stands for those of no rows.
+
+    Raises:
+        UsageError: They are no array of integers with one axis or more.
+    """
+    if sums is None:
+        return None
+    if np.ndim(sums) == 0 or sums.dtype.kind not in "iuO":
+        raise UsageError(
+            f"sums_of returned {getattr(sums, 'dtype', type(sums).__name__)} of shape "
+            f"{np.shape(sums)}; it must return an array of integers with one axis or more, because "
+            f"only integers add up to the same sum in any order"
+        )
+    return list(sums.tolist()) if sums.dtype.kind == "O" or sums.size <= _FEW else sums
+
+
+def add_sums(one: Any, other: Any) -> Any:
+    """Add the sums of two parts; None stands for those of no rows.
+
+    Raises:
+        UsageError: They have different shapes, which NumPy might broadcast.
+    """
+    if one is None or other is None:
+        return other if one is None else one
+    one, other = as_array(one), as_array(other)
+    if np.shape(one) != np.shape(other):
+        raise UsageError(
+            f"sums of shape {np.shape(one)} and of shape {np.shape(other)} can't be added; "
+            f"sums_of must return one shape for any rows, and the metrics of all ranks must have "
+            f"the same settings"
+        )
+    return one + other
+
+
+def as_array(sums: Any) -> Array:
+    """Return sums as an array, which `sendable` may have made a list of Python integers."""
+    return np.array(sums, dtype=object) if isinstance(sums, list) else sums
+
+
+def pack(entries: Sequence[Any]) -> tuple[str, Any]:
+    """Turn entries of one type into arrays, which travel many times faster; others stay a list.
+
+    Entries may be bool, int of 64 bits, float, NumPy scalars or arrays of one dtype and shape, or
+    tuples of such, all of one length.
+
+    Returns:
+        The form, for `unpack`, and the arrays or the list.
+    """
+    entries = list(entries)
+    kinds = {type(entry) for entry in entries}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind in _KINDS and (kind is not int or _fits(entries)):
+        return kind.__name__, np.array(entries, dtype=_KINDS[kind])
+    if kind is not None and (issubclass(kind, np.generic) or kind is np.ndarray):
+        forms = {(entry.dtype.str, entry.shape) for entry in entries}
+        if len(forms) == 1 and entries[0].dtype.kind in "biufc":
+            return ("array" if kind is np.ndarray else "scalar"), np.stack(entries)
+    if kind is tuple and len({len(entry) for entry in entries}) == 1 and entries[0]:
+        return "tuple", [pack(column) for column in zip(*entries, strict=True)]
+    return "list", entries
+
+
+def unpack(form: str, packed: Any) -> list[Any]:
+    """Return the entries that `pack` was given, with their types."""
+    if form == "list":
+        return list(packed)
+    if form == "tuple":
+        return list(zip(*(unpack(*column) for column in packed), strict=True))
+    if form == "array":
+        return [row.copy() for row in packed]
+    return list(packed) if form == "scalar" else list(packed.tolist())
+
+
+def _fits(entries: Sequence[int]) -> bool:
+    return _INT64.min <= min(entries) and max(entries) <= _INT64.max
