@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from suites.helpers.command import invoke
 from suites.helpers.needs import framework, needs
-from suites.helpers.pictures import SIZES
+from suites.helpers.pictures import write_small_cifar10
 from suites.helpers.processes import (
     is_running,
     ranks_below,
@@ -30,17 +29,17 @@ from disteval.estimator.folder import FolderLocks  # noqa: E402
 
 pytestmark = needs("torch")
 
+TEST = 31
+"""The number of test pictures, which no number of workers divides."""
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_fit_ray.py"
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.delenv("CIFAR10_ROOT", raising=False)
-        return run_plainly([*command], Path.cwd(), 240)
-
-
-def disteval(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "disteval.cli", *arguments)
+def disteval(*arguments: str) -> Any:
+    """Run the command in this process, whose workers are others."""
+    done = invoke(*arguments, CIFAR10_ROOT=None)
+    assert done.exit_code == 0, done.stderr
+    return done
 
 
 def refused(*arguments: str) -> str:
@@ -51,18 +50,19 @@ def refused(*arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(small_cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with so few pictures that to train on them takes no time."""
+    folder = tmp_path_factory.mktemp("cifar10")
+    write_small_cifar10(folder, train=48, test=TEST)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
     work_dir = tmp_path_factory.mktemp("fit") / "work"
     report = work_dir.with_name("report.json")
-    done = disteval(
-        "fit",
-        f"--data={small_cifar10}",
-        f"--work-dir={work_dir}",
-        "--epochs=2",
-        "--resume=auto",
-        f"--json={report}",
-    )
-    assert done.returncode == 0, done.stderr
+    options = (f"--work-dir={work_dir}", "--epochs=2", "--resume=auto", f"--json={report}")
+    done = disteval("fit", f"--data={data}", *options)
     return work_dir, json.loads(report.read_text()), done.stdout
 
 
@@ -75,56 +75,46 @@ def test_fit_prints_a_line_for_each_phase_and_reports_all(trained: Any) -> None:
     ]
     assert report["kind"] == "fit"
     assert [record["mode"] for record in report["records"]] == ["train", "val"] * 2
-    assert [record["evaluated"] for record in report["records"][1::2]] == [SIZES["test"]] * 2
+    assert [record["evaluated"] for record in report["records"][1::2]] == [TEST] * 2
     assert report["best"]["correct"] == max(r["correct"] for r in report["records"][1::2])
     assert str(work_dir / "best.safetensors") in lines[-1]
 
 
 @pytest.mark.parametrize(("weights", "world_size"), [("best.safetensors", 3), ("epoch_1.pt", 1)])
 def test_eval_finds_the_integer_that_fit_found(
-    trained: Any, small_cifar10: Path, weights: str, world_size: int, tmp_path: Path
+    trained: Any, data: Path, weights: str, world_size: int, tmp_path: Path
 ) -> None:
     work_dir, report, _ = trained
-    done = disteval(
-        "eval",
-        f"--data={small_cifar10}",
-        f"--weights={work_dir / weights}",
-        f"--world-size={world_size}",
-        f"--json={tmp_path / 'eval.json'}",
-    )
-    assert done.returncode == 0, done.stderr
+    options = (f"--weights={work_dir / weights}", f"--world-size={world_size}")
+    disteval("eval", f"--data={data}", *options, f"--json={tmp_path / 'eval.json'}")
     of_epoch = {f"epoch_{r['epoch']}.pt": r["correct"] for r in report["records"][1::2]}
     expected = of_epoch | {"best.safetensors": report["best"]["correct"]}
     found = json.loads((tmp_path / "eval.json").read_text())
     assert found["correct"]["top1"] == expected[weights]
-    assert found["evaluated"] == SIZES["test"]
+    assert found["evaluated"] == TEST
 
 
 def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
-    trained: Any, small_cifar10: Path, tmp_path: Path
+    trained: Any, data: Path, tmp_path: Path
 ) -> None:
     work_dir, _, _ = trained
     last = work_dir / "epoch_2.pt"
     truncated = last.read_bytes()[:-1000]
     last.write_bytes(truncated)
-    arguments = [f"--data={small_cifar10}", f"--work-dir={work_dir}", "--epochs=3"]
+    arguments = [f"--data={data}", f"--work-dir={work_dir}", "--epochs=3"]
     assert "--resume" in refused(*arguments)
     arguments += ["--resume", "--world-size=1"]
     done = disteval("fit", *arguments, f"--json={tmp_path / 'report.json'}")
-    assert done.returncode == 0, done.stderr
     assert str(last) in done.stderr
     assert "epoch_1.pt" in done.stderr
     kept = work_dir / f"{last.name}.damaged"
     assert kept.read_bytes() == truncated
     records = json.loads((tmp_path / "report.json").read_text())["records"]
     assert [record["epoch"] for record in records if record["mode"] == "train"] == [2, 3]
-    assert "3 epochs" in invoke("fit", *arguments).stdout
 
 
-def test_fit_continues_with_the_settings_that_it_began_with(
-    trained: Any, small_cifar10: Path
-) -> None:
-    arguments = [f"--data={small_cifar10}", f"--work-dir={trained[0]}", "--resume"]
+def test_fit_continues_with_the_settings_that_it_began_with(trained: Any, data: Path) -> None:
+    arguments = [f"--data={data}", f"--work-dir={trained[0]}", "--resume"]
     for option in ("--lr=0.3", "--seed=7"):
         assert option.partition("=")[0] in refused(*arguments, option)
 
@@ -179,16 +169,9 @@ def test_what_can_not_work_ends_with_2_and_one_paragraph(
     assert (told.startswith("disteval fit: "), message in told) == (True, True), told
 
 
-def test_ctrl_c_ends_a_training_and_its_workers(small_cifar10: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "disteval.cli",
-        "fit",
-        f"--data={small_cifar10}",
-        "--epochs=500",
-    ]
-    driver = start_as_from_a_terminal([*command, f"--work-dir={tmp_path / 'work'}"])
+def test_ctrl_c_ends_a_training_and_its_workers(data: Path, tmp_path: Path) -> None:
+    options = [f"--data={data}", "--epochs=500", f"--work-dir={tmp_path / 'work'}"]
+    driver = start_as_from_a_terminal([sys.executable, "-m", "disteval.cli", "fit", *options])
     try:
         assert driver.stdout is not None
         assert driver.stdout.readline().startswith("epoch 1")
@@ -205,9 +188,9 @@ def test_ctrl_c_ends_a_training_and_its_workers(small_cifar10: Path, tmp_path: P
 def test_the_example_trains_without_ray() -> None:
     if not EXAMPLE.is_file():
         pytest.skip("the examples are not part of an installed package; run this from a clone")
-    done = run(sys.executable, str(EXAMPLE), "--launcher=local", "--epochs=1", "--samples=100")
+    command = [sys.executable, str(EXAMPLE), "--launcher=local", "--epochs=1", "--samples=40"]
+    done = run_plainly(command, Path.cwd(), 240)
     assert done.returncode == 0, done.stderr
     last = ast.literal_eval(done.stdout.splitlines()[-1])
-    assert last["epoch"] == 1
-    assert last["evaluated"] == 100
-    assert last["accuracy"] == last["correct"] / 100
+    assert (last["epoch"], last["evaluated"]) == (1, 40)
+    assert last["accuracy"] == last["correct"] / 40
