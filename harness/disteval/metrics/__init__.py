@@ -20,25 +20,8 @@ from disteval.metrics.torchmetrics_adapter import from_torchmetrics
 from disteval.metrics.weighted import Weighted
 
 __all__ = [
-    "AUROC",
-    "Accuracy",
-    "AveragePrecision",
-    "BaseMetric",
-    "Bootstrap",
-    "CalibrationError",
-    "ConfusionMatrix",
-    "CrossEntropy",
-    "ExactMatch",
-    "Grouped",
-    "Mean",
-    "MetricGroup",
-    "MultiLabel",
-    "Perplexity",
-    "Regression",
-    "Retrieval",
-    "SampleRows",
-    "Segmentation",
-    "SummableMetric",
-    "Weighted",
-    "from_torchmetrics",
-]
+    "AUROC", "Accuracy", "AveragePrecision", "BaseMetric", "Bootstrap", "CalibrationError",
+    "ConfusionMatrix", "CrossEntropy", "ExactMatch", "Grouped", "Mean", "MetricGroup", "MultiLabel",
+    "Perplexity", "Regression", "Retrieval", "SampleRows", "Segmentation", "SummableMetric",
+    "Weighted", "from_torchmetrics",
+]  # fmt: skip

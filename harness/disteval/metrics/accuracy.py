@@ -45,10 +45,6 @@ class Accuracy(SummableMetric):
         counts: Whether the result also has the integers: ``size``, the number of samples; and the
             number of right ones for each key, under ``correct_`` and the key.
         **common: The arguments of `BaseMetric`, by name.
-
-    Raises:
-        UsageError: A k is not a whole number from 1 up, a threshold is not a number, or two results
-            would have the same key.
     """
 
     def __init__(
@@ -70,14 +66,11 @@ class Accuracy(SummableMetric):
         """Add a batch.
 
         Args:
-            predictions: Scores of shape (N, C), real numbers of any dtype; or predicted labels of
-                shape (N,), which are right for every k where they equal the label.
+            predictions: Scores of shape (N, C), real numbers of any dtype, for C of each k or more;
+                or predicted labels of shape (N,), which are right for every k where they equal the
+                label, and have no thresholds.
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a score is NaN, a k is greater than C, a label is not
-                a class, or there are thresholds but no scores. Nothing was added.
         """
         shape = shape_of(predictions, "predictions")
         if len(shape) not in (1, 2):
@@ -86,7 +79,7 @@ class Accuracy(SummableMetric):
             )
         check_paired(predictions, labels)
         if len(shape) == 1:
-            self._append(_packed(self._compare(predictions, class_indices(labels))), ids)
+            self._append(self._compare(predictions, class_indices(labels)), ids)
             return
         classes = shape[1]
         if max(self.topk) > classes:
@@ -116,14 +109,14 @@ class Accuracy(SummableMetric):
             found["size"] = size
         return found
 
-    def _compare(self, predictions: Any, true: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def _compare(self, predictions: Any, true: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         if self.thrs != (None,):
             raise UsageError(
                 f"predicted labels have no scores to compare with thrs={self.thrs}; "
                 f"give scores of shape (N, C), or thrs=None"
             )
         right = class_indices(predictions, what="predictions") == true
-        return np.repeat(right[:, None], len(self._keys), axis=1)
+        return np.packbits(np.repeat(right[:, None], len(self._keys), axis=1), axis=1)
 
     def _verdicts(self, ranks: Any, own: Any, missing: Any) -> npt.NDArray[np.uint8]:
         refuse_rows("predictions", to_numpy(missing))
@@ -132,12 +125,7 @@ class Accuracy(SummableMetric):
             (ranks < k) & (True if thr is None else above(own, thr))
             for k, thr in product(self.topk, self.thrs)
         ]
-        return _packed(np.stack(hits, axis=1))
-
-
-def _packed(hits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """Pack each sample's verdicts as bits; up to eight (k, threshold) pairs take one byte."""
-    return np.packbits(hits, axis=1)
+        return np.packbits(np.stack(hits, axis=1), axis=1)  # a bit for each key
 
 
 def _keys(topk: tuple[Any, ...], thrs: tuple[Any, ...]) -> list[str]:

@@ -70,7 +70,8 @@ class BaseMetric(ABC):
             when results are computed, see `disteval.get_dist_backend`.
 
     Raises:
-        UsageError: ``dist_collect_mode`` is not known, or ``dataset_meta`` is not a mapping.
+        UsageError: ``dist_collect_mode`` is not known, ``dataset_meta`` is not a mapping, or an
+            argument of a subclass is of another kind or out of range.
 
     Attributes:
         uses_ids: Whether `disteval.evaluate` gives ids to each batch: as an argument of `add`, or
@@ -148,6 +149,10 @@ class BaseMetric(ABC):
         several rows. With ids, `compute` counts each sample once, wherever and however often it was
         added. Each id takes 16 bytes of memory. Ids are given for every batch on every rank, or for
         none.
+
+        Raises:
+            UsageError: A shape does not fit, or a value is not what the metric can count, such as
+                NaN or a label that is not a class. Nothing was added.
         """
 
     @abstractmethod

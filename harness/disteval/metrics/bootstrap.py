@@ -48,13 +48,9 @@ class Bootstrap(Wrapper):
     Args:
         metric: The metric, such as ``Accuracy()`` or ``Weighted(Accuracy())``; it must be a
             `SummableMetric`, and is copied.
-        resamples: The number of resamples.
+        resamples: The number of resamples, from 1 up.
         confidence: The fraction of resamples between the ends of the interval.
-        seed: Decides the resamples.
-
-    Raises:
-        UsageError: The metric does not follow from sums, or is a `Grouped`; or an argument is out
-            of range.
+        seed: A whole number from 0 up, which decides the resamples.
     """
 
     _order = 2
@@ -87,9 +83,6 @@ class Bootstrap(Wrapper):
             *args: The arguments of the metric's ``add``.
             ids: The samples' global numbers, see `BaseMetric.add`; they must be given.
             **kwargs: More arguments of the metric's ``add``.
-
-        Raises:
-            UsageError: The metric refuses its arguments, or there are no ids. Nothing was added.
         """
         if ids is None:
             raise UsageError(

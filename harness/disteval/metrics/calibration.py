@@ -14,7 +14,7 @@ from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts, exact_sum
 from disteval.metrics.labels import check_paired, class_indices
-from disteval.metrics.naming import refuse_nan, sample
+from disteval.metrics.naming import refuse, refuse_nan
 
 _ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
 _UNIT = 1 << 1074
@@ -40,18 +40,11 @@ class CalibrationError(SummableMetric):
     Confidences are summed exactly, and ``calibration_error`` is rounded once.
 
     Args:
-        bins: The number of bins, B.
+        bins: The number of bins, B, from 1 up.
         **common: The arguments of `BaseMetric`, by name.
-
-    Raises:
-        UsageError: ``bins`` is not a whole number from 1 up.
     """
 
-    def __init__(
-        self,
-        bins: int = 15,
-        **common: Any,
-    ) -> None:
+    def __init__(self, bins: int = 15, **common: Any) -> None:
         super().__init__(**common)
         self.bins = check_count("bins", bins)
 
@@ -64,10 +57,6 @@ class CalibrationError(SummableMetric):
                 probabilities the first counts.
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a label is not a class, or a prediction is not a
-                probability. Nothing was added.
         """
         found = to_numpy(predictions, "predictions")
         if found.ndim not in (1, 2) or 0 in found.shape[1:]:
@@ -77,23 +66,15 @@ class CalibrationError(SummableMetric):
         check_paired(found, labels)
         found = found.astype(np.float64)
         refuse_nan("predictions", found)
-        wrong = (found < 0) | (found > 1)
-        if wrong.any():
-            raise UsageError(
-                f"predictions must be probabilities from 0 to 1, but "
-                f"{sample(int(np.argwhere(wrong)[0][0]))} has {found[wrong][0]}; give the softmax "
-                f"or the sigmoid of logits"
-            )
+        must, remedy = "probabilities from 0 to 1", "; give the softmax or the sigmoid of logits"
+        refuse(f"predictions must be {must}", found, (found < 0) | (found > 1), remedy)
         if found.ndim == 1:
             confidence, right = found, class_indices(labels, 2) == 1
         else:
             sums = found.sum(axis=1)
-            if (abs(sums - 1) > _ROUNDING).any():
-                row = int(abs(sums - 1).argmax())
-                raise UsageError(
-                    f"the probabilities of each sample must sum to 1, but those of {sample(row)} "
-                    f"sum to {sums[row]}; give those of classes that exclude each other"
-                )
+            remedy = " as their sum; give those of classes that exclude each other"
+            must = "the probabilities of each sample must sum to 1"
+            refuse(must, sums, abs(sums - 1) > _ROUNDING, remedy)
             confidence = found.max(axis=1)
             right = class_indices(labels, found.shape[1]) == found.argmax(axis=1)
         self._append(np.stack([confidence, right], axis=1), ids)

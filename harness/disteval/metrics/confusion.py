@@ -35,18 +35,11 @@ class ConfusionMatrix(SummableMetric):
     a class that neither occurs nor is predicted counts as 0.0 in the macro averages.
 
     Args:
-        num_classes: The number of classes, C.
+        num_classes: The number of classes, C, from 1 up.
         **common: The arguments of `BaseMetric`, by name.
-
-    Raises:
-        UsageError: ``num_classes`` is not a whole number from 1 up.
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        **common: Any,
-    ) -> None:
+    def __init__(self, num_classes: int, **common: Any) -> None:
         super().__init__(**common)
         self.num_classes = check_count("num_classes", num_classes)
         self._dtype = np.min_scalar_type(self.num_classes - 1)
@@ -59,10 +52,6 @@ class ConfusionMatrix(SummableMetric):
                 predicted classes of shape (N,).
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a score is NaN, or a label or prediction is not a
-                class. Nothing was added.
         """
         scores = to_numpy(predictions, "predictions")
         check_paired(scores, labels)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from disteval.errors import UsageError
 from disteval.metrics.arrays import to_numpy
 from disteval.metrics.base import Sums
-from disteval.metrics.naming import refuse_nan, sample
+from disteval.metrics.naming import refuse, refuse_nan
 
 _CHUNK = 1 << 20
 """Values summed at a time: float64 holds the sum of this many integers of 32 bits exactly."""
@@ -43,12 +43,9 @@ def float64_of(values: Any, what: str) -> npt.NDArray[np.float64]:
     if found.dtype.kind == "f" and found.dtype.itemsize > 8:
         raise UsageError(f"{what} of {found.dtype} do not fit float64; round them to it first")
     if found.dtype.kind in "iu":
-        wrong = np.flatnonzero((found > _EXACT) | (found < -_EXACT))
-        if len(wrong):
-            raise UsageError(
-                f"{what} must be integers from -2**53 to 2**53, all of which float64 holds, "
-                f"but {sample(wrong[0])} has {found[wrong[0]]}; round them to float64 first"
-            )
+        must = f"{what} must be integers from -2**53 to 2**53, all of which float64 holds"
+        wrong = (found > _EXACT) | (found < -_EXACT)
+        refuse(must, found, wrong, "; round them to float64 first")
     refuse_nan(what, found)
     return found.astype(np.float64)
 

@@ -36,10 +36,6 @@ class ExactMatch(SummableMetric):
                 1. None counts all, and texts take no mask. A sample of which no number counts is a
                 match.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: There are texts and numbers, a value among texts is no text, a number that
-                counts is NaN, or the shapes do not fit. Nothing was added.
         """
         texts = _are_texts(predictions), _are_texts(labels)
         if texts[0] != texts[1] or (texts[0] and mask is not None):

@@ -30,11 +30,7 @@ class Grouped(Wrapper):
     Args:
         metric: The metric, such as ``Accuracy()`` or ``Bootstrap(Weighted(Accuracy()))``; it must
             be a `SummableMetric`, and is copied.
-        max_groups: The most groups that all ranks together may have.
-
-    Raises:
-        UsageError: The metric does not follow from sums, or is a `Grouped` itself; or
-            ``max_groups`` is not a whole number from 1 up.
+        max_groups: The most groups that all ranks together may have, from 1 up.
     """
 
     _order = 3
@@ -54,10 +50,6 @@ class Grouped(Wrapper):
                 these samples.
             ids: The samples' global numbers, see `BaseMetric.add`.
             **kwargs: More arguments of the metric's ``add``.
-
-        Raises:
-            UsageError: The metric refuses its arguments, a group is neither a text nor a whole
-                number, or there are more than ``max_groups``. Nothing was added.
         """
         keys = _keys(groups)
         new = set(keys) - self._seen

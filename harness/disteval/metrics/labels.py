@@ -12,7 +12,7 @@ import numpy.typing as npt
 from disteval.arguments import is_count
 from disteval.errors import UsageError
 from disteval.metrics.arrays import shape_of, to_numpy
-from disteval.metrics.naming import sample
+from disteval.metrics.naming import refuse
 
 
 def class_indices(
@@ -38,16 +38,11 @@ def class_indices(
     with np.errstate(invalid="ignore"):  # the comparison finds what int64 can't hold
         whole = found.astype(np.int64)
     wrong = whole != found
-    allowed, remedy = "", "; int64 has to hold each"
+    must, remedy = f"{what} must be whole numbers", "; int64 has to hold each"
     if classes is not None:
         wrong |= (whole < 0) | (whole >= classes)
-        allowed, remedy = f" from 0 to {classes - 1}", ""
-    if wrong.any():
-        first = int(wrong.argmax())
-        where = sample(first if rows is None else int(rows[first]))
-        raise UsageError(
-            f"{what} must be whole numbers{allowed}, but {where} has {found[first]}{remedy}"
-        )
+        must, remedy = f"{must} from 0 to {classes - 1}", ""
+    refuse(must, found, wrong, remedy, rows)
     return whole
 
 
@@ -87,12 +82,7 @@ def truths_of(values: Any, shape: tuple[int, ...], what: str = "mask") -> npt.ND
         UsageError: The shape is another, or a value is neither 0 nor 1.
     """
     found = of_shape(values, shape, what)
-    wrong = (found != 0) & (found != 1)
-    if wrong.any():
-        row = int(np.argwhere(wrong)[0][0])
-        raise UsageError(
-            f"{what} must be truth values, 0 or 1, but {sample(row)} has {found[wrong][0]}"
-        )
+    refuse(f"{what} must be truth values, 0 or 1", found, (found != 0) & (found != 1))
     truths: npt.NDArray[np.bool_] = found != 0
     return truths
 

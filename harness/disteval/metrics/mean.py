@@ -48,13 +48,9 @@ class Mean(_ExactMean):
 
         Args:
             values: Shape (N,), real numbers of any framework and dtype. Integers must be from
-                -2**53 to 2**53.
+                -2**53 to 2**53. Losses must not be averaged over the batch: torch's need
+                ``reduction="none"``.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shape is not (N,), as for a loss that was averaged over the batch
-                (torch's losses need ``reduction="none"``); a value is NaN; or float64 can't hold it
-                exactly. Nothing was added.
         """
         self._append(float64_of(values, "values"), ids)
 
@@ -75,12 +71,7 @@ class CrossEntropy(_ExactMean):
 
     _name = "cross_entropy"
 
-    def __init__(
-        self,
-        *,
-        refuse_probabilities: bool = True,
-        **common: Any,
-    ) -> None:
+    def __init__(self, *, refuse_probabilities: bool = True, **common: Any) -> None:
         super().__init__(**common)
         check_flag("refuse_probabilities", refuse_probabilities)
         self.refuse_probabilities = refuse_probabilities
@@ -92,10 +83,6 @@ class CrossEntropy(_ExactMean):
             predictions: Logits of shape (N, C), real numbers of any framework and dtype.
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a logit is NaN, a label is not a class, or the logits
-                are probabilities. Nothing was added.
         """
         logits = to_numpy(predictions, "predictions")
         if logits.ndim != 2 or logits.shape[1] == 0:

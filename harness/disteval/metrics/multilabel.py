@@ -30,22 +30,15 @@ class MultiLabel(SummableMetric):
     ``zero_division=0``: a fraction whose denominator is zero is 0.0, also in the macro averages.
 
     Args:
-        num_classes: The number of labels, C.
+        num_classes: The number of labels, C, from 1 up.
         thrs: One threshold or several, in the unit of the scores: 0.5 fits probabilities, and 0
             fits logits. A threshold is compared in the precision of the scores; half precisions
             count as float32.
         **common: The arguments of `BaseMetric`, by name.
-
-    Raises:
-        UsageError: ``num_classes`` is not a whole number from 1 up, a threshold is not a number, or
-            two results would have the same name.
     """
 
     def __init__(
-        self,
-        num_classes: int,
-        thrs: float | Sequence[float] = 0.5,
-        **common: Any,
+        self, num_classes: int, thrs: float | Sequence[float] = 0.5, **common: Any
     ) -> None:
         super().__init__(**common)
         self.num_classes = check_count("num_classes", num_classes)
@@ -64,10 +57,6 @@ class MultiLabel(SummableMetric):
                 with a threshold between them.
             labels: Which labels each sample has, shape (N, C): truth values, 0 or 1.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a score is NaN, or a label is neither 0 nor 1.
-                Nothing was added.
         """
         scores = to_numpy(predictions, "predictions")
         if scores.ndim != 2 or scores.shape[1] != self.num_classes:

@@ -48,6 +48,22 @@ def sample(row: int) -> str:
     return f"row {row} of the batch"
 
 
+def refuse(must: str, values: Any, wrong: Any, remedy: str = "", rows: Any = None) -> None:
+    """Raise UsageError if a value is wrong; it names the first one and its sample.
+
+    Args:
+        must: What the values must be.
+        values: An array of shape (N, …).
+        wrong: Which of them are wrong, in their shape.
+        remedy: What to do.
+        rows: The row of the batch that each of the N belongs to; None if each has one of its own.
+    """
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0])
+        row = at[0] if rows is None else rows[at[0]]
+        raise UsageError(f"{must}, but {sample(row)} has {values[at]}{remedy}")
+
+
 def refuse_nan(what: str, values: Any, counted: Any = True) -> None:
     """Raise UsageError if values hold NaN; it says how many rows do, and names the first.
 

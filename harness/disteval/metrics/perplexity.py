@@ -15,7 +15,7 @@ from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import check_ignored, class_indices, of_shape, truths_of
 from disteval.metrics.mean import check_logits, cross_entropies
-from disteval.metrics.naming import refuse_nan, sample
+from disteval.metrics.naming import refuse, refuse_nan
 
 _SCORES_AT_ONCE = 1 << 22  # which take 32 MiB as float64
 _LARGEST_LOG = 1e-3  # rounding may make the logarithm of a probability that small a number above 0
@@ -51,10 +51,6 @@ class Perplexity(SummableMetric):
         refuse_probabilities: Whether a batch of probabilities in the place of logits is an error,
             see `CrossEntropy`.
         **common: The arguments of `BaseMetric`, by name.
-
-    Raises:
-        UsageError: ``ignore_label`` is not a whole number, or ``shift`` or
-            ``refuse_probabilities`` is not a truth value.
     """
 
     def __init__(
@@ -94,12 +90,6 @@ class Perplexity(SummableMetric):
             byte_counts: The number of bytes of each sequence's text, shape (B,). Give it for every
                 batch or for none.
             ids: The sequences' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a label that counts is not a class, a score that
-                counts is NaN or a probability, a log-probability is above 0, a mask holds other
-                numbers than 0 and 1, a number of bytes is not a whole number from 0 up, or there
-                is ``shift`` without labels. Nothing was added.
         """
         scores = to_numpy(predictions, "predictions")
         shape = scores.shape[:2]
@@ -185,13 +175,9 @@ def _log_losses(
     scores: npt.NDArray[Any], counted: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
     kept = scores[counted].astype(np.float64)
-    wrong = kept > _LARGEST_LOG
-    if wrong.any():
-        raise UsageError(
-            f"log-probabilities must be 0 or less, but "
-            f"{sample(np.nonzero(counted)[0][wrong.argmax()])} has {kept[wrong][0]}; give the "
-            f"logarithms of the labels' probabilities, not losses or probabilities"
-        )
+    remedy = "; give the logarithms of the labels' probabilities, not losses or probabilities"
+    must, rows = "log-probabilities must be 0 or less", np.nonzero(counted)[0]
+    refuse(must, kept, kept > _LARGEST_LOG, remedy, rows)
     return -kept
 
 

@@ -30,10 +30,6 @@ class _Ranking(BaseMetric):
                 framework and dtype. Integers must be from -2**53 to 2**53.
             labels: 1 for a positive sample, 0 for a negative one; shape (N,) or (N, 1).
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a score is NaN, a label is not 0 or 1, or float64
-                can't hold a score exactly. Nothing was added.
         """
         check_paired(predictions, labels)
         scores = numbers_of(predictions, "predictions")

@@ -43,10 +43,6 @@ class Regression(SummableMetric):
                 must be from -2**53 to 2**53.
             labels: The true numbers, as ``predictions``.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a value is NaN, or float64 can't hold it exactly.
-                Nothing was added.
         """
         check_paired(predictions, labels)
         columns = [numbers_of(predictions, "predictions"), numbers_of(labels, "labels")]

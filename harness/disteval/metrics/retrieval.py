@@ -16,7 +16,7 @@ from disteval.metrics.arrays import to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import check_names, each_of, of_shape, truths_of
-from disteval.metrics.naming import refuse_nan, sample
+from disteval.metrics.naming import refuse, refuse_nan, sample
 
 _MOST = 2.0**53
 
@@ -40,16 +40,9 @@ class Retrieval(SummableMetric):
     Args:
         topk: One k or several, each from 1 up; a query may have fewer documents.
         **common: The arguments of `BaseMetric`, by name.
-
-    Raises:
-        UsageError: A k is not a whole number from 1 up, or is given twice.
     """
 
-    def __init__(
-        self,
-        topk: int | Sequence[int] = (1, 10),
-        **common: Any,
-    ) -> None:
+    def __init__(self, topk: int | Sequence[int] = (1, 10), **common: Any) -> None:
         super().__init__(**common)
         self.topk = tuple(check_count("each k of topk", k) for k in each_of(topk))
         names = [f"{name}@{k}" for name in ("recall", "ndcg") for k in self.topk]
@@ -62,13 +55,10 @@ class Retrieval(SummableMetric):
         Args:
             predictions: The scores of the documents, shape (N, D), real numbers of any framework
                 and dtype.
-            labels: Their relevance, shape (N, D): numbers from 0 to 2**53.
+            labels: Their relevance, shape (N, D): numbers from 0 to 2**53, one of which is greater
+                than 0 for each query.
             mask: Which documents a query has, shape (N, D): truth values, 0 or 1. None: all.
             ids: The queries' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a score is NaN, a relevance is not from 0 to
-                2**53, or a query has no relevant document. Nothing was added.
         """
         scores = to_numpy(predictions, "predictions")
         if scores.ndim != 2:
@@ -78,12 +68,7 @@ class Retrieval(SummableMetric):
         counted = np.ones(shape, np.bool_) if mask is None else truths_of(mask, shape)
         gains = np.where(counted, gains, 0.0)
         wrong = ~((gains >= 0) & (gains <= _MOST))
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0][0])
-            raise UsageError(
-                f"labels must be relevances from 0 to 2**53, but {sample(row)} has "
-                f"{gains[wrong][0]}"
-            )
+        refuse("labels must be relevances from 0 to 2**53", gains, wrong)
         refuse_nan("predictions", scores, counted)
         without = np.flatnonzero(~(gains > 0).any(axis=1))
         if len(without):
@@ -91,9 +76,7 @@ class Retrieval(SummableMetric):
                 f"{sample(without[0])} is a query that has no relevant document, so its recall and "
                 f"nDCG are not defined; leave such queries out"
             )
-        falling = (
-            -scores if scores.dtype.kind == "f" else ~scores
-        )  # float64 can't hold every integer
+        falling = -scores if scores.dtype.kind == "f" else ~scores  # which no dtype rounds
         order = np.lexsort((falling, ~counted), axis=1)
         rows = [self._of(each) for each in np.take_along_axis(gains, order, axis=1)]
         self._append(np.array(rows, dtype=np.float64).reshape(len(rows), len(self._names)), ids)

@@ -38,21 +38,12 @@ class Segmentation(SummableMetric):
     host: predict classes on the device where that takes too long.
 
     Args:
-        num_classes: The number of classes, C.
+        num_classes: The number of classes, C, from 1 up.
         ignore_label: The label of places that do not count, any integer; None counts all places.
         **common: The arguments of `BaseMetric`, by name.
-
-    Raises:
-        UsageError: ``num_classes`` is not a whole number from 1 up, or ``ignore_label`` is not a
-            whole number.
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        ignore_label: int | None = None,
-        **common: Any,
-    ) -> None:
+    def __init__(self, num_classes: int, ignore_label: int | None = None, **common: Any) -> None:
         super().__init__(**common)
         self.num_classes = check_count("num_classes", num_classes)
         self.ignore_label = check_ignored(ignore_label)
@@ -67,10 +58,6 @@ class Segmentation(SummableMetric):
             labels: The true classes, shape (N, …), such as (N, height, width); integers of any
                 framework, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: The shapes do not fit, a score that counts is NaN, or a label that counts,
-                or the prediction at its place, is not a class. Nothing was added.
         """
         found, true = to_numpy(predictions, "predictions"), to_numpy(labels, "labels")
         classes = self.num_classes

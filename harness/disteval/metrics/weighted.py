@@ -12,7 +12,7 @@ import numpy.typing as npt
 from disteval.errors import UsageError
 from disteval.metrics.base import Rows, Sums
 from disteval.metrics.exact import float64_of, quotient
-from disteval.metrics.naming import sample
+from disteval.metrics.naming import refuse
 from disteval.metrics.wrapper import RowSums, Wrapper, row_sums
 
 _RANGE = 256
@@ -36,10 +36,8 @@ class Weighted(Wrapper):
     the result is refused by its name.
 
     Args:
-        metric: The metric, such as ``Accuracy()``; it must be a `SummableMetric`, and is copied.
-
-    Raises:
-        UsageError: The metric does not follow from sums, or is a wrapper itself.
+        metric: The metric, such as ``Accuracy()``; it must be a `SummableMetric` and no wrapper,
+            and is copied.
     """
 
     _order = 1
@@ -54,18 +52,11 @@ class Weighted(Wrapper):
                 of these samples.
             ids: The samples' global numbers, see `BaseMetric.add`.
             **kwargs: More arguments of the metric's ``add``.
-
-        Raises:
-            UsageError: The metric refuses its arguments, or a weight is negative, NaN, infinite or
-                out of range. Nothing was added.
         """
         found = float64_of(weights, "weights")
         wrong = ~((found == 0) | ((found >= 2.0**-_RANGE) & (found <= 2.0**_RANGE)))
-        if wrong.any():
-            raise UsageError(
-                f"weights must be 0, or from 2**-256 to 2**256 (about 1e77), but "
-                f"{sample(int(wrong.argmax()))} has {found[wrong][0]}; scale or mend the weights"
-            )
+        must = "weights must be 0, or from 2**-256 to 2**256 (about 1e77)"
+        refuse(must, found, wrong, "; scale or mend the weights")
         taken = self._take(args, kwargs, ids)
         self._append_with(taken, self._by_row("weights", found, taken, ids), ids)
 

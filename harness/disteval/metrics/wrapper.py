@@ -18,10 +18,8 @@ class Wrapper(SummableMetric):
     """The base of metrics whose rows are those of another metric, each with one value more.
 
     Args:
-        metric: The metric to compute. It is copied; the original does not change.
-
-    Raises:
-        UsageError: The metric does not follow from sums, or is a wrapper that must be outside.
+        metric: The metric to compute, which must be a `SummableMetric`, and no wrapper that must be
+            outside. It is copied; the original does not change.
     """
 
     _order: ClassVar[int]
