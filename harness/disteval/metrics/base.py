@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
-from disteval.coverage import certify, prove
+from disteval.coverage import Certificate, certify, prove
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.identity import Check, checking, digest_of, text
@@ -127,13 +127,7 @@ class BaseMetric(ABC):
 
     @property
     def dist_backend(self) -> BaseDistBackend:
-        """The backend that carries the entries.
-
-        Raises:
-            UnknownBackendError: The backend was given by a name that is not known.
-            BackendUnavailableError: The backend's library is missing.
-            UsageError: This is one of several processes, and no backend joins them.
-        """
+        """The backend that carries the entries, see `disteval.get_dist_backend` for errors."""
         return joining_backend(self._backend)
 
     @dist_backend.setter
@@ -204,10 +198,7 @@ class BaseMetric(ABC):
             self._results, self._ids = kept
 
     def _describe(self) -> str:
-        """Describe the class and its settings, so that metrics which can't be added up differ.
-
-        A setting is a public attribute; an argument of a class of one's own is one, too.
-        """
+        """Describe the class and its settings, so that metrics which can't be added up differ."""
         return describe_settings(self, vars(self))
 
     def _settings(self) -> dict[str, str]:
@@ -245,18 +236,16 @@ class BaseMetric(ABC):
         return self._ids.all() if self._ids.samples else None, *pack(self._results)
 
     def _merged(self, states: Sequence[Any], size: int | None = None, mode: str = "cat") -> Any:
-        """Compute over what `_state` returned on ranks or for parts, in this process.
-
-        Args:
-            states: What was returned, by rank.
-            size: The number of samples in the data set, or None.
-            mode: How entries without ids are ordered, see ``dist_collect_mode``.
-        """
+        """Compute over what `_state` returned on ranks or for parts, in this process alone."""
         entries = [unpack(form, packed) for _, form, packed in states]
         ids = [sent for sent, *_ in states]
         if any(sent is not None for sent in ids):
             return self.compute_metric(merge(entries, [sent or NO_IDS for sent in ids], size))
         return self.compute_metric(in_order(entries, mode)[:size])
+
+    def _counted(self) -> tuple[int, Certificate | None]:
+        """Return the number of rows, and the proof of their samples; None if these have no ids."""
+        return len(self._results), certify(self._ids.all().ids) if self._ids.samples else None
 
     def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
         name = type(self).__name__
@@ -269,9 +258,8 @@ class BaseMetric(ABC):
             except (CoverageError, UsageError) as error:
                 return None, error
 
-        sent = yield f"count {name}", lambda: (len(self._results), self._ids.samples or None)
-        lengths, samples = zip(*sent, strict=True)
-        if not all_have_ids(lengths, samples):
+        lengths, proofs = zip(*(yield f"count {name}", self._counted), strict=True)
+        if not all_have_ids(lengths, proofs):
             check_collected(size, sum(lengths))
         states = yield f"send {name}", self._state
         (value, error), *_ = yield f"compute {name}", compute
@@ -326,13 +314,7 @@ class SummableMetric(BaseMetric):
         self._ids.add(checked)
 
     def _append_later(self, length: int, bring: Bring, ids: Any = None) -> None:
-        """Add rows that a device is still computing.
-
-        Args:
-            length: The number of rows.
-            bring: Waits for the rows and returns them, in the host's memory.
-            ids: The ids that `add` was given.
-        """
+        """Add ``length`` rows that a device is still computing, which ``bring`` waits for."""
         checked = self._ids.check(ids, length, len(self._results))
         context = copy_context()  # so that a late error names the samples of its own batch
         self._results.append_later(length, lambda: context.run(bring), self.sums_of)
@@ -351,38 +333,31 @@ class SummableMetric(BaseMetric):
         return self.from_sums(as_array(reduce(add_sums, sums)), sum(lengths))
 
     def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
-        do, rank, ids = f"sum up {type(self).__name__}", backend.rank, self._ids
+        do, rank = f"sum up {type(self).__name__}", backend.rank
 
-        def counted(rows: Any) -> Any:
+        def some(rows: Any) -> Any:
             number = rows if isinstance(rows, int) else int(np.count_nonzero(rows))
             return number, sendable(self._results.sums(self.sums_of, rows))
 
-        sent = yield do, lambda: (self._state(), certify(ids.all().ids) if ids.samples else None)
-        proofs = [proof for _, proof in sent]
+        def each_once(mask: Any, repeated: Any) -> Any:
+            lengths = self._ids.all().rows
+            values = rows_of(self._results.rows(self.sums_of), lengths, repeated)
+            return some(np.repeat(mask, lengths)), [rows.tolist() for rows in values]
+
+        sent = yield do, lambda: (self._state(), self._counted())
         states: Sequence[Any] = [state for state, _ in sent]
-        lengths = [length for length, _ in states]
+        lengths, proofs = zip(*(counted for _, counted in sent), strict=True)
         if all_have_ids(lengths, proofs):
             if size is None or not prove([proof for proof in proofs if proof], size):
-                once = Once((yield do, lambda: ids.all().ids), size)
-                mask, repeated = once.of_rank(rank)
-                rows = ids.all().rows
-                sent = yield (
-                    do,
-                    lambda: (
-                        counted(np.repeat(mask, rows)),
-                        [
-                            each.tolist()
-                            for each in rows_of(self._results.rows(self.sums_of), rows, repeated)
-                        ],
-                    ),
-                )
+                once = Once((yield do, lambda: self._ids.all().ids), size)
+                sent = yield do, lambda: each_once(*once.of_rank(rank))
                 once.compare([*chain.from_iterable(values for _, values in sent)])
                 states = [state for state, _ in sent]
         else:
             check_collected(size, sum(lengths))
             if size is not None and size < sum(lengths):
                 mode = self.dist_collect_mode
-                states = yield do, lambda: counted(kept_rows(lengths, rank, mode, size))
+                states = yield do, lambda: some(kept_rows(lengths, rank, mode, size))
         return self._merged(states)
 
 
@@ -393,22 +368,17 @@ def compute_together(
     note: Any = None,
     check: Check | None = None,
 ) -> tuple[list[Any], list[Any]]:
-    """Compute several metrics in shared collectives; every rank must call it with the same ones.
+    """Compute several metrics in shared collectives, with the errors of `BaseMetric.compute`.
 
     Args:
         backend: The backend that carries sums and entries.
-        metrics: The metrics to compute.
+        metrics: The metrics, the same ones on every rank.
         size: The samples in the data set, see `BaseMetric.compute`.
         note: A small object that is sent along with the first sums.
         check: A function that gets every rank's note, before anything else is sent or computed.
 
     Returns:
         The results, in the order of ``metrics``; and every rank's note, by rank.
-
-    Raises:
-        UsageError: On every rank, when ``size`` is out of range, or there are no samples.
-        CoverageError: See `BaseMetric.compute`.
-        RankError: On every rank, when a rank could not sum, or rank 0 could not compute.
     """
     running = [_begin(size, note, check), *(metric._steps(backend, size) for metric in metrics)]
     todo = {at: next(steps) for at, steps in enumerate(running)}
@@ -470,9 +440,7 @@ def check_collected(size: int | None, collected: int) -> None:
 def describe_settings(metric: object, attributes: Mapping[str, Any]) -> str:
     """Return the class of a metric and its settings, equal for metrics that can be added up.
 
-    Args:
-        metric: The metric.
-        attributes: Its attributes, of which public ones with plain values or arrays are settings.
+    Settings are public attributes with plain values, arrays or metrics.
     """
     found: list[str] = []
     for name, value in attributes.items():

@@ -25,11 +25,11 @@ class MetricGroup:
 
     Args:
         metrics: Metrics by name. They compute over ``dist_backend`` from here on.
-        dist_backend: A backend, or the name of one. None stands for the backend that the metrics
-            were given, or else for the default, see `disteval.get_dist_backend`.
+        dist_backend: A backend, or the name of one. None stands for the one backend that the
+            metrics were given, or else for the default, see `disteval.get_dist_backend`.
 
     Raises:
-        UsageError: ``dist_backend`` is None, and the metrics were given different backends.
+        UsageError: The metrics are not a dict of metrics, or they were given different backends.
     """
 
     def __init__(

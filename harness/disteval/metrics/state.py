@@ -21,6 +21,9 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
+SumsOf = Callable[[Array], Array]
+"""Sums rows exactly, see `SummableMetric.sums_of`."""
+
 Bring = Callable[[], Array]
 """Waits for rows that a device is computing, and returns them, in the host's memory."""
 
@@ -73,15 +76,12 @@ class Ids:
         self._parts = [NO_IDS]
 
     def check(self, ids: Any, rows: int, collected: int) -> SampleRows | None:
-        """Check the ids of one batch before it is added.
+        """Return the ids of a batch, to be added after its rows; None if it has no ids.
 
         Args:
             ids: The ``ids`` of `BaseMetric.add`.
             rows: The number of rows of the batch.
             collected: The number of rows that this rank added before, with and without ids.
-
-        Returns:
-            The ids to `add` once the rows are added; None if the batch has no ids.
 
         Raises:
             UsageError: The ids are not integers from 0 up, do not fit the rows, or are given for
@@ -143,7 +143,7 @@ def integers(what: str, values: Any) -> Numbers:
 
 
 def all_have_ids(lengths: Sequence[int], ids: Sequence[Any]) -> bool:
-    """Return whether the samples have ids; every rank raises the same error if only some have.
+    """Return whether samples have ids, or raise UsageError if those of some ranks have none.
 
     Args:
         lengths: The number of rows of each rank.
@@ -160,13 +160,7 @@ def all_have_ids(lengths: Sequence[int], ids: Sequence[Any]) -> bool:
 
 
 def in_order(shards: Sequence[Sequence[Any]], mode: str) -> list[Any]:
-    """Return the entries of ranks without ids in the order of the data set.
-
-    Args:
-        shards: The entries of each rank.
-        mode: ``"unzip"`` if each rank has one in turn, ``"cat"`` if one rank has its own after
-            another.
-    """
+    """Return the entries of ranks in the order of the data set, see ``dist_collect_mode``."""
     if mode == "cat":
         return list(chain.from_iterable(shards))
     rounds = zip_longest(*shards, fillvalue=_ABSENT)
@@ -174,14 +168,7 @@ def in_order(shards: Sequence[Sequence[Any]], mode: str) -> list[Any]:
 
 
 def kept_rows(lengths: Sequence[int], rank: int, mode: str, size: int) -> int:
-    """Return how many rows of a rank are among the first ``size`` of all ranks, see `in_order`.
-
-    Args:
-        lengths: The number of rows of each rank.
-        rank: The rank.
-        mode: See `in_order`.
-        size: The number of rows that count.
-    """
+    """Return how many rows of a rank are among the first ``size`` of all, in that order."""
     if mode == "cat":
         return min(max(size - sum(lengths[:rank]), 0), lengths[rank])
 
@@ -196,10 +183,8 @@ class Once:
 
     Args:
         shards: Each rank's ids, by rank.
-        size: The number of samples in the data set; None does not check the coverage.
-
-    Raises:
-        CoverageError: A sample is missing, or not in the data set.
+        size: The number of samples in the data set; CoverageError is raised if one is missing, or
+            an id is not one of these. None does not check it.
 
     Attributes:
         first: Where the first sample of each id is among those of all ranks, by rising id.
@@ -229,14 +214,10 @@ class Once:
         return self._first_alike[start:end] == np.arange(start, end), repeated - start
 
     def compare(self, values: Sequence[Any]) -> None:
-        """Check that samples with equal ids have equal values, of which the first counts.
+        """Raise CoverageError if samples with equal ids have different values.
 
         Args:
             values: A value for each sample whose id occurs more than once, in the order of ranks.
-
-        Raises:
-            CoverageError: Two samples with equal ids have different values, beyond the rounding
-                that depends on the rest of a batch.
         """
         at = self.repeated
         first = np.searchsorted(at, self._first_alike[at])
@@ -260,16 +241,12 @@ def rows_of(rows: Any, lengths: Numbers, samples: Iterable[int]) -> list[Any]:
 
 
 def merge(shards: Sequence[Sequence[Any]], ids: Sequence[SampleRows], size: int | None) -> Any:
-    """Return the entries of each id once, in the order of ids.
+    """Return the entries of each id once, in the order of ids, see `Once`.
 
     Args:
         shards: Each rank's entries, one for each row.
         ids: Each rank's ids.
         size: The number of samples in the data set, or None.
-
-    Raises:
-        CoverageError: See `Once`.
-        UsageError: A rank has entries without ids.
     """
     for rank, (entries, each) in enumerate(zip(shards, ids, strict=True)):
         if len(entries) != each.rows.sum():
@@ -321,26 +298,18 @@ class Column:
     def __len__(self) -> int:
         return self._length + sum(length for length, _ in self.pending)
 
-    def append(self, rows: Array, sums_of: Callable[[Array], Array]) -> None:
+    def append(self, rows: Array, sums_of: SumsOf) -> None:
         """Add rows, after those that are pending."""
         self._settle(sums_of)
         self._append(rows, sums_of)
 
-    def append_later(self, length: int, bring: Bring, sums_of: Callable[[Array], Array]) -> None:
+    def append_later(self, length: int, bring: Bring, sums_of: SumsOf) -> None:
         """Add ``length`` rows that ``bring`` returns; the oldest pending rows are brought first."""
         self._settle(sums_of, _PENDING - 1)
         self.pending.append((length, bring))
 
-    def sums(
-        self, sums_of: Callable[[Array], Array], counted: int | Mask | None = None
-    ) -> Array | None:
-        """Return the sums of rows; None if there are none.
-
-        Args:
-            sums_of: Sums rows exactly.
-            counted: The number of rows that count, from the beginning; or whether each row counts.
-                None counts all.
-        """
+    def sums(self, sums_of: SumsOf, counted: int | Mask | None = None) -> Array | None:
+        """Return the sums of all rows, of the first ones, or of those of a mask; None of none."""
         self._settle(sums_of)
         if counted is None or self._sums is None:
             return self._sums
@@ -353,7 +322,7 @@ class Column:
             return self._sums - sums_of(others) if len(others) else self._sums
         return sums_of(kept) if len(kept) else None
 
-    def rows(self, sums_of: Callable[[Array], Array]) -> Array:
+    def rows(self, sums_of: SumsOf) -> Array:
         """Return all rows."""
         self._settle(sums_of)
         if self._length and not self._keeps_rows:
@@ -365,14 +334,14 @@ class Column:
             self._chunks = [np.concatenate(self._chunks or [np.zeros(0)])]
         return self._chunks[0]
 
-    def _settle(self, sums_of: Callable[[Array], Array], most: int = 0) -> None:
+    def _settle(self, sums_of: SumsOf, most: int = 0) -> None:
         """Bring pending rows until no more than ``most`` batches are pending."""
         while len(self.pending) > most:
             self._append(self.pending[0][1](), sums_of)
             # Not before: rows that can't be had must fail again, instead of being forgotten.
             self.pending.popleft()
 
-    def _append(self, rows: Array, sums_of: Callable[[Array], Array]) -> None:
+    def _append(self, rows: Array, sums_of: SumsOf) -> None:
         if len(rows):
             if self._keeps_sums:
                 self._sums = add_sums(self._sums, sums_of(rows))
@@ -382,11 +351,7 @@ class Column:
 
 
 def sendable(sums: Array | None) -> Array | list[Any] | None:
-    """Return sums as they travel; None stands for those of no rows.
-
-    Raises:
-        UsageError: They are no array of integers with one axis or more.
-    """
+    """Return sums as they travel, or raise UsageError if they are not an array of integers."""
     if sums is None:
         return None
     if np.ndim(sums) == 0 or sums.dtype.kind not in "iuO":
@@ -399,11 +364,7 @@ def sendable(sums: Array | None) -> Array | list[Any] | None:
 
 
 def add_sums(one: Any, other: Any) -> Any:
-    """Add the sums of two parts; None stands for those of no rows.
-
-    Raises:
-        UsageError: They have different shapes, which NumPy might broadcast.
-    """
+    """Add sums, of which None has no rows; UsageError if shapes differ, which would broadcast."""
     if one is None or other is None:
         return other if one is None else one
     one, other = as_array(one), as_array(other)
@@ -425,10 +386,7 @@ def pack(entries: Sequence[Any]) -> tuple[str, Any]:
     """Turn entries of one type into arrays, which travel many times faster; others stay a list.
 
     Entries may be bool, int of 64 bits, float, NumPy scalars or arrays of one dtype and shape, or
-    tuples of such, all of one length.
-
-    Returns:
-        The form, for `unpack`, and the arrays or the list.
+    tuples of such, all of one length. The first value that is returned is the form, for `unpack`.
     """
     entries = list(entries)
     kinds = {type(entry) for entry in entries}

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Counted, certify, check_once
+from disteval.coverage import Counted, check_once
 from disteval.errors import UsageError
 from disteval.metrics.arrays import kind_of, shape_of, to_numpy
 from disteval.metrics.base import (
@@ -86,20 +86,15 @@ def from_torchmetrics(
                 f"{name} {_REFUSED[name]}; give from_torchmetrics a metric whose result follows "
                 f"from the samples alone"
             )
-    return _TorchMetric(metric, dist_backend, dist_collect_mode)
+    return _TorchMetric(metric, dist_backend=dist_backend, dist_collect_mode=dist_collect_mode)
 
 
 class _TorchMetric(BaseMetric):
     """See `from_torchmetrics`."""
 
-    def __init__(
-        self,
-        metric: Metric,
-        dist_backend: str | BaseDistBackend | None,
-        dist_collect_mode: Literal["unzip", "cat"],
-    ) -> None:
+    def __init__(self, metric: Metric, **common: Any) -> None:
         self._metric = metric
-        super().__init__(dist_backend=dist_backend, dist_collect_mode=dist_collect_mode)
+        super().__init__(**common)
         # For `_describe`, by which ranks with other metrics are found.
         self.kind = " ".join(map(_described, _metrics_in(self._fresh().metric)))
         self.uses_ids = bool(_lengths(self._fresh().metric))  # only lists have an order
@@ -115,7 +110,7 @@ class _TorchMetric(BaseMetric):
             **kwargs: More arguments of ``update``.
         """
         samples = next((_length(value) for value in [*args, *kwargs.values()]), 1)
-        checked = self._ids.check(ids, samples, self._results.samples)
+        checked = self._ids.check(ids, samples, len(self._results))
         if samples:
             device = self._results.metric.device
             given = [_to_tensors(value, device) for value in args]
@@ -124,24 +119,16 @@ class _TorchMetric(BaseMetric):
         self._ids.add(checked)
 
     def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
-        name, ids = type(self._metric).__name__, self._ids
-        sent = yield (
-            f"count {name}",
-            lambda: (
-                self._results.samples,
-                certify(ids.all().ids) if ids.samples else None,
-            ),
-        )
-        lengths, proofs = zip(*sent, strict=True)
-        added = sum(lengths)
+        name = type(self._metric).__name__
+        lengths, proofs = zip(*(yield f"count {name}", self._counted), strict=True)
         if all_have_ids(lengths, proofs):
-            counted = Counted(ids.all().ids)
+            counted = Counted(self._ids.all().ids)
             check_once([proof for proof in proofs if proof], counted, size, backend)
         else:
-            check_collected(size, added)
-            if size is not None and size < added:
+            check_collected(size, sum(lengths))
+            if size is not None and size < sum(lengths):
                 raise UsageError(
-                    f"size={size}, but all ranks together added {added} samples, and a "
+                    f"size={size}, but all ranks together added {sum(lengths)} samples, and a "
                     f"torchmetrics metric can't drop any; leave padding out before add(), as "
                     f"disteval.evaluate does"
                 )
@@ -180,7 +167,7 @@ class _TorchMetric(BaseMetric):
         added, ids = self._results, self._ids.all()
         places = np.repeat(*ids) if self.uses_ids and self._ids.samples else None
         shards = _pack_states(added, self._fresh().metric)
-        return _Share(added.samples, places, added.batches, shards)
+        return _Share(len(added), places, added.batches, shards)
 
     def _merged(self, states: Sequence[_Share], size: int | None = None, mode: str = "cat") -> Any:
         """Compute over what ranks or leases have added, with a place for each sample."""
@@ -209,14 +196,15 @@ class _Added:
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
-        self.samples = 0
         self.batches: list[int] = []
         self.grown: dict[tuple[int, str], list[int]] = {key: [] for key in _lengths(metric)}
+
+    def __len__(self) -> int:
+        return sum(self.batches)
 
     def update(self, samples: int, given: Sequence[Any], named: dict[str, Any]) -> None:
         before = _lengths(self.metric)
         self.metric.update(*given, **named)
-        self.samples += samples
         self.batches.append(samples)
         for key, now in _lengths(self.metric).items():
             self.grown.setdefault(key, []).append(now - before.get(key, 0))

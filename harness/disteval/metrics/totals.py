@@ -46,7 +46,7 @@ class Total(NamedTuple):
 
     Attributes:
         rows: The number of rows whose sums are added up; None if states are kept one by one.
-        sums: These sums, as `SummableMetric.sums_of` returns them, or as `SparseSums`.
+        sums: These sums, an array or `SparseSums`.
         states: The place of each part, and the metric's state over it.
     """
 
@@ -60,11 +60,7 @@ Totals = dict[str, Total]
 
 
 def check_totals(metrics: Mapping[str, BaseMetric]) -> None:
-    """Refuse metrics whose state can't be taken and added.
-
-    Raises:
-        UsageError: A metric's class replaces ``compute``.
-    """
+    """Raise UsageError if a metric's class replaces ``compute``, so that states can't be added."""
     for name, metric in metrics.items():
         if computes_alone(metric):
             raise UsageError(
@@ -80,9 +76,6 @@ def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> Totals:
     Args:
         metrics: The metrics, by name.
         place: A number that is greater for a later part.
-
-    Raises:
-        UsageError: A metric has sums that are not integers.
     """
     found = {}
     for name, metric in metrics.items():
@@ -107,10 +100,10 @@ def add_totals(one: Totals, other: Totals) -> Totals:
 
 
 def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[str, Any]:
-    """Compute the metrics over all parts, as one rank that had added all samples would.
+    """Compute metrics over all parts in this process, as one rank that had added all samples would.
 
     Args:
-        metrics: The metrics, by name, which compute in this process alone.
+        metrics: The metrics, by name.
         totals: The totals of all parts.
 
     Raises:
@@ -122,11 +115,9 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
     for name, metric in metrics.items():
         rows, sums, states = totals[name]
         in_order = [state for _, state in sorted(states, key=lambda placed: placed[0])]
-        if rows is not None:
-            in_order = [(rows, _dense(sums))]
         backend, metric._backend = metric._backend, get_dist_backend("non_dist")
         try:
-            found[name] = metric._merged(in_order)
+            found[name] = metric._merged(in_order if rows is None else [(rows, _dense(sums))])
         except (CoverageError, UsageError):
             raise
         except Exception as error:
@@ -138,12 +129,7 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
 
 
 def pack_totals(totals: Totals, note: Mapping[int, int] | None) -> bytes:
-    """Return totals and a note about their parts, if there is one, as bytes.
-
-    Args:
-        totals: The totals.
-        note: The length of each shard by its number, and by -1 - r whether rank r is repeatable.
-    """
+    """Return totals as bytes, with a note about their parts, which are numbers by number."""
     has_states = any(total.states for total in totals.values())
     return (_WITH_STATES if has_states else _SUMS) + pickle.dumps((totals, note), protocol=5)
 
@@ -155,11 +141,7 @@ def unpack_totals(data: bytes) -> tuple[Totals, Mapping[int, int] | None]:
 
 
 def fold_totals(parts: Iterable[bytes]) -> bytes | None:
-    """Add up totals that were packed, and join their notes.
-
-    Returns:
-        The same totals as those of one part; None if they have states, which would not take less.
-    """
+    """Add up packed totals and join their notes; None if there are states, which take no less."""
     folded: Totals = {}
     noted: Mapping[int, int] | None = None
     for data in parts:
@@ -168,34 +150,30 @@ def fold_totals(parts: Iterable[bytes]) -> bytes | None:
         totals, note = unpack_totals(data)
         folded = add_totals(folded, totals) if folded else totals
         noted = note if noted is None or note is None else {**noted, **note}
-    for name, (rows, sums, states) in folded.items():
-        folded[name] = Total(rows, _sparse(sums), states)
-    return pack_totals(folded, noted)
+    sparse = {name: total._replace(sums=_sparse(total.sums)) for name, total in folded.items()}
+    return pack_totals(sparse, noted)
 
 
 def _sparse(sums: Any) -> Any:
     """Return sums without those that are 0, if most of many are."""
     if not isinstance(sums, np.ndarray) or sums.size <= _SMALL:
         return sums
-    if np.count_nonzero(sums) > sums.size // 4:
-        return sums
     places = np.flatnonzero(sums)
-    return SparseSums(sums.shape, places, sums.ravel()[places])
+    few = len(places) <= sums.size // 4
+    return SparseSums(sums.shape, places, sums.ravel()[places]) if few else sums
 
 
 def _dense(sums: Any) -> Any:
-    if not isinstance(sums, SparseSums):
-        return sums
-    found = np.zeros(sums.shape, sums.values.dtype)
-    found.reshape(-1)[sums.places] = sums.values
-    return found
+    return (
+        _add(np.zeros(sums.shape, sums.values.dtype), sums)
+        if isinstance(sums, SparseSums)
+        else sums
+    )
 
 
 def _add(one: Any, other: Any) -> Any:
     """Add the sums of two parts; the array that a `SparseSums` makes takes those that follow."""
-    is_taken = isinstance(other, SparseSums) and isinstance(one, np.ndarray)
-    # Of an array in another order than C's, reshape returns a copy, to which adding would be lost.
-    if is_taken and one.flags.carray and one.dtype == other.values.dtype:
-        one.reshape(-1)[other.places] += other.values
+    if isinstance(other, SparseSums) and getattr(one, "dtype", None) == other.values.dtype:
+        one.flat[other.places] += other.values  # in C's order, in whichever order the array lies
         return one
     return add_sums(_dense(one), _dense(other))
