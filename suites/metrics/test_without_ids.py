@@ -160,6 +160,30 @@ def test_a_group_takes_both_kinds_of_metrics_in_any_order_of_names() -> None:
     assert values(run_ranks(3, rank)) == [(True, first, [0, 1, 2])] * 3
 
 
+def test_metrics_of_entries_share_two_more_collectives_and_a_compute_of_ones_own_is_called() -> (
+    None
+):
+    class Own(Total):
+        """A metric that computes in its own way."""
+
+        def compute(self, size: int | None = None) -> Any:
+            return "own", super().compute(size)
+
+    def rank(backend: ThreadsDist) -> Any:
+        sent = []
+        for own in ({}, {"own": Own()}):
+            counting = Counting(backend)
+            metrics: Any = {"a": Listed(), "b": Listed(), "c": Total(), **own}
+            group = MetricGroup(metrics, counting)
+            group.add([backend.rank])
+            sent.append((group.compute(2), len(counting.sent)))
+        return sent
+
+    shared = {"a": [0, 1], "b": [0, 1], "c": (2, 1)}
+    expected = [(shared, 3), (shared | {"own": ("own", (2, 1))}, 4)]
+    assert values(run_ranks(2, rank)) == [expected] * 2
+
+
 @pytest.mark.parametrize("make", [Total, Listed])
 def test_a_call_counts_these_samples_alone_and_a_reset_forgets_all(make: Any) -> None:
     metric = make(dist_backend="non_dist")
