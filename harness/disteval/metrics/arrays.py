@@ -32,25 +32,16 @@ def kind_of(array: Any) -> str:
 
 
 def shape_of(array: Any, what: str = "values") -> tuple[int, ...]:
-    """Return the shape of an array of any framework, or of a nested list.
-
-    Raises:
-        UsageError: It is a list whose parts have different shapes, or nothing like an array.
-    """
+    """Return the shape of an array of any framework, or of a list; UsageError if it has none."""
     return tuple(array.shape) if hasattr(array, "shape") else _as_numpy(array, what).shape
 
 
 def to_numpy(array: Any, what: str = "values") -> npt.NDArray[Any]:
-    """Convert an array of any framework to NumPy; bfloat16, which NumPy lacks, becomes float32.
+    """Convert an array of any framework, or a list of numbers, to NumPy.
 
-    An array that is in the host's memory may be returned without a copy.
-
-    Args:
-        array: The array, or a list of numbers.
-        what: The array's name in messages.
-
-    Raises:
-        UsageError: The array holds neither real numbers nor truth values.
+    bfloat16, which NumPy lacks, becomes float32. An array that is in the host's memory may be
+    returned without a copy. UsageError calls the array ``what``, if it holds neither real numbers
+    nor truth values.
     """
     if kind_of(array) == "torch":
         array = array.detach().to_dense()
@@ -114,9 +105,8 @@ def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, A
         labels: int64 of shape (N,), each from 0 to C - 1.
 
     Returns:
-        The ranks, integers of shape (N,); the labels' own scores, shape (N,); and which rows hold
-        NaN, shape (N,), whose ranks mean nothing. All are on the device, which may still be
-        computing them.
+        The ranks, integers; the labels' own scores; and which rows hold NaN, whose ranks mean
+        nothing: each of shape (N,), on the device, which may still be computing them.
     """
     dtype = str(getattr(scores, "dtype", ""))
     if "complex" in dtype or "str" in dtype:
@@ -126,30 +116,30 @@ def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, A
 
 
 def _rank_numpy(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
-    return _rank_along(np, to_numpy(scores, "predictions"), labels)
+    found, index = to_numpy(scores, "predictions"), labels[:, None]
+    own = np.take_along_axis(found, index, axis=1)
+    return _ranked(found, own, np.arange(found.shape[1]) < index)
 
 
 def _rank_jax(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
+    jnp = sys.modules["jax"].numpy
     # int32 holds any class index, and JAX has no int64 unless it is told to.
-    return _rank_along(sys.modules["jax"].numpy, scores, labels.astype(np.int32))
-
-
-def _rank_along(numpy: Any, scores: Any, labels: npt.NDArray[Any]) -> tuple[Any, Any, Any]:
-    index = numpy.asarray(labels)[:, None]  # JAX's follows the scores to their device
-    own = numpy.take_along_axis(scores, index, axis=1)
-    earlier = numpy.arange(scores.shape[1]) < index
-    before = (scores > own) | ((scores == own) & earlier)
-    return before.sum(axis=1), own[:, 0], (scores != scores).any(axis=1)
+    index = jnp.asarray(labels.astype(np.int32))[:, None]  # it follows the scores to their device
+    own = jnp.take_along_axis(scores, index, axis=1)
+    return _ranked(scores, own, jnp.arange(scores.shape[1]) < index)
 
 
 def _rank_torch(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
     torch = sys.modules["torch"]
     scores = scores.detach().to_dense()
     index = torch.from_numpy(labels).to(scores.device)[:, None]
-    own = scores.gather(1, index)
     earlier = torch.arange(scores.shape[1], device=scores.device) < index
+    return _ranked(scores, scores.gather(1, index), earlier)
+
+
+def _ranked(scores: Any, own: Any, earlier: Any) -> tuple[Any, Any, Any]:
     before = (scores > own) | ((scores == own) & earlier)
-    return before.sum(dim=1), own[:, 0], scores.isnan().any(dim=1)
+    return before.sum(axis=1), own[:, 0], (scores != scores).any(axis=1)
 
 
 def _rank_tensorflow(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:

@@ -89,10 +89,7 @@ class Bootstrap(Wrapper):
                 "Bootstrap got a batch without ids, by which it decides the resamples; give add "
                 "the number of each sample in the data set as ids"
             )
-        taken = self._take(args, kwargs, ids)
-        checked = self._checked(taken, ids)
-        numbers = np.zeros(0, np.int64) if checked is None else checked.ids
-        self._append_with(taken, self._by_row("ids", numbers, taken, ids), ids)
+        self._add_with("ids", None, ids, args, kwargs)
 
     def sums_of(self, column: Rows) -> Sums:
         """Sum exactly, over all rows and over each resample.

@@ -31,7 +31,7 @@ def float64_of(values: Any, what: str) -> npt.NDArray[np.float64]:
     """Copy numbers of any framework to the host as float64, without rounding any.
 
     Args:
-        values: Shape (N,); float16, bfloat16, float32, float64, integers or truth values.
+        values: Shape (N,); floats of 64 bits or less, integers or truth values.
         what: The values' name in messages.
 
     Raises:
@@ -78,15 +78,10 @@ def exact_sum(values: npt.NDArray[Any]) -> Sums:
 
 
 def exact_mean(sums: Sums, size: int) -> float:
-    """Divide the result of `exact_sum` by the number of values, and round once.
+    """Divide the result of `exact_sum` by the number of values, 1 or more, and round once.
 
-    Args:
-        sums: The sums over all values.
-        size: The number of values, 1 or more.
-
-    Returns:
-        The float64 nearest to the mean; a zero is positive. NaN if there is a NaN or infinities of
-        both signs; an infinity if all infinities have its sign.
+    The result is the float64 nearest to the mean; a zero is positive. It is NaN if there is a NaN
+    or infinities of both signs, and an infinity if all infinities have its sign.
     """
     total, nans, positive, negative = (int(part) for part in sums)
     if nans or (positive and negative):
@@ -111,12 +106,7 @@ def as_counts(sums: Sums) -> Sums:
 
 
 def exact_dot(xs: npt.NDArray[np.float64], ys: npt.NDArray[np.float64]) -> int:
-    """Sum the products of finite values without rounding, in units of 2**-2148.
-
-    Args:
-        xs: Shape (N,).
-        ys: Shape (N,).
-    """
+    """Sum the products of finite values of shape (N,) without rounding, in units of 2**-2148."""
     total = 0
     for at in range(0, len(xs), _CHUNK):
         (x, x_bins), (y, y_bins) = (_parts(each[at : at + _CHUNK]) for each in (xs, ys))

@@ -89,11 +89,7 @@ class MetricGroup:
         return {"metrics": names, **described}
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
-        """Add a batch to every metric, with the samples' ids if any, see `BaseMetric.add`.
-
-        Raises:
-            UsageError: There are ids, but a metric takes none. Nothing was added.
-        """
+        """Add a batch to every metric, with the samples' ids if any, which each must take then."""
         if ids is not None:
             kwargs["ids"] = ids
             if self._without_ids:

@@ -54,8 +54,7 @@ class Grouped(Wrapper):
         keys = _keys(groups)
         new = set(keys) - self._seen
         self._check_number(len(self._seen) + len(new), "this rank has")
-        taken = self._take(args, kwargs, ids)
-        self._append_with(taken, self._by_row("groups", keys, taken, ids), ids)
+        self._add_with("groups", keys, ids, args, kwargs)
         self._seen |= new
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -22,13 +22,10 @@ def class_indices(
 
     Args:
         labels: Shape (N,) or (N, 1); integers, or floats that hold integers.
-        classes: The number of classes; each label must be from 0 to ``classes - 1``. None admits
-            every integer that int64 can hold.
+        classes: The number of classes; UsageError is raised unless each label is from 0 to
+            ``classes - 1``. None admits every integer that int64 can hold.
         what: The labels' name in messages.
         rows: The row of the batch that each label belongs to; None if each has one of its own.
-
-    Raises:
-        UsageError: The shape is not one of these, or a label is not a class.
     """
     found = to_numpy(labels, what)
     if found.ndim == 2 and found.shape[1] == 1:
@@ -76,11 +73,7 @@ def of_shape(values: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]
 
 
 def truths_of(values: Any, shape: tuple[int, ...], what: str = "mask") -> npt.NDArray[np.bool_]:
-    """Turn truth values of any framework, or 0 and 1, into bool of a shape.
-
-    Raises:
-        UsageError: The shape is another, or a value is neither 0 nor 1.
-    """
+    """Turn truth values, 0 or 1, into bool of a shape, or raise UsageError if they are others."""
     found = of_shape(values, shape, what)
     refuse(f"{what} must be truth values, 0 or 1", found, (found != 0) & (found != 1))
     truths: npt.NDArray[np.bool_] = found != 0
@@ -94,11 +87,7 @@ def each_of(given: Any) -> tuple[Any, ...]:
 
 
 def thresholds_of(thrs: float | Sequence[float | None] | None) -> tuple[float | None, ...]:
-    """Return one threshold or several as a tuple.
-
-    Raises:
-        UsageError: A threshold is neither a number nor None.
-    """
+    """Return thresholds as a tuple, or raise UsageError if one is neither a number nor None."""
     found = each_of(thrs)
     for thr in found:
         if thr is not None and (isinstance(thr, bool) or not isinstance(thr, Real) or thr != thr):

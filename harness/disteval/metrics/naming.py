@@ -24,12 +24,7 @@ _batch: ContextVar[_Batch] = ContextVar("batch", default=_NONE)
 
 @contextmanager
 def naming(metric: str | None = None, ids: Any = None) -> Iterator[None]:
-    """Name a metric, and samples by ids, in errors of the batch that is added; None changes none.
-
-    Args:
-        metric: The name of the metric's class.
-        ids: The ids of the batch, as `BaseMetric.add` takes them.
-    """
+    """Name a metric, and samples by ids, in errors of a batch that is added; None changes none."""
     outer = _batch.get()
     token = _batch.set(_Batch(metric or outer.metric, outer.ids if ids is None else ids))
     try:
@@ -65,20 +60,14 @@ def refuse(must: str, values: Any, wrong: Any, remedy: str = "", rows: Any = Non
 
 
 def refuse_nan(what: str, values: Any, counted: Any = True) -> None:
-    """Raise UsageError if values hold NaN; it says how many rows do, and names the first.
-
-    Args:
-        what: The values' name in messages.
-        values: An array of any framework that NumPy can read, shape (N, …).
-        counted: Which values count, in a shape that fits.
-    """
+    """Raise UsageError if values of shape (N, …) that are counted hold NaN, see `refuse_rows`."""
     missing = np.isnan(values) & counted
     if missing.any():
         refuse_rows(what, missing.reshape(len(missing), -1).any(axis=1))
 
 
 def refuse_rows(what: str, missing: npt.NDArray[np.bool_]) -> None:
-    """Raise UsageError if a row is missing, shape (N,), because it holds NaN."""
+    """Raise UsageError if rows hold NaN, shape (N,); it says how many do, and names the first."""
     if missing.any():
         raise UsageError(
             f"{_batch.get().metric} got NaN in {what}, in {np.count_nonzero(missing)} of "

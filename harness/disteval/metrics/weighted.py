@@ -28,8 +28,8 @@ class Weighted(Wrapper):
     data set in which each sample is repeated in proportion to its weight, to the last bit, at any
     world size, batch size and order. It agrees with scikit-learn's ``sample_weight``. Counts, which
     are whole numbers without weights, become sums of weights, as floats. A sample of weight 0 does
-    not count. Each of the metric's sums becomes two Python integers,
-    which is slow for a confusion matrix of many classes.
+    not count. Each of the metric's sums becomes two Python integers, which is slow for a confusion
+    matrix of many classes.
 
     A result that is neither a count nor unchanged when every sample is repeated equally often, such
     as a variance with n - 1, depends on how many samples there are. Weights do not say that, and
@@ -57,8 +57,7 @@ class Weighted(Wrapper):
         wrong = ~((found == 0) | ((found >= 2.0**-_RANGE) & (found <= 2.0**_RANGE)))
         must = "weights must be 0, or from 2**-256 to 2**256 (about 1e77)"
         refuse(must, found, wrong, "; scale or mend the weights")
-        taken = self._take(args, kwargs, ids)
-        self._append_with(taken, self._by_row("weights", found, taken, ids), ids)
+        self._add_with("weights", found, ids, args, kwargs)
 
     def sums_of(self, column: Rows) -> Sums:
         """Sum exactly: the metric's sums with weights, and without; and the sum of the weights.

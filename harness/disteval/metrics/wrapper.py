@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric, Rows, SummableMetric
-from disteval.metrics.state import Column, SampleRows
+from disteval.metrics.state import Column
 
 
 class Wrapper(SummableMetric):
@@ -41,8 +41,14 @@ class Wrapper(SummableMetric):
         self.metric.reset()
         self.uses_ids = metric.uses_ids
 
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Any) -> Column:
-        """Return the rows that the wrapped metric makes of a batch."""
+    def _add_with(
+        self, what: str, values: Rows | None, ids: Any, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        """Add the rows that the wrapped metric makes of a batch, each with its sample's value.
+
+        They become a structured array with the fields row and value. Values are named by ``what``
+        in messages, and have shape (N,); None stands for the samples' ids.
+        """
         taken = self.metric._results = Column(keeps_sums=False)
         if self.metric.uses_ids or isinstance(self.metric, Wrapper):  # whose samples have rows
             kwargs = {**kwargs, "ids": ids}
@@ -50,33 +56,23 @@ class Wrapper(SummableMetric):
             self.metric.add(*args, **kwargs)
         finally:
             self.metric.reset()
-        return taken
-
-    def _by_row(self, what: str, values: Rows, taken: Column, ids: Any) -> Rows:
-        """Return one value for each row, from one for each sample."""
-        checked = self._checked(taken, ids)
-        samples = len(taken) if checked is None else len(checked.ids)
-        if len(values) != samples:
+        checked = self._ids.check(ids, len(taken), len(self._results))
+        found, samples = values, len(taken)
+        if checked is not None:
+            found, samples = checked.ids if values is None else values, len(checked.ids)
+        if found is None or len(found) != samples:
             raise UsageError(
-                f"{what} have {len(values)} values, but the batch has {samples} samples; "
-                f"give one for each sample"
+                f"{what} have {0 if found is None else len(found)} values, but the batch has "
+                f"{samples} samples; give one for each sample"
             )
-        return values if checked is None else np.repeat(values, checked.rows)
-
-    def _checked(self, taken: Column, ids: Any) -> SampleRows | None:
-        """Return the ids of a batch, see `Ids.check`."""
-        return self._ids.check(ids, len(taken), len(self._results))
-
-    def _append_with(self, taken: Column, values: Rows, ids: Any) -> None:
-        """Add each row with its value, as a structured array with the fields row and value."""
+        by_row = found if checked is None else np.repeat(found, checked.rows)
 
         def joined() -> Rows:
             rows = taken.rows(self.metric.sums_of)
-            found = np.empty(
-                len(rows), [("row", rows.dtype, rows.shape[1:]), ("value", values.dtype)]
-            )
-            found["row"], found["value"] = rows, values
-            return found
+            form = [("row", rows.dtype, rows.shape[1:]), ("value", by_row.dtype)]
+            both = np.empty(len(rows), np.dtype(form))
+            both["row"], both["value"] = rows, by_row
+            return both
 
         if taken.pending:
             self._append_later(len(taken), joined, ids)
