@@ -18,13 +18,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, check_once
 from disteval.errors import UsageError
 from disteval.metrics.arrays import kind_of, shape_of, to_numpy
-from disteval.metrics.base import (
-    BaseMetric,
-    Steps,
-    check_collected,
-    describe_settings,
-    no_samples,
-)
+from disteval.metrics.base import BaseMetric, Steps, check_collected, describe_settings, no_samples
 from disteval.metrics.state import Numbers, all_have_ids
 
 _MOST = np.iinfo(np.int64).max
