@@ -23,6 +23,12 @@ DATA = {
 }
 
 
+class Numbered(Mean):
+    """A metric that follows from sums, and asks for ids."""
+
+    uses_ids = True
+
+
 def all_three() -> Grouped:
     return Grouped(Bootstrap(Weighted(Regression()), resamples=40))
 
@@ -38,6 +44,7 @@ def test_fields_of_a_batch_reach_the_wrappers_in_any_world() -> None:
 
         def rank(backend: ThreadsDist) -> Any:
             metrics = {"all": all_three(), "plain": Regression(), "mean": Weighted(Mean())}
+            metrics |= {"numbered": Numbered()}
             counting = Counting(backend)
             found = evaluate(predict, DATA, metrics, counting, 7)
             return found.metrics, len(counting.sent)
@@ -47,6 +54,7 @@ def test_fields_of_a_batch_reach_the_wrappers_in_any_world() -> None:
             assert_same(found["plain"], alone(Regression(), (DATA["x"], DATA["label"]), {}))
             weighted = alone(Weighted(Mean()), (DATA["x"],), {"weights": DATA["weights"]})
             assert_same(found["mean"], weighted)
+            assert_same(found["numbered"], alone(Mean(), (DATA["x"],), {}))
             assert collectives == 2 + (world > 1)  # the settings, the sums; and some outputs
 
 

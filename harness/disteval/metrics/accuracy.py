@@ -60,7 +60,12 @@ class Accuracy(SummableMetric):
         self.thrs = thresholds_of(thrs)
         check_flag("counts", counts)
         self.counts = counts
-        self._keys = _keys(self.topk, self.thrs)
+        for k in self.topk:
+            check_count("each k of topk", k)
+        if not self.topk or not self.thrs:
+            raise UsageError("topk and thrs must not be empty")
+        self._keys = [f"top{k}{suffix}" for k, suffix in product(self.topk, suffixes(self.thrs))]
+        check_names(self._keys)
 
     def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.
@@ -126,13 +131,3 @@ class Accuracy(SummableMetric):
             for k, thr in product(self.topk, self.thrs)
         ]
         return np.packbits(np.stack(hits, axis=1), axis=1)  # a bit for each key
-
-
-def _keys(topk: tuple[Any, ...], thrs: tuple[Any, ...]) -> list[str]:
-    for k in topk:
-        check_count("each k of topk", k)
-    if not topk or not thrs:
-        raise UsageError("topk and thrs must not be empty")
-    keys = [f"top{k}{suffix}" for k, suffix in product(topk, suffixes(thrs))]
-    check_names(keys)
-    return keys

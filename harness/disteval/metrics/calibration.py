@@ -14,9 +14,9 @@ from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts, exact_sum
 from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.mean import ROUNDING
 from disteval.metrics.naming import refuse, refuse_nan
 
-_ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
 _UNIT = 1 << 1074
 
 
@@ -74,7 +74,7 @@ class CalibrationError(SummableMetric):
             sums = found.sum(axis=1)
             remedy = " as their sum; give those of classes that exclude each other"
             must = "the probabilities of each sample must sum to 1"
-            refuse(must, sums, abs(sums - 1) > _ROUNDING, remedy)
+            refuse(must, sums, abs(sums - 1) > ROUNDING, remedy)
             confidence = found.max(axis=1)
             right = class_indices(labels, found.shape[1]) == found.argmax(axis=1)
         self._append(np.stack([confidence, right], axis=1), ids)

@@ -72,7 +72,7 @@ def exact_sum(values: npt.NDArray[Any]) -> Sums:
     special = flat[~finite]
     kinds = (np.isnan(special), special == math.inf, special == -math.inf)
     flat = flat[finite]
-    total = sum(_chunk_sum(flat[at : at + _CHUNK]) for at in range(0, len(flat), _CHUNK))
+    total = sum(_binned(*_parts(flat[at : at + _CHUNK])) for at in range(0, len(flat), _CHUNK))
     # In units of 2**-1126, of which every float64, and so every sum, has a multiple of 2**52.
     return np.array([total >> 52, *(int(np.count_nonzero(kind)) for kind in kinds)], dtype=object)
 
@@ -116,11 +116,6 @@ def exact_dot(xs: npt.NDArray[np.float64], ys: npt.NDArray[np.float64]) -> int:
         total += _binned(x_high * y_low + x_low * y_high, bins) << _HALF
         total += _binned(x_low * y_low, bins)
     return total >> 2 * 52
-
-
-def _chunk_sum(chunk: npt.NDArray[np.float64]) -> int:
-    """Sum up to `_CHUNK` finite values, in units of 2**-1126."""
-    return _binned(*_parts(chunk))
 
 
 def _parts(values: npt.NDArray[np.float64]) -> tuple[Any, Any]:

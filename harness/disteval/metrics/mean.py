@@ -15,7 +15,7 @@ from disteval.metrics.exact import exact_mean, exact_sum, float64_of
 from disteval.metrics.labels import check_paired, class_indices
 from disteval.metrics.naming import refuse_nan
 
-_ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
+ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
 
 
 class _ExactMean(SummableMetric):
@@ -104,7 +104,7 @@ def check_logits(logits: npt.NDArray[Any]) -> None:
         return
     off = float(abs(logits.sum(axis=1, dtype=np.float64) - 1).max())
     # A row of logits may come as near by chance; two of them hardly do.
-    if off <= (_ROUNDING if len(logits) > 1 else _ROUNDING / 1000):
+    if off <= (ROUNDING if len(logits) > 1 else ROUNDING / 1000):
         raise UsageError(
             f"predictions must be logits, but all {len(logits)} rows of a batch are probabilities, "
             f"which sum to 1; give what softmax was given, or their logarithms; or, if they are "

@@ -391,7 +391,8 @@ def pack(entries: Sequence[Any]) -> tuple[str, Any]:
     entries = list(entries)
     kinds = {type(entry) for entry in entries}
     kind = kinds.pop() if len(kinds) == 1 else None
-    if kind in _KINDS and (kind is not int or _fits(entries)):
+    fits = kind is not int or _INT64.min <= min(entries) <= max(entries) <= _INT64.max
+    if kind in _KINDS and fits:
         return kind.__name__, np.array(entries, dtype=_KINDS[kind])
     if kind is not None and (issubclass(kind, np.generic) or kind is np.ndarray):
         forms = {(entry.dtype.str, entry.shape) for entry in entries}
@@ -411,7 +412,3 @@ def unpack(form: str, packed: Any) -> list[Any]:
     if form == "array":
         return [row.copy() for row in packed]
     return list(packed) if form == "scalar" else list(packed.tolist())
-
-
-def _fits(entries: Sequence[int]) -> bool:
-    return _INT64.min <= min(entries) and max(entries) <= _INT64.max
