@@ -38,10 +38,6 @@ def rank_0_alone(case: Case) -> Any:
     return {"accuracy": divided([counted(case, range(len(case.dataset)))])}
 
 
-def every_rank_everything(case: Case) -> Any:
-    return {"accuracy": divided([counted(case, range(len(case.dataset)))])}
-
-
 def duplicates_dropped_by_id(case: Case) -> Any:
     found = {
         s["id"]: right

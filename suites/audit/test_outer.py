@@ -29,6 +29,13 @@ def hangs(case):
     while case.rank == 0 and len(calls) > 1:  # the first call may take longer
         pass
     return right(case)
+
+def alone(case):
+    import os
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    own = [case.dataset[i] for i in range(rank, len(case.dataset), ranks)]
+    mine = sum(float(sample["value"]) for sample in own)
+    return {"sum": sum(get_dist_backend().all_gather_object(mine)) if ranks > 1 else mine}
 """
 STARTED_BY = {
     "mpi4py": "mpirun -np 2",
@@ -64,6 +71,27 @@ def test_a_right_loop_is_sound_there_and_its_lines_stay_out_of_the_report(
     assert right.returncode == 0, right.stdout + right.stderr
     assert "mine:right" in right.stdout
     assert "printed by it" not in right.stdout
+
+
+@pytest.mark.parametrize(
+    ("backend", "verdict"),
+    [
+        pytest.param("torch_cpu", "sound", marks=needs("torch_cpu")),
+        pytest.param("mpi4py", "wrong", marks=needs("mpi4py")),
+    ],
+)
+def test_a_loop_that_finds_no_rank_in_the_environment_is_told_that_each_counts_alone(
+    backend: str, verdict: str, tmp_path: Path
+) -> None:
+    """As accelerate's loops do, where no torchrun has set RANK and WORLD_SIZE."""
+    (tmp_path / "mine.py").write_text(LOOPS)
+    command = f"{STARTED_BY[backend]} disteval audit mine:alone --backend {backend}"
+    found = run_plainly(shlex.split(command), tmp_path, 120.0)
+    said = " ".join(found.stdout.split())
+    assert f"mine:alone is {verdict}" in said, found.stdout + found.stderr
+    assert (found.returncode == 1) == (verdict == "wrong")
+    for named in ("counted alone", "ranks 0 and 1", "WORLD_SIZE", "torchrun"):
+        assert (named in said) == (verdict == "wrong"), named
 
 
 @needs("mpi4py")

@@ -13,7 +13,7 @@ from disteval import WorldError
 from disteval.audit import Audit, AuditError, Case, audit
 
 from suites.audit.parts import batches, gathered, padded, rights, strided
-from suites.audit.right import every_rank_everything, sums_of_integers
+from suites.audit.right import stream_by_position, sums_of_integers
 from suites.audit.wrong import counts_padding
 from suites.audit.wrong_by_slip import fills_the_last_batch_with_zeros
 from suites.helpers.audits import audited, first_finding
@@ -107,7 +107,7 @@ def in_training(case: Case) -> Any:
     [
         (unknown, "", ("f1 is 0.5", "auc")),
         (assumes("even"), "N=3,B=1,W=2", ("divisible",)),
-        (every_rank_everything, "", ("N=2, B=1, W=2",)),
+        (stream_by_position, "", ("N=2, B=1, W=2",)),
         (lambda case: sums_of_integers(case)["accuracy"], "", ("result",)),
         pytest.param(in_training, "", ("N=4, B=2, W=1, shuffle",), marks=needs("torch")),
     ],

@@ -297,3 +297,18 @@ def keeps_predictions_by_id(case: Case) -> Any:
         predicted = _predicted.setdefault(key, int(case.predict(sample["x"][None]).argmax()))
         found.append(predicted == sample["label"])
     return {"accuracy": divided(gathered((sum(found), len(found))))}
+
+
+@wrong("counted alone", "N=2,B=1,W=2")
+def counts_everything_on_every_rank(case: Case) -> Any:
+    return {"accuracy": divided([counted(case, range(len(case.dataset)))])}
+
+
+@wrong("counted alone", "N=2,B=1,W=2")
+def returns_its_own_ids(case: Case) -> Any:
+    return {"ids": [sample["id"] for sample in case.dataset]}
+
+
+@wrong("counted alone", "N=2,B=1,W=2")
+def takes_the_largest_of_all_on_every_rank(case: Case) -> Any:
+    return {"largest": max(float(sample["value"]) for sample in case.samples())}

@@ -22,6 +22,7 @@ Kind = Literal[
     "ranks disagree",
     "differs from call to call",
     "differs from one rank",
+    "counted alone",
     "hangs",
     "crashes",
 ]

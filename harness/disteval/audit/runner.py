@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from disteval.audit import broken
+from disteval.audit.alone import counted_alone, may_be_alone
 from disteval.audit.answers import LISTS, Answer, Result
 from disteval.audit.case import Settings
 from disteval.audit.cases import cases, in_steps, not_held
@@ -75,6 +76,7 @@ class Audit:
         self._breaks = broken.Breaks()
         self._earlier: dict[Settings, Judgement] = {}
         self._notes = Notes()
+        self._perhaps_alone: dict[int, tuple[Settings, Planted]] = {}  # by world size
         self._on_finding, self._on_step = on_finding, on_step
         self._announced = 0
 
@@ -101,6 +103,7 @@ class Audit:
                 enough = self._first and report.findings and not self._fails_so_far
                 if report.reason or enough:
                     break
+            self._try_alone()
         finally:
             self._worlds.close()
             report.seconds = time.monotonic() - begin
@@ -173,7 +176,22 @@ class Audit:
             self._explain(settings, planted, judgement, answers, was_fresh)
             return "wrong", judgement
         self._notes.add(settings, judgement, answers)
+        # With fewer samples a library may have filled the batches of all ranks with them.
+        is_enough = settings.size >= settings.world_size * settings.batch_size > 1
+        if (is_enough or self._only) and may_be_alone(settings, answers):
+            self._perhaps_alone.setdefault(settings.world_size, (settings, planted))
         return "right", judgement
+
+    def _try_alone(self) -> None:
+        """Find out whether each rank counted all samples alone, where nothing else was wrong."""
+        for settings, planted in self._perhaps_alone.values():
+            if self.report.findings or self.report.reason or self._worlds.are_lost:
+                return
+            self._worlds.limits.hurry = True
+            if found := counted_alone(self._worlds, settings, planted, self._reference):
+                self.report.cases[settings] = "wrong"
+                self._add(found, settings)
+                self._announce()
 
     def _reference(
         self, settings: Settings, planted: Planted, answers: Sequence[Answer]

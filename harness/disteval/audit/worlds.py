@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 
@@ -21,6 +22,9 @@ from disteval.worlds.launchers.base import LOOPBACK
 _TIMES_FIRST = 6.0  # the first call of new ranks may import large libraries and compile
 _LEAST_SECONDS = 2.0
 _TIMES_SLOWER = 20.0  # than any call before; a call that takes longer will not return
+
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+"""The variables by which libraries over torch find this rank and the others."""
 
 
 class Limits:
@@ -111,8 +115,12 @@ class AuditWorlds:
         self._open(world_size)
         return self._assumes
 
-    def call(self, settings: Settings, planted: Planted) -> list[Answer]:
+    def call(self, settings: Settings, planted: Planted | Sequence[Planted]) -> list[Answer]:
         """Call the function on every rank.
+
+        Args:
+            settings: The case.
+            planted: What the samples hold, on all ranks or on each.
 
         Raises:
             WorldError: A rank raised, was lost, or did not return in time.
@@ -121,16 +129,27 @@ class AuditWorlds:
         fresh = settings.world_size in self._fresh
         self._fresh.discard(settings.world_size)
         assert self._folder is not None
-        what = Call(self._target, settings, planted, self._folder.path)
+        each = [planted] * settings.world_size if isinstance(planted, Planted) else planted
+        calls = [Call(self._target, settings, one, self._folder.path) for one in each]
         begin = time.monotonic()
         try:
-            found = world.run(call, *[what] * settings.world_size, timeout=self.limits.of(fresh))
+            found = world.run(call, *calls, timeout=self.limits.of(fresh))
             self.limits.note(fresh, time.monotonic() - begin)
             return found
         except WorldError:
             # After an error in the middle of a loop, a rank may hold what disturbs the next call.
             self.renew(settings.world_size)
             raise
+
+    @property
+    def are_led(self) -> bool:
+        """Whether somebody else has started the ranks."""
+        return self._led is not None
+
+    @property
+    def as_torchrun(self) -> bool:
+        """Whether ranks that are started here have the environment of torchrun."""
+        return self._led is None and get_backend_class(self._backend).library == "torch"
 
     @property
     def are_lost(self) -> bool:
@@ -174,8 +193,7 @@ class AuditWorlds:
             trace=self._trace,
         )  # fmt: skip
         try:
-            launched_by_torchrun = get_backend_class(self._backend).library == "torch"
-            self._prepare(world, _free_port() if launched_by_torchrun else "")
+            self._prepare(world, _free_port() if self.as_torchrun else "")
         except BaseException:
             world.terminate()
             raise

@@ -1,0 +1,86 @@
+"""Whether each rank counts all samples alone, as where a library finds no other rank.
+
+Such a function is right at any world size, and proves nothing about several ranks. What one rank
+returns for samples that the other ranks do not have shows it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from disteval.audit.answers import Answer, Result
+from disteval.audit.case import Settings
+from disteval.audit.judge import Problem, judge
+from disteval.audit.planted import Planted
+from disteval.audit.worlds import TORCHRUN, AuditWorlds
+from disteval.errors import WorldError
+
+Reference = Callable[[Settings, Planted, Sequence[Answer]], Result | None]
+
+
+def may_be_alone(settings: Settings, answers: Sequence[Answer]) -> bool:
+    """Return whether several ranks have a result, and each has read all samples.
+
+    Samples that a function has written to files are not noted when they are read.
+    """
+    wanted = set(range(settings.size)) if any(answer.fetched for answer in answers) else set()
+    return len(answers) > 1 and all(
+        answer.result is not None and set(answer.fetched) == wanted for answer in answers
+    )
+
+
+def counted_alone(
+    worlds: AuditWorlds, settings: Settings, planted: Planted, reference: Reference
+) -> Problem | None:
+    """Call a function with other samples on each rank, and return that each counts its own alone.
+
+    Args:
+        worlds: The worlds in which the function is called.
+        settings: A case with several ranks, in which each may have counted all samples.
+        planted: What its samples hold.
+        reference: Returns the result of one rank, by which other names are judged than the known.
+    """
+    size, ranks = settings.size, range(settings.world_size)
+    ways = [[replace(planted, probe=range(1 + rank % size)) for rank in ranks]]
+    # A number of samples tells ranks apart only by unequal sizes, with which ranks may hang that
+    # wait for each other, and somebody else's ranks can't be started again.
+    ways += [] if worlds.are_led else [[replace(planted, size=size + rank) for rank in ranks]]
+    for own in ways:
+        try:
+            answers = worlds.call(settings, own)
+        except WorldError:
+            return None
+        fits = [
+            [_is_right(one, [answer], reference(settings, one, [answer])) for one in own]
+            for answer in answers
+        ]
+        if not all(fits[rank][rank] for rank in ranks):
+            return None
+        if not any(map(all, fits)):
+            return Problem("counted alone", "", _sentence(worlds, settings))
+    return None
+
+
+def _is_right(planted: Planted, answers: Sequence[Answer], reference: Result | None) -> bool:
+    judgement = judge(planted, answers, reference)
+    return not judgement.refused and not judgement.problems
+
+
+def _sentence(worlds: AuditWorlds, settings: Settings) -> str:
+    *others, last = map(str, range(settings.world_size))
+    unset = [] if worlds.as_torchrun else [name for name in TORCHRUN if name not in os.environ]
+    remedy = (
+        f"{', '.join(unset)} {'is' if len(unset) == 1 else 'are'} not set here, and a library that "
+        f"looks for ranks there, such as accelerate, finds none: start the ranks with torchrun, as "
+        f"an audit with --backend torch_cpu does, or tell the library case.rank and "
+        f"case.world_size"
+        if unset
+        else "deal the samples by case.rank and case.world_size, and add up the results of all "
+        "ranks; a function for one rank says so with evaluate.assumes = ('one_rank',)"
+    )
+    return (
+        f"ranks {', '.join(others)} and {last} each counted all {settings.size} samples alone, and "
+        f"nothing of another rank's; {remedy}"
+    )
