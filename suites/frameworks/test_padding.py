@@ -44,7 +44,7 @@ def same(found: Any, expected: Any) -> None:
 
 
 @needs("jax", "flax")
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     size=st.integers(1, 40),
     dtype=st.sampled_from(DTYPES),
@@ -75,7 +75,7 @@ def test_it_agrees_with_flax(
 
 
 @needs("jax")
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(size=st.integers(1, 40), dtype=st.sampled_from(DTYPES), devices=st.integers(1, JAX_DEVICES))
 def test_jit_over_a_mesh_sees_the_same_rows(jax: Any, size: int, dtype: str, devices: int) -> None:
     double = pad_shard_unpad(jax.jit(lambda x: x + x), (), sharding=over(jax, devices))

@@ -19,15 +19,15 @@ from suites.mutants.correct import CORRECT
 from suites.mutants.sockets import Sockets
 
 # A mutant that hangs takes this many seconds.
-TIMEOUT = 5.0
+TIMEOUT = 3.0
 
 # 64 MiB to each of three ranks took 6 s on a machine that was busy and short of memory.
 TIMEOUT_OF_CORRECT = 60.0
 
 # These backends are unusual with any object, and rules 2.2, 2.3 and 3.2 send every kind and size of
-# object in any case, so that 25 drawn examples of a rule find what 100 find. What rules 2.4 and 3.5
+# object in any case, so that 10 drawn examples of a rule find what 100 find. What rules 2.4 and 3.5
 # send, up to 64 MiB, is half of the work, and not unusual for threads that exchange references.
-EXAMPLES_OF_CORRECT = 25
+EXAMPLES_OF_CORRECT = 10
 LARGE = ("2.4", "3.5")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
+
 from suites.mutants.broken.base import Gathered
 
 
@@ -98,13 +100,16 @@ class SizesOfRank0(Gathered):
 
 
 class LosesTheLastOfLongLists(Gathered):
-    """Loses an entry of what a metric with entries sends: they come last in what comes last."""
+    """Loses an entry of what a metric with entries sends: an array, at the end of a tuple."""
 
     breaks = "8.1"
 
     def change(self, gathered: list[Any]) -> Any:
-        if type(gathered[-1]) is tuple and type(gathered[-1][-1]) is tuple:
-            *before, (*others, entries) = gathered[-1]
-            if hasattr(entries, "__len__") and len(entries) > 3:
-                gathered[-1] = (*before, (*others, entries[:-1]))
+        if type(gathered[-1]) is list:
+            gathered[-1] = [self.shorten(item) for item in gathered[-1]]
         return gathered
+
+    def shorten(self, item: Any) -> Any:
+        if type(item) is not tuple or not item:
+            return item[:-1] if isinstance(item, np.ndarray) and len(item) > 3 else item
+        return (*item[:-1], self.shorten(item[-1]))
