@@ -18,8 +18,6 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.errors import WorldError
-from disteval.worlds import World
 
 from suites.helpers import command
 from suites.helpers.processes import (
@@ -268,13 +266,3 @@ def test_the_page_has_every_option_as_it_is() -> None:
     words = [sys.executable, str(ROOT / "tools" / "write_command_line.py"), "--check"]
     done = run_plainly(words, ROOT, 60)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_a_program_that_calls_a_command_goes_on_beside_a_rank_that_hangs() -> None:
-    waits, release = os.pipe()
-    with pytest.raises(WorldError), World("threads", 1) as world:
-        world.run(lambda backend: os.read(waits, 1), timeout=0.1)
-    try:
-        assert command.invoke("check", "--list").exit_code == 0
-    finally:
-        os.close(release)  # the rank reads the end of the file, and ends

@@ -20,7 +20,6 @@ from suites.helpers.lease_task import TASK, command, judge, judge_predictions, r
 from suites.helpers.lease_task import start as start_losing
 from suites.helpers.needs import needs
 from suites.helpers.processes import (
-    is_running,
     left_over,
     mpi_variables,
     mpirun,
@@ -120,24 +119,6 @@ def test_a_killed_leader_goes_on_from_its_ledger(tmp_path: Path, expected: dict[
     assert report["stored"] == lease_task.SAMPLES
     shown = f"of an earlier run │ {lease_task.SAMPLES} of {lease_task.SAMPLES}"
     assert shown in " ".join(again.output.split())
-
-
-def test_ctrl_c_ends_everything_and_the_next_run_goes_on(
-    tmp_path: Path, expected: dict[str, Any], start: Start
-) -> None:
-    options = ["--ledger", str(tmp_path / "leases"), "--json", str(tmp_path / "r.json")]
-    leader = start(*COMMAND, *options)
-    ledger = tmp_path / "leases" / "ledger.sqlite"
-    assert wait_for(lambda: len(ranks_below(leader.pid)) == 3 and ledger.exists(), SECONDS)
-    below = processes_below(leader.pid)
-    leader.send_signal(signal.SIGINT)
-    _, told = leader.communicate(timeout=SECONDS)
-    assert leader.returncode == 130, told
-    assert wait_for(lambda: not any(map(is_running, below)), SECONDS)
-    assert not (tmp_path / "leases" / "leader.json").exists()
-    done = run(*options)
-    assert done.exit_code == 0, done.output
-    assert judge(read(tmp_path / "r.json"), expected) == ""
 
 
 def test_another_command_joins_and_finishes_what_all_ranks_have_left(

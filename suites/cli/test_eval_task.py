@@ -124,11 +124,6 @@ def test_the_table_shows_every_value(run: Run) -> None:
         assert text in done.output
 
 
-def test_options_that_belong_to_the_task_replace_its_own(run: Run) -> None:
-    done = run("own:task", "--batch-size=5", "--json=r.json")
-    assert (done.exit_code, read()["batch_size"]) == (0, 5)
-
-
 def test_ranks_that_get_one_task_do_not_share_its_metrics(run: Run) -> None:
     code = "shared = task()\ndef again():\n    return shared\n"
     metrics = []
@@ -165,19 +160,6 @@ def test_an_error_of_a_task_is_one_error_for_all_ranks(run: Run, code: str, mess
     [line] = done.output.splitlines()
     assert "rank 0" in line and "own:task" in line
     assert message in line
-
-
-def test_an_error_on_one_rank_names_it_and_nobody_waits(run: Run) -> None:
-    code = """
-def task(backend):
-    if backend.rank == 1:
-        raise LookupError("no such file here")
-    return made()
-"""
-    done = run("own:task", code=code)
-    assert done.exit_code == 1
-    assert "rank 1" in done.output
-    assert "no such file here" in done.output
 
 
 def test_a_folder_in_the_environment_is_not_refused(
@@ -220,16 +202,6 @@ def test_results_of_any_kind_are_shown_and_written(run: Run) -> None:
     said = " ".join(done.output.split())
     for row in ("odd [b] nan │ nan", "odd [b] deep 1 numbers │ 0.1, inf", "odd [b] pair │ 101, "):
         assert row in said
-
-
-@needs("jinja2")
-def test_the_page_has_the_metrics_of_the_task(run: Run) -> None:
-    done = run("own:task", "--html=r.html", "--json=r.json")
-    assert done.exit_code == 0, done.output
-    page = Path("r.html").read_text()
-    assert "own:task" in page
-    for row in read()["metrics"]["confusion"]["matrix"]:
-        assert "".join(f'<td class="number">{n}</td>' for n in row) in page
 
 
 def test_the_bar_has_a_rate_and_the_time_left_or_a_rate_and_a_count(
@@ -304,13 +276,6 @@ def test_predictions_are_in_the_order_of_the_samples(run: Run, kind: str) -> Non
     labels = np.random.default_rng(0)
     labels.integers(0, 256, (101, 3, 2, 2), dtype=np.uint8)
     assert [row["label"] for row in found[0]] == labels.integers(0, 3, 101).tolist()
-
-
-def test_a_long_path_is_shown_whole(run: Run) -> None:
-    path = Path("x" * 70, "y" * 70)
-    done = run("own:recorded", f"--predictions={path}", "--json=r.json", code=RECORDED)
-    assert done.exit_code == 0, done.output
-    assert read()["predictions"] in re.sub(r"[\s│]|predictions", "", done.output)
 
 
 INTERRUPTED = """
@@ -422,18 +387,6 @@ def test_predictions_as_one_file_are_in_the_order_of_the_samples(run: Run, size:
     assert done.exit_code == 2 and "p.jsonl" in done.output  # never replaced unasked
     assert run("own:recorded", *options, "--overwrite", code=RECORDED).exit_code == 0
     assert run("own:recorded", *options, "--predictions-format=npy").exit_code == 2
-
-
-def test_predictions_that_are_there_are_replaced_only_when_asked(run: Run) -> None:
-    assert run("own:recorded", "--predictions=p", code=RECORDED).exit_code == 0
-    assert "own:recorded version 3" in Path("p/.manifest.json").read_text()
-    before = sorted(Path("p").iterdir())
-    done = run("own:recorded", "--predictions=p", code=RECORDED)
-    assert done.exit_code == 2
-    assert "101 samples" in done.output
-    assert sorted(Path("p").iterdir()) == before
-    assert run("own:recorded", "--predictions=p", "--overwrite", code=RECORDED).exit_code == 0
-    assert len(list(load_predictions("p"))) == 101
 
 
 def test_what_resnet18_has_stored_goes_on_with_the_same_dtype_weights_and_data_alone(

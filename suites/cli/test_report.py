@@ -13,7 +13,7 @@ from click.testing import Result
 
 from suites.helpers.command import invoke
 from suites.helpers.needs import needs
-from suites.report.runs import EVALUATION, FIT
+from suites.report.runs import FIT
 
 pytestmark = needs("jinja2", "matplotlib")
 
@@ -113,28 +113,6 @@ def test_the_page_has_every_value_and_says_what_is_missing(history: Path, tmp_pa
     assert "var(--series-0)" in charts and "<style" not in charts
 
 
-def test_a_benchmark_that_is_no_more_keeps_its_curve(history: Path, tmp_path: Path) -> None:
-    write(history / "benchmarks.json", {})
-    page = tmp_path / "page.html"
-    assert report(history, page).exit_code == 0
-    said = re.sub(r"\s+", " ", " ".join(Page(page.read_text()).texts))
-    assert "param1 threads, param2 64" in said
-
-
-@pytest.mark.parametrize("sizes", [(4, 1, 2), (4,)])
-def test_evaluations_on_several_numbers_of_ranks_are_a_chart(
-    sizes: tuple[int, ...], tmp_path: Path
-) -> None:
-    pages = [tmp_path / f"{size}.json" for size in sizes]
-    for size, path in zip(sizes, pages, strict=True):
-        run = EVALUATION | {"world_size": size, "images_per_second": 100.0 * size}
-        path.write_text(json.dumps(run))
-    done = invoke("report", *map(str, pages), f"--html={tmp_path / 'page.html'}")
-    assert done.exit_code == 0, done.output
-    drawn = Page((tmp_path / "page.html").read_text()).tags.count("svg")
-    assert drawn == (1 if len(sizes) > 1 else 0)
-
-
 def test_the_losses_of_a_training_are_a_chart(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(FIT))
     done = invoke("report", str(tmp_path / "run.json"), f"--html={tmp_path / 'page.html'}")
@@ -184,8 +162,3 @@ def test_more_results_than_a_page_can_show(history: Path) -> None:
     hundred = [[str(i) for i in range(100)]] * 7
     write(history / "bench" / "a.json", results(OLD, MAY, {LATENCY: [None, hundred]}))
     assert str(100**7) in refused(history)  # counted before their product is made
-
-
-def test_fewer_values_than_parameters(history: Path) -> None:
-    write(history / "bench" / "a.json", results(OLD, MAY, {LATENCY: [[1.0], BACKENDS]}))
-    assert "a.json" in refused(history)

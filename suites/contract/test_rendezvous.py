@@ -13,7 +13,6 @@ from disteval.worlds import World
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.frames import has_key
-from suites.helpers.processes import wait_for
 from suites.mutants.sockets import Sockets
 
 
@@ -52,30 +51,6 @@ class Starving(ThreadsDist):
         rendezvous.lookup("nothing")
 
 
-class Impatient(Sockets):
-    """Rank 1 asks for many keys too early, and their values come when it waits for none."""
-
-    @classmethod
-    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
-        exchange, published = rendezvous.exchange, rendezvous.path / "published"
-        assert exchange is not None
-        keys = [f"late {number}" for number in range(40)]
-        if rank == 0:
-            exchange.lookup("asked", 60)
-            for key in keys:
-                exchange.publish(key, key)
-            exchange.lookup("asked", 60)  # the answer follows those to rank 1
-            published.touch()
-        else:
-            for key in keys:
-                with pytest.raises(TimeoutError):
-                    exchange.lookup(key, 0)
-            exchange.publish("asked", "")
-            assert wait_for(published.exists)
-            assert exchange.lookup(keys[-1], 60) == keys[-1]
-        super().init_process(rank, world_size, rendezvous)
-
-
 def test_values_reach_those_that_wait_and_those_that_come_later() -> None:
     Publishing.found.clear()
     with World(Publishing, 4):
@@ -85,11 +60,6 @@ def test_values_reach_those_that_wait_and_those_that_come_later() -> None:
 def test_a_key_that_nobody_publishes_is_an_error_in_time() -> None:
     with pytest.raises(WorldError, match=r"'nothing'.* 0\.2 s"):
         World(Starving, 3, backend_timeout=0.2)
-
-
-def test_answers_that_come_too_late_disturb_no_rank() -> None:
-    with World(Impatient, 2) as world:
-        assert world.run(gather, 1, 2) == [[1, 2]] * 2
 
 
 def test_ranks_that_nobody_leads_have_no_exchange() -> None:
@@ -120,12 +90,6 @@ def test_each_group_has_a_key_of_its_own_which_ends_with_it() -> None:
         world.leave()
         assert world.run(lambda _: has_key()) == [False] * 2
     assert keys[0] != keys[1]
-
-
-def test_ranks_that_are_threads_leave_the_process_without_a_key() -> None:
-    with World("threads", 2) as world:
-        assert world.run(gather, 1, 2) == [[1, 2]] * 2
-        assert not has_key()
 
 
 def key_of_group(backend: Any) -> tuple[bytes, bool]:

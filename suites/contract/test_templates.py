@@ -6,42 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from disteval import FrameError, RankError, Rendezvous, UsageError
+from disteval import FrameError, RankError
 from disteval.frames import BLOCK_BYTES, Buffer
-from disteval_backends.non_dist import NonDist
-from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
+from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import next_number, run_ranks, same_group, values
-
-
-def test_groups_of_one_thread_are_numbered_apart() -> None:
-    groups = [ThreadGroup(1, 1.0) for _ in range(2)]
-    first, second = (ThreadsDist(group) for group in groups)
-    assert [next_number(first) for _ in range(3)] == [1, 2, 3]
-    assert next_number(second) == 1
-
-
-def test_a_group_that_is_left_and_joined_again_begins_at_one() -> None:
-    class Own(NonDist):
-        pass
-
-    backend = Own()
-    rendezvous = Rendezvous(None)
-    for _ in range(2):
-        Own.init_process(0, 1, rendezvous)
-        assert [next_number(backend) for _ in range(2)] == [1, 2]
-
-
-def test_what_one_rank_does_alone_before_it_joins_takes_no_number() -> None:
-    class Own(NonDist):
-        _own_collectives = None
-
-    backend = Own()
-    assert (backend.all_gather_object("alone"), backend.broadcast_object("alone")) == (
-        ["alone"],
-        "alone",
-    )
-    assert next_number(backend) == 1
+from suites.helpers.thread_world import run_ranks, same_group, values
 
 
 class Moves(ThreadsDist):
@@ -67,12 +36,6 @@ def test_a_small_object_takes_one_move_and_a_large_one_two() -> None:
     assert [sizes for sizes in found if sizes != found[3]] == [[BLOCK_BYTES] * 2] * 4
     assert found[3] == found[5] == [0, found[3][1]]
     assert 1000 < found[3][1] < 1100
-
-
-@pytest.mark.parametrize("src", [-1, 1, True, 0.0, "0"])
-def test_a_src_that_is_not_a_rank_is_refused(src: Any) -> None:
-    with pytest.raises(UsageError, match="src="):
-        NonDist().broadcast_object(1, src)
 
 
 def test_what_comes_in_another_length_than_announced_is_refused() -> None:

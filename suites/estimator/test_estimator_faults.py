@@ -58,11 +58,9 @@ KILLED: dict[str, Any] = {"stage": "after_train_iter"}
 RAISES: dict[str, Any] = {"stage": "before_train_iter", "kind": "raise"}
 CRIMES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, str]] = {
     "killed in training": (KILLED, {"interval": 1}, "epoch_2.pt"),
-    "killed in validation": ({"stage": "after_val_iter", "epoch": 3}, {}, "epoch_3.pt"),
     "killed in a save": ({"stage": "save", "rank": 0}, {}, "epoch_2.pt"),
     "raises in training": (RAISES, {}, "epoch_2.pt"),
     "killed without checkpoints": (KILLED, None, "the beginning"),
-    "killed with named ones": (KILLED, {"filename_tmpl": "after_{}.pth"}, "after_2.pth"),
 }
 """A crime, the checkpoints that are kept, and from where training goes on."""
 
@@ -79,20 +77,6 @@ def test_a_lost_worker_costs_nothing_beyond_the_last_checkpoint(
     if kept is not None:  # the hook that keeps them is a part of the state
         tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
     assert place in caplog.text
-
-
-def test_a_damaged_checkpoint_costs_no_more_than_the_one_before(
-    undisturbed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    crime = KILLED | {"damage": str(tmp_path / "work" / "epoch_2.pt")}
-    records = fit(config_of(tmp_path, crime), tmp_path / "end.pt", max_failures=1)
-    assert tiny.facts(records) == tiny.facts(undisturbed[0])
-    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
-    assert "epoch_1.pt" in caplog.text
-    with Estimator(tiny.runner, config_of(tmp_path), "local", 2, progress=False) as again:
-        again.load(tmp_path / "work")
-        again.save(tmp_path / "again.pt")
-    tiny.assert_same_state(tmp_path / "again.pt", tmp_path / "work" / "epoch_4.pt")
 
 
 def test_checkpoints_of_an_earlier_training_are_not_taken_for_this_one(

@@ -26,17 +26,6 @@ from suites.estimator.tiny import samples  # noqa: E402
 pytestmark = needs("torch")
 
 
-def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "mine.pt").write_bytes(b"not a checkpoint")
-    runner = make(max_epochs=7, work_dir=tmp_path)
-    runner.register_training_hooks(None, {}, {"interval": 2, "max_keep_ckpts": 2})
-    runner.run([loader()], [("train", 1)])
-    names = sorted(path.name for path in tmp_path.glob("[!.]*"))
-    assert names == ["epoch_6.pt", "epoch_7.pt", "latest.pt", "mine.pt"]  # 7 is the last
-    assert (tmp_path / "latest.pt").resolve().name == "epoch_7.pt"
-    assert torch.load(tmp_path / "latest.pt", weights_only=True)["epoch"] == 7
-
-
 def test_checkpoints_by_iteration(tmp_path: Path) -> None:
     runner = make(IterBasedRunner, max_iters=8)
     runner.register_training_hooks(None, {}, {"interval": 3, "out_dir": str(tmp_path)})

@@ -144,14 +144,6 @@ def test_a_runner_whose_model_has_no_weights_resumes_too(tmp_path: Path) -> None
         EpochBasedRunner(Tiny()).resume(path)
 
 
-def test_weights_alone_do_not_resume(tmp_path: Path) -> None:
-    runner = make(EpochBasedRunner, tmp_path)
-    torch.save(runner.model.state_dict(), tmp_path / "weights.pt")
-    runner.load_checkpoint(tmp_path / "weights.pt", strict=True)
-    with pytest.raises(WeightsError, match="load_checkpoint"):
-        runner.resume(tmp_path / "weights.pt")
-
-
 def test_an_optimizer_of_another_class_is_refused(tmp_path: Path) -> None:
     path = make(EpochBasedRunner, tmp_path).save_checkpoint(tmp_path)
     runner = make(EpochBasedRunner, tmp_path)

@@ -7,14 +7,11 @@ import re
 import struct
 import zlib
 
-import numpy as np
 import pytest
 from disteval import FrameError, frames
 from disteval.frames import Call
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from suites.helpers.frames import layout, serialising
+from suites.helpers.frames import layout
 
 
 def test_a_frame_is_laid_out_as_the_documents_say() -> None:
@@ -55,43 +52,3 @@ def test_sizes_that_can_not_be_are_refused() -> None:
     ):
         block = layout.block(layout.PICKLE, count, Call(), 0, bytes(body), size)
         assert frames.read_header(block, 0).rest == size - 512
-
-
-def test_a_body_of_any_length_comes_back_with_its_array() -> None:
-    array = np.arange(serialising.OUT_OF_BAND_BYTES, dtype=np.uint8)
-    inline = set()
-    for length in range(280, 420):
-        block, rest = frames.split([b"x" * length, array])
-        inline.add(len(rest) == array.nbytes)
-        came = frames.decode_parts(frames.read_header(block, 0), block, bytearray(rest), 0)
-        assert came[0] == b"x" * length
-        assert (came[1] == array).all()
-    assert inline == {True, False}
-
-
-@example(bytes(600), [1] * 4)
-@given(st.binary(max_size=600), st.lists(st.integers(0, 200), max_size=4))
-def test_a_frame_takes_no_more_than_was_said(body: bytes, lengths: list[int]) -> None:
-    memories = [memoryview(bytes(length)) for length in lengths]
-    said = layout.laid_out_size(body, memories)
-    rest = layout.assemble(layout.PICKLE, body, memories, Call(), 0).rest
-    assert len(rest) <= said <= len(body) + sum(lengths) + 72 * len(lengths)
-
-
-def test_blocks_of_small_objects_are_decoded_together() -> None:
-    call = Call(5)
-    good = [frames.encode({"loss": 0.5}, call, rank) for rank in range(2)]
-    assert frames.decode_small([good[0], memoryview(good[1])], call) == [{"loss": 0.5}] * 2
-    damaged = bytearray(good[1])
-    damaged[60] ^= 1
-    for other in (
-        damaged,
-        good[1][:-1],
-        good[0],
-        frames.encode(1, Call(6), 1),
-        frames.encode(1, Call(5, 1), 1),
-        frames.encode("x" * 1000, call, 1)[: frames.BLOCK_BYTES],
-        frames.encode(np.zeros(1000), call, 1)[: frames.BLOCK_BYTES],
-        frames.encode(lambda: None, call, 1),
-    ):
-        assert frames.decode_small([good[0], other], call) is None

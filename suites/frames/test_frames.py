@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from disteval import FrameError, RankError, UsageError, frames
 from disteval.frames import BLOCK_BYTES, Call
-from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,13 +21,6 @@ from suites.helpers.frames import (
     layout,
     objects,
 )
-from suites.helpers.thread_world import next_number, run_ranks, same_group
-from suites.mutants.correct import TensorTemplate
-
-
-class _Verbose:
-    def __reduce__(self) -> Any:
-        raise RuntimeError("long " * 100_000)
 
 
 class _UnprintableError(Exception):
@@ -103,32 +95,6 @@ def test_the_cap_is_four_gib_unless_it_is_set() -> None:
         assert frames.max_object_bytes() == 1
 
 
-def test_memory_that_follows_counts_against_the_cap_before_it_is_joined() -> None:
-    for count in (1, 3):
-        sent = [np.zeros(4096 + i, np.uint8) for i in range(count)]
-        with configured(max_object_bytes=4096 * count), pytest.raises(RankError, match="the cap"):
-            frames.decode(frames.encode(sent), 0)
-        with configured(max_object_bytes=(4096 + 300) * count):
-            assert len(frames.decode(frames.encode(sent), 0)) == count
-
-
-def test_a_frame_that_memory_is_too_small_for_is_a_reason_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(size: int) -> None:
-        raise MemoryError(f"no room for {size} bytes")
-
-    monkeypatch.setattr(layout, "bytearray", full, raising=False)
-    with pytest.raises(RankError, match="MemoryError"):
-        decode_parts(*frames.split([np.zeros(1000), np.ones(1000)]))
-
-
-def test_a_reason_is_cut_where_it_is_long() -> None:
-    with pytest.raises(RankError) as caught:
-        frames.decode(frames.encode(_Verbose()), 0)
-    assert 1900 < len(str(caught.value)) < 2100
-
-
 def test_an_object_that_fails_to_load_names_its_sender() -> None:
     with pytest.raises(FrameError, match=r"rank 2 .*no"):
         frames.decode(frames.encode(Unloadable(), rank=2), 2)
@@ -150,22 +116,6 @@ def test_foreign_bytes_are_refused(noise: bytes) -> None:
         frames.decode(noise, 0)
 
 
-@given(st.integers(0, 600), st.integers(0, 3))
-def test_a_small_object_fits_the_block_and_a_large_one_says_how_much_follows(
-    size: int, arrays: int
-) -> None:
-    sent = [b"x" * size, *(np.arange(600 + i) for i in range(arrays))]
-    frame = frames.encode(sent)
-    assert (len(frame) == BLOCK_BYTES) == (arrays == 0 and size <= 435)
-    assert frames.read_header(frame[:BLOCK_BYTES], 0).rest == len(frame) - BLOCK_BYTES
-    if len(frame) > BLOCK_BYTES:
-        with pytest.raises(FrameError, match=f"{len(frame)} .*512"):
-            frames.decode(frame[:BLOCK_BYTES], 0)
-    came = frames.decode(frame, 0)
-    assert came[0] == sent[0]
-    assert [array.tolist() for array in came[1:]] == [array.tolist() for array in sent[1:]]
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_large_array_is_not_copied_on_the_way_in_nor_out(order: Any, wrapped: bool) -> None:
@@ -180,23 +130,6 @@ def test_a_large_array_is_not_copied_on_the_way_in_nor_out(order: Any, wrapped: 
     assert array.flags.writeable
     assert array.flags.f_contiguous == sent.flags.f_contiguous
     assert (array == sent).all()
-
-
-def test_several_arrays_are_aligned_in_one_memory() -> None:
-    sent = [np.arange(5001, dtype=np.uint8), np.arange(1000.0), np.ones((7, 99))]
-    block, rest = frames.split(sent)
-    memory = np.empty(len(rest), np.uint8)
-    memory[:] = np.frombuffer(rest, np.uint8)
-    for array, expected in zip(decode_parts(block, memory.data), sent, strict=True):
-        assert np.shares_memory(array, memory)
-        assert (array.ctypes.data - memory.ctypes.data) % 64 == 0
-        assert (array == expected).all()
-
-
-def test_arrays_in_memory_that_may_not_change_are_copied() -> None:
-    received = frames.decode(bytes(frames.encode(np.arange(1000))), 0)
-    received += 1
-    assert received[0] == 1
 
 
 @given(objects, st.integers(1, 1 << 40), st.integers(0, 1000), st.integers(0, 2))
@@ -274,31 +207,3 @@ def test_a_key_of_another_length_is_refused(size: int) -> None:
 def test_a_cap_that_is_none_is_refused(cap: Any) -> None:
     with pytest.raises(UsageError, match="_object_bytes"):
         frames.configure(max_object_bytes=cap)
-
-
-@pytest.mark.parametrize("template", [ThreadsDist, TensorTemplate])
-@pytest.mark.parametrize("root", [0, 1])
-def test_ranks_whose_collectives_are_mispaired_are_told(
-    template: type[ThreadsDist], root: int
-) -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        own = same_group(backend, template)
-        if own.rank == 0:
-            return own.all_gather_object("gathered")
-        return own.broadcast_object("sent", src=root)
-
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, FrameError)
-        assert "all_gather_object #1" in str(outcome)
-        assert f"broadcast_object from {root} #1" in str(outcome)
-
-
-def test_a_rank_that_is_one_collective_ahead_is_told() -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        if backend.rank == 1:
-            next_number(backend)
-        return backend.all_gather_object(backend.rank)
-
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, FrameError)
-        assert "#1" in str(outcome) and "#2" in str(outcome)

@@ -32,11 +32,6 @@ def fill_disk_of_trace() -> None:
     break_file(traces.current())
 
 
-def limit_bytes(recorder: Recorder, most: int) -> None:
-    """Let a trace hold so many bytes, of which the default is more than a test should write."""
-    recorder._room = most
-
-
 def add_instance(patched: pytest.MonkeyPatch, name: str, backend: BaseDistBackend) -> None:
     """Have a backend be one that this process has made under its name."""
     patched.setitem(default_backend._instances, name, backend)

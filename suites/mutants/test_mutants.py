@@ -15,6 +15,7 @@ from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.broken import MUTANTS
+from suites.mutants.broken.gathered import NotWritten
 from suites.mutants.correct import CORRECT
 from suites.mutants.sockets import Sockets
 
@@ -55,6 +56,13 @@ CAUSES = {
     "MeetsAtOnePlace": "port",
     "WaitsForEver": "Rendezvous.timeout",
     "LonelyAfterAKill": "closed connection",
+    "LeavesItselfOut": "own",
+    "NotWritten": "NotImplementedError",
+    "SwapsRankAndSize": "swapped",
+    "RankIsText": "int",
+    "EverybodyIsRank0": "rank",
+    "OverJson": "pickle",
+    "CannotLeave": "finalize_process",
 }
 """A word in the cause that the rule has to name, for mistakes that people are known to make."""
 
@@ -90,6 +98,12 @@ def test_every_mutant_is_killed_by_its_rule_which_names_a_known_cause(
         # Ranks of a busy machine may have been too slow for large objects, which looks like a hang.
         [result] = check(mutant, (size,), breaks, timeout=TIMEOUT_OF_CORRECT).rules
     assert depends or word in result.cause
+
+
+def test_one_mistake_has_one_cause_whichever_rule_finds_it() -> None:
+    found = check(NotWritten, (2,), "2.1", "2.3", "3.1", "4.1", examples=5).rules
+    assert [result.outcome for result in found] == ["failed"] * 4
+    assert len({result.cause for result in found}) == 1
 
 
 @pytest.mark.parametrize("backend", CORRECT, ids=lambda backend: backend.__name__)

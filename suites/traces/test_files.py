@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from disteval import UsageError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.faults import break_file, limit_bytes
+from suites.helpers.faults import break_file
 from suites.helpers.traces import (
     Event,
     Place,
@@ -143,19 +142,6 @@ def test_events_past_the_cap_are_counted_and_not_written(tmp_path: Path) -> None
     assert cap_for(1) == 200_000 and cap_for(1_000) * 1_000 == 1_600_000
 
 
-def test_bytes_past_those_that_are_read_are_not_written(tmp_path: Path) -> None:
-    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
-    limit_bytes(recorder, 10_000)
-    for at in range(200):
-        recorder.add("data", "load", at, at + 1, text="x" * 1_000)
-        recorder.flush()
-    recorder.close()
-    (world,) = read_worlds(tmp_path)
-    events = len(world.ranks[0].events)
-    assert 20 < events < 60 and world.ranks[0].dropped == 200 - events
-    assert world.ranks[0].is_whole
-
-
 def test_texts_and_numbers_that_json_lacks_are_bounded(tmp_path: Path) -> None:
     given = [Event("data", "x" * 1_000, 0, 1, {"a": "y" * 1_000, "b": math.nan, "c": {1: 2}})]
     event = a_world(tmp_path, [given]).ranks[0].events[0]
@@ -212,14 +198,6 @@ def test_a_damaged_file_is_refused(line: str, tmp_path: Path) -> None:
         list(read_worlds(tmp_path))
 
 
-@pytest.mark.parametrize("about", ["[]", "null", '{"dropped": -5}', '{"dropped": true}'])
-def test_an_end_of_another_form_leaves_nothing_out(about: str, tmp_path: Path) -> None:
-    file = two_events(tmp_path)
-    file.write_text(file.read_text().replace('{"dropped": 0}', about))
-    (world,) = read_worlds(tmp_path)
-    assert (len(world.ranks[0].events), world.ranks[0].dropped) == (2, 0)
-
-
 def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
@@ -228,25 +206,6 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
     recorder.add("data", "load", 0, time.monotonic_ns())
     recorder.flush()
     recorder.close()
-
-
-class ClosedLate:
-    """A file whose disk is found to be full when it is closed, as one of another host may be."""
-
-    def write(self, data: bytes) -> int:
-        return len(data)
-
-    def close(self) -> None:
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-
-
-def test_a_file_that_fails_when_it_is_closed_ends_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
-    break_file(recorder, ClosedLate())
-    recorder.close()
-    assert os.strerror(errno.EDQUOT) in caplog.text
 
 
 def test_a_later_rank_goes_on_without_a_trace_where_it_can_write_none(
@@ -262,19 +221,6 @@ def test_a_later_rank_goes_on_without_a_trace_where_it_can_write_none(
     second = Place(str(tmp_path / "run"), "run", world=2, clock=own_clock())
     Recorder(second, None).close()  # of a world that replaces a lost one
     assert "not recorded" in caplog.text
-
-
-def test_values_that_are_no_text_cost_their_event_alone(tmp_path: Path) -> None:
-    class Silent:
-        def __str__(self) -> str:
-            raise RuntimeError("not now")
-
-    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
-    recorder.add("data", "load", 0, 1, what=Silent())
-    recorder.add("data", "load", 2, 3)
-    recorder.close()
-    (world,) = read_worlds(tmp_path)
-    assert (len(world.ranks[0].events), world.ranks[0].dropped) == (1, 1)
 
 
 def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ import json
 import os
 import pickle
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +14,11 @@ import pytest
 from suites.helpers.command import invoke
 from suites.helpers.traces import (
     PARTED,
-    PREFIXES,
     Call,
     RankStatus,
     describe_parting,
     read_calls,
     report,
-    tell_calls,
 )
 
 
@@ -164,14 +160,6 @@ def test_ranks_that_parted_in_another_group_are_named_and_not_those_that_wait_fo
     assert "2 (mesh_dp)" in str(described[0])
 
 
-def test_of_partings_in_two_groups_the_first_is_named() -> None:
-    later = OTHER | {"time_created_ns": 9}
-    first = calls(SUM, WAITING, entry(1, "all_reduce", **later))
-    second = calls(SUM, entry(2, "broadcast"), entry(1, "all_gather", **later))
-    mine, other = facts(describe_parting({0: first, 1: second}))
-    assert (mine[2], other[2]) == ("all_gather #2", "broadcast #2")
-
-
 def test_a_number_that_torch_has_not_recorded_is_no_missing_call() -> None:
     later = [SUM, entry(3, "all_reduce", returned=False)]
     mine, other = facts(describe_parting({0: calls(*later), 1: calls(SUM, entry(2, "all_reduce"))}))
@@ -269,21 +257,6 @@ def test_files_that_are_not_those_of_the_ranks_of_one_run_are_refused(
         (tmp_path / name).write_bytes(pickle.dumps({"entries": [SUM]}))
     found = invoke("calls", str(tmp_path))
     assert (found.exit_code, named in found.output) == (2, True), found.output
-
-
-def test_a_record_of_another_form_ends_no_rank(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    library = SimpleNamespace(
-        _dump_fr_trace_json=lambda: '{"entries": [{"name": "x"}]}',
-        _dump_fr_trace=lambda **_: b"nothing",
-    )
-    torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=library))
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setenv(PREFIXES[0], str(tmp_path / "rank_"))
-    assert tell_calls(0) is None
-    said = capsys.readouterr().err
-    assert "KeyError" in said and "UnpicklingError" in said
 
 
 def test_the_last_call_is_named_where_the_record_of_a_lost_rank_is_not_known() -> None:

@@ -167,27 +167,6 @@ def test_a_link_to_a_failure_that_is_folded_opens_what_it_is_folded_under(
     assert "disteval check " in inner.text
 
 
-def test_a_link_to_a_failure_opens_it(browser: Browser, failing: Path) -> None:
-    browser.open(failing)
-    fragment = browser.run("return document.querySelectorAll('.matrix a')[7].hash")
-    browser.open(failing, fragment=fragment)
-    [opened] = browser.shown(".failure[open]")
-    assert f"#{opened.get_attribute('id')}" == fragment
-
-
-def test_all_are_expanded_and_collapsed(browser: Browser, failing: Path) -> None:
-    browser.open(failing)
-    button = browser.one("#all")
-    assert (button.text, button.get_attribute("aria-expanded")) == ("Expand all", "false")
-    button.click()
-    replays = browser.shown(".failure[open] .replay")
-    assert len(replays) == len(failed(failing))
-    wait_for(browser, "return document.querySelector('#all').ariaExpanded", "true")
-    assert button.text == "Collapse all"
-    button.click()
-    assert browser.shown(".failure[open]") == []
-
-
 def test_the_replay_command_is_copied(browser: Browser, failing: Path, keys: type) -> None:
     browser.open(failing)
     browser.one(".failure summary").click()
@@ -199,41 +178,6 @@ def test_the_replay_command_is_copied(browser: Browser, failing: Path, keys: typ
     wait_for(browser, said, "The command was copied.")
     browser.one("#words").send_keys(keys.CONTROL, "v")
     assert browser.one("#words").get_attribute("value") == first["replay"]
-
-
-def test_the_command_is_selected_where_the_clipboard_is_refused(
-    browser: Browser, failing: Path
-) -> None:
-    denied = {"permission": {"name": "clipboard-write"}, "setting": "denied"}
-    browser.command("Browser.setPermission", **denied)
-    try:
-        browser.open(failing)
-        browser.one(".failure summary").click()
-        browser.one(".failure .copy").click()
-        said = "return document.querySelector('#status').textContent"
-        wait_for(browser, said, "The command is selected: copy it with the keyboard.")
-        selected = browser.run("return getSelection().toString()")
-        assert selected == failed(failing)[0]["replay"]
-    finally:
-        browser.command("Browser.resetPermissions")
-
-
-def test_the_theme_is_the_systems_until_the_button_says_otherwise(
-    browser: Browser, failing: Path
-) -> None:
-    colour = "return getComputedStyle(document.body).backgroundColor"
-    browser.open(failing, scheme="light")
-    light = browser.run(colour)
-    browser.media("", "dark")
-    dark = browser.run(colour)
-    assert light != dark
-    button = browser.one("#theme")
-    wait_for(browser, "return document.querySelector('#theme').ariaPressed", "true")
-    button.click()
-    assert (browser.run(colour), button.get_attribute("aria-pressed")) == (light, "false")
-    browser.media("", "light")
-    button.click()
-    assert (browser.run(colour), button.get_attribute("aria-pressed")) == (dark, "true")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -257,19 +201,6 @@ def test_a_phone_does_not_scroll_sideways(
     scrolls = browser.run("return arguments[0].scrollWidth > arguments[0].clientWidth", box)
     assert scrolls
     assert box.get_attribute("tabindex") == "0"
-
-
-def test_paper_has_every_failure_whole_and_no_controls(browser: Browser, failing: Path) -> None:
-    browser.open(failing, scheme="dark")
-    browser.media("print", "dark")
-    scheme = browser.run("return getComputedStyle(document.documentElement).colorScheme")
-    assert scheme == "light"
-    assert browser.shown("button, form, nav") == []
-    heights = browser.run(
-        "return [...document.querySelectorAll('.failure pre')].map((e) => e.offsetHeight)"
-    )
-    assert len(heights) >= 2 * len(failed(failing))
-    assert min(heights) > 0
 
 
 def test_tables_say_which_rule_and_world_a_cell_is_of(browser: Browser, several: Path) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from typing import Any
 
 import pytest
 from disteval import UsageError
-from disteval.conformance.schedule import Job, run_side_by_side
 from disteval.worlds import cores
 
 from suites.helpers.command import invoke
@@ -48,30 +46,6 @@ def test_what_is_scarce_is_named_with_its_figure(
         cores.check_room(most + 1)
 
 
-def test_one_rank_may_always_start(machine: dict[str, int]) -> None:
-    machine["_free_mib"] = 0
-    cores.check_room(1)
-
-
-@pytest.mark.parametrize(("size", "together"), [(16, True), (17, False)])
-def test_worlds_run_side_by_side_while_there_is_room_for_the_ranks_of_all(
-    machine: dict[str, int], size: int, together: bool
-) -> None:
-    machine["available_cores"] = 2
-    running: list[Job] = []
-    several = threading.Event()
-
-    def run(job: Job) -> None:
-        running.append(job)
-        if len(running) > 1:
-            several.set()
-        several.wait(60.0 if together else 0.2)
-        running.remove(job)
-
-    run_side_by_side([Job(size, []), Job(size, [])], run, lambda: None)
-    assert several.is_set() == together
-
-
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_command_starts_no_more_ranks_than_there_is_room_for_unless_forced(
     command: list[str], machine: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
@@ -93,9 +67,3 @@ def test_a_command_starts_no_more_ranks_than_there_is_room_for_unless_forced(
     assert started == []
     invoke(*asked, "--force")
     assert started
-
-
-def test_threads_need_no_room(machine: dict[str, int]) -> None:
-    machine["available_cores"] = 1
-    done = invoke("check", "threads", "--world-size", "40", "--rules", "1.1")
-    assert done.exit_code == 0

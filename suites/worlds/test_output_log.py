@@ -22,28 +22,9 @@ def logger() -> Iterator[logging.Logger]:
     found.setLevel(before)
 
 
-def shout(backend: Any) -> None:
-    print("heard\x1b[2J")
-
-
 def print_lines(backend: Any) -> None:
     for number in range(LINES):
         print(f"line {number} {LONG}")
-
-
-def test_a_framework_that_lowers_the_level_of_all_loggers_asks_for_nothing(
-    logger: logging.Logger, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)  # the root's
-    with World(SOCKETS, 2) as world:
-        world.run(shout)
-    assert [record for record in caplog.records if record.name == logger.name] == []
-    logger.setLevel(logging.INFO)
-    with World(SOCKETS, 2) as world:
-        world.run(shout)
-    heard = r"heard\x1b[2J"  # a terminal would clear its screen
-    told = sorted(r.message for r in caplog.records if r.name == logger.name)
-    assert told == [f"[rank {rank}] {heard}" for rank in (0, 1)]
 
 
 def test_much_that_is_printed_at_once_comes_whole(

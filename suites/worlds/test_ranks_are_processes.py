@@ -171,9 +171,14 @@ def leave(_: Any, place: tuple[int, str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "end"), [("3", "status 3"), ("some text", "status 1"), ("KeyboardInterrupt", "SIGINT")]
+    ("how", "end", "started"),
+    [
+        ("3", "status 3", "forked"),
+        ("some text", "status 1", "forked"),
+        ("KeyboardInterrupt", "SIGINT", "forked"),
+        ("KeyboardInterrupt", "SIGINT", "started"),
+    ],
 )
-@pytest.mark.parametrize("started", HOW)
 def test_a_rank_ends_as_a_process_does(how: str, end: str, started: str, tmp_path: Path) -> None:
     with (
         World(None, 2, launcher=LocalLauncher(forks=HOW[started])) as world,

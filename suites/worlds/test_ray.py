@@ -24,7 +24,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.needs import framework, needs
-from suites.helpers.pictures import SIZES
 from suites.helpers.processes import (
     left_over,
     processes_below,
@@ -378,14 +377,3 @@ def test_a_backend_is_checked_with_a_world_lost_beside_the_first(
     report = json.loads((tmp_path / "report.json").read_text())
     assert [rule["outcome"] for rule in report["rules"]] == ["passed", "passed"]
     assert report["launcher"] == "ray"
-
-
-@needs("ray", "torch", "torch_cpu")
-def test_eval_finds_on_ray_what_it_finds_elsewhere(
-    joinable: None, small_cifar10: Path, small_accuracy: dict[str, float], tmp_path: Path
-) -> None:
-    options = ["--launcher=ray", "--world-size=2", f"--data={small_cifar10}", "--json=report.json"]
-    done = run_plainly([*DISTEVAL, "eval", *options], tmp_path, 180)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert (report["evaluated"], report["accuracy"]) == (SIZES["test"], small_accuracy)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from suites.mutants.broken.base import Gathered
+from suites.mutants.broken.base import Gathered, Mutant
 
 
 class ReversedOrder(Gathered):
@@ -113,3 +113,22 @@ class LosesTheLastOfLongLists(Gathered):
         if type(item) is not tuple or not item:
             return item[:-1] if isinstance(item, np.ndarray) and len(item) > 3 else item
         return (*item[:-1], self.shorten(item[-1]))
+
+
+class LeavesItselfOut(Gathered):
+    breaks = "2.1"
+
+    def change(self, gathered: list[Any]) -> Any:
+        return [item for rank, item in enumerate(gathered) if rank != self.rank]
+
+
+class NotWritten(Mutant):
+    """Has collectives that somebody has yet to write."""
+
+    breaks = "2.1"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        raise NotImplementedError
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        return self.all_gather_object(obj)[src]

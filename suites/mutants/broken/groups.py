@@ -83,3 +83,12 @@ class StaysAborted(Mutant):
         except threading.BrokenBarrierError as error:
             self._failed.error = error
             raise
+
+
+class CannotLeave(Mutant):
+    breaks = "1.5"
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        super().finalize_process()
+        raise OSError("a file was closed before")

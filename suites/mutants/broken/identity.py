@@ -56,3 +56,19 @@ class CannotBeCreatedBeforeJoining(Mutant):
 class RanksCountFromOne(Mutant):
     breaks = "1.1"
     rank = property(lambda self: super().rank + 1)
+
+
+class SwapsRankAndSize(Mutant):
+    breaks = "1.1"
+    rank = property(lambda self: super().world_size)
+    world_size = property(lambda self: super().rank)
+
+
+class RankIsText(Mutant):
+    breaks = "1.1"
+    rank = property(lambda self: str(super().rank))
+
+
+class EverybodyIsRank0(Mutant):
+    breaks = "1.1"
+    rank = 0  # type: ignore[assignment]

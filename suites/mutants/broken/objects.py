@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from typing import Any
 
@@ -181,6 +182,13 @@ class PickleProtocol2(Mutant):
     def all_gather_object(self, obj: Any) -> Any:
         old = super().all_gather_object(pickle.dumps(obj, protocol=2))
         return [pickle.loads(item) for item in old]
+
+
+class OverJson(Mutant):
+    breaks = "2.2"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        return [json.loads(text) for text in super().all_gather_object(json.dumps(obj))]
 
 
 class ChangedArray(Changed):
