@@ -61,33 +61,12 @@ def means_without_a_backend(backend: Any) -> Any:
     return mean.compute(), group.compute()["mean"], Mean()([backend.rank])
 
 
-def mean_in_a_forked_child(backend: Any) -> str:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            told = str(Mean()([backend.rank]))
-        except UsageError as error:
-            told = str(error)
-        os.write(writer, told.encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writer)
-    with os.fdopen(reader) as file:
-        return file.read()
-
-
 def test_what_is_broadcast_is_rebuilt_once(world: World) -> None:
     assert world.run(count_rebuilding) == [(1, 2)] * WORLD_SIZE
 
 
 def test_a_metric_without_a_backend_is_computed_over_the_group(world: World) -> None:
     assert world.run(means_without_a_backend) == [({"mean": 1.0},) * 3] * WORLD_SIZE
-
-
-def test_a_child_of_a_rank_does_not_use_the_ranks_group(world: World) -> None:
-    for rank, told in enumerate(world.run(mean_in_a_forked_child)):
-        assert f"rank {rank} of {WORLD_SIZE}" in told
 
 
 @pytest.mark.parametrize(
@@ -178,21 +157,6 @@ def _use_own_communicator(backend: Any) -> Any:
         own.all_gather_object(backend.rank),
         own.broadcast_object(backend.rank, last),
     )
-
-
-@needs("mpi4py")
-def test_python_objects_of_one_communicator_share_its_numbers() -> None:
-    with World("mpi4py", 2) as world:
-        assert world.run(_use_two_objects) == [[[0, 1]] * 4] * 2
-
-
-def _use_two_objects(backend: Any) -> Any:
-    from mpi4py import MPI
-
-    first = backend.inner
-    second = type(first)(MPI.Intracomm(MPI.COMM_WORLD))
-    turns = [first, second] if backend.rank else [first, first]
-    return [each.all_gather_object(each.rank) for each in turns * 2]
 
 
 @needs("mpi4py")

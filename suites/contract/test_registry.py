@@ -53,14 +53,6 @@ def test_what_can_be_no_class_is_refused_before_it_is_imported(name: str) -> Non
         get_backend_class(name)
 
 
-def test_a_folder_that_hides_the_backends_is_named(tmp_path: Path) -> None:
-    hiding = tmp_path / "disteval_backends" / "__init__.py"
-    hiding.parent.mkdir()
-    hiding.write_text("")
-    done = _run("import disteval; disteval.get_dist_backend('non_dist')", tmp_path)
-    assert str(hiding) in done.stderr.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("code", "found"),
     [

@@ -138,35 +138,9 @@ def test_an_output_without_a_row_for_each_sample_is_refused(
         predictor.predict(twelve(name))
 
 
-class Dealt(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    num_replicas, rank = 2, 0
-
-    def __len__(self) -> int:
-        return 6
-
-    def __iter__(self) -> Any:
-        return iter(tiny.samples(6))
-
-
-def test_predictions_whose_places_nobody_knows_are_refused(trained: Any) -> None:
-    def dealt(config: Any) -> Any:
-        data = Dealt()
-        data.rank = torch.distributed.get_rank()
-        return torch.utils.data.DataLoader(data, 2)
-
-    with pytest.raises(UsageError, match=r"0.*dealt"):
-        trained[0].predict(dealt)
-
-
 def test_a_folder_in_the_place_of_a_saved_file_is_refused(trained: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         trained[0].save(tmp_path)
-
-
-def test_a_workflow_of_validation_alone_ends(trained: Any) -> None:
-    estimator, records = trained
-    [record] = estimator.fit([tiny.validation], [("val", 1)])
-    assert record["correct"] == records[-1]["correct"]
 
 
 def test_fit_again_goes_on_with_the_same_workers_and_shows_their_lines(

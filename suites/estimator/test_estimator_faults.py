@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -85,26 +83,6 @@ def test_checkpoints_of_an_earlier_training_are_not_taken_for_this_one(
     fit(config_of(tmp_path, lr=0.5), tmp_path / "earlier.pt")
     crime = {"stage": "after_train_iter", "epoch": 0}
     records = fit(config_of(tmp_path, crime), tmp_path / "end.pt", max_failures=1)
-    assert tiny.facts(records) == tiny.facts(undisturbed[0])
-
-
-def dies_when_it_replaces_another(config: dict[str, Any]) -> Any:
-    once, again = Path(config["crime"]["once"]), Path(config["again"])
-    if torch.distributed.get_rank() == 1 and once.exists() and not again.exists():
-        again.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return tiny.runner(config)
-
-
-def test_workers_that_are_lost_while_they_replace_others_are_replaced_too(
-    undisturbed: Any, tmp_path: Path
-) -> None:
-    config = config_of(tmp_path, KILLED, again=str(tmp_path / "again"))
-    with Estimator(
-        dies_when_it_replaces_another, config, "local", 2, progress=False, max_failures=2
-    ) as estimator:
-        records = estimator.fit(CREATORS, WORKFLOW)
-    assert (tmp_path / "again").exists()
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
 
 

@@ -18,7 +18,6 @@ torch = framework("torch")
 data = torch.utils.data
 
 from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
-from disteval.estimator import hooks as hooks_module  # noqa: E402
 from disteval.estimator.hooks import (  # noqa: E402
     CheckpointHook,
     EvalHook,
@@ -97,15 +96,6 @@ def cosine(part: float) -> float:
 )  # fmt: skip
 def test_a_rate_follows_its_schedule(config: dict[str, Any], expected: Any) -> None:
     assert rates(config) == expected
-
-
-def test_a_schedule_goes_on_in_the_next_run() -> None:
-    runner, seen = make(max_epochs=2), Rates()
-    runner.register_training_hooks({"policy": "step", "step": [1, 2]}, {})
-    runner.register_hook(seen, "VERY_LOW")
-    runner.run([loader()], [("train", 1)])
-    runner.run([loader()], [("train", 1)], max_epochs=3)
-    assert seen.seen == by_epoch(1, 0.1, 0.01)
 
 
 def test_a_schedule_by_epoch_needs_an_end_in_epochs() -> None:
@@ -236,25 +226,6 @@ def test_each_record_is_a_line_of_json(tmp_path: Path, caplog: pytest.LogCapture
     steps = [text.partition(" lr:")[0] for text in said if "data_time" in text]
     assert steps == ["epoch 1 [2/3]", "epoch 2 [2/3]"]
     assert "time" not in records[0]
-
-
-def test_log_lines_average_the_last_iterations_alone() -> None:
-    seen: list[dict[str, float]] = []
-
-    class Look(hooks_module.LoggerHook):
-        def log_iter(self, runner: Any, averages: dict[str, float]) -> None:
-            seen.append(dict(averages))
-
-    runner = make(max_epochs=1)
-    values = iter([1.0, 3.0, 5.0, 9.0])
-    runner.model.train_step = lambda batch, optimizer: {
-        "loss": runner.model(batch[0]).sum(), "log_vars": {"x": next(values)},
-        "num_samples": len(batch[1]),
-    }  # fmt: skip
-    runner.register_training_hooks(None, {}, log_config=Look(2), timer_config=None)
-    [record] = runner.run([loader(28)], [("train", 1)])
-    assert [line["x"] for line in seen] == [2.0, (5 * 8 + 9 * 4) / 12]
-    assert record["x"] == (1 * 8 + 3 * 8 + 5 * 8 + 9 * 4) / 28
 
 
 def test_tensorboard_that_is_missing_is_an_error_with_its_remedy(

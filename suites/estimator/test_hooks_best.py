@@ -26,14 +26,6 @@ from suites.estimator.tiny import samples  # noqa: E402
 pytestmark = needs("torch")
 
 
-def test_checkpoints_by_iteration(tmp_path: Path) -> None:
-    runner = make(IterBasedRunner, max_iters=8)
-    runner.register_training_hooks(None, {}, {"interval": 3, "out_dir": str(tmp_path)})
-    runner.run([loader()], [("train", 8)])
-    names = {path.name for path in tmp_path.glob("[!.]*")}
-    assert names == {"iter_3.pt", "iter_6.pt", "iter_8.pt", "latest.pt"}
-
-
 @pytest.mark.parametrize(
     "template",
     [
@@ -148,21 +140,6 @@ def test_training_ends_when_validation_gets_no_better(
     resumed.resume(tmp_path / "latest.pt")
     assert resumed.epoch == 4
     assert [r["mode"] for r in run(resumed)] == []
-
-
-def test_what_decides_must_be_in_a_record(tmp_path: Path) -> None:
-    for hook in (
-        {"type": "EarlyStoppingHook", "monitor": "accuracy"},
-        {"type": "CheckpointHook", "monitor": "accuracy", "keep_best": 1},
-    ):
-        with pytest.raises(UsageError, match=r"'accuracy'.*epoch"):
-            runner = judged(1, work_dir=tmp_path)
-            runner.register_training_hooks(None, {}, custom_hooks_config=hook)
-            runner.run([loader(), loader(8)], BOTH)
-        with pytest.raises(UsageError, match="'accuracy'"):
-            runner = make(max_epochs=1, work_dir=tmp_path)
-            runner.register_training_hooks(None, {}, custom_hooks_config=hook)
-            runner.run([loader()], [("train", 1)])
 
 
 def test_the_best_checkpoints_are_kept_beside_the_last(tmp_path: Path) -> None:

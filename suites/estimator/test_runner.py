@@ -222,59 +222,6 @@ def test_a_hook_can_end_training_early_and_its_evaluation_reports_progress() -> 
     assert progress == [(1, 4), (1, 3), (2, 3), (3, 3), (2, 4)]
 
 
-def test_a_training_loader_that_is_begun_again_is_shuffled_anew() -> None:
-    dataset = samples(6)
-    sampler = data.DistributedSampler(dataset, 1, 0, shuffle=True, seed=3)
-    seen: list[Any] = []
-
-    class See(Hook):
-        def before_train_iter(self, runner: Any) -> None:
-            seen.append(runner.data_batch[0])
-
-    runner = make(IterBasedRunner, max_iters=4)
-    runner.register_hook(See())
-    runner.run([data.DataLoader(dataset, 3, sampler=sampler)], [("train", 4)])
-    first, second = torch.cat(seen[:2]), torch.cat(seen[2:])
-    assert not torch.equal(first, second)
-    assert torch.equal(first.sort(dim=0).values, second.sort(dim=0).values)
-
-
-def test_an_epoch_whose_loader_raised_is_continued_with_a_fresh_iterator() -> None:
-    class Interrupted:
-        """Batches of which the second one can't be read at first."""
-
-        def __init__(self) -> None:
-            self.broken = True
-
-        def __len__(self) -> int:
-            return 3
-
-        def __iter__(self) -> Any:
-            for at, batch in enumerate(loader(24)):
-                if at == 1 and self.broken:
-                    self.broken = False
-                    raise OSError("the disk does not answer")
-                yield batch
-
-    runner = make(max_epochs=1)
-    batches = Interrupted()
-    with pytest.raises(OSError, match="does not answer"):
-        runner.train(batches)
-    runner.train(batches)
-    assert (runner.epoch, runner.iter, runner.records[-1]["num_samples"]) == (1, 3, 16)
-
-
-def test_the_older_way_of_a_batch_processor_works() -> None:
-    def processor(model: Any, batch: Any, train_mode: bool) -> Any:
-        step = model.train_step if train_mode else model.val_step
-        return {**step(batch, None), "log_vars": {"mine": float(train_mode)}}
-
-    runner = make(max_epochs=1, batch_processor=processor)
-    train, val = runner.run([loader(), loader()], [("train", 1), ("val", 1)])
-    assert (train["mine"], val["mine"]) == (1.0, 0.0)
-    assert "loss" in train
-
-
 @pytest.mark.parametrize(
     ("workflow", "options", "told"),
     [

@@ -114,36 +114,6 @@ def test_a_state_does_not_change_with_further_training(tmp_path: Path) -> None:
     assert_same(state, kept)
 
 
-def test_the_best_so_far_outlives_an_interruption(tmp_path: Path) -> None:
-    def training(folder: Path) -> Any:
-        runner = make(EpochBasedRunner, folder)
-        runner.hooks = [hook for hook in runner.hooks if not isinstance(hook, EvalHook)]
-        hook = EvalHook(data.DataLoader(samples(9), 4), save_best="accuracy")
-        runner.register_hook(hook)
-        runner.register_hook(CheckpointHook(1), "BELOW_NORMAL")
-        return runner, hook
-
-    runner, hook = training(tmp_path)
-    runner.run(loaders(False)[:1], [("train", 1)])
-    assert hook.best is not None
-    other, again = training(tmp_path)
-    other.resume(tmp_path / "latest.pt")
-    assert again.best == hook.best == max(r["accuracy"] for r in runner.records[1::2])
-
-
-def test_a_runner_whose_model_has_no_weights_resumes_too(tmp_path: Path) -> None:
-    class Constant(torch.nn.Module):
-        def val_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
-            return {"log_vars": {}, "num_samples": len(data[0])}
-
-    path = EpochBasedRunner(Constant()).save_checkpoint(tmp_path)
-    resumed = EpochBasedRunner(Constant())
-    resumed.resume(path)
-    assert resumed.state_dict()["state_dict"] == {}
-    with pytest.raises(WeightsError, match="Tiny"):
-        EpochBasedRunner(Tiny()).resume(path)
-
-
 def test_an_optimizer_of_another_class_is_refused(tmp_path: Path) -> None:
     path = make(EpochBasedRunner, tmp_path).save_checkpoint(tmp_path)
     runner = make(EpochBasedRunner, tmp_path)

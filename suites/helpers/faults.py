@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from disteval import BaseDistBackend, default_backend, registry, traces
 from disteval.conformance import callers
 from disteval.traces.recorder import Recorder
-from disteval.worlds import environment, forked
+from disteval.worlds import forked
 from disteval.worlds.channel import messages
 
 
@@ -77,14 +76,3 @@ def fork_servers() -> set[int]:
 def forget_fork_servers(patched: pytest.MonkeyPatch) -> None:
     """Have the next world start its own servers."""
     patched.setattr(forked, "_kept", forked._Kept())
-
-
-@contextmanager
-def pmi_job() -> Iterator[str]:
-    """Provide the job that MPICH's process manager names, and leave the manager afterwards."""
-    environment._pmi_job.cache_clear()
-    try:
-        yield environment._pmi_job()
-        environment.leave_pmi()
-    finally:
-        environment._pmi_job.cache_clear()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from disteval import BaseDistBackend, frames
+from disteval import frames
 from disteval_backends.threads_dist import ThreadGroup, ThreadsDist
 
 T = TypeVar("T")
@@ -29,12 +29,6 @@ class Counting(ThreadsDist):
 def same_group(backend: ThreadsDist, template: type[ThreadsDist] = ThreadsDist) -> ThreadsDist:
     """Return another object for this rank of a backend's group."""
     return template(backend._own.group, backend.rank)
-
-
-def next_number(backend: BaseDistBackend) -> int:
-    """Return the number of the next collective, which is then taken."""
-    with backend._collectives as number:
-        return number
 
 
 def run_ranks(world_size: int, function: Callable[[ThreadsDist], T]) -> list[T | BaseException]:

@@ -42,9 +42,7 @@ class Browser:
         self.driver.set_page_load_timeout(_SECONDS)
         self.driver.set_script_timeout(_SECONDS)
 
-    def open(
-        self, page: Path, size: tuple[int, int] = DESKTOP, scheme: str = "light", fragment: str = ""
-    ) -> None:
+    def open(self, page: Path, size: tuple[int, int] = DESKTOP, scheme: str = "light") -> None:
         """Load a page from its file, in a window of this size, on a system with this scheme."""
         self.driver.get("about:blank")
         self.problems()
@@ -53,13 +51,9 @@ class Browser:
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
         )  # fmt: skip
-        self.media("", scheme)
-        self.driver.get(page.as_uri() + fragment)
-
-    def media(self, medium: str, scheme: str) -> None:
-        """Show the page as on paper (``print``) or a screen, on a system with this scheme."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.command("Emulation.setEmulatedMedia", media=medium, features=features)
+        self.command("Emulation.setEmulatedMedia", media="", features=features)
+        self.driver.get(page.as_uri())
 
     def command(self, name: str, **arguments: Any) -> Any:
         """Send one command of the DevTools protocol."""

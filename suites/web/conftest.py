@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from suites.web.browser import Browser
 
 CHECKS = {
-    "hostile": ("suites.web.hostile:Hostile", "--world-size=1,2,3"),
+    "hostile": ("suites.web.hostile:Hostile", "--world-size=1,2"),
     "reversed": ("suites.mutants.broken.gathered:ReversedOrder", "--world-size=2", "--rules=2.*"),
     "absent": ("suites.web.hostile:Absent", "--world-size=2", "--rules=2.1", "--timeout=1"),
-    "threads": ("threads", "--world-size=1,2"),
+    "threads": ("threads", "--world-size=2"),
 }
 """Each file, and the check that writes it."""
 
@@ -39,7 +39,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory, chromium_browser: Browser)
 
 @pytest.fixture(scope="session")
 def failing(reports: dict[str, Path]) -> Path:
-    """Write the page of one check with about forty failures."""
+    """Write the page of one check with many failures."""
     page = reports["hostile"].with_suffix(".html")
     _disteval(page.parent, "report", str(reports["hostile"]), f"--html={page}")
     return page

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import select
-import socket
-import sys
-import threading
 from pathlib import Path
 
 import pytest
 from disteval import UsageError
-from disteval.worlds import OuterWorld, detect_outer_world, follow
+from disteval.worlds import OuterWorld, detect_outer_world
 
-from suites.helpers.faults import pmi_job
 from suites.helpers.jobs import (
     Job,
-    OuterLauncher,
     given_leader,
     launched_job,
     meeting,
@@ -136,31 +130,6 @@ def test_ranks_that_can_not_be_led_are_refused_with_what_works(
         detect_outer_world(variables)
 
 
-def test_ranks_over_several_hosts_are_led_if_they_have_a_way_to_meet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("DISTEVAL_LEADER", "DISTEVAL_KEY_FILE", "DISTEVAL_CONTROL_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(meeting, "find_spec", lambda name: None)  # mpi4py is not installed
-    jobs = [
-        ("torchrun", ELASTIC | {"RANK": "{}", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}),
-        ("mpirun", {"PMI_RANK": "{}", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}),
-        ("horovodrun", {"HOROVOD_RANK": "{}", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2"}),
-        # MPI's ranks that srun starts on two hosts.
-        ("mpirun", {"SLURM_STEP_NUM_NODES": "2", "PMI_RANK": "{}", "PMI_SIZE": "4"}),
-    ]
-    open_mpi = {"RANK": "{}", "SIZE": "4", "LOCAL_SIZE": "2"}
-    jobs.append(("mpirun", {f"OMPI_COMM_WORLD_{name}": open_mpi[name] for name in open_mpi}))
-    for launcher, variables in jobs:
-        for rank in range(4):
-            told = {name: text.format(rank) for name, text in variables.items()}
-            outer = detect_outer_world(told)
-            assert outer is not None
-            assert outer[:] == (launcher, rank, 4, 2)
-            with pytest.raises(UsageError, match=rf"rank {rank}\b.*CONTROL_DIR"):
-                meeting.choose_meeting(outer)
-
-
 def test_one_task_of_slurm_is_alone_and_srun_with_pmi_is_joined() -> None:
     alone = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     assert detect_outer_world(alone) is None
@@ -227,53 +196,3 @@ def test_a_leader_never_listens_on_all_addresses(
     monkeypatch.setenv("DISTEVAL_KEY_FILE", str(path))
     with pytest.raises(UsageError, match=r"\b0\.0\.0\.0\b"):
         meeting.GivenLeader(OuterWorld("mpirun", 0, 2, 1)).hosts()
-
-
-def test_the_ranks_of_one_host_leave_the_connection_of_mpi_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("PMIX_NAMESPACE", "PMI_JOBID"):
-        monkeypatch.delenv(name, raising=False)
-    mine, theirs = socket.socketpair()
-    with mine, theirs:
-        monkeypatch.setenv("PMI_FD", str(mine.fileno()))
-        assert OuterWorld("mpirun", 0, 2, 2).control_directory().name.startswith("job-")
-        theirs.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            theirs.recv(1)
-
-
-def test_a_rank_leaves_mpichs_process_manager_when_it_was_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rank, manager = socket.socketpair()
-
-    def manage() -> None:
-        for answer in (b"cmd=my_kvsname kvsname=kvs_1_0\n", b"cmd=finalize_ack rc=0\n"):
-            manager.recv(100)
-            manager.sendall(answer)
-
-    monkeypatch.setenv("PMI_FD", str(rank.fileno()))
-    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
-    with rank, manager:
-        thread = threading.Thread(target=manage)
-        thread.start()
-        with pmi_job() as job:
-            assert job == "kvs_1_0"
-        thread.join()
-        assert select.select([rank], [], [], 0)[0] == []
-
-
-def test_an_elastic_job_on_several_hosts_does_not_meet_over_mpi(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("DISTEVAL_LEADER", "DISTEVAL_KEY_FILE", "DISTEVAL_CONTROL_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(meeting, "find_spec", lambda name: True)  # mpi4py is installed
-    leader = OuterLauncher(OuterWorld("mpirun", 0, 2, 1))
-    leader.elastic = True
-    for take_part in (
-        lambda: leader.prepare(2), lambda: follow(OuterWorld("mpirun", 1, 2, 1), elastic=True)
-    ):  # fmt: skip
-        with pytest.raises(UsageError, match="CONTROL_DIR"):
-            take_part()

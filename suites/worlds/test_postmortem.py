@@ -79,30 +79,6 @@ def test_a_rank_that_does_not_answer_hides_no_other_rank() -> None:
     assert ("Python" in deaf, where in deaf, where in heard) == (True, False, True)
 
 
-def print_much_and_hang(backend: Any) -> None:
-    print("x" * (1 << 22))
-    print("final line")
-    signal.pause()
-
-
-def test_of_much_output_the_end_is_shown() -> None:
-    report = report_of(print_much_and_hang)
-    assert report.endswith("final line")
-    assert f"{'x' * 999} … (cut)" in report
-    assert len(report) < 8000
-
-
-def raise_a_long_line_on_0(backend: Any) -> None:
-    if backend.rank == 0:
-        raise ValueError("x" * 100_000)
-
-
-def test_a_long_message_does_not_hide_the_order() -> None:
-    headline, of_rank_0, *_ = report_of(raise_a_long_line_on_0, backend="threads").splitlines()
-    assert headline.endswith(raise_a_long_line_on_0.__name__)
-    assert len(headline) < 2000 and of_rank_0.endswith("(cut)")
-
-
 def print_and_raise_controls(backend: Any) -> None:
     print(f"printed {CONTROLS}")
     raise ValueError(f"raised {CONTROLS}\non two lines")

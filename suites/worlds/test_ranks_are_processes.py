@@ -131,32 +131,6 @@ def test_ranks_are_started_in_a_folder_that_was_removed(
         assert world.run(lambda _, rank: rank, 0, 1) == [0, 1]
 
 
-def test_a_module_whose_import_fails_or_starts_a_thread_does_no_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "import threading, time; threading.Thread(target=time.sleep, args=[99], daemon=True)"
-    (tmp_path / "starts_a_thread.py").write_text(text + ".start()")
-    (tmp_path / "cannot_be_imported.py").write_text("raise ImportError('broken')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("starts_a_thread", "cannot_be_imported"):
-        with World(None, 1, launcher=LocalLauncher(preload=[name])) as world:
-            assert not is_forked(world)
-            assert world.run(lambda _: list(sys.modules).count("starts_a_thread")) == [0]
-
-
-def test_what_a_module_printed_when_it_was_imported_is_in_the_report_of_a_lost_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "warns.py").write_text("print('a warning')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with (
-        World(None, 2, launcher=LocalLauncher(preload=["warns"])) as world,
-        pytest.raises(WorldError, match="a warning"),
-    ):
-        assert is_forked(world)
-        world.run(lambda _: os._exit(1))
-
-
 def leave(_: Any, place: tuple[int, str, str]) -> None:
     """End rank 1 in the way that is named, with a file that is not written yet."""
     global left  # as a variable of a module is what the interpreter ends with

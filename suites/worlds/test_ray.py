@@ -36,7 +36,6 @@ from suites.helpers.ray_nodes import (
     share_of_cpu,
 )
 
-SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
 DISTEVAL = [sys.executable, "-m", "disteval.cli"]
 
@@ -83,49 +82,10 @@ def misbehave_on_1(backend: Any, place: tuple[int, str]) -> Any:
     return rank if how == "raises" else backend.all_gather_object(rank)
 
 
-def run_with(world: World, how: str, timeout: float) -> WorldError:
-    """Have rank 1 misbehave, and return the error."""
-    with pytest.raises(WorldError) as caught:
-        world.run(misbehave_on_1, (0, how), (1, how), timeout=timeout)
-    return caught.value
-
-
-@needs("ray", "torch_cpu")
-def test_ranks_are_actors_that_gather(ray: Any) -> None:
-    with World("torch_cpu", 2, launcher="ray") as world:
-        told = world.run(describe)
-        assert world.run(gather, "a", [1]) == [["a", [1]]] * 2
-    assert [found["rank"] for found in told] == [0, 1]
-    assert {found["folder"] for found in told} == {str(Path.cwd())}
-    assert left_over([found["pid"] for found in told]) == []
-
-
 @needs("ray")
 def test_each_rank_gets_the_computing_threads_that_were_asked_for(ray: Any) -> None:
     with World(SOCKETS, 2, launcher="ray", threads=3) as world:
         assert [found["threads"] for found in world.run(describe)] == ["3"] * 2
-
-
-@needs("ray")
-def test_an_exception_comes_back_and_the_world_goes_on(ray: Any) -> None:
-    with World(SOCKETS, 2, launcher=RayLauncher()) as world:
-        error = run_with(world, "raises", 60)
-        assert {rank: type(one) for rank, one in error.errors.items()} == {1: LookupError}
-        assert world.run(gather, 1, 2) == [[1, 2]] * 2
-
-
-@needs("ray")
-@pytest.mark.parametrize("how", ["SIGKILL", "hangs"])
-def test_a_rank_that_is_lost_or_hangs_is_named_and_terminated(ray: Any, how: str) -> None:
-    with World(SOCKETS, 2, launcher="ray") as world:
-        pids = [found["pid"] for found in world.run(describe)]
-        error = run_with(world, how, SHORT if how == "hangs" else 60)
-    if how == "SIGKILL":
-        assert error.lost[0] == 1
-    else:
-        assert re.search(r"rank 0: .* all_gather_object #1", str(error))
-        assert f"in {misbehave_on_1.__name__}" in str(error)
-    assert left_over(pids) == []
 
 
 @needs("ray")
@@ -140,17 +100,6 @@ def test_more_cpus_than_there_are_are_refused_at_once(ray: Any) -> None:
     with pytest.raises(WorldError, match=r"\b2\b.*\b1000\b"):
         World(SOCKETS, 2, launcher=RayLauncher(cpus_per_worker=1000))
     assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
-
-
-@needs("ray")
-def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(ray: Any) -> None:
-    launcher = RayLauncher()
-    with World("non_dist", 1, launcher=launcher) as first:
-        with pytest.raises(UsageError, match="launcher"):
-            World("non_dist", 1, launcher=launcher)
-        assert first.run(describe)[0]["rank"] == 0
-    with World("non_dist", 1, launcher=launcher) as world:
-        assert world.run(describe)[0]["rank"] == 0
 
 
 @needs("ray")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import socket
 import stat
 import time
@@ -74,21 +71,6 @@ def test_a_folder_in_which_others_can_rename_is_refused(shared: Path) -> None:
         World("threads", 1, launcher="threads")
     shared.chmod(0o1777)
     World("threads", 1, launcher="threads").close()
-
-
-def test_a_folder_that_is_missing_or_has_no_locks_is_named(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(fcntl, "flock", fail)
-        with pytest.raises(WorldError, match=os.strerror(errno.ENOLCK)):
-            World("threads", 1, launcher="threads")
-    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(shared / "missing"))
-    with pytest.raises(WorldError, match=str(shared / "missing")):
-        World("threads", 1, launcher="threads")
 
 
 def test_the_folders_of_a_world_are_for_its_user_alone(shared: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError, WorldError, evaluate
+from disteval import WorldError, evaluate
 from disteval.metrics import Accuracy
 from disteval.worlds import LocalLauncher, World
 
@@ -253,22 +253,3 @@ def test_commands_write_traces_and_show_them(
     assert code == 2 and "nowhere" in output
     code, output = disteval("trace", "run", "--world", "7")
     assert code == 2 and "world 7" in output
-
-
-def test_a_check_has_a_trace_of_each_of_its_worlds(tmp_path: Path) -> None:
-    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
-    folder = str(tmp_path / "run")
-    words = ["check", "threads", "--world-size", "1,2", "--rules", "2.1", "--examples", "2"]
-    code, output = disteval(*words, "--trace", folder)
-    assert code == 0, output
-    assert sorted(world.world_size for world in read_worlds(Path(folder))) == [1, 2]
-    assert disteval("trace", folder)[0] == 0
-
-
-@pytest.mark.parametrize("place", ["file/run", "/proc/1/run"])
-def test_a_folder_that_is_not_writable_is_refused_before_ranks_start(
-    place: str, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=place):
-        World("threads", 2, trace=tmp_path / place)
