@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
 import numpy as np
 from disteval.contract import Capabilities, No, Rendezvous
+from disteval.errors import BackendUnavailableError
+from disteval.launched import launched_job
 from jax.experimental import multihost_utils
 
 from disteval_backends._host_arrays import Bytes, HostArrayDist
@@ -47,6 +50,11 @@ class JaxDist(HostArrayDist):
             shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
             coordinator_bind_address=address,
         )
+        try:
+            _refuse_shared_gpus(world_size)
+        except BackendUnavailableError:
+            cls.finalize_process()
+            raise
 
     @classmethod
     def finalize_process(cls) -> None:
@@ -82,3 +90,25 @@ class JaxDist(HostArrayDist):
     def _rounded(self, tensor: Bytes) -> Bytes:
         # XLA compiles a collective for each length, so only powers of two are used.
         return self._to_tensor(tensor.data, 1 << (len(tensor) - 1).bit_length())
+
+
+def _refuse_shared_gpus(world_size: int) -> None:
+    """Refuse several ranks of a host that use the same GPUs, before NCCL fails in a collective.
+
+    JAX lets each process use all GPUs that it sees. SLURM's and Open MPI's ranks get one each, and
+    those of another launcher may have a CUDA_VISIBLE_DEVICES each. Ranks that a world starts have
+    one environment.
+    """
+    job = launched_job()
+    here = world_size if job is None else min(job.ranks_on_host, world_size)
+    is_given = jax.config.values.get("jax_cuda_visible_devices", "all") != "all"
+    if here == 1 or (job is not None and (is_given or "CUDA_VISIBLE_DEVICES" in os.environ)):
+        return
+    gpus = sum(device.platform == "gpu" for device in jax.local_devices())
+    if gpus:
+        raise BackendUnavailableError(
+            f"world size {world_size} puts {here} ranks on this host, JAX finds {gpus} GPUs here "
+            f"in each of them, and NCCL can't put two ranks on one; start the ranks with srun or "
+            f"Open MPI's mpirun, where JAX gives each a GPU of its own, or with another launcher "
+            f"and a CUDA_VISIBLE_DEVICES for each, or set JAX_PLATFORMS=cpu"
+        )

@@ -73,12 +73,13 @@ def _sentence(worlds: AuditWorlds, settings: Settings) -> str:
     unset = [] if worlds.as_torchrun else [name for name in TORCHRUN if name not in os.environ]
     remedy = (
         f"{', '.join(unset)} {'is' if len(unset) == 1 else 'are'} not set here, and a library that "
-        f"looks for ranks there, such as accelerate, finds none: start the ranks with torchrun, as "
-        f"an audit with --backend torch_cpu does, or tell the library case.rank and "
+        f"looks for ranks there, such as accelerate, finds none: start the ranks with torchrun, or "
+        f"let the audit start them with --backend torch_cpu, or tell the library case.rank and "
         f"case.world_size"
         if unset
         else "deal the samples by case.rank and case.world_size, and add up the results of all "
-        "ranks; a function for one rank says so with evaluate.assumes = ('one_rank',)"
+        "ranks (accelerate does that without a GPU only as Accelerator(cpu=True)); a function for "
+        "one rank says so with evaluate.assumes = ('one_rank',)"
     )
     return (
         f"ranks {', '.join(others)} and {last} each counted all {settings.size} samples alone, and "

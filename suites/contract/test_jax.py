@@ -1,0 +1,46 @@
+"""Ranks of a host that would share its GPUs are refused by JAX's backend, with what works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import WorldError
+from disteval.errors import BackendUnavailableError
+from disteval.worlds import World
+
+from suites.helpers.needs import needs
+from suites.helpers.processes import run_plainly, torchrun
+
+pytestmark = needs("jax")
+
+
+def gathered(backend: Any) -> Any:
+    return backend.all_gather_object(backend.rank)
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("OneGpu", 1), ("FourGpus", 4)])
+def test_ranks_that_would_share_the_gpus_of_their_host_are_refused(name: str, gpus: int) -> None:
+    with pytest.raises(WorldError, match=rf"\b2 ranks\b.*\b{gpus} GPUs\b") as caught:
+        World(f"suites.contract.jax_gpus:{name}", 2)
+    assert isinstance(caught.value.common, BackendUnavailableError)
+    assert "JAX_PLATFORMS=cpu" in str(caught.value)
+
+
+def test_one_rank_may_use_all_of_them() -> None:
+    with World("suites.contract.jax_gpus:FourGpus", 1) as world:
+        assert world.run(gathered) == [[0]]
+
+
+@needs("torch")
+@pytest.mark.parametrize(("gpus_of_a_rank", "status"), [("", 1), ("CUDA_VISIBLE_DEVICES=0 ", 0)])
+def test_ranks_of_a_launcher_may_have_been_given_one_each(
+    gpus_of_a_rank: str, status: int, tmp_path: Path
+) -> None:
+    check = "disteval check suites.contract.jax_gpus:OneGpu --rules 1.1"
+    script = tmp_path / "rank.sh"
+    script.write_text(f"{gpus_of_a_rank}exec {check}\n")
+    done = run_plainly([*torchrun(2), "sh", str(script)], tmp_path, 120.0)
+    assert (done.returncode != 0) == bool(status), done.stdout + done.stderr
+    assert ("JAX_PLATFORMS=cpu" in done.stdout + done.stderr) == bool(status)
