@@ -325,6 +325,7 @@ def test_a_run_that_goes_on_says_so_and_refuses_another_task(
     stored = report["stored"]
     assert (stored in (16, 32), report["evaluated"]) == (True, 101)
     assert f"{stored} of 101" in done.output
+    assert report["stored_since"] in done.output
     rate = (101 - stored) / report["seconds"]
     assert report["samples_per_second"] == pytest.approx(rate)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import (
+    ByLength,
     CoverageError,
     DataError,
     LibraryMissingError,
@@ -27,8 +29,10 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.data import PredictionWriter, certify, impatient
+from suites.helpers.data import impatient
 from suites.helpers.thread_world import run_ranks, values
+
+pytestmark = pytest.mark.usefixtures("without_canary")
 
 IDS = np.arange(6)
 BITS = np.array([0, 1, 0x7F800000, 0xFF800000, 0x80000000, 0x3DCCCCCD], np.uint32).view(np.float32)
@@ -67,26 +71,23 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def reversed_rows(outputs: Any) -> Any:
-    """Return outputs whose rows are in the opposite order."""
+def rows_of(outputs: Any, numbers: list[int]) -> Any:
+    """Return some consecutive rows of outputs."""
     if isinstance(outputs, dict):
-        return {key: reversed_rows(part) for key, part in outputs.items()}
-    return tuple(map(reversed_rows, outputs)) if isinstance(outputs, tuple) else outputs[::-1]
+        return {key: rows_of(part, numbers) for key, part in outputs.items()}
+    if isinstance(outputs, tuple):
+        return tuple(rows_of(part, numbers) for part in outputs)
+    return outputs[numbers[0] : numbers[-1] + 1]
 
 
-def write(
-    backend: ThreadsDist, where: Predictions, batches: list[tuple[Any, Any]], size: int
-) -> None:
-    """Write batches of one rank as a whole result."""
-    writer = PredictionWriter(where, backend, {"size": str(size)})
-    for ids, outputs in batches:
-        writer.write(np.asarray(ids), outputs)
-    mine = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in batches)])
-    writer.finish(size, backend.all_gather_object(certify(mine.astype(np.int64))))
-
-
-def write_alone(where: Predictions, outputs: Any, ids: Any = IDS) -> None:
-    values(run_ranks(1, lambda backend: write(backend, where, [(ids, outputs)], len(ids))))
+def write_alone(where: Predictions, outputs: Any, batch_size: int = 6) -> None:
+    """Write outputs, a row for each sample."""
+    rows = len(next(iter(outputs.values())) if isinstance(outputs, dict) else outputs)
+    rows = len(outputs[0]) if isinstance(outputs, tuple) else rows
+    evaluate(
+        lambda x: rows_of(outputs, x.tolist()), np.arange(rows), {}, "non_dist", batch_size,
+        predictions=where, fixed_shape=False,
+    )  # fmt: skip
 
 
 CASES = [("jsonl", name) for name in (*OUTPUTS, *LISTS)] + [("npy", name) for name in OUTPUTS]
@@ -97,25 +98,14 @@ def test_outputs_come_back_to_the_last_bit(format: Any, name: str, tmp_path: Pat
     outputs = {**OUTPUTS, **LISTS}[name]
     write_alone(Predictions(tmp_path, format), outputs)
     assert same(load_predictions(tmp_path).all(), outputs)
-
-    def interrupted(backend: ThreadsDist) -> Any:
-        where = Predictions(tmp_path / "again", format, rows_per_part=2)
-        writer = PredictionWriter(where, backend, {"size": "6"})
-        writer.write(IDS, outputs)
-        writer.close()
-        again = PredictionWriter(where, backend, {"size": "6"})
-        try:
-            return again.stored(IDS[::-1]), again.stored(IDS)
-        finally:
-            again.close()
-
-    backwards, stored = values(run_ranks(1, interrupted))[0]
-    assert same(stored, outputs)
-    assert same(backwards, reversed_rows(outputs))
+    write_alone(Predictions(tmp_path / "parts", format, rows_per_part=2), outputs, 1)
+    again = load_predictions(tmp_path / "parts")
+    assert len(again.parts) == 3
+    assert same(again.all(), outputs)
 
 
 def test_a_line_of_json_has_the_id_and_the_fields(tmp_path: Path) -> None:
-    write_alone(Predictions(tmp_path), {"label": np.array([3, 4]), "text": ["a", "b"]}, [1, 0])
+    write_alone(Predictions(tmp_path), {"label": np.array([4, 3]), "text": ["b", "a"]})
     (path,) = tmp_path.glob("part-*.jsonl")
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"sample_id": 0, "label": 4, "text": "b"},
@@ -134,14 +124,14 @@ def test_they_are_in_the_order_of_the_data_set(
     format: Any, random: Any,  # noqa: A002
 ) -> None:  # fmt: skip
     folder = tmp_path_factory.mktemp("folder")
-    order = list(range(size))
-    random.shuffle(order)
 
     def rank(backend: ThreadsDist) -> None:
-        mine = np.array(order[backend.rank :: world], np.int64)
-        pieces = [mine[at : at + batch_size] for at in range(0, len(mine), batch_size)]
         where = Predictions(folder, format, rows_per_part=rows)
-        write(backend, where, [(ids, ids * 2) for ids in pieces], size)
+        lengths = ByLength([random.randrange(5) for _ in range(size)])
+        evaluate(
+            lambda x: 2 * x, np.arange(size), {}, backend, batch_size, predictions=where,
+            by_length=backend.broadcast_object(lengths, src=0),
+        )  # fmt: skip
 
     values(run_ranks(world, rank))
     found = load_predictions(folder)
@@ -150,30 +140,38 @@ def test_they_are_in_the_order_of_the_data_set(
     assert list(found.all()) == [2 * number for number in range(size)]
 
 
-def begun(folder: Path, count: int = 4, **options: Any) -> None:
-    """Leave an interrupted run of six samples, of which some are stored one a part."""
+class Model:
+    """A model of numbers that ends before its time, and the numbers that it was asked for."""
 
-    def rank(backend: ThreadsDist) -> None:
-        where = Predictions(folder, rows_per_part=1, **options)
-        writer = PredictionWriter(where, backend, {"size": "6"})
-        writer.write(IDS[:count], IDS[:count] * 10)
-        writer.close()
+    def __init__(self, last: int = 99) -> None:
+        self.last = last
+        self.asked: list[int] = []
 
-    values(run_ranks(1, rank))
+    def __call__(self, numbers: Any) -> Any:
+        if numbers.max() > self.last:
+            raise PowerError
+        self.asked += numbers.tolist()
+        return numbers * 10
+
+
+class PowerError(Exception):
+    """The end of an evaluation before its time."""
+
+
+def begun(folder: Path, **options: Any) -> None:
+    """Leave an interrupted run of six samples, of which four are stored one a part."""
+    where = Predictions(folder, rows_per_part=1, **options)
+    with pytest.raises(RankError):
+        evaluate(Model(3), IDS, {}, "non_dist", 1, predictions=where)
 
 
 def go_on(folder: Path, world: int = 2, size: int = 6, **options: Any) -> list[Any]:
-    """Go on with a run, and return the ids that each rank had to write, or its error."""
+    """Go on with a run, and return the numbers that each rank had to evaluate, or its error."""
 
     def rank(backend: ThreadsDist) -> list[int]:
-        where = Predictions(folder, **options)
-        writer = PredictionWriter(where, backend, {"size": str(size)})
-        has = set(writer.stored_ids.tolist())
-        left = [n for n in range(backend.rank, size, world) if n not in has]
-        writer.write(np.array(left, np.int64), np.array(left, np.int64) * 10)
-        every = np.arange(backend.rank, size, world)
-        writer.finish(size, backend.all_gather_object(certify(every)))
-        return left
+        model, where = Model(), Predictions(folder, **options)
+        evaluate(model, np.arange(size), {}, backend, 1, predictions=where, even_calls=False)
+        return model.asked
 
     return run_ranks(world, rank)
 
@@ -182,11 +180,11 @@ def test_an_interrupted_run_is_no_result_and_goes_on(tmp_path: Path) -> None:
     begun(tmp_path)
     with pytest.raises(DataError, match="not finished"):
         load_predictions(tmp_path)
-    assert go_on(tmp_path, 3) == [[], [4], [5]]
+    assert go_on(tmp_path, 3) == [[4], [5], []]
     assert list(load_predictions(tmp_path)) == [0, 10, 20, 30, 40, 50]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "removed", "note"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "removed"])
 def test_a_damaged_part_is_named_and_computed_again(
     damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,15 +193,11 @@ def test_a_damaged_part_is_named_and_computed_again(
     data = bytearray(path.read_bytes())
     if damage == "removed":
         path.unlink()
-    elif damage == "note":
-        note = path.with_suffix(".part.json")
-        note.write_bytes(note.read_bytes().replace(b"20", b"21"))
-        note.write_bytes(b"x" + note.read_bytes()[1:])
     else:
         data[20] ^= 1
         path.write_bytes(data[:-1] if damage == "truncated" else data)
     with caplog.at_level(logging.WARNING):
-        assert go_on(tmp_path) == [[2, 4], [5]]
+        assert go_on(tmp_path) == [[2, 5], [4]]
     assert path.stem in caplog.text
     assert "again" in caplog.text
     assert list(load_predictions(tmp_path)) == [0, 10, 20, 30, 40, 50]
@@ -213,27 +207,29 @@ def test_a_damaged_part_is_named_and_computed_again(
     ("options", "message"),
     [
         ({"format": "npy"}, "format"),
-        ({"size": 7}, "size is 6"),
+        ({"size": 7}, "number of samples is 6"),
     ],
 )
 def test_runs_of_other_settings_are_not_mixed(options: Any, message: str, tmp_path: Path) -> None:
     begun(tmp_path)
     for outcome in go_on(tmp_path, **options):
         assert isinstance(outcome, UsageError)
-        assert "interrupted" in str(outcome)
         assert message in str(outcome)
     assert go_on(tmp_path) == [[4], [5]]
 
 
-def test_a_run_that_was_killed_after_its_manifest_begins_anew(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_after_its_manifest_is_finished(tmp_path: Path) -> None:
     begun(tmp_path)
-    unfinished = (tmp_path / "unfinished.json").read_bytes()
-    notes = {note: note.read_bytes() for note in tmp_path.glob("*.part.json")}
+    logs = {path: path.read_bytes() for path in tmp_path.glob(".ledger-*")}
     go_on(tmp_path)
-    (tmp_path / "unfinished.json").write_bytes(unfinished)
-    for note, content in notes.items():
-        note.write_bytes(content)
-    assert go_on(tmp_path, overwrite=True) == [[0, 2, 4], [1, 3, 5]]
+    for path, content in logs.items():
+        path.touch(0o600)
+        path.write_bytes(content)
+    for outcome in go_on(tmp_path):
+        assert isinstance(outcome, UsageError)
+        assert "6 samples" in str(outcome)
+    assert go_on(tmp_path, overwrite=True) == [[4], [5]]
+    assert list(load_predictions(tmp_path)) == [0, 10, 20, 30, 40, 50]
 
 
 def test_a_result_is_replaced_only_on_request_and_only_by_a_whole_one(tmp_path: Path) -> None:
@@ -251,16 +247,16 @@ def test_a_result_is_replaced_only_on_request_and_only_by_a_whole_one(tmp_path: 
 
 
 def test_two_jobs_do_not_use_one_folder(tmp_path: Path) -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        writer = PredictionWriter(Predictions(tmp_path), backend, {"size": "6"})
-        (outcome,) = go_on(tmp_path, 1)
-        writer.close()
-        return outcome
+    found: list[Any] = []
 
-    (outcome,) = run_ranks(1, rank)
+    def predict(batch: Any) -> Any:
+        found.extend(go_on(tmp_path, 1))
+        return batch
+
+    evaluate(predict, IDS, {}, "non_dist", predictions=tmp_path)
+    (outcome,) = found
     assert isinstance(outcome, UsageError)
     assert str(os.getpid()) in str(outcome)
-    assert go_on(tmp_path, 1) == [[0, 1, 2, 3, 4, 5]]
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -282,41 +278,35 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 
 def test_ranks_that_see_different_folders_are_told_before_the_work(tmp_path: Path) -> None:
+    model = Model()
+
     def rank(backend: ThreadsDist) -> None:
-        PredictionWriter(Predictions(tmp_path / str(backend.rank)), backend, {"size": "6"})
+        evaluate(model, IDS, {}, backend, predictions=tmp_path / str(backend.rank))
 
     with impatient(0.1):
         outcomes = run_ranks(3, rank)
     for outcome in outcomes:
         assert isinstance(outcome, UsageError)
         assert "rank 1: " in str(outcome)
-        assert str(tmp_path / "1") in str(outcome)
+        assert str(tmp_path) in str(outcome)
+    assert not model.asked
 
 
 def test_a_part_that_rank_0_does_not_see_is_no_result(tmp_path: Path) -> None:
     def rank(backend: ThreadsDist) -> None:
-        writer = PredictionWriter(Predictions(tmp_path, rows_per_part=1), backend, {"size": "2"})
-        writer.write(np.array([backend.rank]), np.zeros(1))
-        if backend.rank == 1:
-            next(tmp_path.glob("part-*-00001-*.jsonl")).unlink()
-        writer.finish(2, backend.all_gather_object(certify(np.array([backend.rank]))))
+        def predict(batch: Any) -> Any:
+            if batch[0] == 3:  # the second one of rank 1
+                next(tmp_path.glob("part-*.jsonl")).unlink()
+            return batch
+
+        where = Predictions(tmp_path, rows_per_part=1)
+        evaluate(predict, np.arange(4), {}, backend, 1, predictions=where)
 
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, CoverageError)
-        assert "1 of 2 parts" in str(outcome)
+        assert "1 of 4 parts" in str(outcome)
     with pytest.raises(DataError, match="not finished"):
         load_predictions(tmp_path)
-
-
-def test_parts_of_other_samples_than_were_proved_are_no_result(tmp_path: Path) -> None:
-    def rank(backend: ThreadsDist) -> None:
-        writer = PredictionWriter(Predictions(tmp_path), backend, {"size": "2"})
-        writer.write(np.array([0, 0]), np.zeros(2))
-        writer.finish(2, [certify(np.arange(2))])
-
-    (outcome,) = run_ranks(1, rank)
-    assert isinstance(outcome, CoverageError)
-    assert "the 2 samples" in str(outcome)
 
 
 class Opaque:
@@ -340,19 +330,19 @@ class Opaque:
 def test_outputs_that_can_not_be_stored_are_refused(
     outputs: Any, message: str, tmp_path: Path
 ) -> None:
-    def rank(backend: ThreadsDist) -> None:
-        with pytest.raises(UsageError, match=message):
-            PredictionWriter(Predictions(tmp_path), backend, {"size": "2"}).write(
-                np.arange(2), outputs
-            )
-
-    values(run_ranks(1, rank))
+    with pytest.raises(RankError, match=message):
+        predict_all(
+            lambda x: x, np.arange(2), "non_dist", 2, folder=tmp_path,
+            record=lambda found, batch: outputs,
+        )  # fmt: skip
 
 
 def test_npy_refuses_what_is_no_array_on_every_rank(tmp_path: Path) -> None:
     def rank(backend: ThreadsDist) -> None:
-        texts = ["a"] if backend.rank == 1 else np.zeros(1)
-        write(backend, Predictions(tmp_path, "npy"), [([backend.rank], texts)], 3)
+        predict_all(
+            lambda x: ["a"] if x[0] == 1 else np.zeros(1), np.arange(3), backend, 1,
+            folder=tmp_path, format="npy",
+        )  # fmt: skip
 
     for outcome in run_ranks(3, rank):
         assert isinstance(outcome, RankError)
@@ -362,28 +352,25 @@ def test_npy_refuses_what_is_no_array_on_every_rank(tmp_path: Path) -> None:
 
 def test_a_field_that_would_replace_the_shapes_of_another_is_refused(tmp_path: Path) -> None:
     outputs = {"x": [np.zeros((0, 3)), np.zeros((2, 3))], "x.shape": ["a", "b"]}
-
-    def rank(backend: ThreadsDist) -> None:
-        write(backend, Predictions(tmp_path), [([0, 1], outputs)], 2)
-
-    [outcome] = run_ranks(1, rank)
-    assert "'x.shape'" in str(outcome)
+    with pytest.raises(RankError, match=r"'x\.shape'"):
+        write_alone(Predictions(tmp_path), outputs)
 
 
 def test_a_rank_that_cannot_write_fails_on_every_rank(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+
     def rank(backend: ThreadsDist) -> None:
-        writer = PredictionWriter(Predictions(tmp_path), backend, {"size": "2"})
-        if backend.rank == 1:  # its next draft can't be made
-            begun, _ = (tmp_path / "unfinished.json").read_text().splitlines()
-            name = f".part-{json.loads(begun)['run']}-1-00001-000000.jsonl.part"
-            (tmp_path / name).mkdir()
-        backend.all_gather_object(None)
-        writer.write(np.array([backend.rank]), np.zeros(1))
-        writer.finish(2, backend.all_gather_object(certify(np.array([backend.rank]))))
+        def predict(batch: Any) -> Any:
+            if batch[0] == 1:  # the part of rank 1 can't be made
+                shutil.rmtree(folder)
+                folder.touch()
+            return batch
+
+        evaluate(predict, np.arange(2), {}, backend, 1, predictions=folder)
 
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, RankError)
-        assert outcome.rank == 1
+        assert str(folder) in str(outcome)
 
 
 def test_a_folder_that_can_not_be_written_is_refused_before_the_work(tmp_path: Path) -> None:

@@ -404,14 +404,17 @@ def peak_of(size: int) -> int:
 
 
 def test_memory_does_not_grow_with_the_number_of_samples() -> None:
-    peak_of(80_000)  # imports and caches
-    assert peak_of(80_001) - peak_of(20_001) < 30_000
+    peak_of(90_000)  # imports and caches
+    # Both have as many ids that are not compressed yet. What collects garbage has its own times.
+    some, many = (min(peak_of(20_001 + n * 8192) for _ in range(3)) for n in (0, 8))
+    assert many - some < 30_000
 
 
-def test_what_evaluate_computed_can_drop_no_samples_afterwards() -> None:
+def test_a_metric_that_was_evaluated_begins_anew_and_can_drop_no_samples_before_a_reset() -> None:
     mean = Mean(dist_backend="non_dist")
     evaluate(twice, Made(9), {"mean": mean}, "non_dist", 4)
-    assert mean.compute() == {"mean": 8.0}
+    mean.add(np.arange(9))
+    assert mean.compute() == {"mean": 4.0}
     with pytest.raises(RankError, match=r"\bMean\b"):
         mean.compute(size=8)
     mean.reset()
@@ -419,7 +422,7 @@ def test_what_evaluate_computed_can_drop_no_samples_afterwards() -> None:
     assert mean.compute(size=3) == {"mean": 1.0}
 
 
-def test_an_evaluation_takes_three_collectives_of_a_few_bytes() -> None:
+def test_an_evaluation_gathers_a_few_bytes_three_times() -> None:
     def rank(backend: ThreadsDist, samples: Any) -> list[int]:
         counting = Counting(backend)
         evaluate(twice, samples, {"mean": Mean(), "other": Mean()}, counting, 16)
@@ -428,4 +431,4 @@ def test_an_evaluation_takes_three_collectives_of_a_few_bytes() -> None:
     for size in (50, 5000):
         for sent in values(run_ranks(3, lambda backend, n=size: rank(backend, Made(n)))):
             assert len(sent) == 3
-            assert max(sent) < 1000
+            assert max(sent) < 1500

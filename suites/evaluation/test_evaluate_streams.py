@@ -67,30 +67,37 @@ def test_a_metric_without_ids_has_its_entries_in_order_where_ranks_read_shards(
     assert values(run_ranks(2, rank)) == [[3 * i for i in range(9)]] * 2
 
 
-@pytest.mark.parametrize(
-    ("samples", "more"),
-    [
-        (lambda: shards([2, 3]), {}),
-        (lambda: lambda: shards([2, 3]), {}),
-        (lambda: elements(5), {"by_length": ByLength("x")}),
-        (lambda: list(elements(5)), {"leases": Leases()}),
-    ],
-)
-def test_equally_many_calls_are_refused_where_they_can_not_be_kept(samples: Any, more: Any) -> None:
-    """Of ranks that read or borrow what the others do not know, before the model is called."""
+def test_equally_many_calls_are_refused_in_leases() -> None:
+    """Of which no rank knows how many another one gets; before the model is called."""
     calls: list[Any] = []
 
-    def rank(backend: ThreadsDist, even_calls: bool | None) -> Any:
+    def rank(backend: ThreadsDist) -> Any:
         def predict(batch: Any) -> Any:
             calls.append(batch)
             return twice(batch)
 
-        metrics = {"mean": Mean()}
-        return evaluate(predict, samples(), metrics, backend, 2, even_calls=even_calls, **more)
+        return evaluate(
+            predict, [*elements(5)], {"mean": Mean()}, backend, 2, even_calls=True, leases=Leases()
+        )
 
-    for outcome in run_ranks(2, lambda backend: rank(backend, True)):
+    for outcome in run_ranks(2, rank):
         assert isinstance(outcome, UsageError | RankError)
         assert "even_calls=True" in str(outcome)
     assert not calls
-    for found in values(run_ranks(2, lambda backend: rank(backend, None))):
-        assert found.metrics["mean"]["mean"] == 4
+
+
+def test_a_rank_that_fails_in_step_with_others_is_named_on_each() -> None:
+    """Ranks that tell each other of every batch do not wait for one that has no more."""
+
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            if backend.rank == 1:
+                raise ValueError("no good")
+            return twice(batch)
+
+        return evaluate(predict, shards([5, 3, 4]), {"mean": Mean()}, backend, 2, even_calls=True)
+
+    for outcome in run_ranks(3, rank):
+        assert isinstance(outcome, RankError)
+        assert outcome.rank == 1
+        assert "no good" in str(outcome)

@@ -7,15 +7,15 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from disteval import ledger
 from disteval.coverage import Certificate, Counted, add_certificates, certify
 from disteval.data import download
-from disteval.data.batching import Batch, WholeBatches
 from disteval.data.cifar10 import BINARY_FOLDER, PYTHON_FOLDER
 from disteval.data.contents import Elements, digests_of, digests_of_rows, snapshots, total
 from disteval.data.digests import IncomparableError, digest_of
 from disteval.data.fetching import IndexedReader
-from disteval.data.loading import load_ahead
-from disteval.data.predictions import PredictionWriter, run
+from disteval.data.loading import Loader
+from disteval.data.plan import Batch, Plan
 from disteval.data.safe_pickle import load_arrays
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Counted",
     "Elements",
     "IncomparableError",
-    "PredictionWriter",
     "add_certificates",
     "certify",
     "digest_of",
@@ -44,10 +43,9 @@ __all__ = [
 
 def load(samples: Any, workers: int, size: int = 50) -> list[Batch]:
     """Read so many samples in batches of eight, as one rank does with so many processes."""
-    with closing(
-        load_ahead(WholeBatches(size, 1, 0, 8, 8), IndexedReader(samples), workers)
-    ) as ahead:
-        return list(ahead)
+    plan = Plan(size, 8, 8)
+    with closing(Loader(IndexedReader(samples), workers)) as loader:
+        return list(loader.load(map(plan.unit, range(len(plan)))))
 
 
 def pickled_for_workers(samples: Any) -> bytes:
@@ -61,5 +59,5 @@ def pickled_for_workers(samples: Any) -> bytes:
 def impatient(seconds: float) -> Iterator[None]:
     """Have rank 0 wait so long for the notes of other ranks in a folder of predictions."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(run, "_PATIENCE_SECONDS", seconds)
+        patched.setattr(ledger, "_PATIENCE_SECONDS", seconds)
         yield

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
-from disteval.evaluation import leased
+from disteval.evaluation import borrowed
 
 from suites.helpers import wire
 from suites.helpers.processes import processes_below, wait_for
@@ -314,5 +314,5 @@ def pretend_hosts(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     Only what an evaluation in leases asks for is changed.
     """
     hosts: dict[int, str] = {}
-    monkeypatch.setattr(leased, "_this_host", lambda: hosts[threading.get_ident()])
+    monkeypatch.setattr(borrowed, "_this_host", lambda: hosts[threading.get_ident()])
     return lambda name: hosts.__setitem__(threading.get_ident(), name)

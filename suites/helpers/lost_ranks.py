@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from disteval import Task
-from disteval.evaluation.leased import run_leases
+from disteval.evaluation.borrowed import run_leases
 from disteval.leases import Lender
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval.worlds import control_directory

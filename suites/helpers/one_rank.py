@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from disteval import Leases
-from disteval.leases import rows
+from disteval import Leases, ledger
 
 from suites.helpers.thread_world import run_ranks, values
 from suites.metrics.cases import assert_same
@@ -25,7 +24,7 @@ def assert_as_on_one_rank(
         folds: Whether the ledger adds up totals after every commit, where all are sums.
     """
     expected = values(run_ranks(1, lambda backend: rank(backend, None)))[0]
-    with patch.object(rows, "FOLD_BYTES", 0 if folds else rows.FOLD_BYTES):
+    with patch.object(ledger, "FOLD_BYTES", 0 if folds else ledger.FOLD_BYTES):
         outcomes = run_ranks(world, lambda backend: rank(backend, Leases()))
     for found in values(outcomes):
         if isinstance(expected, str):

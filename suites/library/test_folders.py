@@ -60,8 +60,14 @@ def test_a_folder_of_a_stranger_is_refused(
     assert _files(folder) == before
 
 
+LINKS = [
+    ".disteval.lock", "..manifest.json.part", "ledger-000001-0123456789abcdef.log",
+    ".ledger-000001-0123456789abcdef.log",
+]  # fmt: skip
+
+
 @WRITERS
-@pytest.mark.parametrize("name", [".disteval.lock", "..manifest.json.part", "ledger.sqlite"])
+@pytest.mark.parametrize("name", LINKS)
 def test_a_link_is_not_followed(write: Callable[[Path], None], name: str, tmp_path: Path) -> None:
     folder, mine = tmp_path / "folder", tmp_path / "mine"
     folder.mkdir()

@@ -13,7 +13,7 @@ from disteval.worlds import World
 from hypothesis import strategies as st
 
 from suites.helpers.needs import needs
-from suites.properties.cases import METRICS, MOST, SAMPLES, Model, array, error_of
+from suites.properties.cases import METRICS, MOST, SAMPLES, Model, Numbers, array, error_of
 from suites.properties.conftest import Each
 
 SIZES = st.integers(0, MOST)
@@ -69,28 +69,17 @@ def test_a_metric_without_ids_leaves_padding_out(each: Each, arrays: str, name: 
 
 def called(kind: str, backend: Any, drawn: tuple[int, int]) -> Any:
     size, batch_size = drawn
-    model = Model()
-    evaluate(model, SAMPLES[kind](size, "numpy"), {}, backend, batch_size)
+    model, samples = Model(), SAMPLES[kind](size, "numpy")
+    even_calls = True if kind == "shards" else None  # of which ranks tell each other
+    found = evaluate(
+        model, samples, {"numbers": Numbers()}, backend, batch_size, even_calls=even_calls
+    )
     calls = backend.all_gather_object(len(model.calls))
-    return set(model.calls) <= {batch_size}, len(set(calls))
+    is_once = found.metrics["numbers"] == [*range(size)]
+    return set(model.calls) <= {batch_size}, len(set(calls)), is_once
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(
-            kind,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=AssertionError,
-                reason="a rank evaluates what it has of the shards, and no padding",
-            ),
-        )
-        if kind == "shards"
-        else kind
-        for kind in SAMPLES
-    ],
-)
+@pytest.mark.parametrize("kind", SAMPLES)
 @pytest.mark.usefixtures("without_canary")
 @pytest.mark.world_sizes(2, 3)
 def test_a_model_is_called_equally_often_on_every_rank(each: Each, kind: str) -> None:
@@ -98,7 +87,7 @@ def test_a_model_is_called_equally_often_on_every_rank(each: Each, kind: str) ->
     each(
         st.tuples(st.integers(1, MOST), st.integers(1, 9)),
         partial(called, kind),
-        lambda _: (True, 1),
+        lambda _: (True, 1, True),
         split=8,
     )
 

@@ -23,18 +23,11 @@ RANKS = st.integers(0, 5)
 class Leases(RuleBasedStateMachine):
     """A book, and a model of what its ranks were lent and what was committed."""
 
-    @initialize(
-        units=st.integers(0, 8) | st.integers(0, 100), runs=st.lists(st.integers(1, 20), max_size=6)
-    )
-    def begin(self, units: int, runs: list[int]) -> None:
-        earlier, at = list[Lease](), 0
-        for number, length in enumerate(runs):
-            if at + length <= units and number % 2:
-                earlier.append(Lease(number, at, at + length))
-            at += length
-        self.book = Book(units, committed=earlier, target_seconds=TARGET, timeout=TIMEOUT)
+    @initialize(units=st.integers(0, 8) | st.integers(0, 100))
+    def begin(self, units: int) -> None:
+        self.book = Book(units, target_seconds=TARGET, timeout=TIMEOUT)
         self.units, self.now = units, 0.0
-        self.committed = {unit for lease in earlier for unit in range(lease.start, lease.stop)}
+        self.committed: set[int] = set()
         self.held: dict[int, Lease] = {}
         self.seen: dict[int, float] = {}
         self.alive: set[int] = set()

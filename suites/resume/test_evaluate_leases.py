@@ -30,8 +30,6 @@ from suites.properties.test_exactly_once import plans
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
-pytestmark = pytest.mark.usefixtures("without_canary")
-
 DATA = (np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 4)
 
 
@@ -118,7 +116,7 @@ def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"ledger": "/tmp/x", "leases": None}, "ledger"),
+        ({"ledger": 3}, "ledger"),
         ({"leases": "lease"}, "'lease'"),
         ({"leases": Leases(group_size=2)}, "3 ranks"),
     ],

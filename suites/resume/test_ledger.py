@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -16,70 +16,98 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from disteval import get_dist_backend
-from disteval.coverage import Certificate, add_certificates, certify
-from disteval.errors import LedgerError, UsageError
-from disteval.leases import Book, Committed, Lease, Ledger, rows
-from disteval.leases.ledger import NAME
+from disteval.errors import UsageError
 from disteval.metrics import ConfusionMatrix, MetricGroup
-from disteval.metrics.totals import (
-    Total,
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suites.helpers.ledger import (
+    Counted,
+    Ledger,
+    Log,
+    Part,
     add_totals,
+    certify,
     compute_totals,
+    ledger,
     pack_totals,
     take_totals,
     unpack_totals,
+    unpacked_ids,
 )
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-
 from suites.helpers.namespaces import run_alone
 
-SETTINGS = {"task": "resnet18", "size": 10_000, "metrics": ["accuracy"], "seed": None}
-FILES = {"part.jsonl": "ab12"}
+SETTINGS = {"task": "resnet18", "size": "10000", "metrics": "['accuracy']", "seed": "None"}
 
 
-def committed(number: int, start: int, stop: int) -> Committed:
-    totals = f"totals of {start}".encode()
-    return Committed(Lease(number, start, stop), 1, totals, Certificate(9, (1 << 64) - 1), FILES)
+def part(start: int, stop: int, states: bytes = b".states", rank: int = 0) -> Part:
+    ids = np.arange(start, stop)
+    return Part(rank, Counted(ids).packed(), certify(ids), states)
 
 
-def test_what_was_committed_is_found_again_in_order(tmp_path: Path) -> None:
-    later, earlier = committed(0, 5, 9), committed(1, 0, 5)
-    ledger = Ledger(tmp_path / "new" / "folder", SETTINGS)
-    ledger.commit(*later)
-    ledger.commit(*earlier)
-    ledger.close()
-    again = Ledger(tmp_path / "new" / "folder", SETTINGS)
-    assert [*again.committed()] == [earlier, later]
-    assert again.result is None
-    again.close()
+def starts_of(parts: Any) -> list[int]:
+    return [int(unpacked_ids(each.ids)[0]) for each in parts]
 
 
-def test_a_book_goes_on_from_a_ledger() -> None:
-    ledger = Ledger(None, SETTINGS)
-    ledger.commit(*committed(7, 1, 3))
-    book = Book(4, committed=[found.lease for found in ledger.committed()])
-    lent = [book.ask(rank, 0.0) for rank in range(3)]
-    assert lent[:2] == [(8, 0, 1), (9, 3, 4)]
-    assert lent[2] in lent[:2]
+def stored_in(folder: Path) -> list[Part]:
+    """Return what a folder has; the next run finds the same."""
+    found = Ledger(folder, SETTINGS)
+    found.close()
+    return found.stored
+
+
+def test_what_was_committed_is_found_again_in_the_next_runs(tmp_path: Path) -> None:
+    parts = [part(5, 9), part(0, 5)]
+    for run in range(3):
+        found = Ledger(tmp_path / "new" / "folder", SETTINGS)
+        assert (found.stored, found.result) == ([] if not run else parts, None)
+        for each in parts if not run else ():
+            found.commit(each)
+        found.close()
+    assert len([*(tmp_path / "new" / "folder").iterdir()]) == 1
 
 
 def test_a_finished_ledger_has_its_result(tmp_path: Path) -> None:
     for _ in range(2):  # a leader that was killed after it had finished finishes once more
-        ledger = Ledger(tmp_path, SETTINGS)
-        ledger.finish(b"accuracy")
-        ledger.close()
-    ledger = Ledger(tmp_path, SETTINGS)
-    assert ledger.result == b"accuracy"
-    ledger.close()
+        found = Ledger(tmp_path, SETTINGS)
+        found.finish(b"accuracy")
+        found.close()
+    found = Ledger(tmp_path, SETTINGS)
+    assert found.result == b"accuracy"
+    found.close()
+
+
+def test_each_process_of_a_run_writes_its_own_file(tmp_path: Path) -> None:
+    found = Ledger(tmp_path, SETTINGS)
+    logs = [Log(found.run) for _ in range(3)]
+    for rank, log in enumerate(logs):
+        log.check_place()
+        log.commit(part(10 * rank, 10 * rank + 5, rank=rank))
+    found.commit(part(90, 95))
+    for each in (*logs, found):
+        each.close()
+    assert sorted(starts_of(stored_in(tmp_path))) == [0, 10, 20, 90]
+
+
+def test_what_a_process_of_an_earlier_run_writes_does_not_count(tmp_path: Path) -> None:
+    found = Ledger(tmp_path, SETTINGS)
+    lost, new = Log(found.run), Log(found.run)
+    lost.commit(part(0, 5))
+    found.close()
+    second = Ledger(tmp_path, SETTINGS)
+    lost.commit(part(5, 9))
+    new.commit(part(9, 12))  # to a file that was not there when the second run began
+    second.commit(part(5, 7))
+    second.close()
+    assert starts_of(stored_in(tmp_path)) == [0, 5]
+    assert sum(each.certificate.counted for each in stored_in(tmp_path)) == 7
 
 
 def write_until_killed(folder: Path, told: int) -> None:
-    """Commit leases of one unit each, and write how many are there after each of them."""
-    ledger = Ledger(folder, SETTINGS)
-    for start in range(len([*ledger.committed()]), 10_000):
-        totals = b"%d" % start * 3000
-        ledger.commit(Lease(start, start, start + 1), 1, totals, Certificate(1, start), {})
+    """Commit parts of one sample each, and write how many are there after each of them."""
+    found = Ledger(folder, SETTINGS)
+    for start in range(len(found.stored), 10_000):
+        found.commit(part(start, start + 1, b".%d" % start * 3000))
         os.write(told, b"%d\n" % (start + 1))
 
 
@@ -103,25 +131,64 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_committed(tmp_path: P
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             told = int((["", *lines.read().split()])[-1] or told)
-        ledger = Ledger(tmp_path, SETTINGS)
-        found = [*ledger.committed()]
-        ledger.close()
+        found = stored_in(tmp_path)
         assert len(found) in (told, told + 1), f"seed {seed}, turn {turn}"
-        for start, one in enumerate(found):
-            totals, certificate = b"%d" % start * 3000, Certificate(1, start)
-            assert one == (Lease(start, start, start + 1), 1, totals, certificate, {}), seed
+        expected = [part(at, at + 1, b".%d" % at * 3000) for at in range(len(found))]
+        assert found == expected, f"seed {seed}, turn {turn}"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_file_that_ends_or_differs_anywhere_has_what_stands_before(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("ledger")
+    parts = [part(at, at + 3) for at in range(0, 30, 3)]
+    found = Ledger(folder, SETTINGS)
+    for each in parts:
+        found.commit(each)
+    found.finish(b"the result")
+    found.close()
+    (path,) = folder.glob("ledger-*.log")
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+        path.write_bytes(whole[:at])
+    else:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+    try:
+        again = Ledger(folder, SETTINGS)
+    except UsageError as error:  # its first line is another one
+        assert str(path) in str(error)
+        return
+    assert again.stored == parts[: len(again.stored)]
+    assert again.result in (None, b"the result")
+    assert again.result is None or again.stored == parts
+    again.close()
+
+
+def test_damage_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = Ledger(tmp_path, SETTINGS)
+    found.commit(part(0, 5))
+    found.commit(part(5, 9, b".other"))
+    found.close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes().replace(b".other", b".0ther"))
+    with caplog.at_level(logging.WARNING):
+        assert starts_of(stored_in(tmp_path)) == [0]
+    assert str(path) in caplog.text
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"size": 9}, ["10000", "9"]),
-        ({"seed": 1, "metrics": []}, ["seed", "accuracy"]),
-        ({"late": True}, ["late", "True"]),
+        ({"size": "9"}, ["10000", "9"]),
+        ({"seed": "1", "metrics": "[]"}, ["seed", "accuracy"]),
+        ({"late": "True"}, ["late", "True"]),
     ],
 )
 def test_another_evaluation_is_refused_by_each_setting_that_differs(
-    tmp_path: Path, other: dict[str, object], said: list[str]
+    tmp_path: Path, other: dict[str, str], said: list[str]
 ) -> None:
     Ledger(tmp_path, SETTINGS).close()
     with pytest.raises(UsageError) as caught:
@@ -137,151 +204,108 @@ def test_a_setting_that_is_left_out_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_leaders_are_refused(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, SETTINGS)
+    found = Ledger(tmp_path, SETTINGS)
     with pytest.raises(UsageError, match=str(os.getpid())):
         Ledger(tmp_path, SETTINGS)
-    (tmp_path / ".disteval.lock").unlink()  # as a network file system without locks would do
-    with pytest.raises(UsageError, match="another process"):
-        Ledger(tmp_path, SETTINGS)
-    ledger.commit(*committed(0, 0, 1))
-    ledger.close()
+    found.commit(part(0, 1))
+    found.close()
+    assert starts_of(stored_in(tmp_path)) == [0]
 
 
-def test_a_unit_is_never_committed_twice() -> None:
-    ledger = Ledger(None, SETTINGS)
-    first = committed(0, 4, 8)
-    ledger.commit(*first)
-    for start, stop in [(4, 8), (0, 5), (7, 9), (5, 6), (0, 99)]:
-        with pytest.raises(LedgerError, match="twice"):
-            ledger.commit(*committed(1, start, stop))
-    neighbours = [committed(1, 3, 4), committed(2, 8, 9)]
-    for neighbour in neighbours:
-        ledger.commit(*neighbour)
-    assert [*ledger.committed()] == [neighbours[0], first, neighbours[1]]
+def test_a_part_of_samples_that_another_part_has_does_not_count(tmp_path: Path) -> None:
+    """As of two leaders on a network file system that has no locks."""
+    found = Ledger(tmp_path, SETTINGS)
+    for start, stop in [(4, 8), (7, 9), (8, 9)]:
+        found.commit(part(start, stop))
+    found.close()
+    assert starts_of(stored_in(tmp_path)) == [4, 8]
 
 
-def test_leases_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, SETTINGS)
-    with ledger.together():
-        ledger.commit(*committed(0, 0, 1))
-        ledger.commit(*committed(1, 1, 2))
-    with pytest.raises(KeyboardInterrupt), ledger.together():
-        ledger.commit(*committed(2, 2, 3))
-        raise KeyboardInterrupt
-    ledger.close()
-    again = Ledger(tmp_path, SETTINGS)
-    assert [found.lease.start for found in again.committed()] == [0, 1]
-    again.close()
+def test_parts_are_written_together(tmp_path: Path) -> None:
+    found = Ledger(tmp_path, SETTINGS)
+    with found.log.together():
+        found.commit(part(0, 1))
+        found.commit(part(1, 2))
+    found.close()
+    assert starts_of(stored_in(tmp_path)) == [0, 1]
 
 
 CLASSES = 100
 IN_ORDER = [*range(0, 60, 3)]
 
 
-def confusion(lease: Lease, samples: int) -> bytes:
-    """Return the totals of a lease as a rank commits them."""
-    drawn = np.random.default_rng(lease.start).integers(0, CLASSES, (2, samples))
+def confusion(start: int, samples: int) -> bytes:
+    """Return the states of a part as a rank commits them."""
+    drawn = np.random.default_rng(start).integers(0, CLASSES, (2, samples))
     metrics = {"confusion": ConfusionMatrix(CLASSES)}
     MetricGroup(metrics, get_dist_backend("non_dist")).reset_to_sums()
     metrics["confusion"].add(*drawn)
-    totals = take_totals(metrics, lease.start)
-    return pack_totals(totals, {lease.start: samples})
+    return pack_totals(take_totals(metrics, start))
 
 
-def computed(ledger: Ledger) -> tuple[Any, dict[int, int]]:
-    """Return the confusion matrix of all leases, and their notes."""
+def computed(parts: Any) -> Any:
+    """Return the confusion matrix of all parts."""
     metrics = {"confusion": ConfusionMatrix(CLASSES)}
-    totals, notes = {"confusion": Total(0, None, [])}, dict[int, int]()
-    for each in ledger.committed():
-        found, note = unpack_totals(each.totals)
-        totals, notes = add_totals(totals, found), {**notes, **(note or {})}
-    return compute_totals(metrics, totals)["confusion"]["matrix"].tolist(), notes
+    totals: Any = None
+    for each in parts:
+        found = unpack_totals(each.states)
+        totals = found if totals is None else add_totals(totals, found)
+    return compute_totals(metrics, totals)["confusion"]["matrix"].tolist()
 
 
 @settings(max_examples=20, deadline=None)
-@example(starts=IN_ORDER, missing=0, samples=3000)
 @given(
     starts=st.permutations(IN_ORDER),
     missing=st.integers(0, 3),
     samples=st.sampled_from([30, 3000]),  # sums that are sparse, and those that are not
 )
-def test_totals_that_take_much_are_added_up_and_change_nothing(
+def test_states_that_take_much_are_added_up_and_change_nothing(
     starts: list[int], missing: int, samples: int
 ) -> None:
-    wholes = [Lease(number, at, at + 3) for number, at in enumerate(starts[missing:])]
     found = []
     for bound in (1 << 40, 100_000):
-        with patch.object(rows, "FOLD_BYTES", bound):
-            ledger = Ledger(None, SETTINGS)
-            for lease in wholes:
-                files = {f"part {lease.start}": "ab12"}
-                certificate = certify(np.arange(lease.start, lease.stop))
-                ledger.commit(lease, 1, confusion(lease, samples), certificate, files)
-            kept = list(ledger.committed())
-            found.append((
-                computed(ledger),
-                sum(each.leases for each in kept), max(each.lease.number for each in kept),
-                {name for each in kept for name in each.files},
-                add_certificates([each.certificate for each in kept]),
-                sorted(unit for each in kept for unit in range(each.lease.start, each.lease.stop)),
-            ))  # fmt: skip
-            sizes = sum(len(each.totals) for each in kept)
-            book = Book(60, committed=[each.lease for each in kept])
-            assert book.counts.done == 3 * len(wholes)
-            ledger.close()
+        with patch.object(ledger, "FOLD_BYTES", bound):
+            kept = Ledger(None, SETTINGS)
+            for start in starts[missing:]:
+                kept.commit(part(start, start + 3, confusion(start, samples)))
+            ids = np.concatenate([unpacked_ids(each.ids) for each in kept.parts])
+            counts = sum(each.parts for each in kept.parts)
+            found.append((computed(kept.parts), sorted(ids.tolist()), counts))
+            size = sum(len(each.states) for each in kept.parts)
     assert found[0] == found[1]
-    if starts[missing:] == IN_ORDER and samples == 3000:
-        assert sizes < 400_000  # of 20 leases with 80 kB each
+    assert samples < 3000 or size < 400_000  # of up to 20 parts with 80 kB each
 
 
-def test_totals_that_are_not_sums_are_kept_as_they_are() -> None:
-    with patch.object(rows, "FOLD_BYTES", 10):
-        ledger = Ledger(None, SETTINGS)
-        leases = [committed(number, number, number + 1) for number in range(9)]
-        for each in leases:
-            ledger.commit(*each)
-        assert [*ledger.committed()] == leases
-
-
-def test_totals_that_would_be_too_large_for_a_row_or_a_message_are_kept_as_they_are() -> None:
-    with patch.object(rows, "FOLD_BYTES", 10), patch.object(rows, "_MOST_BYTES", 1000):
-        ledger = Ledger(None, SETTINGS)
-        leases = [Lease(number, at, at + 3) for number, at in enumerate(IN_ORDER)]
-        for lease in leases:
-            ledger.commit(lease, 1, confusion(lease, 3000), Certificate(3000, 0), {})
-        assert [each.lease for each in ledger.committed()] == leases
+def test_states_that_are_not_sums_are_kept_as_they_are() -> None:
+    with patch.object(ledger, "FOLD_BYTES", 10):
+        kept, parts = Ledger(None, SETTINGS), [part(at, at + 1) for at in range(9)]
+        for each in parts:
+            kept.commit(each)
+        assert kept.parts == parts
 
 
 def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path: Path) -> None:
-    path = tmp_path / NAME
+    path = tmp_path / "ledger-000001-0123456789abcdef.log"
     path.write_bytes(b"predictions, " * 999)
     path.chmod(0o600)
-    with pytest.raises(UsageError, match="is not a ledger"):
+    with pytest.raises(UsageError, match="not a ledger"):
         Ledger(tmp_path, SETTINGS)
     assert path.read_bytes() == b"predictions, " * 999
 
 
-def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / NAME) as other:
-        other.execute("CREATE TABLE leases (flat TEXT)")
-    other.close()
-    with pytest.raises(UsageError, match="another program"):
-        Ledger(tmp_path, SETTINGS)
-
-
 def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, SETTINGS).close()
-    with sqlite3.connect(tmp_path / NAME) as file:
-        file.execute("PRAGMA user_version = 3")
-    file.close()
-    with pytest.raises(UsageError, match=r"version 3.*2"):
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes().replace(b"ledger 3", b"ledger 4", 1))
+    with pytest.raises(UsageError, match=r"version 4.*3"):
         Ledger(tmp_path, SETTINGS)
 
 
 def test_a_ledger_that_others_can_write_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, SETTINGS).close()
-    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
-    (tmp_path / NAME).chmod(0o622)
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o622)
     with pytest.raises(UsageError, match="622"):
         Ledger(tmp_path, SETTINGS)
 
@@ -292,37 +316,18 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         Ledger(tmp_path / "file", SETTINGS)
 
 
-def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, SETTINGS)
-    ledger.commit(*committed(0, 0, 1))
-    ledger.finish(b"the result of it")
-    ledger.close()
-    whole = (tmp_path / NAME).read_bytes()
-    (tmp_path / NAME).write_bytes(whole.replace(b"totals of 0", b"totals of 1"))
-    ledger = Ledger(tmp_path, SETTINGS)
-    with pytest.raises(LedgerError, match="lease 0"):
-        list(ledger.committed())
-    ledger.close()
-    (tmp_path / NAME).write_bytes(whole.replace(b"the result", b"a result, "))
-    ledger = Ledger(tmp_path, SETTINGS)
-    with pytest.raises(LedgerError, match="result"):
-        _ = ledger.result
-    ledger.close()
-
-
 FILLER = """
 import resource, sys
-from disteval.coverage import Certificate
 from disteval.errors import LedgerError
-from disteval.leases import Lease, Ledger
+from suites.resume.test_ledger import SETTINGS, Ledger, part
 
-ledger = Ledger(sys.argv[1], {})
+ledger = Ledger(sys.argv[1], SETTINGS)
 if sys.argv[2] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 done = 0
 try:
     while done < 1000:
-        ledger.commit(Lease(done, done, done + 1), 1, bytes(10_000), Certificate(1, done), {})
+        ledger.commit(part(done, done + 1, b"." * 10_000))
         done += 1
 except LedgerError as error:
     print(error)
@@ -331,21 +336,19 @@ print(done)
 """
 
 
-def check_full(printed: str, ledger: Ledger) -> None:
+def check_full(printed: str, folder: Path) -> None:
     """Check what `FILLER` says, and that the next run finds what was committed."""
     said, done = printed.splitlines()
     assert "written" in said
     assert "disk is full" in said
     assert 5 < int(done) < 1000
-    assert [found.lease.start for found in ledger.committed()] == [*range(int(done))]
-    ledger.commit(*committed(1000, 1000, 1001))
-    ledger.close()
+    assert starts_of(stored_in(folder)) == [*range(int(done))]
 
 
 def test_a_file_that_may_not_grow_is_named_and_what_was_committed_stays(tmp_path: Path) -> None:
     words = [sys.executable, "-c", FILLER, str(tmp_path), "limit"]
     printed = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
-    check_full(printed, Ledger(tmp_path, {}))
+    check_full(printed, tmp_path)
 
 
 ON_A_SMALL_DISK = """
@@ -363,4 +366,4 @@ def test_a_full_disk_is_named_and_what_was_committed_stays(tmp_path: Path) -> No
     (tmp_path / "disk").mkdir()
     printed = run_alone(ON_A_SMALL_DISK, FILLER, str(tmp_path), folder=tmp_path)
     assert "disk is full" in printed
-    check_full(printed, Ledger(tmp_path / "copy", {}))
+    check_full(printed, tmp_path / "copy")

@@ -152,7 +152,7 @@ def run_elastic_job(_: None, work: ElasticJob) -> dict[str, Any]:
     Returns:
         The report that ``--json`` writes, which is the same on every rank except for the times.
     """
-    from disteval.evaluation.leased import run_leases
+    from disteval.evaluation.borrowed import run_leases
 
     task = work.job.task(AloneRank(work.rank, work.world_size, work.group()))
     with work.meeting.here() as directory:

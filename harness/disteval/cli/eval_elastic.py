@@ -18,9 +18,8 @@ from disteval.cli.elastic_options import Elastic
 from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
 from disteval.cli.terminal import is_quiet, is_verbose
-from disteval.data.predictions import CommittedParts, locked_for_leases
+from disteval.data.predictions import locked
 from disteval.errors import WorldError
-from disteval.leases.ledger import NAME
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
@@ -48,8 +47,7 @@ def lend(start: Starter, job: EvalJob, options: Elastic) -> dict[str, Any]:
         meeting = Meeting.given() if options.ledger is None else Meeting.read(options.ledger)
     with ExitStack() as stack:
         if job.predictions is not None and meeting is None:
-            is_new = options.ledger is None or not (options.ledger / NAME).exists()
-            stack.enter_context(locked_for_leases(job.predictions, is_new=is_new))
+            stack.enter_context(locked(job.predictions))
         world = stack.enter_context(start.elastic_world(start.size))
         job = replace(job, shares_memory=not world.own_processes and not world.attached)
         if meeting is not None:
@@ -81,7 +79,7 @@ class _Leader:
             ranks_per_lease=options.ranks_per_lease,
             expected=start.size,
             on_event=self._events.put,
-            parts=None if job.predictions is None else CommittedParts(job.predictions),
+            predictions=job.predictions,
         )
         stack.push(self._lender)  # ranks of other hosts may not have the result yet
         self._meeting = Meeting.of(directory.path)

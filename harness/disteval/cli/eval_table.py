@@ -27,7 +27,8 @@ def print_evaluation(report: dict[str, Any]) -> None:
             table.add_row(f"{name} accuracy", f"{value:.4f}  ({correct} of {report['evaluated']})")
     table.add_row("samples", f"{report['evaluated']} of {report['size']}")
     if report["stored"]:
-        table.add_row("of an earlier run", f"{report['stored']} of {report['evaluated']}")
+        found = f"{report['stored']} of {report['evaluated']}, begun {report['stored_since']}"
+        table.add_row("of an earlier run", found)
     table.add_row("coverage", escape(visible(coverage(report))))
     if report.get("digest"):
         table.add_row("digest", escape(visible(report["digest"])))

@@ -91,6 +91,7 @@ class EvalJob:
                 "size": result.size,
                 "evaluated": result.evaluated,
                 "stored": result.stored,
+                "stored_since": result.since or None,
                 "padded": result.padded,
                 "coverage": result.coverage,
                 "compared": result.compared,

@@ -4,8 +4,8 @@
 set, and `faults` names the samples for which they differ.
 """
 
-from disteval.coverage.counted import Counted
-from disteval.coverage.faults import check_once, describe_faults, name_some, not_once
+from disteval.coverage.counted import Counted, unpacked_ids
+from disteval.coverage.faults import check_once, describe_faults, fault_of, name_some, not_once
 from disteval.coverage.proof import (
     GAMMA,
     MASK,
@@ -25,8 +25,10 @@ __all__ = [
     "certify",
     "check_once",
     "describe_faults",
+    "fault_of",
     "mix",
     "name_some",
     "not_once",
     "prove",
+    "unpacked_ids",
 ]

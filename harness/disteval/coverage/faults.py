@@ -18,7 +18,7 @@ _NAMED = 5
 def check_once(
     certificates: Sequence[Certificate],
     counted: Counted,
-    size: int | Sequence[range] | None,
+    size: int | None,
     backend: BaseDistBackend,
 ) -> None:
     """Check that each sample was counted once; every rank must call it.
@@ -26,8 +26,7 @@ def check_once(
     Args:
         certificates: Each rank's part of the proof.
         counted: The ids that this rank counted, which are gathered if the proof fails.
-        size: The number of samples in the data set, or the runs of consecutive ids that they have;
-            None if only repeated ids are faults.
+        size: The number of samples in the data set; None if only repeated ids are faults.
         backend: The backend that joins the ranks.
 
     Raises:
@@ -36,11 +35,23 @@ def check_once(
     if size is not None and prove(certificates, size):
         return
     shards = [sent.all() for sent in backend.all_gather_object(counted)]
-    if isinstance(size, Sequence):
-        shards, size = [_places(ids, size) for ids in shards], sum(map(len, size))
-    faults = describe_faults(shards, size)
-    if faults:
+    if faults := describe_faults(shards, size):
         raise not_once(sum(map(len, shards)), size, faults)
+
+
+def fault_of(shards: Sequence[Ids], ids: int | Sequence[range]) -> CoverageError:
+    """Return the error of samples that were not counted exactly once.
+
+    Args:
+        shards: The ids that each rank counted, by rank.
+        ids: All ids, in runs of consecutive ones; or how many there are, from 0 up.
+    """
+    size = ids
+    if not isinstance(ids, int):
+        shards, size = [_places(each, ids) for each in shards], sum(map(len, ids))
+    assert isinstance(size, int)
+    faults = describe_faults(shards, size) or "the proof failed; please report this"
+    return not_once(sum(map(len, shards)), size, faults)
 
 
 def _places(ids: Ids, runs: Sequence[range]) -> Ids:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.batching import Batch, Indices, Picked
 from disteval.data.contents import check_unchanged, total_of
 from disteval.data.digests import IncomparableError, digest_of
+from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
 
 Collate = Callable[[list[Any]], Any]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from disteval.data.batching import Batch, Indices, Picked
 from disteval.data.collate import Collate, assemble, collate
 from disteval.data.contents import snapshots
+from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from disteval.data.batching import Batch, Picked, Plan
 from disteval.data.fetching import IndexedReader
+from disteval.data.plan import Batch, Picked
 
 if TYPE_CHECKING:
     from disteval.data.processes import ProcessLoader
@@ -19,17 +18,8 @@ Read = Callable[[Picked], Batch]
 """A function that reads the samples of a batch. With workers, it must not reuse its arrays."""
 
 
-def load_ahead(plan: Plan, read: Read, workers: int = 0) -> Generator[Batch, None, None]:
-    """Read the batches of a plan, in its order; see `Loader`.
-
-    Close the iterator (`contextlib.closing`) to end the workers.
-    """
-    with closing(Loader(read, workers)) as loader, closing(loader.load(plan)) as batches:
-        yield from batches
-
-
 class Loader:
-    """Reads the batches of one plan after another ahead, with the same workers; to be closed.
+    """Reads batches ahead, with the same workers from one list of them to the next; to be closed.
 
     At most two batches a worker are read ahead. Workers are processes, which the ``DataLoader`` of
     torch starts, for an `IndexedReader` where torch is installed. Otherwise they are threads:
@@ -56,14 +46,14 @@ class Loader:
         elif workers:
             self._pool = ThreadPoolExecutor(workers, thread_name_prefix="disteval-loading")
 
-    def load(self, plan: Plan) -> Generator[Batch, None, None]:
-        """Yield the batches of a plan, in its order."""
+    def load(self, picks: Iterable[Picked]) -> Generator[Batch, None, None]:
+        """Yield the batches that were picked, in their order."""
         if self._processes is not None:
-            yield from self._processes.load(plan)
+            yield from self._processes.load(picks)
         elif self._pool is not None:
-            yield from self._load_with_threads(plan, self._pool)
+            yield from self._load_with_threads(picks, self._pool)
         else:
-            yield from map(self._read, plan)
+            yield from map(self._read, picks)
 
     def close(self) -> None:
         """End the workers."""
@@ -73,11 +63,11 @@ class Loader:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _load_with_threads(
-        self, plan: Plan, pool: ThreadPoolExecutor
+        self, picks: Iterable[Picked], pool: ThreadPoolExecutor
     ) -> Generator[Batch, None, None]:
         waiting: deque[Future[Batch]] = deque()
         try:
-            for picked in plan:
+            for picked in picks:
                 waiting.append(pool.submit(self._read, picked))
                 if len(waiting) > 2 * self._workers:
                     yield waiting.popleft().result()

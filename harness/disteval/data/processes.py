@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar, NamedTuple, NoReturn, cast
@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from disteval.by_sample import seed_all
-from disteval.data.batching import Batch, Picked, Plan
+from disteval.data.plan import Batch, Picked
 from disteval.errors import HarnessError, UsageError, describe_error
 
 _LARGE = 1 << 16  # bytes from which on an array is worth shared memory
@@ -53,15 +53,15 @@ class ProcessLoader:
         )
         self._batches: Any = None
 
-    def load(self, plan: Plan) -> Iterator[Batch]:
-        """Yield the batches of a plan, in its order.
+    def load(self, picks: Iterable[Picked]) -> Iterator[Batch]:
+        """Yield the batches that were picked, in their order.
 
         Raises:
             UsageError: A batch can't be sent between processes.
             HarnessError: A worker was killed.
             Exception: The error of ``read`` in a worker.
         """
-        self._sampler.plan = plan
+        self._sampler.picks = picks
         with _without_main_script():
             self._batches = iter(self._loader)
         while (found := _next(self._batches, self._workers)) is not None:
@@ -74,15 +74,12 @@ class ProcessLoader:
 
 
 class _Sampler:
-    """The plan whose batches are read at present."""
+    """What is read at present."""
 
-    plan: Plan
-
-    def __len__(self) -> int:
-        return len(self.plan)
+    picks: Iterable[Picked]
 
     def __iter__(self) -> Iterator[Picked]:
-        return iter(self.plan)
+        return iter(self.picks)
 
 
 def _next(batches: Iterator[_Sent | _Failed], workers: int) -> Batch | _Failed | None:
@@ -212,7 +209,7 @@ class _Failed(NamedTuple):
 
 
 class _Reader:
-    """Reads batches in a worker; a data set whose indices are what a plan picked."""
+    """Reads batches in a worker; a data set whose indices are what was picked."""
 
     def __init__(self, pickled: bytes) -> None:
         self._pickled = pickled

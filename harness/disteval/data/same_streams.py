@@ -1,12 +1,15 @@
-"""The proof that all ranks have read the same stream."""
+"""The proof that all ranks have read the same stream, and that it is the one of an earlier run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import SHARD_BITS, Elements
-from disteval.data.streams import Note, Stream
+from disteval.data.digests import digest_of
+from disteval.data.shards import ShardedStream
+from disteval.data.sources import Shards, WholeStream
 from disteval.errors import UsageError
 
 _FRESH = (
@@ -20,62 +23,90 @@ _ALIKE = (
 )
 
 
-def check_streams(notes: Sequence[Note], stream: Stream, backend: BaseDistBackend) -> list[range]:
+class StreamNote(NamedTuple):
+    """What one rank says about the stream that it has read.
+
+    Attributes:
+        shards: The names of the shards, as a digest; nothing if the stream has none.
+        lengths: The number of elements of each part that this rank has read to its end.
+        contents: The digest of all elements; None if no other rank reads the same ones, or where
+            elements can't be compared.
+    """
+
+    shards: bytes
+    lengths: Mapping[int, int]
+    contents: int | None
+
+
+def note_of(stream: WholeStream | Shards) -> StreamNote:
+    """Return what this rank says about a stream."""
+    contents = None if stream.elements is None else stream.elements.total()
+    names = b"" if stream.sharded is None else digest_of(stream.sharded.shards)
+    return StreamNote(names, stream.lengths, contents)
+
+
+def settings_of(sharded: ShardedStream | None) -> str:
+    """Return what ranks must agree on before they read a stream."""
+    if sharded is None:
+        return "a stream"
+    names = sharded.shards
+    digest = digest_of(names).hex()[:8]
+    return f"{len(names)} shards from {names[0]!s:.80} to {names[-1]!s:.80} (digest {digest})"
+
+
+def check_streams(
+    notes: Sequence[StreamNote], stream: WholeStream | Shards, backend: BaseDistBackend
+) -> int:
     """Check that all ranks have read the same stream; every rank must call it.
 
     Args:
-        notes: Each rank's `Stream.note`, by rank.
+        notes: What each rank says, by rank.
         stream: This rank's stream.
         backend: The backend that joins the ranks. It is used only where streams differ.
 
     Returns:
-        The global numbers of all elements, as one range for each part of the stream.
+        The number of elements whose contents were compared.
 
     Raises:
-        UsageError: On every rank, when streams differ or have no elements. It says from which
-            element on they differ, as exactly as is known.
+        UsageError: On every rank, when streams differ. It says from which element on they differ,
+            as exactly as is known.
     """
     first = notes[0]
     for rank, note in enumerate(notes):
-        if (note.shards, note.names) != (first.shards, first.names):
-            raise UsageError(_different_shards(notes, rank, stream, backend))
-        of_all = stream.elements is not None
-        if of_all and (note.counts, note.contents) != (first.counts, first.contents):
+        if note.shards != first.shards:
+            raise UsageError(_different_shards(rank, stream, backend))
+        if stream.elements is not None and note != first:
             raise UsageError(_different_elements(rank, stream, backend))
-    counts = {part: count for note in notes for part, count in note.counts.items()}
-    check_has_elements(counts)
-    return runs_of_elements(counts)
+    return 0 if first.contents is None else sum(first.lengths.values())
 
 
-def check_has_elements(counts: Mapping[int, int]) -> None:
+def check_has_elements(lengths: Mapping[int, int]) -> None:
     """Raise UsageError if no part of a stream has an element."""
-    if not any(counts.values()):
+    if not any(lengths.values()):
         raise UsageError(f"the stream has no elements; {_FRESH}")
 
 
-def runs_of_elements(counts: Mapping[int, int]) -> list[range]:
+def runs_of_elements(lengths: Mapping[int, int]) -> list[range]:
     """Return the global numbers of all elements, as one range for each part of the stream.
 
     Args:
-        counts: The number of elements of each part.
+        lengths: The number of elements of each part.
     """
     return [
         range(part << SHARD_BITS, (part << SHARD_BITS) + count)
-        for part, count in sorted(counts.items())
+        for part, count in sorted(lengths.items())
     ]
 
 
-def _different_shards(
-    notes: Sequence[Note], rank: int, stream: Stream, backend: BaseDistBackend
-) -> str:
-    mine = [] if stream.sharded is None else stream.sharded.shards
-    names = backend.all_gather_object([f"{str(shard)!r:.200}" for shard in mine])
+def _different_shards(rank: int, stream: WholeStream | Shards, backend: BaseDistBackend) -> str:
+    mine = None if stream.sharded is None else stream.sharded.shards
+    names = backend.all_gather_object(mine and [f"{str(shard)!r:.200}" for shard in mine])
     one, other = names[0], names[rank]
     found = " and ".join(
-        f"{'no shards' if notes[r].shards is None else f'{notes[r].shards} shards'} on rank {r}"
-        for r in (0, rank)
+        f"{f'{len(names[r])} shards' if names[r] else 'no shards'} on rank {r}" for r in (0, rank)
     )
-    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    pairs = zip(one or (), other or (), strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if at is not None:
         found += f"; shard {at} is {one[at]} on rank 0 and {other[at]} on rank {rank}"
     return (
@@ -84,7 +115,7 @@ def _different_shards(
     )
 
 
-def _different_elements(rank: int, stream: Stream, backend: BaseDistBackend) -> str:
+def _different_elements(rank: int, stream: WholeStream | Shards, backend: BaseDistBackend) -> str:
     elements = stream.elements or Elements()
     sums = {**elements.sums(), elements.count: elements.total()}
     gathered = backend.all_gather_object((elements.count, sums))

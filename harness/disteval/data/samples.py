@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from disteval.data.base import check_samples
-from disteval.data.batching import Batch, Indices, Picked
 from disteval.data.collate import Collate
 from disteval.data.collate import collate as default_collate
 from disteval.data.contents import (
@@ -22,7 +21,7 @@ from disteval.data.contents import (
     total_of_rows,
 )
 from disteval.data.fetching import IndexedReader, fetch
-from disteval.data.streams import is_stream
+from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import UsageError
 
 Read = Callable[[Picked], Batch]
@@ -72,6 +71,20 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
         f"samples has the type {type(samples).__name__}; give arrays, anything with a length "
         f"and an index, such as a list or a torch Dataset, or anything to iterate over"
     )
+
+
+def is_stream(samples: Any) -> bool:
+    """Return whether samples are a stream, which has no length or can't be indexed.
+
+    A function without arguments that returns an iterable is one, and every iterator, and torch's
+    ``IterableDataset``, although it inherits a ``__getitem__``.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(samples, torch.utils.data.IterableDataset):
+        return True
+    if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
+        return False
+    return hasattr(samples, "__iter__") or hasattr(samples, "__getitem__") or callable(samples)
 
 
 class Columns:

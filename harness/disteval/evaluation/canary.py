@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from hashlib import blake2b
@@ -23,11 +23,9 @@ import numpy as np
 
 from disteval.arguments import is_switched_on
 from disteval.by_sample import drawn
-from disteval.data.batching import Picked, filled_rows
-from disteval.data.collate import assemble, first_rows
-from disteval.data.collate import collate as default_collate
+from disteval.data.collate import first_rows
 from disteval.data.digests import digest_of
-from disteval.data.shards import ShardedStream
+from disteval.data.plan import Picked, filled_rows
 from disteval.metrics.arrays import to_numpy
 from disteval.outputs import SWITCH, gap, largest_gap, text_of
 
@@ -64,12 +62,11 @@ class Canary:
         self.repeatable: bool | None = None
         self._is_due = is_switched_on(SWITCH)
 
-    def compare(self, work: Work, *, kept: bool) -> None:
+    def compare(self, work: Work) -> None:
         """Compare the outputs of common samples; every rank must call it, once ranks agree.
 
         Args:
             work: What is evaluated.
-            kept: Whether later runs or ranks are compared with this one.
 
         Raises:
             UsageError: On every rank, when outputs differ by more than `disteval.outputs` allows.
@@ -80,7 +77,7 @@ class Canary:
         if backend.world_size == 1 and is_switched_on(SWITCH):
             work.look.settle()
         self.text = _common(work)
-        if kept and self.text and not _is_near(self.text, _common(work)):
+        if work.is_kept and self.text and not _is_near(self.text, _common(work)):
             self.text = ""  # random ones
         if backend.world_size == 1:
             return
@@ -132,12 +129,6 @@ class Canary:
         return outputs
 
 
-def all_repeatable(found: Iterable[bool | None]) -> bool | None:
-    """Return whether the first samples of all ranks had the same outputs twice."""
-    known = [each for each in found if each is not None]
-    return all(known) if known else None
-
-
 def _is_small() -> bool:
     """Return whether a batch of another shape costs no more than its rows."""
     return sys.modules.keys().isdisjoint(_COMPILERS)
@@ -145,25 +136,25 @@ def _is_small() -> bool:
 
 def _common(work: Work) -> str:
     """Return the outputs of the common samples as text; an empty text if there are none."""
-    look, dealing = work.look, work.dealing
+    look, form = work.look, work.form
     if not is_switched_on(SWITCH) or look is None or not look.count:
         return ""
-    most = 1 if dealing.max_tokens is not None else min(_COMMON, dealing.batch_size)
-    ids = look.numbers[:most]
-    for step in (1, dealing.step) if _is_small() else (dealing.step,):
+    has_budget = form.by_length is not None and form.by_length.max_tokens is not None
+    ids = look.numbers[: 1 if has_budget else min(_COMMON, form.batch_size)]
+    for step in (1, form.step) if _is_small() else (form.step,):
         with suppress(Exception):  # the rank that counts such a sample tells of it
             if work.opened is not None:
-                rows = filled_rows(len(ids), dealing.batch_size, step)
+                rows = filled_rows(len(ids), form.batch_size, step)
                 batch = work.opened.reader(reuse=False)(Picked(ids, len(ids), rows))
             else:
-                stream: ShardedStream = work.samples
-                elements = list(islice(stream.open(stream.shards[0]), len(ids)))
-                rows = filled_rows(len(elements), dealing.batch_size, step)
-                picked = Picked(ids[: len(elements)], len(elements), rows)
-                batch = assemble(elements, picked, work.collating or default_collate)
+                assert work.stream is not None and work.stream.sharded is not None
+                sharded = work.stream.sharded
+                elements = islice(sharded.open(sharded.shards[0]), len(ids))
+                taken = [(i, each, b"") for i, each in zip(ids.tolist(), elements, strict=False)]
+                batch = form._replace(step=step).assembled(taken, 0)
             with drawn(kept=True):
                 inputs, named = work.inputs_of(batch)
-                outputs = work.predict(inputs, **named)
+                outputs = work.task.predict(inputs, **named)
             return _told(first_rows(outputs, batch.rows, len(batch.ids)), batch.ids.tolist())
     return ""
 

@@ -12,8 +12,8 @@ from disteval.data.predictions.settings import FormatName
 from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
 from disteval.evaluation.agreement import agree
-from disteval.evaluation.loop import evaluate
-from disteval.evaluation.work import Predict
+from disteval.evaluation.evaluate import evaluate
+from disteval.evaluation.task import Predict
 
 
 def predict_all(

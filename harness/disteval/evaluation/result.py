@@ -39,6 +39,8 @@ class Evaluation:
         seconds: The time from the first batch, when all ranks were ready, to the last result.
         stored: The number of samples whose outputs an interrupted evaluation had left; their
             results are part of the metrics.
+        since: When the first of the runs began that have left these, such as
+            ``2026-11-26 18:32 UTC``; nothing without them.
         leases: What happened to leases, see `disteval.leases.LeaseReport`; None without leases.
         coverage: ``exact``: each sample was counted once, and its contents are those that all
             ranks hold, because one process read all of them or ranks compared all. ``by index``:
@@ -61,6 +63,7 @@ class Evaluation:
     batch_size: int
     seconds: float
     stored: int = 0
+    since: str = ""
     leases: LeaseReport | None = None
     coverage: Coverage = "by index"
     compared: int = 0

@@ -1,28 +1,35 @@
-"""A task: samples, a model and metrics, as ``disteval eval`` evaluates them."""
+"""A task: samples, a model and metrics, as `evaluate` and ``disteval eval`` evaluate them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from disteval.arguments import found_value
+from disteval.arguments import check_count, check_flag, found_value
+from disteval.by_sample import takes_ids
 from disteval.contract import BaseDistBackend
-from disteval.data.collate import Collate
+from disteval.data.collate import Collate, WithIds
+from disteval.data.collate import collate as default_collate
 from disteval.data.length_of import ByLength
 from disteval.data.predictions import Predictions
 from disteval.data.samples import open_samples
+from disteval.data.sources import Form
 from disteval.errors import UsageError
-from disteval.evaluation.dealing import Dealing
-from disteval.evaluation.leasing import Leases
-from disteval.evaluation.loop import evaluate
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.updates import Update, Updates
-from disteval.evaluation.work import Predict, Progress
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.group import check_metrics
+
+if TYPE_CHECKING:
+    from disteval.evaluation.schedules import Leases
+    from disteval.evaluation.work import Progress
+
+Predict = Callable[..., Any]
+"""A function of a batch, or of its first field if it is a tuple, to a row for each sample. A
+parameter ``ids`` gets the number of the sample in each row."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,10 +84,39 @@ class Task:
                 raise UsageError(f"{name} must be a function, not {found_value(value)}")
         if not isinstance(self.name, str):
             raise UsageError(f"name must be a text, not {found_value(self.name)}")
+        check_count("batch_size", self.batch_size)
+        check_count("workers", self.workers, 0)
+        check_flag("fixed_shape", self.fixed_shape)
+        if self.even_calls is not None:
+            check_flag("even_calls", self.even_calls)
+        if self.limit is not None:
+            check_count("limit", self.limit, 0)
+        if not isinstance(self.by_length, ByLength | None):
+            raise UsageError(
+                f"by_length must be a disteval.ByLength, such as ByLength(), not {self.by_length!r}"
+            )
         open_samples(self.samples, self.collate)
         check_metrics(self.metrics)
         Updates(self.metrics, self.update)
-        Dealing(**{field.name: getattr(self, field.name) for field in fields(Dealing)})
+
+    @property
+    def form(self) -> Form:
+        """How its samples become batches.
+
+        Raises:
+            UsageError: ``slice_rows`` of ``predict`` returns no number of rows.
+        """
+        step = 1
+        if self.fixed_shape and (self.by_length is None or self.by_length.max_tokens is None):
+            slice_rows = getattr(self.predict, "slice_rows", None)
+            step = slice_rows(self.batch_size) if callable(slice_rows) else self.batch_size
+        check_count("what slice_rows of predict returns", step)
+        collate = self.collate or default_collate
+        return Form(
+            self.batch_size, step, self.limit, self.by_length,
+            WithIds(collate) if takes_ids(collate) else collate,
+            self.workers > 0, self.even_calls is not False,
+        )  # fmt: skip
 
     def evaluate(
         self,
@@ -105,15 +141,8 @@ class Task:
         Raises:
             HarnessError: As `disteval.evaluate` raises it.
         """
+        from disteval.evaluation.evaluate import evaluate_task  # which makes a Task, too
+
         if isinstance(predictions, (str, Path)):
             predictions = Predictions(predictions, record=self.record)
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        del given["record"]
-        return evaluate(
-            backend=backend,
-            predictions=predictions,
-            progress=progress,
-            leases=leases,
-            ledger=ledger,
-            **given,
-        )
+        return evaluate_task(lambda: self, backend, predictions, progress, leases, ledger)

@@ -8,7 +8,7 @@ from typing import Any
 
 from disteval.arguments import did_you_mean
 from disteval.by_sample import takes_ids
-from disteval.data.batching import Indices
+from disteval.data.plan import Indices
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.naming import naming

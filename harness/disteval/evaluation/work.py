@@ -1,207 +1,216 @@
-"""What every schedule of an evaluation does: check the arguments, and evaluate batches."""
+"""The loop of an evaluation, and its end: what every schedule does."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from tqdm import tqdm
 
 from disteval import traces
-from disteval.arguments import check_flag
+from disteval.arguments import check_flag, found_value
 from disteval.by_sample import drawn, takes_ids
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Counted, name_some
-from disteval.data.batching import Batch, Indices
-from disteval.data.collate import Collate, WithIds, first_rows
-from disteval.data.contents import Look, is_on
+from disteval.coverage import (
+    Counted,
+    add_certificates,
+    fault_of,
+    name_some,
+    prove,
+    unpacked_ids,
+)
+from disteval.data.collate import first_rows
+from disteval.data.contents import CONTENTS, SHARD_BITS, Look, is_on
 from disteval.data.loading import Loader
-from disteval.data.predictions import Predictions, Sink, Target, check_target
+from disteval.data.plan import Batch, Indices
+from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions, complete
+from disteval.data.same_streams import (
+    check_has_elements,
+    runs_of_elements,
+    settings_of,
+)
 from disteval.data.samples import Sized, open_samples
-from disteval.data.shards import ShardedStream
+from disteval.data.sources import Indexed, Shards, Source, WholeStream, source_of
 from disteval.errors import SampleError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, log_failure
 from disteval.evaluation.canary import Canary
-from disteval.evaluation.dealing import Dealing
-from disteval.evaluation.feeds import Batches
-from disteval.evaluation.updates import Update, Updates, check_rows
+from disteval.evaluation.task import Task
+from disteval.evaluation.updates import Updates, check_rows
 from disteval.identity import describe, describe_model
-from disteval.metrics.base import BaseMetric
+from disteval.ledger import PREDICTIONS, Part
 from disteval.metrics.group import MetricGroup
+from disteval.metrics.totals import (
+    add_totals,
+    check_totals,
+    compute_totals,
+    pack_totals,
+    take_totals,
+    unpack_totals,
+)
+from disteval.outputs import OUTPUTS
 
 _log = logging.getLogger("disteval")
-
-Predict = Callable[..., Any]
-"""A function of a batch, or of its first field if it is a tuple, to a row for each sample. A
-parameter ``ids`` gets the number of the sample in each row."""
 
 Progress = Callable[[int, int | None], None]
 """A function that is called with the samples this rank has done, and all of its samples."""
 
+Target = str | os.PathLike[str] | Predictions | GatheredPredictions | None
+"""A folder, with or without settings; or what takes the outputs in memory; or nothing."""
 
-@dataclass
+
 class Work:
-    """What one rank was asked to evaluate, after its arguments were checked.
+    """What one rank is to evaluate, after everything was checked that needs no other rank.
 
     Args:
-        predict: The model.
-        samples: The samples, as the user gave them.
-        metrics: Metrics by name; they are reset, and compute over ``backend`` from here on.
+        task: The task.
         backend: The backend that joins the ranks.
-        dealing: How samples are distributed over batches and ranks.
-        collate: See `disteval.evaluate`, as for the rest.
-        update: See there.
-        predictions: See there.
+        predictions: See `disteval.evaluate`.
         progress: See there.
-        is_compared: Whether ranks compare the contents of some samples before the first batch.
-        name: See there.
+        is_kept: Whether later runs, or ranks that join later, are compared with this one.
 
     Raises:
         UsageError: An argument is of another kind, or out of range.
 
     Attributes:
+        form: How samples become batches.
         opened: The samples; None if they are a stream.
-        length: The number of samples, before one was read.
-        takes_ids: Whether ``predict`` has a parameter ``ids``, which gets the number of the sample
-            in each row.
-        collating: ``collate``, as batches are made by it.
-        loader: Reads batches of the samples; None if they are a stream.
+        stream: Its source, if they are.
         look: What was seen of the samples, if it is compared with other ranks or earlier runs.
+        group: The metrics.
+        target: Where predictions are written; None writes none.
+        writer: What writes them to a folder.
+        canary: The calls of ``predict`` that are not counted.
+        settings: What must be the same on every rank, by name.
         evaluated: The record of what is evaluated, by which it goes on.
         held: The record of the values that ``predict`` holds, which may differ between ranks.
         weights: The digests of the weights of the models that it holds, which may not.
-        canary: The calls of ``predict`` that are not counted.
-        settings: What must be the same on every rank, by name.
     """
 
-    predict: Predict
-    samples: Any
-    metrics: Mapping[str, BaseMetric]
-    backend: BaseDistBackend
-    dealing: Dealing
-    collate: Collate | None
-    update: Update | Mapping[str, Update] | None
-    predictions: Target
-    progress: bool | Progress
-    is_compared: bool
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        _check_functions(predict=self.predict, collate=self.collate)
-        if not callable(self.progress):
-            check_flag("progress", self.progress)
-        self.takes_ids = takes_ids(self.predict)
-        self.collating = self.collate
-        if self.collate is not None and takes_ids(self.collate):
-            self.collating = WithIds(self.collate)
-        self.opened: Sized | None = open_samples(self.samples, self.collating)
-        self.group = MetricGroup(self.metrics, self.backend)
-        self.updates = Updates(self.metrics, self.update)
-        self.target: Predictions | Sink = check_target(self.predictions)
+    def __init__(
+        self,
+        task: Task,
+        backend: BaseDistBackend,
+        predictions: Target,
+        progress: bool | Progress,
+        *,
+        is_kept: bool,
+    ) -> None:
+        self.task, self.backend, self.progress = task, backend, progress
+        _check_training(task.predict)
+        if not callable(progress):
+            check_flag("progress", progress)
+        self.form = task.form
+        self.takes_ids = takes_ids(task.predict)
+        self.group = MetricGroup(task.metrics, backend)
+        check_totals(task.metrics)
+        self.updates = Updates(task.metrics, task.update)
+        self.target = _target(predictions)
+        is_folder = isinstance(self.target, Predictions)
+        self.writer = PartWriter(self.target) if isinstance(self.target, Predictions) else None
         self.group.reset_to_sums()
         self.canary = Canary()
-        self.loader: Loader | None = None
-        self.length = 0
-        if self.opened is not None:  # before a sample is read, for which a data set may open a file
-            self.length, workers = len(self.opened), self.dealing.workers
-            self.loader = Loader(self.opened.reader(reuse=not workers), workers)
-        self.look: Look | None = None
-        if self.is_compared or isinstance(self.target, Predictions):
-            self.look = self._look()
+        self.stream: WholeStream | Shards | None = None
+        self._loader: Loader | None = None
+        self._length = 0
+        self.opened: Sized | None = open_samples(
+            task.samples, None if task.collate is None else self.form.collate
+        )
+        if self.opened is None:
+            self.stream = source_of(
+                task.samples, self.form, backend, in_step=task.even_calls is True
+            )
+        else:  # before a sample is read, for which a data set may open a file
+            self._length = len(self.opened)
+            self._loader = Loader(self.opened.reader(reuse=not task.workers), task.workers)
+        self.is_kept = is_kept or is_folder
+        self.look = self._look() if self.is_kept or backend.world_size > 1 else None
         self.evaluated: dict[str, str] = {}
         self.held: dict[str, str] = {}
         self.weights: dict[str, str] = {}
         self._models: list[Any] = []
         self._has_drawn = False
-        if self.is_compared or isinstance(self.target, Predictions):
+        if self.is_kept or backend.world_size > 1:
             self._describe()
-        self.settings: dict[str, Any] = self.dealing.settings() | self.evaluated | self.weights
-        self.settings["the format of predictions"] = self.target.format
-
-    def _describe(self) -> None:
-        found: dict[str, str] = {"name": self.name}
-        if self.opened is not None:
-            found["the number of samples"] = str(self.size)
-        found["metrics"] = str(sorted(map(str, self.metrics)))
-        for name, metric in self.metrics.items():
-            found |= describe(f"the metric {name!r}", metric)
-        model = describe_model("predict", self.predict)
-        self.held, self._models = model.held, model.models
-        if is_on():
-            self.weights = model.weights
-        for name in ("collate", "update"):
-            found |= describe(name, getattr(self, name))
-        self.evaluated = found | model.code | describe("record", self.target.record)
+        self.settings: dict[str, Any] = {
+            "batch_size": task.batch_size, "fixed_shape": task.fixed_shape, "limit": task.limit,
+            "even_calls": task.even_calls, "by_length": str(task.by_length),
+            "the format of predictions":
+                self.target.format if isinstance(self.target, Predictions) else None,
+            **self.evaluated, **self.weights,
+        }  # fmt: skip
+        if self.stream is not None:
+            self.settings["the number of samples"] = settings_of(self.stream.sharded)
 
     @property
     def size(self) -> int | None:
         """The number of samples to evaluate; None for a stream."""
-        return None if self.opened is None else self.dealing.limited(self.length)
+        if self.opened is None:
+            return None
+        return self._length if self.form.limit is None else min(self._length, self.form.limit)
 
     @property
     def content(self) -> str:
         """A digest of what was seen of the samples, or nothing."""
         return "" if self.look is None else self.look.digest
 
-    def _look(self) -> Look | None:
-        if self.opened is not None:
-            return Look(self.opened, self.dealing.limited(self.length))
-        if isinstance(self.samples, ShardedStream) and self.dealing.limit is None:
-            return Look(self.samples, 0, self.samples.some_numbers())
-        return None  # every rank reads all elements, and compares them at the end
+    def record(self, held: Mapping[str, str]) -> dict[str, str]:
+        """Return what must be equal for a later run to go on, by name.
 
-    def run(
-        self, feed: Batches, sink: Sink, report: Progress, rank: int
-    ) -> tuple[Counted, Failure | None]:
-        """Evaluate this rank's batches; return the ids that were counted, and what failed."""
-        predict, group, updates = self.predict, self.group, self.updates
-        add, write = updates.add, sink.write
-        counted = Counted()
-        place, ids = "starting", counted.all()
-        if (recorder := traces.current()) is not None:
-            predict = recorder.timed(predict, "compute", "predict")
-            add = recorder.timed(add, "metric", "add")
-            write = recorder.timed(write, "data", "write")
-        try:
-            group.check_own()
-            place = "reading"
-            with self._noting(rank), closing(iter(feed)) as batches, group.trusting_ids():
-                for batch in traces.loading(batches, _size_of):
-                    place, ids = "predictions", batch.ids
-                    outputs = sink.stored(ids) if batch.rows else None
-                    if outputs is None and batch.rows:
-                        place = "predict"
-                        outputs = self.canary.first(predict, self.inputs_of(batch), batch.rows)
-                        self._warn_of_training()
-                        check_rows(outputs, batch.rows)
-                        if 0 < len(ids) < batch.rows:
-                            outputs = first_rows(outputs, batch.rows, len(ids))
-                    if len(ids) and batch.rows:
-                        place = ""
-                        add(outputs, batch.real, ids)
-                        place = "predictions"
-                        write(ids, outputs, batch.real)
-                    counted.add(ids, batch.contents)
-                    place = "progress"
-                    report(feed.seen, feed.total)
-                    place = "reading"
-        except Exception as error:  # the other ranks hear of it after their last batch
-            failure = _failure(place or updates.doing, ids, error)
-            log_failure(rank, failure)
-            return counted, failure
-        return counted, None
+        Args:
+            held: What all ranks hold alike.
+        """
+        found = self.evaluated | dict(held) | {CONTENTS: self.content, OUTPUTS: self.canary.text}
+        if isinstance(self.target, Predictions):
+            found["the format of predictions"] = self.target.format
+            found[PREDICTIONS] = str(self.target.path.absolute())
+        if self.stream is not None:
+            found["the number of samples"] = settings_of(self.stream.sharded)
+            found["limit"] = str(self.form.limit)
+        return found
+
+    def source(self) -> Source:
+        """Return the source of batches; every rank must call it, once ranks agree."""
+        if self.stream is not None:
+            return self.stream
+        assert self.opened is not None and self._loader is not None
+        return Indexed(self.opened, self._length, self._loader, self.form, self.backend)
 
     def inputs_of(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the positional and the named arguments that ``predict`` gets of a batch."""
         inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
         return inputs, {"ids": batch.numbers} if self.takes_ids else {}
 
+    def _describe(self) -> None:
+        task = self.task
+        found: dict[str, str] = {"name": task.name}
+        if self.opened is not None:
+            found["the number of samples"] = str(self.size)
+        found["metrics"] = str(sorted(map(str, task.metrics)))
+        for name, metric in task.metrics.items():
+            found |= describe(f"the metric {name!r}", metric)
+        model = describe_model("predict", task.predict)
+        self.held, self._models = model.held, model.models
+        if is_on():
+            self.weights = model.weights
+        for name in ("collate", "update"):
+            found |= describe(name, getattr(task, name))
+        record = None if self.target is None else self.target.record
+        self.evaluated = found | model.code | describe("record", record)
+
+    def _look(self) -> Look | None:
+        if self.opened is not None:
+            return Look(self.opened, self.size or 0)
+        if isinstance(self.stream, Shards) and self.stream.sharded is not None:
+            return Look(self.stream.sharded, 0, self.stream.sharded.some_numbers())
+        return None  # every rank reads all elements, and compares them at the end
+
     @contextmanager
-    def _noting(self, rank: int) -> Iterator[None]:
+    def noting(self, rank: int) -> Iterator[None]:
         """Say once that samples were evaluated with numbers that batches and ranks share."""
         with drawn() as names:
             yield
@@ -213,7 +222,7 @@ class Work:
                 "a parameter ids, and draw by disteval.seeds(ids)", rank, " and ".join(names),
             )  # fmt: skip
 
-    def _warn_of_training(self) -> None:
+    def warn_of_training(self) -> None:
         """Say once that a model has computed a batch in training mode."""
         while self._models:
             model = self._models.pop()
@@ -227,6 +236,217 @@ class Work:
                 )  # fmt: skip
 
 
+class Schedule(Protocol):
+    """Which units a rank evaluates, and what becomes of them.
+
+    Attributes:
+        rank: The rank.
+        seen: The number of samples that it has evaluated, padding included.
+    """
+
+    rank: int
+    seen: int
+
+    def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
+        """Yield units that are committed together at the latest, each with whether it counts."""
+        ...
+
+    def goes_on(self, batch: Batch) -> bool:
+        """Note that a batch is done; return whether the rest of the lease is wanted."""
+        ...
+
+    def is_due(self) -> bool:
+        """Return whether what was done of the lease is to be committed before its end."""
+        ...
+
+    def commit(self, part: Part) -> None:
+        """Commit what was done since the last commit."""
+        ...
+
+    def keep(self, take: Callable[[], Part]) -> None:
+        """Commit what was done before this rank failed or was interrupted, if that may be."""
+        ...
+
+
+class _Done:
+    """What was done since the last commit."""
+
+    def __init__(self, work: Work, source: Source, rank: int) -> None:
+        self._work, self._source, self._rank = work, source, rank
+        self._forget()
+
+    def _forget(self) -> None:
+        self._counted = Counted()
+        self._contents: dict[int, int | None] = {}
+
+    def count(self, batch: Batch) -> None:
+        """Count a batch that metrics and predictions have."""
+        self._counted.add(batch.ids, batch.contents)
+        if self._work.stream is not None and len(batch.ids):
+            part = int(batch.ids[0]) >> SHARD_BITS
+            before, found = self._contents.get(part, 0), batch.contents
+            self._contents[part] = None if found is None or before is None else found + before
+
+    def take(self) -> Part:
+        """Return it as a part, and begin another one."""
+        work = self._work
+        stream, ids = work.stream, self._counted.packed()
+        first = int(unpacked_ids(ids[:1])[0]) if ids else 0
+        part = Part(
+            self._rank, ids, self._counted.certificate(),
+            pack_totals(take_totals(work.task.metrics, first)),
+            () if work.writer is None else work.writer.take(),
+            {} if stream is None else dict(stream.lengths),
+            self._contents,
+            work.canary.repeatable,
+        )  # fmt: skip
+        self._forget()
+        return part
+
+    def drop(self) -> None:
+        """Forget it."""
+        self._forget()
+        self._work.group.reset_to_sums()
+        if self._work.writer is not None:
+            self._work.writer.drop()
+
+
+def run(
+    work: Work, source: Source, schedule: Schedule, report: Progress, total: int | None
+) -> Failure | None:
+    """Evaluate what a schedule says, and commit it; return what failed on this rank, if anything.
+
+    Args:
+        work: What is evaluated.
+        source: Yields batches.
+        schedule: Says which, and takes what was done.
+        report: Is told of each batch.
+        total: The number of samples of this rank, as far as it is known.
+    """
+    predict, add, gathered = work.task.predict, work.updates.add, work.target
+    write = None if work.writer is None else work.writer.write
+    if isinstance(gathered, GatheredPredictions):
+        write = gathered.write
+    if (recorder := traces.current()) is not None:
+        predict = recorder.timed(predict, "compute", "predict")
+        add = recorder.timed(add, "metric", "add")
+        write = write and recorder.timed(write, "data", "write")
+    done = _Done(work, source, schedule.rank)
+    place, ids, is_whole = "starting", np.zeros(0, np.int64), True
+    try:
+        work.group.check_own()
+        place = "reading"
+        with work.noting(schedule.rank), work.group.trusting_ids():
+            for units in schedule.leases():
+                with closing(source.read(units)) as batches:
+                    for batch in traces.loading(batches, _size_of):
+                        place, ids = "predict", batch.ids
+                        outputs = work.canary.first(predict, work.inputs_of(batch), batch.rows)
+                        work.warn_of_training()
+                        check_rows(outputs, batch.rows)
+                        if 0 < len(ids) < batch.rows:
+                            outputs = first_rows(outputs, batch.rows, len(ids))
+                        if len(ids):
+                            is_whole = False  # until all metrics, and predictions, have the batch
+                            place = ""
+                            add(outputs, batch.real, ids)
+                            place = "predictions"
+                            if write is not None:
+                                write(ids, outputs, batch.real)
+                            done.count(batch)
+                            is_whole = True
+                        schedule.seen += batch.samples
+                        place = "progress"
+                        report(schedule.seen, total)
+                        place = "committing"
+                        if not schedule.goes_on(batch):
+                            done.drop()
+                            break
+                        if schedule.is_due():
+                            schedule.commit(done.take())
+                        place = "reading"
+                    else:
+                        place = "committing"
+                        schedule.commit(done.take())
+                        place = "reading"
+    except BaseException as error:
+        source.give_up()
+        if is_whole and place != "committing":
+            schedule.keep(done.take)
+        if not isinstance(error, Exception):
+            raise
+        failure = _failure(place or work.updates.doing, ids, error)
+        log_failure(schedule.rank, failure)  # the other ranks hear of it after their last batch
+        return failure
+    return None
+
+
+class Outcome(NamedTuple):
+    """What an evaluation has found, on every rank.
+
+    Attributes:
+        metrics: Each metric's result, by name.
+        size: The number of samples.
+        contents: The digest of their contents; None if it is not known.
+        repeatable: Whether the first samples of each rank had the same outputs twice; None if
+            unknown.
+    """
+
+    metrics: dict[str, Any]
+    size: int
+    contents: int | None
+    repeatable: bool | None
+
+
+def finish(work: Work, parts: Sequence[Part]) -> Outcome:
+    """Prove that every sample was counted once, and compute the result, in one process.
+
+    Args:
+        work: What is evaluated.
+        parts: What this run and earlier ones have evaluated.
+
+    Raises:
+        CoverageError: A sample was missed or counted more than once, or predictions are missing.
+        UsageError: A stream has no elements, or a metric refuses samples.
+        RankError: A metric could not compute.
+    """
+    ids: int | Sequence[range]
+    if work.size is not None:
+        ids = size = work.size
+    else:
+        lengths = {key: value for part in parts for key, value in part.lengths.items()}
+        check_has_elements(lengths)
+        ids = runs_of_elements(lengths)
+        size = sum(map(len, ids))
+    certificates = [part.certificate for part in parts]
+    if not prove(certificates, ids):
+        shards = [np.zeros(0, np.int64)] * (1 + max(part.rank for part in parts))
+        for part in parts:
+            shards[part.rank] = np.concatenate([shards[part.rank], unpacked_ids(part.ids)])
+        raise fault_of(shards, ids)
+    proved = add_certificates(certificates)
+    totals = take_totals(work.task.metrics, 0)
+    for part in parts:
+        totals = add_totals(totals, unpack_totals(part.states))
+    results = compute_totals(work.task.metrics, totals)
+    if isinstance(work.target, Predictions):
+        files = [file for part in parts for file in part.files]
+        complete(work.target, work.task.name, files, size, proved)
+    known = [part.repeatable for part in parts if part.repeatable is not None]
+    return Outcome(results, size, proved.contents, all(known) if known else None)
+
+
+def _target(value: Target) -> Predictions | GatheredPredictions | None:
+    if isinstance(value, str | os.PathLike):
+        return Predictions(value)
+    if value is not None and not isinstance(value, Predictions | GatheredPredictions):
+        raise UsageError(
+            f"predictions must be a folder, or disteval.Predictions(folder, ...), not "
+            f"{found_value(value)}"
+        )
+    return value
+
+
 def _size_of(batch: Batch) -> int:
     return len(batch.ids)
 
@@ -235,7 +455,7 @@ def _failure(place: str, ids: Indices, error: Exception) -> Failure:
     if isinstance(error, SampleError):
         cause = error.__cause__
         return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
-    if place in ("starting", "reading"):
+    if place in ("starting", "reading", "committing"):
         return Failure(f"failed while {place}: {describe_error(error)}", error)
     where = "at its padding"
     if len(ids):
@@ -243,21 +463,19 @@ def _failure(place: str, ids: Indices, error: Exception) -> Failure:
     return Failure(f"failed {where}, in {place}: {describe_error(error)}", error)
 
 
-def _check_functions(**given: object) -> None:
-    for name, value in given.items():
-        if not callable(value) and not (name != "predict" and value is None):
-            raise UsageError(f"{name} must be a function, not {value!r}")
+def _check_training(predict: Any) -> None:
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(model := given["predict"], torch.nn.Module):
+    if torch is None or not isinstance(predict, torch.nn.Module):
         return
-    if isinstance(model, torch.fx.GraphModule):
+    if isinstance(predict, torch.fx.GraphModule):
         return  # an exported one computes as it was traced, and has no eval()
     # One that wraps others, such as DistributedDataParallel, has a mode that nothing depends on.
-    if any(part.training for part in model.modules() if not list(part.children())):
+    if any(part.training for part in predict.modules() if not list(part.children())):
         raise UsageError(
-            f"predict is a {type(model).__name__} in training mode, in which dropout draws random "
-            f"numbers and a batch normalisation mixes the samples of a batch; call its eval() "
-            f"first, or give a function that calls it, if it is to be evaluated in training mode"
+            f"predict is a {type(predict).__name__} in training mode, in which dropout draws "
+            f"random numbers and a batch normalisation mixes the samples of a batch; call its "
+            f"eval() first, or give a function that calls it, if it is to be evaluated in training "
+            f"mode"
         )
 
 

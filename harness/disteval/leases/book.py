@@ -7,8 +7,8 @@ leases.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,7 +80,6 @@ class Book:
 
     Args:
         units: The number of units.
-        committed: The leases that an earlier run committed.
         target_seconds: How long a rank should work on one lease.
         timeout: After how many seconds without a sign of a rank its lease is taken back.
     """
@@ -89,16 +88,13 @@ class Book:
         self,
         units: int,
         *,
-        committed: Iterable[Lease] = (),
         target_seconds: float = 2.0,
         timeout: float = 60.0,
     ) -> None:
-        self._leases = {lease.number: lease for lease in committed}
-        self._next = max(self._leases, default=-1) + 1
-        self._units = units
-        self._fresh = deque(_gaps(units, sorted(lease[1:] for lease in self._leases.values())))
-        self._unlent = sum(stop - start for start, stop in self._fresh)
-        self._done = units - self._unlent
+        self._leases: dict[int, Lease] = {}
+        self._next = self._fresh = 0  # the next lease, and the first unit that was never lent
+        self._units = self._unlent = units
+        self._done = 0
         self._leased = self._lost = self._repeated = self._copied = 0
         self._timeout = timeout
         self._ranks: set[int] = set()
@@ -240,14 +236,11 @@ class Book:
         return lost
 
     def _lend_fresh(self, size: int) -> Lease | None:
-        if not self._fresh:
+        if self._fresh == self._units:
             return None
-        start, stop = self._fresh.popleft()
-        if start + size < stop:
-            self._fresh.appendleft((start + size, stop))
-            stop = start + size
-        self._unlent -= stop - start
-        return self._new(start, stop)
+        start, self._fresh = self._fresh, min(self._fresh + size, self._units)
+        self._unlent -= self._fresh - start
+        return self._new(start, self._fresh)
 
     def _lend_lost(self, size: int) -> Lease | None:
         """Lend the lease that was lost first, whole or its first units as a new lease."""
@@ -283,12 +276,3 @@ class Book:
     def _remove_end(self, rank: int) -> None:
         hold = self._held[rank]
         del self._ends[bisect_left(self._ends, (hold.end, hold.lease.number))]
-
-
-def _gaps(units: int, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the runs of units between those runs, which are in order."""
-    at = 0
-    for start, stop in (*runs, (units, units)):
-        if start > at:
-            yield at, start
-        at = stop

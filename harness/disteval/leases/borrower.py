@@ -17,7 +17,6 @@ from typing import Any
 import cloudpickle
 
 from disteval import traces
-from disteval.coverage import Certificate
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.leases.book import Lease
 from disteval.leases.finishing import repeating
@@ -40,13 +39,11 @@ from disteval.leases.messages import (
     check_size,
     pickled_error,
 )
+from disteval.ledger import Part
 from disteval.worlds.channel.connection import bound_waits, connect
 
-Part = tuple[int, int, bytes, tuple[int, int], Mapping[str, str]]
-"""Start, stop, totals, certificate and files of a committed lease."""
-
 Compute = Callable[[Iterable[Part]], Any]
-"""A function of all committed leases, in the order of their units, to the result."""
+"""A function of all that was committed to the result."""
 
 _PROGRESS_SECONDS = 0.25
 _MOST_REJOINED = 5
@@ -61,10 +58,10 @@ class Borrower:
     Args:
         directory: Where the address and the key of the lender are.
         rank: This rank; None takes a number that no rank has.
-        settings: What must be equal on all ranks, and in the ledger, by name.
-        units: The number of units.
+        settings: What must be equal on all ranks, by name.
+        record: What must be equal in the ledger, by name.
+        units: The number of units of the whole evaluation.
         patience: The seconds in which the lender must begin to listen.
-        held: What must be equal in the ledger alone, by name, since ranks may differ in it.
 
     Raises:
         WorldError: The lender can't be reached.
@@ -73,7 +70,8 @@ class Borrower:
     Attributes:
         rank: The number of this rank.
         attempt: Which attempt at the lease this one is, from 1 up.
-        waited: The seconds that the caller waited for what it reads ahead for each lease.
+        stored: What earlier runs have evaluated, without states and files.
+        units: The number of units that these have left, which the caller finds.
     """
 
     def __init__(
@@ -81,18 +79,24 @@ class Borrower:
         directory: Path,
         rank: int | None,
         settings: Mapping[str, str],
+        record: Mapping[str, str],
         units: int,
         patience: float = 0.0,
-        held: Mapping[str, str] = {},
     ) -> None:
         self._directory = directory
         self._hello = Hello(
-            rank, secrets.token_bytes(16), socket.gethostname(), os.getpid(), settings, units, held
+            rank,
+            secrets.token_bytes(16),
+            socket.gethostname(),
+            os.getpid(),
+            settings,
+            units,
+            record,
         )
         self._unwanted: set[int] = set()
         self._commit: Commit | None = None  # the last one, until it is answered
         self._failure: Failed | None = None
-        self._told = self.waited = 0.0
+        self._told, self.units, self.stored = 0.0, units, tuple[Part, ...]()
         self._end: Finish | Finished | None = None
         self._gone: WorldError | None = None  # why the lender can't be reached any more
         self.attempt = self._joined = self._rejoined = 0
@@ -136,17 +140,15 @@ class Borrower:
         is_first = self._end is None and lease.number not in self._unwanted
         return is_first or not self._is_alone  # the others of its group wait for this rank
 
-    def commit(
-        self, lease: Lease, totals: bytes, certificate: Certificate, files: Mapping[str, str]
-    ) -> None:
-        """Send what the lease amounts to.
+    def commit(self, lease: Lease, part: Part, waited: float) -> None:
+        """Send what the lease amounts to, and how long its first batch was waited for.
 
         Raises:
             UsageError: It is too large for a message.
         """
         what = f"the bytes of the metrics' state over units {lease.start} to {lease.stop - 1}"
-        check_size(totals, what, "use metrics that follow from sums, or a smaller batch_size")
-        self._commit = Commit(lease.number, totals, (*certificate,), dict(files), self.waited)
+        check_size(part.states, what, "use metrics that follow from sums, or a smaller batch_size")
+        self._commit = Commit(lease.number, part, waited)
         self._send(self._commit)
 
     def fail(self, unit: int | None, what: str) -> None:
@@ -197,7 +199,7 @@ class Borrower:
         """Ask until there is an answer: a lease, or the end."""
         while True:
             joined = self._joined
-            self._send(Ask())
+            self._send(Ask(self.units))
             message = self._receive_soon(Lend, Finish)
             if message is not None:
                 self._commit, self._rejoined = None, 0
@@ -290,7 +292,7 @@ class Borrower:
             connection.close()
             raise UsageError(answer.what)
         assert isinstance(answer, Welcome)
-        self.rank, self._timeout, self._is_alone = answer
+        self.rank, self._timeout, self._is_alone, self.stored = answer
         self._hello = self._hello._replace(rank=answer.rank)
         bound_waits(connection, self._timeout)
         self._joined += 1

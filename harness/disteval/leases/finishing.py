@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from disteval.leases.ledger import Ledger
 from disteval.leases.members import Member, Members
 from disteval.leases.messages import Finish
+from disteval.ledger import Ledger, Part
 
-_BYTES = 1 << 23  # of totals that the rank gets at a time, or those of one lease
+_BYTES = 1 << 23  # of states that the rank gets at a time, or those of one part
 
 
 class Finishing:
-    """Sends all committed leases to an idle rank, piece by piece, as it has added them up.
+    """Sends all committed parts to an idle rank, piece by piece, as it has added them up.
 
     Args:
         members: The ranks.
@@ -24,34 +23,33 @@ class Finishing:
 
     def __init__(self, members: Members, timeout: float) -> None:
         self._members, self._timeout = members, timeout
-        self._ledger: Ledger | None = None
-        self._units = 0
+        self._parts: Sequence[Part] = ()
 
-    def begin(self, ledger: Ledger, units: int, now: float) -> None:
+    def begin(self, ledger: Ledger, now: float) -> None:
         """Ask an idle rank, unless one is at it that was heard of."""
-        self._ledger, self._units = ledger, units
-        busy = [each for each in self._members if each.unit is not None]
+        self._parts = ledger.parts
+        busy = [each for each in self._members if each.sent is not None]
         if any(now - each.heard <= self._timeout for each in busy):
             return
         for member in self._members:
             if member.waits and member.failure is None:
-                member.waits, member.unit, member.heard = False, 0, now
+                member.waits, member.sent, member.heard = False, 0, now
                 self.go_on(member)
                 return
 
     def go_on(self, member: Member) -> None:
-        """Send the next leases to a rank that computes the result, unless it has all."""
-        if self._ledger is None or member.unit is None or member.unit > self._units:
+        """Send the next parts to a rank that computes the result, unless it has all."""
+        if member.sent is None or member.sent > len(self._parts):
             return
-        found, size = list[Any](), 0
-        for lease, _, totals, certificate, files in self._ledger.committed(member.unit):
-            if found and size + len(totals) > _BYTES:
+        found, size = list[Part](), 0
+        for part in self._parts[member.sent :]:
+            if found and size + len(part.states) > _BYTES:
                 break
-            size += len(totals)
-            member.unit = lease.stop
-            found.append((lease.start, lease.stop, totals, tuple(certificate), files))
-        is_last = not found or member.unit == self._units
-        member.unit += is_last
+            size += len(part.states)
+            found.append(part)
+        member.sent += len(found)
+        is_last = member.sent == len(self._parts)
+        member.sent += is_last
         member.send(Finish(found, is_last))
 
 

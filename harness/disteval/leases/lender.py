@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from disteval.data.predictions import CommittedParts
+from disteval.data.predictions import Predictions
 from disteval.errors import HarnessError, WorldError, describe_error
 from disteval.leases.book import Counts
 from disteval.leases.lending import Lending
@@ -51,8 +51,8 @@ class Lender:
         ranks_per_lease: The number of consecutive ranks that hold a lease together.
         expected: The number of ranks that were started; None if it is not known.
         on_event: Called in the lender's thread with what happens to ranks.
-        parts: The predictions that committed leases have written; a lease whose parts are damaged
-            is lent again.
+        predictions: Where ranks write predictions, if they do. What lies there damaged is
+            evaluated again; without ``folder``, the ledger is there until the result is.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Lender:
         ranks_per_lease: int = 1,
         expected: int | None = None,
         on_event: OnEvent | None = None,
-        parts: CommittedParts | None = None,
+        predictions: Predictions | None = None,
     ) -> None:
-        self._lending = Lending(folder, timeout, ranks_per_lease, expected, on_event, parts)
+        self._lending = Lending(folder, timeout, ranks_per_lease, expected, on_event, predictions)
         self._timeout = timeout
         self._listener = Listener(directory, host, expected or 1, port, key)
         self._guests: set[_Guest] = set()

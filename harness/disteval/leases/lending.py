@@ -8,14 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from disteval.coverage import Certificate
 from disteval.data.contents import CONTENTS, difference
-from disteval.data.predictions import CommittedParts
+from disteval.data.predictions import Predictions
 from disteval.errors import HarnessError, UsageError
 from disteval.identity import differences
 from disteval.leases.book import Book, Counts
 from disteval.leases.finishing import Finishing
-from disteval.leases.ledger import Ledger
 from disteval.leases.mailbox import Mailbox
 from disteval.leases.members import Event, Member, Members, OnEvent
 from disteval.leases.messages import (
@@ -37,6 +35,7 @@ from disteval.leases.messages import (
     encode,
     pickled_error,
 )
+from disteval.ledger import Ledger, Part, open_ledger
 from disteval.outputs import OUTPUTS, largest_gap
 
 _log = logging.getLogger("disteval.leases")
@@ -51,7 +50,7 @@ class Lending:
         ranks_per_lease: How many consecutive ranks hold a lease together.
         expected: The number of ranks that were started; None if nobody knows.
         on_event: Called with what happens to ranks.
-        parts: See `Lender`.
+        predictions: See `Lender`.
 
     Attributes:
         outcome: The end of the evaluation; None before.
@@ -64,26 +63,32 @@ class Lending:
         ranks_per_lease: int,
         expected: int | None,
         on_event: OnEvent | None,
-        parts: CommittedParts | None = None,
+        predictions: Predictions | None = None,
     ) -> None:
         self.outcome: Finished | None = None
         self.members = Members(timeout, ranks_per_lease, expected, on_event)
         self._folder, self._timeout, self._size = folder, timeout, ranks_per_lease
         self._ledger: Ledger | None = None
-        self._parts = parts
+        self._predictions = predictions
         self._book: Book | None = None
         self._settings: dict[str, str] = {}
+        self._units = self._before = 0  # all, and those that earlier runs have evaluated
+        self._stored: tuple[Part, ...] = ()
         self._waiting: OrderedDict[int, None] = OrderedDict()  # groups, in the order of asking
         self._attempts: dict[int, int] = {}
         self._finishing = Finishing(self.members, timeout)
         self._committed = self._resumed = 0
         self._difference: float | None = None
+        self._is_finished = False
         self._announced = b""  # the outcome, as it is sent
 
     @property
     def counts(self) -> Counts:
         """How far the evaluation is, in units."""
-        return Counts(0, 0, 0, 0, 0, 0) if self._book is None else self._book.counts
+        if self._book is None:
+            return Counts(self._units, self._units * (self.outcome is not None), 0, 0, 0, 0)
+        found = self._book.counts
+        return found._replace(units=self._units, done=self._before + found.done)
 
     @property
     def rates(self) -> dict[int, float]:
@@ -102,11 +107,12 @@ class Lending:
             repeated=self.counts.repeated,
             copies=self.counts.copies,
             difference=self._difference,
+            since=self._ledger.since if self._ledger is not None and self._resumed else "",
         )
 
     def join(self, hello: Hello, mailbox: Mailbox, now: float) -> Member | None:
         """Take a rank in, or again; return None if it was refused."""
-        if self._book is None and self.outcome is None:
+        if self._ledger is None and self.outcome is None:
             self._open(hello)
         known = self.members.by_rank
         rank = self.members.free_rank() if hello.rank is None else hello.rank
@@ -132,7 +138,7 @@ class Lending:
             member.mailbox, member.heard, member.waits = mailbox, now, False
             member.has_result = False
             self.members.on_event(Event("back", rank, member.name))
-        member.send(Welcome(rank, self._timeout, self._size == 1))
+        member.send(Welcome(rank, self._timeout, self._size == 1, self._stored))
         return member
 
     def take(self, member: Member, message: Any, now: float) -> None:
@@ -144,7 +150,8 @@ class Lending:
         if isinstance(message, Ping):
             member.send(Wait())
         elif isinstance(message, Ask):
-            member.waits, member.unit = True, None
+            member.waits, member.sent = True, None
+            self._begin(message.units)
             if self.members.is_ready(group):
                 self._waiting.setdefault(group)
                 if self._book is not None:  # of a lease that another group committed first, too
@@ -160,14 +167,15 @@ class Lending:
             self._give_up(member, now)
         elif isinstance(message, More):
             self._finishing.go_on(member)
-        elif isinstance(message, Computed) and self.outcome is None and member.unit is not None:
+        elif isinstance(message, Computed) and self.outcome is None and member.sent is not None:
             if message.value is not None and self._ledger is not None:
                 self._ledger.finish(message.value)
+                self._is_finished = True
             self.outcome = Finished(message.value, message.error, self.report)
 
     def drop(self, member: Member, why: str, now: float) -> None:
         """Note that a rank is lost with its connection, with which the lender parts."""
-        member.mailbox, member.waits, member.unit = None, False, None
+        member.mailbox, member.waits, member.sent = None, False, None
         if self.outcome is None:
             self.members.note_lost(member, why)
             self._give_up(member, now)
@@ -176,17 +184,19 @@ class Lending:
 
     def tick(self, now: float) -> None:
         """Do what is due: take leases back, lend them, finish, or give up."""
-        if self.outcome is None and self._book is not None and self._ledger is not None:
+        if self.outcome is not None or self._ledger is None:
+            return
+        if self._book is not None:
             for group in self._book.expire(now):
                 for member in self.members.group(group):
                     self.members.note_silent(member)
             if self._book.is_done:
-                self._finishing.begin(self._ledger, self.counts.units, now)
+                self._finishing.begin(self._ledger, now)
             else:
                 self._lend(now)
-            error = self.members.why_to_end(now, self.counts)
-            if error is not None:
-                self.fail(error)
+        error = self.members.why_to_end(now, self.counts)
+        if error is not None:
+            self.fail(error)
 
     def announce(self) -> None:
         """Send the end of the evaluation to ranks that do not have it; the ledger has it then."""
@@ -208,40 +218,47 @@ class Lending:
 
     def together(self) -> AbstractContextManager[None]:
         """Have all that is committed meanwhile written to the disk at once."""
-        return nullcontext() if self._ledger is None else self._ledger.together()
+        return nullcontext() if self._ledger is None else self._ledger.log.together()
 
     def close(self) -> None:
         """Close the ledger."""
         if self._ledger is not None:
+            if self._is_finished and self._folder is None:
+                self._ledger.remove()  # the result is in the folder of predictions
             self._ledger.close()
 
     def _open(self, hello: Hello) -> None:
-        """Open the ledger with the settings of the first rank."""
+        """Open the ledger with the record of the first rank."""
+        self._units = hello.units
         self._settings = {**hello.settings, "the number of batches": str(hello.units)}
+        record = dict(hello.record)
         if self._size > 1:  # the ranks of a group may have parts of a model, whose outputs differ
             self._settings.pop(OUTPUTS, None)
+            record.pop(OUTPUTS, None)
         try:
-            self._ledger = Ledger(self._folder, {**self._settings, **hello.held})
-            if self._parts is not None:
-                self._forget_damaged(self._ledger, self._parts)
-            result = self._ledger.result
-            leases = []
-            for each in self._ledger.committed():
-                leases.append(each.lease)
-                self._committed += each.leases
-                self._resumed += each.certificate.counted
+            self._ledger = open_ledger(self._folder, record, self._predictions)
         except HarnessError as error:
             self.fail(error)
             return
-        self._book = Book(hello.units, committed=leases, timeout=self._timeout)
-        if result is not None:
-            self.outcome = Finished(result, None, self.report)
+        stored = self._ledger.stored
+        self._stored = tuple(part._replace(states=b"", files=()) for part in stored)
+        self._committed = sum(part.parts for part in stored)
+        self._resumed = sum(part.certificate.counted for part in stored)
+        if self._ledger.result is not None:
+            self.outcome = Finished(self._ledger.result, None, self.report)
 
-    def _forget_damaged(self, ledger: Ledger, parts: CommittedParts) -> None:
-        """Forget leases whose predictions are damaged, and the result unless all are there."""
-        lost = [each.lease for each in ledger.committed() if not parts.has(each.files)]
-        if lost or not parts.are_finished():
-            ledger.forget(lost)
+    def _begin(self, units: int) -> None:
+        """Begin to lend what earlier runs have left, once a rank has found out how much that is."""
+        if self._book is None and self.outcome is None:
+            self._before = self._units - units
+            self._book = Book(units, timeout=self._timeout)
+        elif self._book is not None and self._book.counts.units != units:
+            self.fail(
+                HarnessError(
+                    f"{self._book.counts.units} batches are left on the first rank, and {units} on "
+                    f"another one; please report this"
+                )
+            )
 
     def _why_not(self, hello: Hello, member: Member | None, rank: int, now: float) -> str:
         """Return why a rank can't take part; nothing if it can."""
@@ -310,8 +327,8 @@ class Lending:
             return
         for each in group:
             each.lease = each.report = None
-        certificate = Certificate(*reports[0].certificate)
-        if any(Certificate(*report.certificate) != certificate for report in reports):
+        first = reports[0]
+        if any(report.part.certificate != first.part.certificate for report in reports):
             names = ", ".join(each.name for each in group)
             self.fail(
                 HarnessError(
@@ -323,8 +340,7 @@ class Lending:
         attempt = self._attempts[lease.number]
         if self._book.is_wanted(lease.number):
             # On the disk first: a lease that the book counts is never lost.
-            first = reports[0]
-            self._ledger.commit(lease, 1, first.totals, certificate, first.files)
+            self._ledger.commit(first.part)
             self._committed += 1
         waited = max(report.waited for report in reports)
         self._book.commit(member.rank // self._size, lease.number, now, waited)

@@ -44,7 +44,7 @@ class Member:
         lease: What it was lent last and has not reported on.
         report: Its commit, while the other ranks of its group have not sent theirs.
         failure: Why it takes no more leases; None while it does.
-        unit: From where on it needs the totals to compute the result; None if it does not.
+        sent: How many parts it was sent to compute the result of; None if it does not compute it.
         is_silent: Whether it lost its lease because it sent nothing, and has sent nothing since.
         has_result: Whether it was sent the end of the evaluation.
     """
@@ -58,7 +58,7 @@ class Member:
         self.lease: Lease | None = None
         self.report: Commit | None = None
         self.failure: str | None = None
-        self.unit: int | None = None
+        self.sent: int | None = None
         self.is_silent = False
         self.has_result = False
 

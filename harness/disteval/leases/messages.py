@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from disteval.errors import HarnessError, UsageError, describe_error
+from disteval.ledger import Part
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest message; 1 GiB."""
@@ -30,9 +31,9 @@ class Hello(NamedTuple):
         token: What tells this rank from another process with the same number.
         host: The name of its host.
         pid: Its process.
-        settings: What must be equal on all ranks, and in the ledger, by name.
-        units: The number of units.
-        held: What must be equal in the ledger alone, by name, since ranks may differ in it.
+        settings: What must be equal on all ranks, by name.
+        units: The number of units of the whole evaluation.
+        record: What must be equal in the ledger, by name.
     """
 
     rank: int | None
@@ -41,7 +42,7 @@ class Hello(NamedTuple):
     pid: int
     settings: Mapping[str, str]
     units: int
-    held: Mapping[str, str]
+    record: Mapping[str, str]
 
 
 class Welcome(NamedTuple):
@@ -51,11 +52,13 @@ class Welcome(NamedTuple):
         rank: The number of the rank.
         timeout: The seconds of silence that are allowed.
         alone: Whether it holds its leases alone, and may leave one in the middle.
+        stored: What earlier runs have evaluated, without states and files.
     """
 
     rank: int
     timeout: float
     alone: bool
+    stored: tuple[Part, ...]
 
 
 class Refused(NamedTuple):
@@ -65,7 +68,9 @@ class Refused(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """The rank wants a lease, or the result; the answer comes when there is one."""
+    """The rank wants a lease of so many units, or the result; it is answered when one is there."""
+
+    units: int
 
 
 class Ping(NamedTuple):
@@ -99,15 +104,13 @@ class Unwanted(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The rank has finished its lease; see `disteval.leases.rows.Committed`.
+    """The rank has finished its lease.
 
     It has waited so many seconds for its first batch where it reads ahead.
     """
 
     number: int
-    totals: bytes
-    certificate: tuple[int, int, int | None]
-    files: Mapping[str, str]
+    part: Part
     waited: float = 0.0
 
 
@@ -122,11 +125,11 @@ class Finish(NamedTuple):
     """The rank is to compute the result of these leases and of those that follow.
 
     Attributes:
-        committed: Start, stop, totals, certificate and files of each lease.
-        is_last: Whether no more leases follow.
+        committed: What was committed.
+        is_last: Whether no more follows.
     """
 
-    committed: list[tuple[int, int, bytes, tuple[int, int, int | None], Mapping[str, str]]]
+    committed: list[Part]
     is_last: bool
 
 
@@ -154,6 +157,7 @@ class LeaseReport(NamedTuple):
         copies: The number of leases that were lent to a second rank at the same time.
         difference: The largest difference between what ranks that joined computed for the same
             samples; None if that is not known.
+        since: When the first of the earlier runs began; nothing if they have left nothing.
     """
 
     ranks: int = 0
@@ -164,6 +168,7 @@ class LeaseReport(NamedTuple):
     repeated: int = 0
     copies: int = 0
     difference: float | None = None
+    since: str = ""
 
 
 class Finished(NamedTuple):
@@ -176,10 +181,10 @@ class Finished(NamedTuple):
 
 _FORMS: dict[type, tuple[type | UnionType, ...]] = {
     Hello: (int | None, bytes, str, int, dict, int, dict),
-    Ask: (),
+    Ask: (int,),
     Ping: (),
     Progress: (int, int),
-    Commit: (int, bytes, tuple, dict, float),
+    Commit: (int, Part, float),
     Failed: (int | None, str),
     More: (),
     Computed: (bytes | None, bytes | None),
@@ -198,14 +203,14 @@ def decode(data: bytes) -> Any:
         kinds = _FORMS[type(message)]
         told = all(map(isinstance, message, kinds)) and len(message) == len(kinds)
         if isinstance(message, Hello):
-            pairs = [*message.settings.items(), *message.held.items()]
+            pairs = [*message.settings.items(), *message.record.items()]
             told &= all(isinstance(text, str) for pair in pairs for text in pair)
             told &= message.units >= 0 and (message.rank is None or message.rank >= 0)
         elif isinstance(message, Commit):
-            counted, mixed, contents = message.certificate
+            counted, mixed, contents = message.part.certificate
             told &= type(counted) is int and type(mixed) is int
             told &= contents is None or type(contents) is int
-            told &= all(isinstance(text, str) for pair in message.files.items() for text in pair)
+            told &= isinstance(message.part.states, bytes) and isinstance(message.part.ids, tuple)
             told &= 0 <= message.waited < math.inf
         elif isinstance(message, Computed):
             told &= (message.value is None) != (message.error is None)

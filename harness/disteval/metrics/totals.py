@@ -128,30 +128,27 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
     return found
 
 
-def pack_totals(totals: Totals, note: Mapping[int, int] | None) -> bytes:
-    """Return totals as bytes, with a note about their parts, which are numbers by number."""
+def pack_totals(totals: Totals) -> bytes:
+    """Return totals as bytes."""
     has_states = any(total.states for total in totals.values())
-    return (_WITH_STATES if has_states else _SUMS) + pickle.dumps((totals, note), protocol=5)
+    plain = {name: tuple(total) for name, total in totals.items()}
+    return (_WITH_STATES if has_states else _SUMS) + pickle.dumps(plain, protocol=5)
 
 
-def unpack_totals(data: bytes) -> tuple[Totals, Mapping[int, int] | None]:
+def unpack_totals(data: bytes) -> Totals:
     """Return what was given to `pack_totals`."""
-    found: tuple[Totals, Mapping[int, int] | None] = pickle.loads(memoryview(data)[1:])
-    return found
+    found = pickle.loads(memoryview(data)[1:])
+    return {name: Total(*total) for name, total in found.items()}
 
 
 def fold_totals(parts: Iterable[bytes]) -> bytes | None:
-    """Add up packed totals and join their notes; None if there are states, which take no less."""
+    """Add up packed totals; None if there are states, which take no less."""
     folded: Totals = {}
-    noted: Mapping[int, int] | None = None
     for data in parts:
         if not data.startswith(_SUMS):
             return None
-        totals, note = unpack_totals(data)
-        folded = add_totals(folded, totals) if folded else totals
-        noted = note if noted is None or note is None else {**noted, **note}
-    sparse = {name: total._replace(sums=_sparse(total.sums)) for name, total in folded.items()}
-    return pack_totals(sparse, noted)
+        folded = add_totals(folded, unpack_totals(data)) if folded else unpack_totals(data)
+    return pack_totals({n: each._replace(sums=_sparse(each.sums)) for n, each in folded.items()})
 
 
 def _sparse(sums: Any) -> Any:

@@ -7,8 +7,10 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from disteval.coverage import Certificate
-from disteval.leases import Book, Lease, Ledger
+import numpy as np
+from disteval.coverage import Counted
+from disteval.leases import Book
+from disteval.ledger import Ledger, Part
 
 from . import _ranks, _worlds
 
@@ -59,14 +61,15 @@ class LedgerCost:
     track_commit.unit = "us"  # type: ignore[attr-defined]
 
     def _once(self, together: int) -> float:
-        totals, leases = bytes(500), max(20, together)
+        counted, leases = Counted(np.arange(16)), max(20, together)
+        part = Part(0, counted.packed(), counted.certificate(), bytes(500))
         with tempfile.TemporaryDirectory() as folder:
             ledger = Ledger(folder, {})
             begin = time.perf_counter()
             for first in range(0, leases, together):
-                with ledger.together():
-                    for at in range(first, first + together):
-                        ledger.commit(Lease(at, at, at + 1), 1, totals, Certificate(1, at), {})
+                with ledger.log.together():
+                    for _ in range(first, first + together):
+                        ledger.commit(part)
             seconds = time.perf_counter() - begin
             ledger.close()
         return seconds / leases

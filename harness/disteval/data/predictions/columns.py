@@ -1,4 +1,4 @@
-"""Outputs of a model as a table: ids, and one column for each field, with all that restores them.
+"""Outputs of a model as a table: ids, and one column for each field.
 
 Outputs are an array of any framework, a list of objects, or a tuple or dict of these. Each has one
 row for each sample.
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.predictions.frameworks import from_numpy, of_array, plain
+from disteval.data.predictions.frameworks import of_array, plain
 from disteval.errors import UsageError
 
 ID = "sample_id"
@@ -36,24 +36,14 @@ class Field:
         name: The key of a dict, the number in a tuple, or `ONE`.
         kind: ``array``: an array with one row for each sample; ``ragged``: an array for each
             sample; ``text``, ``bytes``: strings; ``json``: objects that JSON can hold.
-        dtype: The dtype in the framework, such as ``bfloat16``.
-        stored: The dtype in NumPy, such as ``<f4``.
+        stored: The dtype of an array in NumPy, such as ``<f4``.
         shape: The shape of a row of an ``array``.
-        framework: ``numpy``, ``torch``, ``jax`` or ``tensorflow``.
-        device: The kind of torch's device, such as ``cuda``.
-        stacked: Whether the rows of a ``ragged`` column were arrays of whole batches.
-        exact: Whether the outputs can be restored to the last bit, with their types.
     """
 
     name: str
     kind: Literal["array", "ragged", "text", "bytes", "json"]
-    dtype: str = ""
     stored: str = ""
     shape: tuple[int, ...] = ()
-    framework: str = "numpy"
-    device: str = "cpu"
-    stacked: bool = False
-    exact: bool = True
 
 
 class Column(NamedTuple):
@@ -86,11 +76,6 @@ class Table(NamedTuple):
         """The columns without their values."""
         return [column.field for column in self.columns]
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the outputs can be restored to the last bit, with their types."""
-        return all(field.exact for field in self.fields)
-
     def pick(self, rows: Any) -> Table:
         """Return some of the rows, given by a slice, a mask or numbers."""
         return Table(
@@ -116,14 +101,9 @@ class Table(NamedTuple):
             else:
                 yield values if self.form == "tuple" else dict(zip(names, values, strict=True))
 
-    def outputs(self, *, restored: bool) -> Any:
-        """Return the rows as outputs.
-
-        Args:
-            restored: Whether arrays are those of their framework with their own dtype. Otherwise
-                they are NumPy's.
-        """
-        values = [_restored(column) if restored else column.values for column in self.columns]
+    def outputs(self) -> Any:
+        """Return the rows as outputs, whose arrays are NumPy's."""
+        values = [column.values for column in self.columns]
         if self.form == "one":
             return values[0]
         names = [field.name for field in self.fields]
@@ -139,11 +119,10 @@ def table_of(ids: Ids, outputs: Any) -> Table:
     """
     form: Form = "one"
     named: list[tuple[Any, Any]] = [(ONE, outputs)]
-    exact = True
     if isinstance(outputs, Mapping):
-        form, named, exact = "dict", list(outputs.items()), type(outputs) is dict
+        form, named = "dict", list(outputs.items())
     elif isinstance(outputs, tuple):
-        form, exact = "tuple", type(outputs) is tuple
+        form = "tuple"
         named = [(str(number), leaf) for number, leaf in enumerate(outputs)]
     columns = []
     for name, leaf in named:
@@ -158,8 +137,7 @@ def table_of(ids: Ids, outputs: Any) -> Table:
                 f"the predictions of {len(ids)} samples have {len(column.values)} rows in "
                 f"{name!r}; return one row for each sample"
             )
-        field = replace(column.field, exact=column.field.exact and exact)
-        columns.append(column._replace(field=field))
+        columns.append(column)
     if not columns:
         raise UsageError(f"predictions are an empty {form}; return at least one field")
     return Table(np.array(ids, np.int64), form, tuple(columns))
@@ -196,55 +174,40 @@ def _described(form: str, names: list[str]) -> str:
 def _column(name: str, leaf: Any) -> Column:
     found = of_array(name, leaf)
     if found is not None:
-        return Column(
-            Field(name, "array", shape=found.values.shape[1:], **found.facts), found.values
-        )
+        return Column(Field(name, "array", found.dtype.str, found.shape[1:]), found)
     if isinstance(leaf, np.ndarray) and leaf.ndim == 1:  # of strings or objects
-        return _list_column(name, leaf.tolist(), exact=False)
+        leaf = leaf.tolist()
     if not isinstance(leaf, list):
         raise UsageError(
             f"predictions have {name!r} of type {type(leaf).__name__}; they must be an array, a "
             f"list, or a tuple or dict of these; record= can make them so"
         )
-    return _list_column(name, leaf, exact=True)
+    return _list_column(name, leaf)
 
 
-def _list_column(name: str, leaf: list[Any], *, exact: bool) -> Column:
+def _list_column(name: str, leaf: list[Any]) -> Column:
     for kind, label in _ROW.items():
         if leaf and all(type(row) is kind for row in leaf):
-            return Column(Field(name, label, exact=exact), leaf)  # type: ignore[arg-type]
+            return Column(Field(name, label), leaf)  # type: ignore[arg-type]
     arrays = [of_array(name, row, rows=False) for row in leaf]
     known = [array for array in arrays if array is not None]
-    if known and len(known) == len(leaf) and all(a.facts == known[0].facts for a in known):
-        field = Field(name, "ragged", **known[0].facts)
-        return Column(replace(field, exact=field.exact and exact), [a.values for a in known])
-    values = []
-    for row in leaf:
-        value, same = plain(name, row)
-        values.append(value)
-        exact = exact and same
-    return Column(Field(name, "json", exact=exact), values)
+    if known and len(known) == len(leaf) and len({array.dtype for array in known}) == 1:
+        return Column(Field(name, "ragged", known[0].dtype.str), known)
+    return Column(Field(name, "json"), [plain(name, row) for row in leaf])
 
 
 def _joined(columns: Sequence[Column]) -> Column:
-    first = columns[0].field
-    fields = [column.field for column in columns]
-    exact = all(field.exact for field in fields)
-    if all(field == first for field in fields):
-        if first.kind == "array":
-            return Column(first, np.concatenate([column.values for column in columns]))
-        return Column(first, [row for column in columns for row in column.values])
+    fields, first = [column.field for column in columns], columns[0].field
+    if first.kind == "array" and all(field == first for field in fields):
+        return Column(first, np.concatenate([column.values for column in columns]))
     rows = [row for column in columns for row in column.values]
-    arrays = {(f.dtype, f.stored, f.framework, f.device) for f in fields}
-    if all(field.kind in ("array", "ragged") for field in fields) and len(arrays) == 1:
-        stacked = [field.kind == "array" or field.stacked for field in fields]
-        exact = exact and len(set(stacked)) == 1
-        ragged = replace(first, kind="ragged", shape=(), stacked=stacked[0], exact=exact)
-        return Column(ragged, rows)
-    if all(field.kind == first.kind not in ("array", "ragged") for field in fields):
-        return Column(replace(first, exact=exact), rows)
-    same = {field.kind for field in fields} <= {"text", "json"}
-    return _list_column(first.name, rows, exact=exact and same)
+    if all(field == first for field in fields):
+        return Column(first, rows)
+    if {field.kind for field in fields} <= {"array", "ragged"} and (
+        len({field.stored for field in fields}) == 1
+    ):
+        return Column(replace(first, kind="ragged", shape=()), rows)
+    return _list_column(first.name, rows)
 
 
 def _size(column: Column) -> int:
@@ -256,14 +219,3 @@ def _size(column: Column) -> int:
     if kind == "json":
         return len(json.dumps(values))
     return sum(map(len, values))
-
-
-def _restored(column: Column) -> Any:
-    field, values = column
-    if field.kind == "array":
-        return from_numpy(values, field.dtype, field.framework, field.device)
-    if field.kind == "ragged" and field.stacked:
-        return from_numpy(np.stack(values), field.dtype, field.framework, field.device)
-    if field.kind == "ragged":
-        return [from_numpy(row, field.dtype, field.framework, field.device) for row in values]
-    return values

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from disteval.data.predictions.columns import ID, Column, Field, Form, Ids, Table
+from disteval.data.predictions.columns import ID, Column, Field, Form, Table
 from disteval.errors import UsageError
 from disteval.extras import needs
 
@@ -272,25 +272,3 @@ def block_rows(table: Table) -> int:
     """Return how many rows a block has: up to 1024, and about a MiB or less, but at least one."""
     a_row = table.size() // max(1, len(table.ids))
     return max(1, min(1024, (1 << 20) // max(1, a_row)))
-
-
-def stored_ids(runs: Sequence[Sequence[int]]) -> Ids:
-    """Return the ids that `runs_of` has compressed."""
-    found = [first + step * np.arange(count, dtype=np.int64) for first, step, count in runs]
-    return np.concatenate([np.zeros(0, np.int64), *found])
-
-
-def runs_of(ids: Ids) -> list[list[int]]:
-    """Return ids as runs: the first id, the difference of one to the next, and the number."""
-    runs: list[list[int]] = []
-    for one in ids.tolist():
-        if runs:
-            first, step, count = last = runs[-1]
-            if count == 1:
-                last[1:] = [one - first, 2]
-                continue
-            if one == first + step * count:
-                last[2] += 1
-                continue
-        runs.append([one, 0, 1])
-    return runs

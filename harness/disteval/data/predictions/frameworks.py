@@ -1,10 +1,8 @@
-"""Arrays and objects of predictions, to what files hold and back."""
+"""Arrays and objects of predictions, as files hold them."""
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +13,10 @@ from disteval.metrics.arrays import kind_of, to_numpy
 _PLAIN = (str, int, float, bool, type(None))
 
 
-class Found(NamedTuple):
-    """An array of a framework in NumPy.
+def of_array(name: str, value: Any, *, rows: bool = True) -> npt.NDArray[Any] | None:
+    """Return a copy of an array of any framework in NumPy, in native byte order and in C's order.
 
-    Attributes:
-        values: A copy in native byte order.
-        facts: The arguments of a `Field` that restore it.
-    """
-
-    values: npt.NDArray[Any]
-    facts: dict[str, Any]
-
-
-def of_array(name: str, value: Any, *, rows: bool = True) -> Found | None:
-    """Return a copy of an array of any framework; None if the value is no array of numbers.
+    It is None if the value is no array of numbers.
 
     Raises:
         UsageError: It is an array without rows, or of a dtype that can't be stored.
@@ -59,62 +47,32 @@ def of_array(name: str, value: Any, *, rows: bool = True) -> Found | None:
         raise UsageError(
             f"predictions have a single number in {name!r}; return one row for each sample"
         )
-    stored = np.array(found, dtype=found.dtype.newbyteorder("="), order="C")
-    whole = framework != "numpy" or (type(value) is np.ndarray and value.dtype.isnative)
-    if framework == "torch":
-        torch = sys.modules["torch"]
-        whole = type(value) is torch.Tensor and value.layout == torch.strided
-    facts = {
-        "dtype": dtype, "stored": stored.dtype.str, "framework": framework, "exact": whole,
-        "device": value.device.type if framework == "torch" else "cpu",
-    }  # fmt: skip
-    return Found(stored, facts)
+    return np.array(found, dtype=found.dtype.newbyteorder("="), order="C")
 
 
-def from_numpy(values: npt.NDArray[Any], dtype: str, framework: str, device: str) -> Any:
-    """Return the array that `of_array` was given, on a device of the same kind if there is one."""
-    if framework == "torch":
-        torch = import_module("torch")
-        tensor = torch.from_numpy(np.ascontiguousarray(values)).to(getattr(torch, dtype))
-        is_there = device == "cpu" or (device == "cuda" and torch.cuda.is_available())
-        return tensor.to(device) if is_there else tensor
-    if framework == "jax":
-        return import_module("jax.numpy").asarray(values, dtype=dtype)
-    if framework == "tensorflow":
-        return import_module("tensorflow").cast(values, dtype)
-    if dtype == "bfloat16":  # a dtype that this package adds to NumPy
-        return values.astype(import_module("ml_dtypes").bfloat16)
-    return values
-
-
-def plain(name: str, value: Any) -> tuple[Any, bool]:
-    """Return an object as JSON can hold it, and whether JSON gives back the very same.
+def plain(name: str, value: Any) -> Any:
+    """Return an object as JSON can hold it.
 
     Raises:
         UsageError: It holds an object that JSON can't hold.
     """
     if type(value) in _PLAIN:
-        return value, True
-    if type(value) is list:
-        found = [plain(name, item) for item in value]
-        return [item for item, _ in found], all(same for _, same in found)
+        return value
+    if isinstance(value, list | tuple):
+        return [plain(name, item) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        named = {str(key): plain(name, item) for key, item in value.items()}
-        same = type(value) is dict and all(same for _, same in named.values())
-        return {key: item for key, (item, _) in named.items()}, same
-    if isinstance(value, tuple):
-        return plain(name, list(value))[0], False
+        return {str(key): plain(name, item) for key, item in value.items()}
     if isinstance(value, str | int | float) and not isinstance(value, np.generic):
         base = next(kind for kind in (str, int, float) if isinstance(value, kind))
-        return base(value), False
+        return base(value)
     if kind_of(value) != "numpy" or isinstance(value, np.ndarray | np.generic):
         if isinstance(value, np.str_):
-            return str(value), False
+            return str(value)
         array = of_array(name, value, rows=False)
         if array is not None:
-            return array.values.tolist(), False
+            return array.tolist()
         if isinstance(value, np.ndarray):
-            return plain(name, value.tolist())[0], False
+            return plain(name, value.tolist())
     raise UsageError(
         f"predictions have an object of type {type(value).__name__} in {name!r}, which files can't "
         f"hold; return strings, numbers, None, arrays, and lists and dicts of these, or convert "

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate
 from disteval.data.predictions.columns import Ids, Table, joined, table_of
-from disteval.data.predictions.sink import Sink
 from disteval.errors import CoverageError, RankError, describe_error
 
 MESSAGE_BYTES = 16 << 20
 """About how much each rank sends in one collective."""
 
 
-class GatheredPredictions(Sink):
+class GatheredPredictions:
     """Keeps this rank's predictions, and gathers all of them on rank 0 at the end.
 
     Args:
@@ -39,7 +37,7 @@ class GatheredPredictions(Sink):
         kept = outputs if self.record is None else self.record(outputs, batch)
         self._tables.append(table_of(ids, kept))
 
-    def finish(self, size: int, certificates: Sequence[Certificate]) -> None:
+    def finish(self) -> None:
         """Gather all predictions; every rank must call it.
 
         Raises:
@@ -65,7 +63,7 @@ class GatheredPredictions(Sink):
                 found += [table for table, _ in told if table is not None]
         if self._backend.rank == 0:
             try:
-                self.result = joined(found).in_order().outputs(restored=False) if found else []
+                self.result = joined(found).in_order().outputs() if found else []
             except Exception as error:
                 failure = describe_error(error)
         failure = self._backend.broadcast_object(failure, src=0)

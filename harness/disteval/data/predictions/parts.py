@@ -1,7 +1,6 @@
-"""Parts: the files that one rank has written, each with a digest, and the notes about them.
+"""The files of predictions that one rank has written, each with a digest.
 
-A part is written to its files first, and is there from the moment when its note is. Notes and
-manifests are JSON with a digest of their own.
+They count when the ledger names them, and are read when the manifest does.
 """
 
 from __future__ import annotations
@@ -9,29 +8,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from disteval.coverage import Certificate, certify
-from disteval.data.predictions.columns import Field, Form, Ids, Table
-from disteval.data.predictions.formats import FORMATS, block_rows, runs_of, stored_ids
+from disteval.data.predictions.columns import Field, Form, Table
+from disteval.data.predictions.formats import FORMATS, block_rows
 from disteval.files import write_atomically
 
-NAME = re.compile(r"\.?(part-[0-9a-f]{8}-\d+-\d{5,}-\d{6,})(\..+)")
+NAME = re.compile(r"\.?(part-[0-9a-f]{16}-\d{6,})(\..*)")
 """The name of a part, and of each of its files after the suffix is added."""
 
-NOTE = ".part.json"
-"""The suffix of the note about a part."""
-
 _CHUNK = 1 << 20
-_LONGEST_NOTE = 256 << 20
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of the predictions, as its note and the manifest describe it.
+class PartFile:
+    """One part of the predictions, as ledger and manifest describe it.
 
     Attributes:
         name: The name of its files without their suffix.
@@ -62,11 +58,6 @@ class Part:
         """The number of blocks."""
         return -(-self.rows // self.block_rows)
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the outputs can be restored to the last bit, with their types."""
-        return all(field.exact for field in self.fields)
-
     def problem(self, folder: Path, *, thorough: bool = True) -> str | None:
         """Return what is wrong with the files; None if each has its size and its digest.
 
@@ -93,8 +84,8 @@ class Part:
         return FORMATS[format].decode(folder / self.name, self, number)
 
     @classmethod
-    def from_json(cls, facts: dict[str, Any]) -> Part:
-        """Return the part that a note or a manifest describes."""
+    def from_json(cls, facts: dict[str, Any]) -> PartFile:
+        """Return the part that a manifest describes."""
         fields = tuple(
             Field(**{**one, "shape": tuple(one["shape"])}) for one in facts.pop("fields")
         )
@@ -104,13 +95,13 @@ class Part:
         }
         certificate = Certificate(*facts.pop("certificate"))
         offsets = tuple(facts.pop("offsets"))
-        if not NAME.fullmatch(facts["name"] + NOTE) or not all(map(_is_suffix, files)):
+        if not NAME.fullmatch(facts["name"] + ".") or not all(map(_is_suffix, files)):
             raise ValueError(f"a part has the name {facts['name']!r}")
         return cls(files=files, fields=fields, certificate=certificate, offsets=offsets, **facts)
 
 
-def write_part(folder: Path, name: str, table: Table, format: str) -> Part:  # noqa: A002
-    """Write a table to the files of a new part, and then its note.
+def write_part(folder: Path, name: str, table: Table, format: str) -> PartFile:  # noqa: A002
+    """Write a table to the files of a new part.
 
     Args:
         folder: The folder.
@@ -125,8 +116,8 @@ def write_part(folder: Path, name: str, table: Table, format: str) -> Part:  # n
     size = block_rows(table)
     contents, offsets = FORMATS[format].encode(table, size)
     for suffix, content in contents.items():
-        _write(folder / (name + suffix), content)
-    part = Part(
+        write_atomically(folder / (name + suffix), partial(_write, content))
+    return PartFile(
         name=name,
         files={suffix: (len(data), _digest(data)) for suffix, data in contents.items()},
         form=table.form,
@@ -138,23 +129,10 @@ def write_part(folder: Path, name: str, table: Table, format: str) -> Part:  # n
         block_rows=size,
         offsets=tuple(offsets),
     )
-    note = {"part": asdict(part), "ids": runs_of(table.ids)}
-    _write(folder / (name + NOTE), sealed(note))
-    return part
 
 
-def read_note(path: Path) -> tuple[Part, Ids]:
-    """Return a part, and its ids.
-
-    Raises:
-        ValueError: The note is damaged.
-        OSError: It can't be read.
-    """
-    note = unsealed(path, _LONGEST_NOTE)
-    part, ids = Part.from_json(note["part"]), stored_ids(note["ids"])
-    if path.name != part.name + NOTE or certify(ids).numbers != part.certificate.numbers:
-        raise ValueError("its ids are not those of the part")
-    return part, ids
+def _write(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
@@ -194,10 +172,6 @@ def digest_of(path: Path) -> str:
 
 def _digest(data: bytes) -> str:
     return blake2b(data, digest_size=32).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda file: file.write(content))
 
 
 def _is_suffix(suffix: str) -> bool:

@@ -11,12 +11,14 @@ from typing import Any
 from disteval.arguments import check_path, unwritable
 from disteval.data.predictions.columns import Table, joined
 from disteval.data.predictions.formats import FORMATS, block_rows
-from disteval.data.predictions.parts import Part, unsealed
+from disteval.data.predictions.parts import PartFile, unsealed
 from disteval.errors import CoverageError, DataError, UsageError
 from disteval.files import write_atomically
 
 MANIFEST = ".manifest.json"  # hidden from pyarrow, pandas and datasets, which read every other file
-UNFINISHED = "unfinished.json"
+BEGUN = ".ledger-*.log"
+"""The files of an evaluation that was begun and has not finished."""
+
 VERSION = 1
 _LONGEST = 1 << 30
 
@@ -41,7 +43,7 @@ class PredictionReader:
         self.format: str = manifest["settings"]["format"]
         self.name: str = manifest["settings"].get("name", "")
         self.size: int = manifest["size"]
-        self.parts = tuple(Part.from_json(part) for part in manifest["parts"])
+        self.parts = tuple(PartFile.from_json(part) for part in manifest["parts"])
         self._in_a_row: bool = manifest["in_a_row"]
 
     def __len__(self) -> int:
@@ -78,7 +80,7 @@ class PredictionReader:
         tables = [self._block(part, at) for part in self.parts for at in range(part.blocks)]
         if not tables:
             return []
-        return joined(tables).in_order().outputs(restored=False)
+        return joined(tables).in_order().outputs()
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write all predictions to one file of their format, in the order of the data set.
@@ -143,12 +145,12 @@ class PredictionReader:
             else:
                 heapq.heapreplace(heap, (following[0], turn, following[1], rows))
 
-    def _rows(self, part: Part) -> Iterator[tuple[int, Any]]:
+    def _rows(self, part: PartFile) -> Iterator[tuple[int, Any]]:
         for number in range(part.blocks):
             table = self._block(part, number)
             yield from zip(table.ids.tolist(), table.rows(), strict=True)
 
-    def _block(self, part: Part, number: int) -> Table:
+    def _block(self, part: PartFile, number: int) -> Table:
         try:
             return part.block(self.folder, number, self.format)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
@@ -176,7 +178,7 @@ def load_predictions(folder: str | os.PathLike[str], *, verify: bool = True) -> 
     folder = check_path("folder", folder)
     reader = finished(folder)
     if reader is None:
-        begun = (folder / UNFINISHED).exists()
+        begun = any(folder.glob(BEGUN))
         found = "was begun and not finished" if begun else "has no predictions"
         raise DataError(
             f"{folder} {found}, for there is no {MANIFEST}; call predict_all or evaluate with this "

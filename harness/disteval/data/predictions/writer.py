@@ -1,67 +1,46 @@
-"""Writing of predictions by the ranks of an evaluation, and what an interrupted one has left."""
+"""Predictions that wait to be written, and the parts that were written of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import secrets
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate
-from disteval.data.predictions.buffer import PartBuffer
-from disteval.data.predictions.columns import Ids
-from disteval.data.predictions.manifest import complete
-from disteval.data.predictions.run import begin
+from disteval.arguments import unwritable
+from disteval.data.predictions.columns import Ids, Table, joined, same_form, table_of
+from disteval.data.predictions.parts import PartFile, write_part
+from disteval.data.predictions.reader import finished
 from disteval.data.predictions.settings import Predictions
-from disteval.data.predictions.sink import Sink
-from disteval.data.predictions.stored import Stored
-from disteval.errors import CoverageError, RankError, describe_error
+
+PART_BYTES = 64 << 20
+PART_SECONDS = 30.0
+PART_SHARE = 0.05  # of the time so far, so that a long run has not too many parts
 
 
-class PredictionWriter(Sink):
-    """Writes this rank's predictions to its parts; every rank must make one.
+class PartWriter:
+    """Writes predictions as parts, when they are many or have waited long.
+
+    The names of parts are this process's own, since a rank that was lost may still write.
 
     Args:
         where: The folder and the format.
-        backend: Joins the ranks.
-        settings: The record of what is evaluated, which must be equal for a run to go on.
-        exact: Whether stored outputs are needed to the last bit, as metrics need them. If the
-            folder does not have them so, all are computed again.
 
-    Raises:
-        UsageError: On every rank, see `begin`.
+    Attributes:
+        parts: The parts that were written since `take` was called.
     """
 
-    def __init__(
-        self,
-        where: Predictions,
-        backend: BaseDistBackend,
-        settings: Mapping[str, str],
-        *,
-        exact: bool = True,
-    ) -> None:
-        self._where = where
-        self._backend = backend
-        self._settings = {"format": where.format, **settings}
-        self._run = begin(backend, where, self._settings, exact=exact)
-        self._stored = Stored(where.path, where.format, self._run.kept)
-        prefix = f"part-{self._run.token}-{self._run.start}-{backend.rank:05d}"
-        self._buffer = PartBuffer(where, prefix)
+    def __init__(self, where: Predictions) -> None:
+        self._where, self._prefix = where, f"part-{secrets.token_hex(8)}"
+        self.parts: list[PartFile] = []
+        self._written: list[PartFile] = []
+        self._waiting: list[Table] = []
+        self._rows = self._bytes = 0
+        self._begin = self._last = time.monotonic()
 
-    @property
-    def stored_ids(self) -> Ids:
-        """The samples that an interrupted run has left, in the order of their ids."""
-        return self._stored.ids
-
-    def stored(self, ids: Ids) -> Any | None:
-        """Return the outputs of samples if the folder has all of them, else None.
-
-        Arrays are those of their framework, with their own dtype and the same bits.
-        """
-        return self._stored.outputs(ids)
-
-    def write(self, ids: Ids, outputs: Any, batch: Any = None) -> None:
-        """Take the outputs of some samples; those that the folder has already are left out.
+    def write(self, ids: Ids, outputs: Any, batch: Any) -> None:
+        """Take the outputs of some samples.
 
         Args:
             ids: The samples' global numbers.
@@ -71,44 +50,65 @@ class PredictionWriter(Sink):
         Raises:
             UsageError: The outputs can't be stored in this format, or the folder can't be written.
         """
-        self._buffer.add(ids, outputs, batch, ~self._stored.has(ids))
+        if self._where.record is not None:
+            outputs = self._where.record(outputs, batch)
+        table = table_of(ids, outputs)
+        if self._waiting and not same_form(self._waiting[0], table):
+            self._flush()
+        self._waiting.append(table)
+        self._rows += len(table.ids)
+        self._bytes += table.size()
+        now = time.monotonic()
+        is_late = now - self._last > max(PART_SECONDS, PART_SHARE * (now - self._begin))
+        if is_late or self._rows >= self._where.rows_per_part or self._bytes >= PART_BYTES:
+            self._flush()
 
-    def close(self) -> None:
-        """Keep what was written so far, and release the folder; `write` may not follow."""
-        with suppress(Exception):  # the reason why the evaluation ended is reported already
-            self._buffer.flush()
-        self._run.release()
+    def take(self) -> tuple[PartFile, ...]:
+        """Write what waits, and return the parts since the last call."""
+        self._flush()
+        parts, self.parts = self.parts, []
+        return tuple(parts)
 
-    def finish(self, size: int, certificates: Sequence[Certificate]) -> None:
-        """Write the manifest, after coverage was proved; every rank must call it.
+    def drop(self) -> None:
+        """Remove what was written since the last call of `take`."""
+        self._forget()
+        parts, self.parts = self.parts, []
+        self._remove(parts)
 
-        Args:
-            size: The number of samples.
-            certificates: Each rank's part of the proof of coverage.
+    def clean(self) -> None:
+        """Remove what this process wrote and the result in the folder does not name."""
+        there = finished(self._where.path) if self._written else None
+        if there is not None:
+            kept = {part.name for part in there.parts}
+            self._remove([part for part in self._written if part.name not in kept])
 
-        Raises:
-            RankError: On every rank, if a rank could not write.
-            CoverageError: On every rank, if the parts are not those of the samples, or can't be
-                seen by rank 0.
-        """
-        failure: str | None = None
-        try:
-            self._buffer.flush()
-        except Exception as error:  # other ranks wait for the news
-            failure = describe_error(error)
-        told = self._backend.all_gather_object((failure, self._buffer.parts))
-        for rank, (other, _) in enumerate(told):
-            if other is not None:
-                self._run.release()
-                raise RankError(rank, f"could not write its predictions: {other}")
-        if self._backend.rank == 0:
-            parts = [part for part, _ in self._run.kept]
-            parts += [part for _, own in told for part in own]
+    def _flush(self) -> None:
+        """Write what waits as one part, or as several if it is large."""
+        self._last = time.monotonic()
+        if not self._waiting:
+            return
+        table = joined(self._waiting).in_order()
+        a_row = max(1, table.size() // len(table.ids))
+        most = max(1, min(self._where.rows_per_part, PART_BYTES // a_row))
+        parts = []
+        for start in range(0, len(table.ids), most):
+            name = f"{self._prefix}-{len(self._written):06d}"
+            rows = table.pick(slice(start, start + most))
             try:
-                complete(self._where.path, self._settings, parts, size, certificates)
-            except Exception as error:  # other ranks wait for the news
-                failure = str(error) if isinstance(error, CoverageError) else describe_error(error)
-        failure = self._backend.broadcast_object(failure, src=0)
-        self._run.release()
-        if failure is not None:
-            raise CoverageError(failure)
+                self._where.path.mkdir(parents=True, exist_ok=True)
+                parts.append(write_part(self._where.path, name, rows, self._where.format))
+            except OSError as error:
+                raise unwritable("the folder of predictions", self._where.path, error) from error
+            self._written.append(parts[-1])
+        # Not before all of them are there, so that an interrupt in the middle loses nothing.
+        self.parts += parts
+        self._forget()
+
+    def _forget(self) -> None:
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+    def _remove(self, parts: Sequence[PartFile]) -> None:
+        for part in parts:
+            for suffix in part.files:
+                with suppress(OSError):  # it does no harm
+                    (self._where.path / (part.name + suffix)).unlink()

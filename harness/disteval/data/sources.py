@@ -1,0 +1,485 @@
+"""Where batches come from: samples that have numbers, streams that every rank reads, and shards."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.contract import BaseDistBackend
+from disteval.coverage import MASK
+from disteval.data.collate import Collate, assemble
+from disteval.data.contents import SHARD_BITS, SWITCH, Elements, snapshots, total_of
+from disteval.data.length_of import ByLength, length_of_sample
+from disteval.data.lengths import gather_lengths
+from disteval.data.loading import Loader
+from disteval.data.plan import Batch, Indices, Picked, Plan, filled_rows
+from disteval.data.samples import Sized
+from disteval.data.shards import ShardedStream
+from disteval.errors import HarnessError, SampleError, UsageError, describe_error
+
+WINDOW = 64
+"""The number of full batches whose elements are read before batches are made of them by length."""
+
+Units = Iterable[tuple[int, bool]]
+"""Units, and whether their samples count on this rank."""
+
+_Taken = tuple[int, Any, bytes]
+"""An element of a stream: its global number, the element, and its snapshot."""
+
+
+class Form(NamedTuple):
+    """How samples become batches; see `disteval.evaluate`.
+
+    Attributes:
+        batch_size: The most samples in a batch.
+        step: The multiple to which the rows of a batch are filled up.
+        limit: The number of samples to evaluate; None evaluates all.
+        by_length: A `ByLength`, if batches are made by lengths.
+        collate: Makes a batch of a list of samples.
+        reads_ahead: Whether a batch is read while the one before is evaluated.
+        even: Whether every rank calls ``predict`` equally often, where that costs no message.
+    """
+
+    batch_size: int
+    step: int
+    limit: int | None
+    by_length: ByLength | None
+    collate: Collate
+    reads_ahead: bool = False
+    even: bool = True
+
+    def assembled(self, taken: Sequence[_Taken], unit: int, *, counts: bool = True) -> Batch:
+        """Return a batch of elements."""
+        numbers = np.array([number for number, *_ in taken], np.int64)
+        rows = filled_rows(len(taken), self.batch_size, self.step)
+        picked = Picked(numbers, len(taken) if counts else 0, rows)
+        found = [snapshot for *_, snapshot in taken] if counts else []
+        batch = assemble([element for _, element, _ in taken], picked, self.collate, found)
+        return batch._replace(unit=unit, samples=len(taken) if counts else 0)
+
+
+class Stored(NamedTuple):
+    """What an earlier run has evaluated.
+
+    Attributes:
+        ids: The samples' numbers, sorted: int64 of shape (N,).
+        lengths: The number of elements of each part of a stream that was read to its end.
+        contents: The digest of the elements of each part that were evaluated; None if unknown.
+    """
+
+    ids: Indices
+    lengths: Mapping[int, int]
+    contents: Mapping[int, int | None]
+
+    def has(self, ids: Indices) -> npt.NDArray[np.bool_]:
+        """Return for each number whether it is there."""
+        if not len(self.ids):
+            return np.zeros(len(ids), np.bool_)
+        place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        found: npt.NDArray[np.bool_] = self.ids[place] == ids
+        return found
+
+    def has_part(self, part: int) -> bool:
+        """Return whether every element of a part of a stream is there."""
+        ends = np.searchsorted(self.ids, [part << SHARD_BITS, (part + 1) << SHARD_BITS])
+        return self.lengths.get(part) == int(ends[1] - ends[0])
+
+
+NOTHING = Stored(np.zeros(0, np.int64), {}, {})
+
+
+class Source(Protocol):
+    """What yields the batches of an evaluation.
+
+    Attributes:
+        units: The number of units; None if it is known at the end alone.
+        by_cost: Whether units come by falling cost.
+    """
+
+    units: int | None
+    by_cost: bool
+
+    def begin(self, stored: Stored) -> None:
+        """Leave out what an earlier run has evaluated."""
+        ...
+
+    def read(self, units: Units) -> Generator[Batch, None, None]:
+        """Yield the batches of some units."""
+        ...
+
+    def give_up(self) -> None:
+        """Let no rank wait for this one, which has failed."""
+        ...
+
+    def close(self) -> None:
+        """End what reads ahead."""
+        ...
+
+
+class Indexed:
+    """Samples that have numbers; a unit is a batch.
+
+    Every rank must make one, for ranks may have to read the lengths of samples together.
+
+    Args:
+        samples: The samples.
+        length: How many there are, which must not change.
+        loader: Reads batches of them.
+        form: How batches are made.
+        backend: Joins the ranks.
+
+    Raises:
+        UsageError: On every rank, when the lengths of samples are not such.
+        RankError: On every rank, when a rank could not read a length.
+
+    Attributes:
+        waited: The seconds that the first batch of the last `read` was waited for, if there are
+            workers.
+    """
+
+    def __init__(
+        self, samples: Sized, length: int, loader: Loader, form: Form, backend: BaseDistBackend
+    ) -> None:
+        self._samples, self._length, self._loader, self._form = samples, length, loader, form
+        self.size = length if form.limit is None else min(length, form.limit)
+        self._lengths: npt.NDArray[np.int64] | None = None
+        if (by := form.by_length) is not None:
+            self._lengths = gather_lengths(samples, self.size, by.length, backend)
+        self.by_cost = self._lengths is not None
+        self.waited = 0.0
+        self.begin(NOTHING)
+
+    def begin(self, stored: Stored) -> None:
+        """Leave out what an earlier run has evaluated, see `Source`."""
+        self._plan = Plan(
+            self.size, self._form.batch_size, self._form.step, lengths=self._lengths,
+            by_length=self._form.by_length, done=stored.ids,
+        )  # fmt: skip
+        self.units: int | None = len(self._plan)
+
+    def read(self, units: Units) -> Generator[Batch, None, None]:
+        """Yield batches, see `Source`."""
+        picked = deque[tuple[int, int]]()
+
+        def picks() -> Iterator[Picked]:
+            for unit, counts in units:
+                found = self._plan.unit(unit)
+                picked.append((unit, len(found.indices)))
+                yield found if counts else found._replace(counted=0)
+
+        begin, self.waited = time.perf_counter(), 0.0
+        with closing(self._loader.load(picks())) as batches:
+            for batch in batches:
+                if self._loader.reads_ahead and not self.waited:
+                    self.waited = time.perf_counter() - begin
+                unit, samples = picked.popleft()
+                yield batch._replace(unit=unit, samples=samples)
+        if len(self._samples) != self._length:
+            raise UsageError(
+                f"the data set has {len(self._samples)} samples at the end, and had "
+                f"{self._length} at the beginning; do not change it while it is evaluated"
+            )
+
+    def give_up(self) -> None:
+        """Do nothing: no rank waits for another one."""
+
+    def samples_of(self, units: Units) -> int:
+        """Return how many samples some units have."""
+        return sum(self._plan.samples(unit) for unit, _ in units)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._loader.close()
+
+
+class _Streamed:
+    """Elements that have to be read one after another.
+
+    Nothing is opened before the first batch is asked for. The global number of an element is its
+    position in the stream; in a `ShardedStream`, see `SHARD_BITS`. A batch ends where a shard ends.
+
+    Args:
+        samples: The stream.
+        form: How batches are made.
+        world_size: The number of ranks that read it.
+        is_own: Whether nobody else reads it, so that it is closed at the end.
+
+    Attributes:
+        sharded: The stream, if it has shards.
+        lengths: The number of elements of each part that was read to its end, by its number.
+        elements: The digests of all elements, where other ranks read the same ones.
+    """
+
+    units: int | None = None
+
+    def __init__(self, samples: Any, form: Form, world_size: int, *, is_own: bool = False) -> None:
+        self._samples, self._form, self._world_size = samples, form, world_size
+        self._is_own = is_own
+        self.sharded = samples if isinstance(samples, ShardedStream) else None
+        self._measure = None if form.by_length is None else form.by_length.measure()
+        self.by_cost = form.by_length is not None
+        self._stored = NOTHING
+        self.lengths: dict[int, int] = {}
+        self.elements: Elements | None = None
+        self._last: _Taken | None = None
+        self._part = self._position = 0
+        self._snapshot = snapshots()
+
+    def begin(self, stored: Stored) -> None:
+        """Leave out what an earlier run has evaluated, see `Source`."""
+        self._stored = stored
+
+    def read(self, units: Units) -> Generator[Batch, None, None]:
+        """Yield batches, see `Source`; with workers, a thread reads one ahead."""
+        batches = self._batches(units)
+        return _one_ahead(batches) if self._form.reads_ahead else batches
+
+    def _batches(self, units: Units) -> Generator[Batch, None, None]:
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Do nothing: no rank waits for another one."""
+
+    def close(self) -> None:
+        """Close the stream if it is not the user's."""
+        if self._is_own and hasattr(self._samples, "close"):
+            self._samples.close()
+
+    def _cut(self, part: int, most: int) -> Generator[list[_Taken], None, None]:
+        """Yield the batches of a part, without what an earlier run has evaluated."""
+        self._skipped: int | None = 0
+        with closing(self._elements(part, most)) as elements:
+            for taken in self._made(elements):
+                if left := self._left(taken):
+                    self._last = left[-1]
+                    yield left
+        known = self._stored.contents.get(part)
+        if known is not None and self._skipped is not None and (self._skipped - known) & MASK:
+            raise UsageError(
+                f"the elements {f'of {self._place} ' * bool(self.sharded)}that an earlier run has "
+                f"evaluated are others now; go on over the same stream, or begin anew in another "
+                f"folder. Set {SWITCH}=off if they differ in nothing that counts"
+            )
+        self.lengths[part] = self._position
+
+    def _made(self, elements: Iterator[_Taken]) -> Iterator[list[_Taken]]:
+        size, by = self._form.batch_size, self._form.by_length
+        while window := list(islice(elements, size if by is None else WINDOW * size)):
+            if by is None:
+                yield window
+                continue
+            numbers = np.array([number for number, *_ in window])
+            found = [length_of_sample(each, number, self._measure) for number, each, _ in window]
+            plan = Plan(
+                len(window), size, lengths=np.array(found), by_length=by, numbers=numbers
+            )  # fmt: skip
+            for unit in range(len(plan)):
+                yield [window[place] for place in plan.unit(unit).indices.tolist()]
+
+    def _left(self, taken: list[_Taken]) -> list[_Taken]:
+        ids = np.array([number for number, *_ in taken], np.int64)
+        is_done = self._stored.has(ids)
+        if not is_done.any():
+            return taken
+        again = [snapshot for (*_, snapshot), done in zip(taken, is_done, strict=True) if done]
+        found, before = total_of(ids[is_done], again), self._skipped
+        self._skipped = None if found is None or before is None else found + before
+        return [each for each, done in zip(taken, is_done, strict=True) if not done]
+
+    def _elements(self, part: int, most: int) -> Generator[_Taken, None, None]:
+        self._part, self._position, first = part, 0, part << SHARD_BITS
+        with self._opened() as elements:
+            for element in islice(elements, most):
+                number, snapshot = first + self._position, self._snapshot(element)
+                if self.elements is not None:
+                    self.elements.add(number, snapshot)
+                yield number, element, snapshot
+                self._position += 1
+
+    @contextmanager
+    def _opened(self) -> Iterator[Iterator[Any]]:
+        """Open a part of the stream, name the element that fails, and close what was opened."""
+        shard = None
+        try:
+            if self.sharded is None:
+                yield _iterator(self._samples, "samples")
+            else:
+                shard = self.sharded.open(self.sharded.shards[self._part])
+                yield _iterator(shard, "open")
+        except HarnessError:
+            raise
+        except Exception as error:
+            what = f"of {self._place} could not be read: {describe_error(error)}"
+            raise SampleError(self._position, what) from error
+        finally:
+            if shard is not None and hasattr(shard, "close"):
+                shard.close()
+
+    @property
+    def _place(self) -> str:
+        if self.sharded is None:
+            return "the stream"
+        return f"the shard {str(self.sharded.shards[self._part])!r:.200}"
+
+
+class WholeStream(_Streamed):
+    """A stream that every rank reads whole; a unit is a batch of it.
+
+    See `_Streamed`. With a limit, shards are read one after another by every rank.
+    """
+
+    def __init__(self, samples: Any, form: Form, world_size: int, *, is_own: bool = False) -> None:
+        super().__init__(samples, form, world_size, is_own=is_own)
+        self.elements = Elements() if world_size > 1 else None
+
+    def _batches(self, units: Units) -> Generator[Batch, None, None]:
+        mine, count = iter(units), 0
+        wanted, _ = next(mine)
+        for taken in self._all():
+            if count == wanted:
+                yield self._form.assembled(taken, count)
+                wanted, _ = next(mine)
+            count += 1
+        if self._form.even and wanted < -(-count // self._world_size) * self._world_size:
+            assert self._last is not None
+            yield self._form.assembled([self._last], count - 1, counts=False)
+
+    def _all(self) -> Iterator[list[_Taken]]:
+        left = sys.maxsize if self._form.limit is None else self._form.limit
+        for part in range(1 if self.sharded is None else len(self.sharded.shards)):
+            with closing(self._cut(part, left)) as batches:
+                yield from batches
+            left -= self._position
+            if not left:
+                return
+
+
+class Shards(_Streamed):
+    """A stream of shards, each of which one rank reads; a unit is a shard."""
+
+    def __init__(self, samples: ShardedStream, form: Form, world_size: int) -> None:
+        super().__init__(samples, form, world_size)
+        self._left_over = [*range(len(samples.shards))]
+        self.by_cost = False
+        self.units = len(self._left_over)
+
+    def begin(self, stored: Stored) -> None:
+        """Leave out what an earlier run has evaluated, see `Source`."""
+        super().begin(stored)
+        self._left_over = [part for part in self._left_over if not stored.has_part(part)]
+        self.units = len(self._left_over)
+
+    def _batches(self, units: Units) -> Generator[Batch, None, None]:
+        for unit, _ in units:
+            with closing(self._cut(self._left_over[unit], sys.maxsize)) as batches:
+                for taken in batches:
+                    yield self._form.assembled(taken, unit)
+
+
+class ShardsInStep(Shards):
+    """Shards of which every rank yields equally many batches: ranks tell each other by one bit.
+
+    A rank that has a batch less than another one yields one that does not count, of the last
+    element that it has read, or of the first one of all shards.
+
+    Args:
+        samples: The stream.
+        form: How batches are made.
+        backend: Joins the ranks, each of which reads until none has a batch left.
+    """
+
+    def __init__(self, samples: ShardedStream, form: Form, backend: BaseDistBackend) -> None:
+        super().__init__(samples, form, backend.world_size)
+        self._backend = backend
+        self._is_due = True  # whether the other ranks wait for this one
+
+    def read(self, units: Units) -> Generator[Batch, None, None]:
+        """Yield batches, see `Source`; every rank must call it."""
+        with closing(super().read(units)) as batches:
+            while True:
+                batch = next(batches, None)
+                found = self._told(batch is not None)
+                if None in found or not any(found):  # a rank has failed, or all are done
+                    return
+                self._is_due = True
+                yield batch or self._padding()
+
+    def give_up(self) -> None:
+        """Tell the ranks that wait for this one that it has failed."""
+        if self._is_due:
+            self._told(None)
+
+    def _told(self, what: bool | None) -> list[bool | None]:
+        self._is_due = False
+        return self._backend.all_gather_object(what)
+
+    def _padding(self) -> Batch:
+        assert self.sharded is not None
+        for part, shard in enumerate(self.sharded.shards if self._last is None else ()):
+            elements = self.sharded.open(shard)
+            for element in islice(elements, 1):
+                self._last = part << SHARD_BITS, element, b""
+            if hasattr(elements, "close"):
+                elements.close()
+            if self._last is not None:
+                break
+        assert self._last is not None  # for another rank has a batch
+        return self._form.assembled([self._last], 0, counts=False)
+
+
+def source_of(
+    samples: Any, form: Form, backend: BaseDistBackend, *, in_step: bool
+) -> WholeStream | Shards:
+    """Return the source of a stream, or of a function that returns one.
+
+    Args:
+        samples: The stream.
+        form: How batches are made.
+        backend: Joins the ranks.
+        in_step: Whether ranks that read shards tell each other how many batches they have.
+
+    Raises:
+        UsageError: It yields batches.
+    """
+    is_function = callable(samples) and not hasattr(type(samples), "__iter__")
+    stream = samples() if is_function else samples
+    if getattr(stream, "batch_sampler", None) is not None:
+        raise UsageError(
+            f"samples is a {type(stream).__name__}, which yields batches, and evaluate makes "
+            f"batches of samples itself; give its dataset, or a DataLoader with batch_size=None"
+        )
+    if isinstance(stream, ShardedStream) and form.limit is None:
+        if in_step and backend.world_size > 1:
+            return ShardsInStep(stream, form, backend)
+        return Shards(stream, form, backend.world_size)
+    return WholeStream(stream, form, backend.world_size, is_own=is_function)
+
+
+def _one_ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+    with (
+        closing(batches),
+        ThreadPoolExecutor(1, thread_name_prefix="disteval-loading") as pool,
+    ):
+        coming = pool.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, batches, None)
+            yield batch
+
+
+def _iterator(source: Any, function: str) -> Iterator[Any]:
+    try:
+        return iter(source)
+    except TypeError:
+        raise UsageError(
+            f"the function {function} returned a value of type {type(source).__name__}; it must "
+            f"return an iterable over the elements"
+        ) from None

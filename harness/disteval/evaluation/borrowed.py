@@ -1,0 +1,234 @@
+"""Ranks that borrow units from a lender, so that any of them may be lost."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from disteval.data.contents import CONTENTS
+from disteval.data.plan import Batch
+from disteval.data.predictions import Predictions, locked
+from disteval.data.sources import Indexed, Source
+from disteval.default_backend import get_dist_backend
+from disteval.errors import HarnessError, RankError, UsageError, describe_error
+from disteval.evaluation.agreement import agree
+from disteval.evaluation.result import Evaluation
+from disteval.evaluation.schedules import Leases, evaluation_of
+from disteval.evaluation.task import Task
+from disteval.evaluation.work import Progress, Target, Work, finish, reporting, run
+from disteval.identity import held_by_all
+from disteval.leases.book import Lease
+from disteval.leases.borrower import Borrower
+from disteval.leases.lender import Lender
+from disteval.ledger import Part, stored_of
+from disteval.outputs import OUTPUTS
+from disteval.worlds import control_directory
+from disteval.worlds.address import own_address, resolve
+from disteval.worlds.channel.connection import read_address, write_address
+
+
+class Borrowed:
+    """Units that a rank borrows from a lender, which may give them to another rank as well.
+
+    Args:
+        work: What is evaluated.
+        source: Its source, on every rank as on one that is alone.
+        borrower: This rank's end of the leases.
+    """
+
+    def __init__(self, work: Work, source: Source, borrower: Borrower) -> None:
+        self._work, self._source, self._borrower = work, source, borrower
+        self.rank, self.seen = borrower.rank, 0
+        self._lease = Lease(-1, 0, 0)
+        self._unit: int | None = None
+
+    def evaluate(self) -> Evaluation:
+        """Borrow leases and evaluate them, until there is a result."""
+        work, borrower, begin = self._work, self._borrower, time.perf_counter()
+        with reporting(work.progress, self.rank, None) as report:
+            failure = run(work, self._source, self, report, None)
+            if failure is not None:
+                borrower.fail(self._unit, failure.what)
+            finished = borrower.finish(lambda parts: finish(work, [*parts]))
+        if work.writer is not None:
+            work.writer.clean()
+        if finished.value is None:
+            error = pickle.loads(finished.error or b"")
+            if isinstance(error, RankError) and failure is not None:
+                raise error from failure.error
+            raise error
+        told = finished.report
+        return evaluation_of(
+            work, pickle.loads(finished.value), 0, 0, told.resumed, begin, told.ranks, told
+        )
+
+    def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
+        """Yield the units of each lease, see `Schedule`."""
+        for lease in self._borrower:
+            self._lease = lease
+            self._unit = self._lease.start
+            yield ((unit, True) for unit in range(lease.start, lease.stop))
+        self._unit = None
+
+    def goes_on(self, batch: Batch) -> bool:
+        """Give a sign of life; return False if another rank was first."""
+        self._unit = batch.unit
+        done = batch.unit - self._lease.start + isinstance(self._source, Indexed)
+        self._borrower.progress(self._lease, done)
+        return self._borrower.is_wanted(self._lease)
+
+    def is_due(self) -> bool:
+        """Return False: a lease is committed as a whole."""
+        return False
+
+    def commit(self, part: Part) -> None:
+        """Send what the lease amounts to."""
+        waited = self._source.waited if isinstance(self._source, Indexed) else 0.0
+        self._borrower.commit(self._lease, part, waited)
+
+    def keep(self, take: Callable[[], Part]) -> None:
+        """Do nothing: another rank evaluates the lease."""
+
+
+def run_leases(
+    task: Task,
+    directory: Path,
+    rank: int | None = None,
+    *,
+    patience: float = 0.0,
+    predictions: Target = None,
+    progress: bool | Progress = False,
+) -> Evaluation:
+    """Evaluate leases of a task until all samples are evaluated, without any backend.
+
+    Args:
+        task: What to evaluate, the same on every rank.
+        directory: Where the address and the key of the lender are, see `disteval.leases.Lender`.
+        rank: This rank; None takes a number that no rank has.
+        patience: The seconds in which the lender must begin to listen.
+        predictions: See `disteval.evaluate`.
+        progress: See there.
+
+    Raises:
+        UsageError, RankError, CoverageError: As `disteval.evaluate` raises them.
+        WorldError: The lender can't be reached or is gone, or no rank is left.
+    """
+    work = Work(task, get_dist_backend("non_dist"), predictions, progress, is_kept=True)
+    Leases().settings(work, None)
+    work.canary.compare(work)
+    source = work.source()
+    with _joined(work, source, directory, rank, patience) as borrower:
+        return Borrowed(work, source, borrower).evaluate()
+
+
+def evaluate_in_leases(work: Work, leases: Leases, ledger: Path | None) -> Evaluation:
+    """Evaluate leases that rank 0 lends; every rank must call it, once ranks agree.
+
+    Address and key of the lender travel by the backend, and one collective shows that every rank
+    has reached it. No collective follows.
+    """
+    work.held = held_by_all(work.backend, work.held)
+    source = work.source()
+    with ExitStack() as stack:
+        directory = _meet(work, leases, ledger, stack)
+        failure: Exception | None = None
+        try:
+            borrower = stack.enter_context(_joined(work, source, directory, work.backend.rank))
+        except HarnessError as error:  # the other ranks wait for this one
+            failure = error
+        agree(work.backend, {}, failure)
+        return Borrowed(work, source, borrower).evaluate()
+
+
+@contextmanager
+def _joined(
+    work: Work,
+    source: Source,
+    directory: Path,
+    rank: int | None,
+    patience: float = 0.0,
+) -> Iterator[Borrower]:
+    """Connect to the lender, and leave out what earlier runs have evaluated."""
+    settings = {
+        name: value if isinstance(value, str) else repr(value)
+        for name, value in work.settings.items()
+    }
+    settings[CONTENTS] = "" if work.look is None else work.look.text
+    settings[OUTPUTS] = work.canary.text
+    record = work.record(work.held)
+    assert source.units is not None  # no stream that every rank reads whole
+    try:
+        with Borrower(directory, rank, settings, record, source.units, patience) as borrower:
+            source.begin(stored_of(borrower.stored))
+            borrower.units = source.units
+            yield borrower
+    finally:
+        source.close()
+
+
+def _meet(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> Path:
+    """Start the lender on rank 0, and return where its address is on this rank."""
+    backend, target = work.backend, work.target
+    own: control_directory.ControlDirectory | None = None
+    unmade: HarnessError | None = None
+    try:
+        if backend.rank == 0:
+            own = control_directory.create()
+            stack.callback(own.remove)
+    except HarnessError as error:  # the other ranks wait for the directory
+        unmade = error
+    where, host, unmade = backend.broadcast_object((own and own.path, _this_host(), unmade), src=0)
+    if unmade is not None:
+        raise unmade
+    path = Path(where)
+    is_near = _this_host() == host and path.is_dir()
+    near = backend.all_gather_object(is_near)
+    address = ""
+    failure: HarnessError | None = None
+    if own is not None:
+        try:
+            predictions = target if isinstance(target, Predictions) else None
+            if predictions is not None:
+                stack.enter_context(locked(predictions))
+            stack.enter_context(
+                Lender(
+                    ledger,
+                    path,
+                    None if all(near) else _address(),
+                    timeout=leases.timeout,
+                    ranks_per_lease=leases.group_size,
+                    expected=backend.world_size,
+                    predictions=predictions,
+                )
+            )
+            address = read_address(path)
+        except UsageError as error:  # the other ranks wait for the address
+            failure = error
+        except Exception as error:
+            failure = RankError(0, f"could not lend leases: {describe_error(error)}")
+    address, failure = backend.broadcast_object((address, failure), src=0)
+    if failure is not None:
+        raise failure
+    if not is_near:
+        mine = control_directory.create()
+        stack.callback(mine.remove)
+        path = mine.path
+        write_address(path, address)
+    return path
+
+
+def _this_host() -> str:
+    """Return what is equal in all processes of this host, and in no other."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+
+
+def _address() -> str:
+    """Return the address of this host that other hosts reach."""
+    host = os.environ.get("DISTEVAL_LEADER", "").rpartition(":")[0]
+    return own_address(resolve(host) if host else None)

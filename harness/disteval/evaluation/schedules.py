@@ -1,0 +1,330 @@
+"""Who evaluates which units: fixed shares of ranks, or leases that ranks borrow."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from disteval import traces
+from disteval.arguments import check_count
+from disteval.data.contents import as_text
+from disteval.data.plan import Batch, dealt
+from disteval.data.predictions import GatheredPredictions, Predictions, locked
+from disteval.data.predictions.writer import PART_SECONDS, PART_SHARE
+from disteval.data.same_streams import StreamNote, check_streams, note_of
+from disteval.data.sources import Indexed, Shards
+from disteval.errors import HarnessError, RankError, UsageError, describe_error
+from disteval.evaluation.agreement import Failure, outlive, raise_failure
+from disteval.evaluation.result import Evaluation, coverage_of
+from disteval.evaluation.work import Outcome, Work, finish, reporting, run
+from disteval.identity import held_by_all
+from disteval.ledger import Ledger, Log, Part, merged, open_ledger, stored_of
+
+if TYPE_CHECKING:
+    from disteval.leases.messages import LeaseReport
+
+_log = logging.getLogger("disteval")
+
+
+class Fixed:
+    """Each rank has its share before the first batch: units in turn.
+
+    Every rank must make one and call its methods, once ranks agree.
+
+    Args:
+        work: What is evaluated.
+        ledger: The folder of the ledger; None puts it to the predictions, if there are any.
+
+    Raises:
+        UsageError: On every rank, when the ledger or the folder of predictions can't be used.
+    """
+
+    def __init__(self, work: Work, ledger: Path | None) -> None:
+        self._work, self._backend = work, work.backend
+        self.rank, self.seen = work.backend.rank, 0
+        self._stack = ExitStack()
+        self._ledger: Ledger | None = None
+        self._log: Log | None = None
+        self._stored: tuple[Part, ...] = ()
+        self._result: bytes | None = None
+        self._since = ""
+        self._parts: list[Part] = []
+        self._begin = self._last = time.monotonic()
+        try:
+            if ledger is not None or isinstance(work.target, Predictions):
+                self._open(ledger)
+            self._source = work.source()
+            self._stack.callback(self._source.close)
+            self._source.begin(stored_of(self._stored))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def evaluate(self) -> Evaluation:
+        """Evaluate this rank's share, and return what all ranks have found."""
+        with self._stack:
+            begin = time.perf_counter()
+            if self._result is not None:
+                outcome, padded, compared = pickle.loads(self._result), 0, 0
+            else:
+                total = self._total()
+                with reporting(self._work.progress, self.rank, total) as report:
+                    failure = run(self._work, self._source, self, report, total)
+                outcome, padded, compared = self._outcome(failure)
+        stored = sum(part.certificate.counted for part in self._stored)
+        result = evaluation_of(
+            self._work, outcome, padded, compared, stored, begin, self._backend.world_size
+        )
+        return replace(result, since=self._since) if stored else result
+
+    def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
+        """Yield this rank's units, see `Schedule`."""
+        source, even = self._source, self._work.form.even
+        yield dealt(
+            source.units, self._backend.world_size, self.rank,
+            even=even and not isinstance(source, Shards), by_cost=source.by_cost,
+        )  # fmt: skip
+
+    def goes_on(self, batch: Batch) -> bool:
+        """Return True: no other rank has this share."""
+        return True
+
+    def is_due(self) -> bool:
+        """Return whether predictions were written, or a ledger has waited long."""
+        if self._log is None:
+            return False
+        if self._work.writer is not None:
+            return bool(self._work.writer.parts)
+        now = time.monotonic()
+        return now - self._last > max(PART_SECONDS, PART_SHARE * (now - self._begin))
+
+    def commit(self, part: Part) -> None:
+        """Keep a part, on the disk if there is a ledger."""
+        self._last = time.monotonic()
+        if self._log is not None and (part.ids or part.lengths):
+            self._log.commit(part)
+        self._parts = merged([*self._parts, part])
+
+    def keep(self, take: Callable[[], Part]) -> None:
+        """Commit what was done before this rank failed, if there is a ledger."""
+        if self._log is not None:
+            try:
+                self.commit(take())
+            except Exception as error:  # the failure that ends the evaluation is reported already
+                _log.warning("what was done last can't be kept: %s", describe_error(error))
+
+    def _open(self, ledger: Path | None) -> None:
+        """Open the ledger on rank 0, and have every rank write to its folder."""
+        work, backend = self._work, self._backend
+        record = work.record(held_by_all(backend, work.held))
+        target = work.target if isinstance(work.target, Predictions) else None
+        opened: tuple[Any, ...] = (None, (), None, "")
+        error: HarnessError | None = None
+        if backend.rank == 0:
+            try:
+                if target is not None:
+                    self._stack.enter_context(locked(target))
+                self._ledger = open_ledger(ledger, record, target)
+                self._stack.callback(self._ledger.close)
+                stored = [part._replace(states=b"", files=()) for part in self._ledger.stored]
+                opened = self._ledger.run, tuple(stored), self._ledger.result, self._ledger.since
+            except HarnessError as caught:  # the other ranks wait for this one
+                error = caught
+            except Exception as caught:
+                error = RankError(0, f"could not begin: {describe_error(caught)}")
+        (opened, error) = backend.broadcast_object((opened, error), src=0)
+        if error is not None:
+            raise error
+        run_, self._stored, self._result, self._since = opened
+        failure: str | None = None
+        try:
+            if self._ledger is not None:
+                self._log = self._ledger.log
+            else:
+                mine = ledger or (target and target.path)  # which may be mounted elsewhere here
+                self._log = Log(run_._replace(folder=mine), hidden=ledger is None)
+                self._stack.callback(self._log.close)
+                self._log.check_place()
+        except HarnessError as caught:
+            failure = str(caught)
+        for rank, other in enumerate(backend.all_gather_object(failure)):
+            if other is not None:
+                raise UsageError(f"rank {rank}: {other}")
+
+    def _total(self) -> int | None:
+        """Return the number of samples of this rank, padding included, if that is to be shown."""
+        if not self._work.progress or not isinstance(self._source, Indexed):
+            return None
+        return sum(map(self._source.samples_of, self.leases()))
+
+    def _outcome(self, failure: Failure | None) -> tuple[Outcome, int, int]:
+        """Return what was found, the number of samples of padding, and that of compared ones."""
+        work, backend = self._work, self._backend
+        stream = None if work.stream is None else note_of(work.stream)
+        parts = () if failure else tuple(part.plain() for part in self._parts)
+        sent = parts, self.seen, stream, failure and failure.what
+        with outlive(backend.rank, failure), traces.span("metric", "gather"):
+            notes = backend.all_gather_object(sent)
+        raise_failure([what for *_, what in notes], failure)
+        compared = 0
+        if work.stream is not None:
+            notes_of_streams: list[StreamNote] = [note for *_, note, _ in notes]
+            compared = check_streams(notes_of_streams, work.stream, backend)
+        every = [Part.of(part) for own, *_ in notes for part in own]
+        padded = sum(seen for _, seen, *_ in notes)
+        padded -= sum(part.certificate.counted for part in every)
+        if isinstance(work.target, GatheredPredictions):
+            work.target.finish()
+        with traces.span("metric", "compute"):
+            return self._finished(every), padded, compared
+
+    def _finished(self, parts: Sequence[Part]) -> Outcome:
+        """Have rank 0 prove and compute, and return what it has found."""
+        outcome: Outcome | None = None
+        error: Exception | None = None
+        data = b""
+        if self.rank == 0:
+            try:
+                stored = [] if self._ledger is None else self._ledger.stored
+                outcome = finish(self._work, [*stored, *parts])
+                if self._backend.world_size > 1 or self._ledger is not None:
+                    data = cloudpickle.dumps(outcome)
+                if self._ledger is not None:
+                    self._ledger.finish(data)
+            except Exception as caught:  # the other ranks wait for this one
+                error = caught
+        told = (
+            error
+            if error is None or isinstance(error, HarnessError)
+            else (RankError(0, f"could not compute the result: {describe_error(error)}"))
+        )
+        data, told = self._backend.broadcast_object((data, told), src=0)
+        if told is not None:
+            raise told from None if told is error else error
+        if self._ledger is not None and self._ledger.is_hidden:
+            self._ledger.remove()  # the result is in the folder of predictions
+        found: Outcome = pickle.loads(data) if outcome is None else outcome
+        return found
+
+
+@dataclass(frozen=True)
+class Leases:
+    """Batches that ranks borrow, so that ranks other than rank 0 may be lost.
+
+    A rank asks for batches when it has finished others. The batches, and so the results, are those
+    of one rank. See docs/leases.md.
+
+    Args:
+        timeout: The seconds after which the batches of a rank that has finished none go to another
+            rank; a batch must take less.
+        group_size: The number of consecutive ranks that evaluate the same batches together, as
+            those of a model that spans several ranks.
+
+    Raises:
+        UsageError: A value is of another kind or out of range.
+    """
+
+    timeout: float = 60.0
+    group_size: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("group_size", self.group_size)
+        known = isinstance(self.timeout, Real) and not isinstance(self.timeout, bool)
+        if not known or not 0 < self.timeout < math.inf:
+            raise UsageError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
+
+    def settings(self, work: Work, ledger: Path | None) -> dict[str, Any]:
+        """Check that work can be done in leases, and return what must be the same on every rank.
+
+        Raises:
+            UsageError: The samples have no numbers, predictions are gathered in memory, or the
+                world size is no multiple of the ranks of a lease.
+        """
+        if work.stream is not None and not isinstance(work.stream, Shards):
+            if work.stream.sharded is not None:
+                raise UsageError(
+                    "limit can't be kept in leases of shards, whose lengths nobody knows; leave it "
+                    "or leases out, or name fewer shards"
+                )
+            raise UsageError(
+                "a stream can't be cut into leases, because its samples have no numbers; give a "
+                "list or anything with a length and an index, disteval.data.ShardedStream, or "
+                "leave leases out"
+            )
+        if isinstance(work.target, GatheredPredictions):
+            raise UsageError(
+                "predictions in leases can't be gathered in memory, because ranks may be lost; "
+                "give a folder, or leave leases out"
+            )
+        world = work.backend.world_size
+        if work.task.even_calls and self.group_size < world:
+            raise UsageError(
+                "even_calls=True can't be kept in leases, of which no rank knows how many another "
+                "one gets; leave it out, or let all ranks borrow together by group_size"
+            )
+        if self.group_size > 1:  # ranks of a group may have different parts of a model
+            work.settings = {k: v for k, v in work.settings.items() if k not in work.weights}
+        if world > 1 and world % self.group_size:
+            raise UsageError(
+                f"group_size is {self.group_size}, and {world} ranks are no multiple of "
+                f"it; start another number of ranks"
+            )
+        folder = None if ledger is None else str(ledger.absolute())
+        return {"timeout": self.timeout, "group_size": self.group_size, "ledger": folder}
+
+
+def evaluation_of(
+    work: Work,
+    outcome: Outcome,
+    padded: int,
+    compared: int,
+    stored: int,
+    begin: float,
+    world_size: int,
+    report: LeaseReport | None = None,
+) -> Evaluation:
+    """Return the result of an evaluation.
+
+    Args:
+        work: What was evaluated.
+        outcome: What was found.
+        padded: The number of samples of padding.
+        compared: The number of elements of a stream that ranks compared.
+        stored: The number of samples that earlier runs had evaluated.
+        begin: The time of the first batch.
+        world_size: The number of ranks.
+        report: What happened to leases.
+    """
+    alone = world_size == 1 and not stored
+    if work.look is not None and not alone:
+        is_kept = stored or report is not None
+        compared = compared or (work.look.count if is_kept else work.look.compared)
+    told = work.canary.difference, None if report is None else report.difference
+    differences = [each for each in told if each is not None]
+    return Evaluation(
+        metrics=outcome.metrics,
+        size=outcome.size,
+        evaluated=outcome.size,
+        padded=padded,
+        world_size=world_size,
+        batch_size=work.form.batch_size,
+        seconds=time.perf_counter() - begin,
+        stored=stored,
+        since="" if report is None else report.since,
+        leases=report,
+        coverage=coverage_of(outcome.size, compared, alone=alone),
+        compared=compared,
+        digest=as_text(outcome.contents),
+        difference=None if outcome.repeatable is False else max(differences, default=None),
+        repeatable=outcome.repeatable,
+    )

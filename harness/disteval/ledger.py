@@ -1,0 +1,544 @@
+"""The parts of an evaluation that are done, on disk, so that the next run goes on from there.
+
+Each process that evaluates, or lends leases, writes to one file of its own, and only to its end:
+records, each with its length and a digest. A record that was not written to its end is as if it
+were not there. A run begins with a file that has all that earlier runs have left; when it is whole
+the older files count no more, nor does what a process of an earlier run, which was thought to be
+lost, may still write to its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import re
+import secrets
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from functools import reduce
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from disteval.arguments import unwritable
+from disteval.coverage import Certificate, add_certificates, unpacked_ids
+from disteval.data.predictions import (
+    PartFile,
+    Predictions,
+    has_result,
+    refuse_finished,
+    remove_strays,
+)
+from disteval.data.sources import Stored
+from disteval.errors import LedgerError, UsageError
+from disteval.files import FolderLock, check_own, sync_folder
+from disteval.identity import differences
+from disteval.metrics.totals import fold_totals
+
+FOLD_BYTES = 64 << 20
+"""When states take more than this, those that are sums are added up."""
+
+PREDICTIONS = "the folder of predictions"
+"""Their name in the record of an evaluation."""
+
+_log = logging.getLogger("disteval.ledger")
+_NAME = re.compile(r"\.?ledger-(\d{6,})-([0-9a-f]{16})\.log")
+_MAGIC = b"disteval ledger 3\n"
+_HEAD = struct.Struct("<Q16s")
+_PATIENCE_SECONDS = 10.0  # hosts of a network file system learn of a new file after some seconds
+_OTHER = "give the folder of a ledger, or one that is empty or new"
+
+
+class Part(NamedTuple):
+    """What a process has evaluated: all that is committed, merged, stored and proved.
+
+    Attributes:
+        rank: The rank.
+        ids: The numbers of the samples, see `disteval.coverage.Counted.packed`.
+        certificate: The proof of these numbers, and of the contents.
+        states: The states of the metrics, as bytes.
+        files: The files of predictions.
+        lengths: The number of elements of each part of a stream that was read to its end.
+        contents: The digest of the elements of each part of a stream; None if it is unknown.
+        repeatable: Whether the first samples had the same outputs twice; None if unknown.
+        parts: The number of parts that it was merged from.
+    """
+
+    rank: int
+    ids: tuple[bytes, ...]
+    certificate: Certificate
+    states: bytes
+    files: tuple[PartFile, ...] = ()
+    lengths: Mapping[int, int] = {}
+    contents: Mapping[int, int | None] = {}
+    repeatable: bool | None = None
+    parts: int = 1
+
+    @classmethod
+    def of(cls, sent: tuple[Any, ...]) -> Part:
+        """Return the part that `plain` was taken of."""
+        part = cls(*sent)
+        return part._replace(certificate=Certificate(*part.certificate))
+
+    def plain(self) -> tuple[Any, ...]:
+        """Return the part without its classes, which a small message has no room for."""
+        return tuple(self._replace(certificate=tuple(self.certificate)))  # type: ignore[arg-type]
+
+
+def merged(parts: Sequence[Part]) -> list[Part]:
+    """Return parts as one, if all states are sums; else those parts themselves."""
+    if len(parts) < 2:
+        return [*parts]
+    states = fold_totals(part.states for part in parts)
+    return [*parts] if states is None else [reduce(_joined, parts)._replace(states=states)]
+
+
+def _joined(one: Part, other: Part) -> Part:
+    known = [each.repeatable for each in (one, other) if each.repeatable is not None]
+    return Part(
+        one.rank,
+        one.ids + other.ids,
+        add_certificates([one.certificate, other.certificate]),
+        b"",
+        one.files + other.files,
+        {**one.lengths, **other.lengths},
+        added_up([one.contents, other.contents]),
+        all(known) if known else None,
+        one.parts + other.parts,
+    )
+
+
+def added_up(sums: Sequence[Mapping[int, int | None]]) -> dict[int, int | None]:
+    """Return the sum of the digests of each part of a stream; None if one is unknown."""
+    found: dict[int, int | None] = {}
+    for each in sums:
+        for key, value in each.items():
+            before = found.get(key, 0)
+            found[key] = None if value is None or before is None else value + before
+    return found
+
+
+class Run(NamedTuple):
+    """A run that writes to a ledger, as its other processes must know it.
+
+    Attributes:
+        folder: The folder; None if the ledger is in memory.
+        number: The number of the run.
+        token: What tells this run from another one with the same number.
+        first: The name of the file that it began with.
+    """
+
+    folder: Path | None
+    number: int = 0
+    token: str = ""
+    first: str = ""
+
+
+class Log:
+    """The file of a process of a run; other processes than the first make one when they commit.
+
+    Args:
+        run: The run.
+        hidden: Whether the file's name begins with a dot.
+    """
+
+    def __init__(self, run: Run, *, hidden: bool = False) -> None:
+        self._run = run
+        name = f"ledger-{run.number:06d}-{secrets.token_hex(8)}.log"
+        self.path = None if run.folder is None else run.folder / ("." * hidden + name)
+        self._file: BinaryIO | None = None
+        self._held = 0  # how many blocks of `together` are open
+
+    def commit(self, part: Part) -> None:
+        """Write a part to the disk; when this returns, it survives the death of the process.
+
+        Within `together`, it does when that returns.
+
+        Raises:
+            LedgerError: It can't be written. Nothing of it is kept.
+        """
+        self.write("part", part)
+
+    def write(self, *record: Any) -> None:
+        """Write a record."""
+        if self.path is None:
+            return
+        with named_errors(self.path):
+            if self._file is None:
+                self._open(self.path)
+            assert self._file is not None
+            at = self._file.tell()
+            try:
+                left = memoryview(_sealed(record))
+                while left:  # a disk that is nearly full takes a part of it without an error
+                    left = left[self._file.write(left) :]
+                if not self._held:
+                    os.fsync(self._file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    self._file.truncate(at)
+                    self._file.seek(at)
+                raise
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Have all that the block writes on the disk when it ends.
+
+        A disk takes about as long for a hundred parts as for one.
+        """
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if self._file is not None and self.path is not None:
+                with named_errors(self.path):
+                    os.fsync(self._file.fileno())
+
+    def check_place(self) -> None:
+        """Check that this process sees the folder of the run, and can write there.
+
+        Raises:
+            UsageError: It does not, or can't.
+        """
+        folder, until = self._run.folder, time.monotonic() + _PATIENCE_SECONDS
+        if folder is None:
+            return
+        while not (folder / self._run.first).exists():
+            if time.monotonic() > until:
+                raise UsageError(
+                    f"{folder} is not the folder that rank 0 sees; give a folder on a file system "
+                    f"that the hosts of all ranks share"
+                )
+            time.sleep(0.05)
+        self.write("seen")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        self._file = os.fdopen(descriptor, "wb", buffering=0)
+        assert self._file is not None
+        self._file.write(_MAGIC + _sealed(("run", self._run.number, self._run.token)))
+        sync_folder(path.parent)
+
+
+class Ledger:
+    """What earlier runs of an evaluation have left, and the file of the process that leads it.
+
+    Args:
+        folder: The folder, which is made if it is missing. None keeps all in memory.
+        settings: What must be equal for the next run to go on, by name, as text.
+        hidden: Whether the names of files begin with a dot, because the folder has predictions,
+            whose lock the caller holds.
+        replaces: Whether what another evaluation has left is removed, and not refused.
+        has: Returns whether the files of a part are there; a part without is forgotten.
+
+    Attributes:
+        stored: The parts of earlier runs.
+        since: When the first of these began, such as ``2026-11-26 18:32 UTC``.
+        result: The result, if the evaluation has finished.
+        is_hidden: Whether the names of files begin with a dot.
+        run: This run.
+        log: The file of this process.
+
+    Raises:
+        UsageError: The folder can't be written, has the ledger of another evaluation or of
+            another user, or another process uses it.
+        LedgerError: The ledger is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None,
+        settings: Mapping[str, str],
+        *,
+        hidden: bool = False,
+        replaces: bool = False,
+        has: Callable[[Part], bool] = lambda part: True,
+    ) -> None:
+        self.stored: list[Part] = []
+        self.since = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+        self.result: bytes | None = None
+        self.is_hidden = hidden
+        self._parts: list[Part] = []
+        self._size = self._bound = 0
+        self._lock: FolderLock | None = None
+        if folder is None:
+            self.run = Run(None)
+            self.log = Log(self.run)
+            return
+        path = Path(folder)
+        if not hidden:
+            self._lock = _locked(path)
+        try:
+            with named_errors(path):
+                found = _newest(path)
+                number, older = (0, []) if found is None else (found.number, found.files)
+                if found is not None and not _is_other(path, found.settings, settings, replaces):
+                    kept = [part for part in _once(path, found.parts) if has(part)]
+                    self.result = found.result if len(kept) == len(found.parts) else None
+                    self.stored = merged(kept)
+                    self.since = found.since or self.since
+                self.run = Run(path, number + 1, secrets.token_hex(8))
+                self.log = Log(self.run, hidden=hidden)
+                assert self.log.path is not None
+                self.run = self.run._replace(first=self.log.path.name)
+                with self.log.together():
+                    self.log.write("settings", dict(settings))
+                    self.log.write("since", self.since)
+                    for part in self.stored:
+                        self.log.commit(part)
+                    if self.result is not None:
+                        self.log.write("result", self.result)
+                self.log.write("begun")
+                for each in older:
+                    each.unlink(missing_ok=True)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """All parts that were committed, of this run and of earlier ones."""
+        return [*self.stored, *self._parts]
+
+    def commit(self, part: Part) -> None:
+        """Commit a part, see `Log.commit`; states that are sums are added up if they are large."""
+        self.log.commit(part)
+        self._parts.append(part)
+        self._size += len(part.states)
+        if self._size > max(FOLD_BYTES, 2 * self._bound):
+            self._parts = merged(self._parts)
+            self._size = self._bound = sum(len(each.states) for each in self._parts)
+
+    def finish(self, result: bytes) -> None:
+        """Write the result of the evaluation, which later runs find at once."""
+        self.log.write("result", result)
+
+    def remove(self) -> None:
+        """Remove the files, which are needed no more."""
+        if self.run.folder is not None:
+            for path in _files(self.run.folder):
+                with suppress(OSError):  # it does no harm
+                    path.unlink()
+
+    def close(self) -> None:
+        """Close the file and let another process in; closing it twice is fine."""
+        if hasattr(self, "log"):
+            self.log.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def open_ledger(
+    folder: Path | None, record: Mapping[str, str], predictions: Predictions | None
+) -> Ledger:
+    """Open the ledger of an evaluation, and look whether its predictions are there.
+
+    Args:
+        folder: The folder of the ledger. None puts it to the predictions until these are finished,
+            and into memory if there are none.
+        record: What must be equal for the evaluation to go on, by name.
+        predictions: Where predictions are written, if they are; the caller holds their lock.
+
+    Raises:
+        UsageError: See `Ledger`; or the folder has finished predictions of something else.
+        LedgerError: The ledger can't be written.
+    """
+    if predictions is None:
+        return Ledger(folder, record)
+    where = predictions.path
+    if folder is None:  # which may be moved
+        record = {name: value for name, value in record.items() if name != PREDICTIONS}
+    ledger = Ledger(
+        folder or where, record, hidden=folder is None,
+        replaces=folder is None and predictions.overwrite,
+        has=lambda part: _has_files(where, part),
+    )  # fmt: skip
+    try:
+        files = [file for part in ledger.stored for file in part.files]
+        keep = refuse_finished(predictions, files)
+        if not has_result(predictions, files):
+            ledger.result = None
+        with named_errors(where):
+            remove_strays(where, [*files, *keep])
+    except BaseException:
+        if not ledger.stored:
+            ledger.remove()
+        ledger.close()
+        raise
+    return ledger
+
+
+def _has_files(where: Path, part: Part) -> bool:
+    for file in part.files:
+        if (problem := file.problem(where)) is not None:
+            _log.warning("%s; the samples of this part are evaluated again", problem)
+            return False
+    return True
+
+
+def stored_of(parts: Sequence[Part]) -> Stored:
+    """Return what some parts amount to."""
+    ids = np.sort(np.concatenate([np.zeros(0, np.int64), *map(_ids, parts)]))
+    lengths = {key: value for part in parts for key, value in part.lengths.items()}
+    return Stored(ids, lengths, added_up([part.contents for part in parts]))
+
+
+class _Found(NamedTuple):
+    """What the newest run has left."""
+
+    number: int
+    settings: dict[str, str]
+    parts: list[Part]
+    result: bytes | None
+    since: str
+    files: list[Path]
+
+
+def _newest(folder: Path) -> _Found | None:
+    """Return what the newest run that has begun has left."""
+    files = _files(folder)
+    logs = [list(_records(path)) for path in files]
+    runs = {
+        records[0][1]: records
+        for records in logs
+        if records and records[0][0] == "run" and ("begun",) in records
+    }
+    if not runs:
+        return None
+    number = max(runs)
+    _, _, token = runs[number][0]
+    found = _Found(number, {}, [], None, "", files)
+    for records in logs:
+        if records and records[0] == ("run", number, token):
+            for kind, *values in records[1:]:
+                if kind == "part":
+                    found.parts.append(*values)
+                elif kind == "settings":
+                    found.settings.update(*values)
+                elif kind in ("result", "since"):
+                    found = found._replace(**{kind: values[0]})
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _records(path: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield the records of a file up to the first that is not whole."""
+    if path.is_symlink():
+        raise UsageError(f"{path} is a symbolic link, and not the file of a ledger; remove it")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise UsageError(
+                f"the ledger {path} belongs to user {found.st_uid} with mode "
+                f"{found.st_mode & 0o777:o}, and only user {os.geteuid()} may write it, since it "
+                f"decides what counts; give another folder"
+            )
+        begin = file.read(len(_MAGIC))
+        if begin != _MAGIC[: len(begin)]:
+            version = begin.removeprefix(_MAGIC[:-2])
+            if len(version) < len(begin):
+                raise UsageError(
+                    f"the ledger {path} has version {version.decode(errors='replace').strip()}, "
+                    f"and this release of disteval knows version 3; use the release that wrote it, "
+                    f"or give another folder"
+                )
+            raise UsageError(f"{path} is not a ledger of disteval; {_OTHER}")
+        while head := file.read(_HEAD.size):
+            if len(head) < _HEAD.size:
+                return
+            length, digest = _HEAD.unpack(head)
+            if length > found.st_size - file.tell():
+                return
+            data = file.read(length)
+            if blake2b(data, digest_size=16).digest() != digest:
+                _log.warning(
+                    "%s is damaged from byte %d on; what it has there is evaluated again",
+                    path, file.tell() - length,
+                )  # fmt: skip
+                return
+            yield pickle.loads(data)
+
+
+def _sealed(record: tuple[Any, ...]) -> bytes:
+    data = pickle.dumps(record, protocol=5)
+    return _HEAD.pack(len(data), blake2b(data, digest_size=16).digest()) + data
+
+
+def _is_other(
+    folder: Path, there: Mapping[str, str], here: Mapping[str, str], replaces: bool
+) -> bool:
+    told = differences(there, here)
+    if told and not replaces:
+        raise UsageError(
+            f"the ledger in {folder} belongs to another evaluation: {told}; use the same settings "
+            f"to go on, give another folder, or remove this one"
+        )
+    return bool(told)
+
+
+def _once(folder: Path, parts: Sequence[Part]) -> Sequence[Part]:
+    """Return parts none of which has a sample of one before."""
+    ids = [_ids(part) for part in parts]
+    every = np.concatenate([np.zeros(0, np.int64), *ids])
+    if len(np.unique(every)) == len(every):
+        return parts
+    known, found = set[int](), list[Part]()
+    for part, numbers in zip(parts, ids, strict=True):
+        mine = set(numbers.tolist())
+        if len(mine) < len(numbers) or not known.isdisjoint(mine):
+            _log.warning("a part in %s has samples of another one, and does not count", folder)
+            continue
+        known |= mine
+        found.append(part)
+    return found
+
+
+def _ids(part: Part) -> npt.NDArray[np.int64]:
+    return unpacked_ids(part.ids)
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Raise errors of the file system as errors of this library."""
+    try:
+        yield
+    except PermissionError as error:
+        raise unwritable("the ledger", path, error) from error
+    except OSError as error:
+        raise LedgerError(
+            f"the ledger {path} can't be read or written: {error}. Parts that were committed "
+            f"before are kept; look whether the disk is full or was lost, and run the same "
+            f"command again"
+        ) from error
+
+
+def _locked(folder: Path) -> FolderLock:
+    """Make the folder, and keep other processes out of it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_own(folder)
+        return FolderLock(folder)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"the folder {folder} is in use by {error.strerror}; wait until that ends, add ranks "
+            f"to it with --join, or give another folder"
+        ) from error
+    except OSError as error:
+        raise unwritable("the ledger's folder", folder, error) from error

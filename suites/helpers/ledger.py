@@ -1,0 +1,30 @@
+"""What tests know of the ledger of an evaluation: its parts, and how states are added up."""
+
+from __future__ import annotations
+
+from disteval import ledger
+from disteval.coverage import Counted, certify, unpacked_ids
+from disteval.ledger import Ledger, Log, Part, merged
+from disteval.metrics.totals import (
+    add_totals,
+    compute_totals,
+    pack_totals,
+    take_totals,
+    unpack_totals,
+)
+
+__all__ = [
+    "Counted",
+    "Ledger",
+    "Log",
+    "Part",
+    "add_totals",
+    "certify",
+    "compute_totals",
+    "ledger",
+    "merged",
+    "pack_totals",
+    "take_totals",
+    "unpack_totals",
+    "unpacked_ids",
+]
