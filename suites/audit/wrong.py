@@ -312,3 +312,9 @@ def returns_its_own_ids(case: Case) -> Any:
 @wrong("counted alone", "N=2,B=1,W=2")
 def takes_the_largest_of_all_on_every_rank(case: Case) -> Any:
     return {"largest": max(float(sample["value"]) for sample in case.samples())}
+
+
+@wrong("counted alone", "N=2,B=1,W=2")
+def returns_what_rank_0_has_of_all(case: Case) -> Any:
+    found = {"mean": float(np.mean([sample["value"] for sample in case.dataset]))}
+    return found if case.rank == 0 else None

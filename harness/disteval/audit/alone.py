@@ -21,14 +21,15 @@ Reference = Callable[[Settings, Planted, Sequence[Answer]], Result | None]
 
 
 def may_be_alone(settings: Settings, answers: Sequence[Answer]) -> bool:
-    """Return whether several ranks have a result, and each has read all samples.
+    """Return whether there are several ranks, and each has read all samples.
 
-    Samples that a function has written to files are not noted when they are read.
+    Where a function has written them to files, nobody knows who read them, so a rank may be alone
+    if each has a result.
     """
-    wanted = set(range(settings.size)) if any(answer.fetched for answer in answers) else set()
-    return len(answers) > 1 and all(
-        answer.result is not None and set(answer.fetched) == wanted for answer in answers
-    )
+    wanted = set(range(settings.size))
+    everywhere = all(set(answer.fetched) == wanted for answer in answers)
+    unknown = all(answer.result is not None and not answer.fetched for answer in answers)
+    return len(answers) > 1 and (everywhere or unknown)
 
 
 def counted_alone(
@@ -44,21 +45,26 @@ def counted_alone(
     """
     size, ranks = settings.size, range(settings.world_size)
     ways = [[replace(planted, probe=range(1 + rank % size)) for rank in ranks]]
-    # A number of samples tells ranks apart only by unequal sizes, with which ranks may hang that
-    # wait for each other, and somebody else's ranks can't be started again.
-    ways += [] if worlds.are_led else [[replace(planted, size=size + rank) for rank in ranks]]
+    # These have the same number and the same ids. Ranks that wait for each other may hang with
+    # unequal numbers, and somebody else's ranks can't be started again.
+    ways += (
+        [[replace(planted, other_ids=True, seed=planted.seed + rank) for rank in ranks]]
+        if worlds.are_led
+        else [[replace(planted, size=size + rank) for rank in ranks]]
+    )
     for own in ways:
         try:
             answers = worlds.call(settings, own)
         except WorldError:
             return None
-        fits = [
-            [_is_right(one, [answer], reference(settings, one, [answer])) for one in own]
-            for answer in answers
-        ]
-        if not all(fits[rank][rank] for rank in ranks):
+        fits = {
+            rank: [_is_right(one, [answer], reference(settings, one, [answer])) for one in own]
+            for rank, answer in enumerate(answers)
+            if answer.result is not None
+        }
+        if not fits or not all(fits[rank][rank] for rank in fits):
             return None
-        if not any(map(all, fits)):
+        if not any(map(all, fits.values())):
             return Problem("counted alone", "", _sentence(worlds, settings))
     return None
 

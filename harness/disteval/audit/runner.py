@@ -185,7 +185,8 @@ class Audit:
     def _try_alone(self) -> None:
         """Find out whether each rank counted all samples alone, where nothing else was wrong."""
         for settings, planted in self._perhaps_alone.values():
-            if self.report.findings or self.report.reason or self._worlds.are_lost:
+            judged = not (self.report.findings or self.report.reason)
+            if not judged or self._notes.nothing_compared or self._worlds.are_lost:
                 return
             self._worlds.limits.hurry = True
             if found := counted_alone(self._worlds, settings, planted, self._reference):
