@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from itertools import product
@@ -27,7 +23,7 @@ from disteval.data import ArrayDataset
 from suites.helpers.command import completions, invoke
 from suites.helpers.models import ResNet18
 from suites.helpers.needs import needs
-from suites.helpers.processes import wait_for
+from suites.helpers.processes import run_on_a_terminal, wait_for
 
 TASK = """
 import numpy as np
@@ -215,32 +211,13 @@ def stream():
     return Task(samples=pairs, predict=predict, metrics={"accuracy": Accuracy()}, batch_size=16)
 """
     (tmp_path / "own.py").write_text(TASK + code)
-    sized, stream = (on_a_terminal(tmp_path, f"own:{name}") for name in ("task", "stream"))
+    command = [sys.executable, "-m", "disteval.cli", "eval", "--backend=threads"]
+    sized, stream = (
+        run_on_a_terminal([*command, f"own:{name}"], cwd=tmp_path) for name in ("task", "stream")
+    )
     assert re.search(r"\r100%\|.*\| 111/111 \[\d\d:\d\d<00:00, *[\d.]+ samples/s\]\r", sized)
     assert re.search(r"\r101 samples \[\d\d:\d\d, *[\d.]+ samples/s\]\r", stream)
     assert "%|" not in stream
-
-
-def on_a_terminal(folder: Path, name: str) -> str:
-    """Run the command on a terminal, and return what it prints there."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    command = [sys.executable, "-m", "disteval.cli", "eval", name, "--backend=threads"]
-    with subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, stdin=theirs) as done:
-        os.close(theirs)
-        shown = b""
-        while chunk := read_chunk(ours):
-            shown += chunk
-        os.close(ours)
-    assert done.returncode == 0, shown
-    return shown.decode()
-
-
-def read_chunk(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # Linux says so when the other end is closed
-        return b""
 
 
 def test_a_shell_offers_the_tasks_in_files_without_importing_them(

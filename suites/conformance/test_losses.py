@@ -100,12 +100,6 @@ class WrongOnce(ThreadsDist):
         return gathered[::-1] if time == 1 else gathered
 
 
-class WrongOnceAndLate(WrongOnce):
-    """A backend whose rank 0 is late only when the check looks for a smaller example."""
-
-    late_at = 46  # rule 2.2 has 45 examples
-
-
 class ReturnsOnce(Sockets):
     """A backend that returns from the first collective in which it notices a loss."""
 
@@ -117,20 +111,6 @@ class ReturnsOnce(Sockets):
         except OSError:
             if nth_time("returns") == 1:
                 return [obj] * self.world_size
-            raise
-
-
-class DiesWithOthers(Sockets):
-    """A backend that is killed when it first notices that another rank was."""
-
-    launcher = "local"
-
-    def _all_gather_bytes(self, mine: Any, sizes: Any) -> Any:
-        try:
-            return super()._all_gather_bytes(mine, sizes)
-        except OSError:
-            if nth_time("dies") == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
             raise
 
 
@@ -216,9 +196,6 @@ ONCE: dict[str, tuple[Any, str, dict[str, Any], list[str], str]] = {
         Crashes, "1.1 2.2 3.3", {"examples": 2}, ["passed", "failed", "passed"],
         "(?s)^rank 1 .*SIGSEGV.*twice.*rank 1 .*SIGSEGV",
     ),
-    "a survivor that dies once": (
-        DiesWithOthers, "7.2", {}, ["error"], f"(?s)^rank 1 .*SIGKILL.*{NOT_AGAIN}",
-    ),
     "a survivor that returns once": (ReturnsOnce, "1.1 7.2", {}, ["passed", "failed"], "rank 1 r"),
     "a start that is killed once": (
         DiesAtStart, "1.1 3.3", {"examples": 2}, ["error", "passed"],
@@ -226,9 +203,6 @@ ONCE: dict[str, tuple[Any, str, dict[str, Any], list[str], str]] = {
     ),
     "a wrong result, and late after it": (
         WrongOnce, "2.2", {"timeout": 1}, ["failed"], "(?s) 1 s on.*rank 0 had a wrong result",
-    ),
-    "a wrong result, and late in search of a smaller one": (
-        WrongOnceAndLate, "2.2", {"timeout": 1}, ["failed"], "(?s) 1 s on.*rank 0 got",
     ),
 }  # fmt: skip
 """A backend, the rules that are tried, how they end, and what is said of the first bad one."""

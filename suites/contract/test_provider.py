@@ -57,21 +57,6 @@ def test_an_installed_distribution_provides_its_files(site: Path) -> None:
     assert provider_of(module(site, "their_a")) == ("their-pkg", "1.2")
 
 
-def test_a_clone_that_hides_what_was_installed_from_it_has_its_version_while_it_is_the_same(
-    site: Path,
-) -> None:
-    distribution(site, ["their_d/__init__.py", "their_d/more.py", "their_d/data.txt"])
-    source = site.parent / "source"
-    cls = module(source, "their_d")
-    for folder in (source / "their_d", site / "their_d"):
-        folder.mkdir(exist_ok=True)
-        (folder / "__init__.py").write_text(MODULE)
-        (folder / "more.py").write_text("number = 1\n")
-    assert provider_of(cls) == ("their-pkg", "1.2")
-    (source / "their_d" / "more.py").write_text("number = 2\n")
-    assert provider_of(type("Mine", (cls,), {"__module__": "their_d"})) == ("", "")
-
-
 def test_a_class_that_no_distribution_installed_has_no_version(site: Path) -> None:
     # One of the same name is installed, and another folder hides it.
     distribution(site, ["their_b/__init__.py"])
@@ -96,11 +81,3 @@ def test_an_editable_distribution_provides_the_folder_that_it_links_to(
         patch.syspath_prepend(folder)
         assert provider_of(module(folder, name)) == ("their-pkg", "1.2")
     assert provider_of(module(source, tests)) == ("", "")
-
-
-@pytest.mark.parametrize("url", ["{", "[]", '{"dir_info": {"editable": true}}'])
-def test_damaged_files_of_a_distribution_end_no_check(site: Path, url: str) -> None:
-    distribution(site, [], direct_url_json=url)
-    assert provider_of(module(site, f"their_c{len(url)}")) == ("", "")
-    (site / "their_pkg-1.2.dist-info" / "RECORD").write_bytes(b"\xff\xfe")
-    assert provider_of(module(site, f"their_d{len(url)}")) == ("", "")

@@ -30,10 +30,10 @@ from disteval.estimator.folder import (  # noqa: E402
     checkpoints,
     latest_checkpoint,
 )
-from disteval.estimator.hooks import CheckpointHook, Hook  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook  # noqa: E402
 from disteval.sharding import ShardPlan  # noqa: E402
 
-from suites.estimator.tiny import Tiny, facts, samples  # noqa: E402
+from suites.estimator.tiny import Noise, Tiny, facts, samples  # noqa: E402
 from suites.helpers.gradients import averages_of  # noqa: E402
 
 pytestmark = needs("torch", "torch_cpu")
@@ -45,14 +45,6 @@ WORKFLOW = [("train", 1), ("val", 1)]
 def two() -> Iterator[World]:
     with World("torch_cpu", 2, timeout=60.0) as world:
         yield world
-
-
-class Noise(Hook):
-    """Draws from all generators, which differ from rank to rank."""
-
-    def before_train_iter(self, runner: Any) -> None:
-        x, _ = runner.data_batch
-        x += 0.1 * (random.random() + np.random.rand() + torch.rand(1))
 
 
 def make(backend: Any, norm: bool = False, dropout: float = 0.0, **options: Any) -> Any:

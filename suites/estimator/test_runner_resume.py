@@ -18,9 +18,9 @@ data = torch.utils.data
 from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
 from disteval.estimator.checkpoint import read_checkpoint  # noqa: E402
 from disteval.estimator.folder import checkpoints  # noqa: E402
-from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook, EvalHook  # noqa: E402
 
-from suites.estimator.tiny import Tiny, assert_same, facts, samples  # noqa: E402
+from suites.estimator.tiny import Noise, Tiny, assert_same, facts, samples  # noqa: E402
 
 pytestmark = needs("torch")
 
@@ -31,14 +31,6 @@ WORKFLOWS = {
 BATCHES = 4
 INTERRUPTED = (1, 4, 5, 8, 10, 14)
 """In the first pass, after a pass, a phase, a turn, in the middle of all, near the end."""
-
-
-class Noise(Hook):
-    """Draws from all generators in every iteration, as augmentations do."""
-
-    def before_train_iter(self, runner: Any) -> None:
-        x, _ = runner.data_batch
-        x += 0.1 * (random.random() + np.random.rand() + torch.rand(1))
 
 
 def make(kind: Any, folder: Path, policy: str = "cosine") -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from disteval.estimator import EpochBasedRunner
 from disteval.estimator.hooks import EvalHook, Hook
@@ -104,6 +106,14 @@ class Crime(Hook):
         elif self._kind == "hang":
             signal.pause()
         raise LookupError("the worker's own mistake")
+
+
+class Noise(Hook):
+    """Draws from all generators in every iteration, as augmentations do."""
+
+    def before_train_iter(self, runner: Any) -> None:
+        x, _ = runner.data_batch
+        x += 0.1 * (random.random() + np.random.rand() + torch.rand(1))
 
 
 def samples(size: int, seed: int = 0) -> TensorDataset:

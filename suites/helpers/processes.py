@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +42,7 @@ __all__ = [
     "processes_below",
     "ranks_below",
     "register_launcher",
+    "run_on_a_terminal",
     "run_plainly",
     "start_as_from_a_terminal",
     "torchrun",
@@ -95,6 +101,20 @@ def run_plainly(
     except subprocess.TimeoutExpired as late:
         told = b"".join(filter(None, [late.stdout, late.stderr])).decode(errors="replace")
         pytest.fail(f"it did not end within {seconds} s, having printed:\n{told}")
+
+
+def run_on_a_terminal(command: list[str], **options: Any) -> str:
+    """Run a command on a terminal of 40 lines and 100 columns, and return what it prints there."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    shown = b""
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, **options) as done:
+        os.close(theirs)
+        with suppress(OSError), open(ours, "rb", 0) as terminal:  # Linux ends it with an error
+            while chunk := terminal.read(4096):
+                shown += chunk
+    assert done.returncode == 0, shown
+    return shown.decode()
 
 
 def mpirun(world_size: int) -> tuple[str, ...]:

@@ -151,9 +151,3 @@ def test_mpirun_with_a_hostfile_needs_nothing_else(hosts: Hosts, folder: Path) -
     work = ["eval", "my_task:task", "--backend", "mpi4py", "--json", "mpi.json"]
     mpirun(hosts, *DISTEVAL, *work)
     check_report(folder / "mpi.json")
-
-
-@needs("mpi4py")
-def test_tests_with_the_plugin_run_on_the_ranks_of_two_hosts(hosts: Hosts) -> None:
-    work = ["-m", "pytest", *PLUGIN, "--backend", "mpi4py", "test_ours.py"]
-    assert "1 passed" in mpirun(hosts, sys.executable, *work)

@@ -72,10 +72,9 @@ def draw(_: Any) -> tuple[int, float, bytes]:
     return hash("the same string"), float(np.random.random()), os.urandom(4)
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_ranks_draw_different_numbers(how: str) -> None:
-    with World(None, 3, launcher=LocalLauncher(forks=HOW[how])) as world:
-        assert is_forked(world) == HOW[how]
+def test_ranks_draw_different_numbers() -> None:
+    with World(None, 3, launcher=LocalLauncher()) as world:
+        assert is_forked(world)
         hashes, numbers, unique = zip(*world.run(draw), strict=True)
     assert len({*hashes}) > 1  # neighbours were not forked off one process
     assert len({*numbers}) == len({*unique}) == 3
@@ -175,11 +174,8 @@ def leave_a_thread_that_writes(_: Any, folder: str) -> None:
     pipe[0].read(1)  # the thread is writing
 
 
-@pytest.mark.parametrize("started", HOW)
-def test_a_thread_that_waits_to_write_keeps_no_rank_from_ending(
-    started: str, tmp_path: Path
-) -> None:
-    with World(None, 1, launcher=LocalLauncher(forks=HOW[started])) as world:
+def test_a_thread_that_waits_to_write_keeps_no_rank_from_ending(tmp_path: Path) -> None:
+    with World(None, 1, launcher=LocalLauncher()) as world:
         world.run(leave_a_thread_that_writes, str(tmp_path))
     assert (tmp_path / "written").read_text() == "text"
 
