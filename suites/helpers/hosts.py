@@ -22,10 +22,9 @@ from types import TracebackType
 import pytest
 from disteval.evaluation import borrowed
 
-from suites.helpers import wire
 from suites.helpers.processes import processes_below, wait_for
-from suites.helpers.wire import INTERFACE
 
+INTERFACE = "cable"
 NAMES = ("alpha", "beta")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
@@ -70,10 +69,9 @@ class Hosts:
 
     Args:
         shared: A folder that both hosts see.
-        impaired: Whether the cable can do what `impair` says.
     """
 
-    def __init__(self, shared: Path, impaired: bool = False) -> None:
+    def __init__(self, shared: Path) -> None:
         _skip_without_namespaces()
         self._started: list[subprocess.Popen[str]] = []
         self._inside: list[int] = []
@@ -87,10 +85,8 @@ class Hosts:
                 words = ["sh", "-c", _SET_UP, "sh", name, *ADDRESSES, *kept]
                 holder = self._start([*self._enter, *_HOST, *words])
                 self._inside.append(processes_below(holder.pid)[0])
-            self._wire = self._start_wire() if impaired and not _has_netem() else None
-            if self._wire is None:
-                peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(self._inside[1])]
-                self._ip(0, "link", "add", INTERFACE, *peer)
+            peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(self._inside[1])]
+            self._ip(0, "link", "add", INTERFACE, *peer)
             for host in range(2):
                 self._ip(host, "address", "add", f"{ADDRESSES[host]}/24", "dev", INTERFACE)
                 self.set_link(host, "up")
@@ -187,22 +183,6 @@ class Hosts:
         """Set a host's end of the cable ``up`` or ``down``."""
         self._ip(host, "link", "set", INTERFACE, state)
 
-    def impair(self, delay: float, loss: float) -> None:
-        """Have the cable delay what each host sends by so many seconds, and lose a share of it.
-
-        A share of 1 cuts it, and neither host's interface shows that.
-        """
-        if self._wire is not None:
-            assert self._wire.stdin is not None
-            self._wire.stdin.write(f"{delay} {loss}\n")
-            self._wire.stdin.flush()
-            _await_ready(self._wire)
-            return
-        for host in range(2):
-            words = ["delay", f"{delay * 1e3:g}ms", "loss", f"{loss:.2%}"]
-            command = ["tc", "qdisc", "replace", "dev", INTERFACE, "root", "netem", *words]
-            subprocess.run([*self.entering(host), *command], check=True, timeout=_SECONDS)
-
     def close(self) -> None:
         """End both hosts and everything on them."""
         for process in reversed(self._started):
@@ -239,23 +219,11 @@ class Hosts:
         _await_ready(process)
         return process
 
-    def _start_wire(self) -> subprocess.Popen[str]:
-        """Start a program that is the cable, and has an interface on each host."""
-        try:
-            os.close(os.open("/dev/net/tun", os.O_RDWR))  # a container may see it and not open it
-        except OSError as error:
-            pytest.skip(
-                f"not run: delay and loss need netem or /dev/net/tun, and have neither ({error})"
-            )
-        into = [f"/proc/{pid}/ns/net" for pid in self._inside]
-        return self._start([*self._enter, sys.executable, wire.__file__, *into])
-
     def _is_joined(self, host: int) -> bool:
         """Return whether a host sees its cable as up."""
         read = [*self.entering(host), "cat", f"/sys/class/net/{INTERFACE}/operstate"]
         told = subprocess.run(read, capture_output=True, text=True, check=True, timeout=_SECONDS)
-        # A program's end of a cable has no state to show.
-        return told.stdout.strip() in ("up", "unknown")
+        return told.stdout.strip() == "up"
 
     def _ip(self, host: int, *words: str) -> None:
         there = [f"--target={self._inside[host]}", "--user", "--preserve-credentials", "--net"]
@@ -282,15 +250,6 @@ def _map_root(pid: int) -> None:
         Path(f"/proc/{pid}/setgroups").write_text("deny")  # as Linux demands of others than root
     for kind, number in ids.items():
         Path(f"/proc/{pid}/{kind}_map").write_text(f"0 {number} 1")
-
-
-@functools.cache
-def _has_netem() -> bool:
-    """Return whether this kernel can delay and lose what is sent."""
-    probe = "ip link set lo up && tc qdisc add dev lo root netem delay 1ms"
-    words = [*_USER, *_HOST, "sh", "-c", probe]
-    tried = subprocess.run(words, capture_output=True, check=False, timeout=_SECONDS)
-    return tried.returncode == 0
 
 
 def _await_ready(process: subprocess.Popen[str]) -> None:
