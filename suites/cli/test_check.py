@@ -48,10 +48,6 @@ class Reversed(ThreadsDist):
     def rank(self):
         return self.world_size - 1 - super().rank
 
-class Markup(ThreadsDist):
-    def all_gather_object(self, obj):
-        raise LookupError("<script>alert(1)</script> [bold]")
-
 class Stuck(ThreadsDist):
     def all_gather_object(self, obj):
         import threading
@@ -199,16 +195,6 @@ def test_a_backend_that_is_wrong_about_its_ranks_is_broken_and_not_unjudged(chec
     wrong = check("mine:Reversed", "--world-size=3", "--rules=1.*", "--launcher=local")
     assert wrong.returncode == 2  # another launcher started its ranks, so they are not judged
     assert "Reversed" in wrong.stderr and "'threads'" in wrong.stderr
-
-
-@needs("jinja2")
-def test_the_report_as_a_page(check: Any, tmp_path: Path) -> None:
-    page = tmp_path / "r.html"
-    done = check("mine:Markup", "--world-size=1", "--rules=1.1,2.1", f"--html={page}")
-    assert done.returncode == 1
-    text = page.read_text()
-    assert "identity" in text and "[bold]" in text
-    assert "&lt;script&gt;" in text and "<script>alert" not in text
 
 
 def test_a_replay_has_all_that_was_asked_for(check: Any) -> None:

@@ -110,16 +110,6 @@ def test_other_samples_than_those_that_are_expected_are_refused(run: Run) -> Non
     assert run("own:task", "--expect-digest=abc").exit_code == 2
 
 
-def test_the_table_shows_every_value(run: Run) -> None:
-    done = run("own:task", "--json=r.json")
-    metrics = read()["metrics"]
-    assert f"accuracy top1 │ {metrics['accuracy']['top1']:.6g}" in " ".join(done.output.split())
-    for row in metrics["confusion"]["matrix"]:
-        assert " ".join(map(str, row)) in " ".join(done.output.split())
-    for text in ("own:task", "101 of 101", "exact, each once", "samples/s", "threads"):
-        assert text in done.output
-
-
 def test_ranks_that_get_one_task_do_not_share_its_metrics(run: Run) -> None:
     code = "shared = task()\ndef again():\n    return shared\n"
     metrics = []
@@ -163,41 +153,6 @@ def test_a_folder_in_the_environment_is_not_refused(
 ) -> None:
     monkeypatch.setenv("CIFAR10_ROOT", "/none")
     assert run("own:task").exit_code == 0
-
-
-ODD = """
-from disteval.metrics import BaseMetric
-
-class Odd(BaseMetric):
-    def add(self, scores, labels, ids=None):
-        self._extend(labels, ids)
-
-    def compute_metric(self, results):
-        return {
-            "nan": float("nan"),
-            "deep": {1: {"numbers": np.array([0.1, np.inf], np.float32)}},
-            "pair": (np.int64(len(results)), None),
-            "other": Odd,
-        }
-
-def odd():
-    return Task(samples=data, predict=predict, metrics={"odd [b]": Odd()}, batch_size=16)
-"""
-
-
-def test_results_of_any_kind_are_shown_and_written(run: Run) -> None:
-    done = run("own:odd", "--json=r.json", code=ODD)
-    assert done.exit_code == 0, done.output
-    [(name, found)] = read()["metrics"].items()
-    assert name == "odd [b]"
-    assert found == {
-        "nan": None, "deep": {"1": {"numbers": [float(np.float32(0.1)), None]}},
-        "pair": [101, None], "other": found["other"],
-    }  # fmt: skip
-    assert found["other"].startswith("<class 'own.Odd'>")
-    said = " ".join(done.output.split())
-    for row in ("odd [b] nan │ nan", "odd [b] deep 1 numbers │ 0.1, inf", "odd [b] pair │ 101, "):
-        assert row in said
 
 
 def test_the_bar_has_a_rate_and_the_time_left_or_a_rate_and_a_count(

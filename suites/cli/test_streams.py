@@ -110,7 +110,7 @@ def test_a_pipe_that_does_not_wait_for_its_reader_gets_everything() -> None:
             assert process.stderr is not None
             # The command can't end before there is room for what it prints.
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(5)
+                process.wait(2)
             printed = read.read()[room:]
             assert (process.wait(60), process.stderr.read()) == (0, b"")
     assert " non_dist: " in printed

@@ -113,23 +113,6 @@ def test_no_damage_to_a_file_ever_changes_what_is_trained(whole: Any, data: Any)
         assert_same(train(resumed), whole[1])
 
 
-def test_damaged_files_are_named_and_each_is_kept(
-    whole: Any, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    kept = {}
-    for turn, name in enumerate(["epoch_3.pt.damaged", "epoch_3.pt.damaged.2"]):
-        flip(folder / "epoch_3.pt", 1000 + turn)
-        kept[name] = (folder / "epoch_3.pt").read_bytes()
-        runner = make(folder)
-        runner.resume(folder)
-        for found in (str(folder / "epoch_3.pt"), "epoch_2.pt", name):
-            assert found in caplog.messages[-1]
-        assert (folder / "latest.pt").resolve().name == "epoch_2.pt"
-        assert_same(train(runner), whole[1])
-        (folder / "epoch_4.pt").unlink()
-    assert {name: (folder / name).read_bytes() for name in kept} == kept
-
-
 def test_where_all_are_damaged_nothing_is_renamed(folder: Path) -> None:
     for path in checkpoints(folder):
         os.truncate(path, 2000)

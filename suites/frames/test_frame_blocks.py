@@ -11,8 +11,6 @@ import pytest
 from disteval import FrameError, frames
 from disteval.frames import Call
 
-from suites.helpers.frames import layout
-
 
 def test_a_frame_is_laid_out_as_the_documents_say() -> None:
     call, rank = Call(7, 3), 2
@@ -34,21 +32,3 @@ def test_a_frame_of_another_kind_or_version_is_refused(place: int, value: int) -
     what = f"rank 4 sent bytes that are not a frame of version 4: they begin with {begin};"
     with pytest.raises(FrameError, match=what):
         frames.read_header(frame, 4)
-
-
-def test_sizes_that_can_not_be_are_refused() -> None:
-    for body, count, size in ((457, 0, 968), (15, 2, 4000), (9000, 1001, 20_000), (0, 0, 511)):
-        block = layout.block(layout.PICKLE, count, Call(), 0, bytes(body), size)
-        with pytest.raises(
-            FrameError, match=f"sizes: a body of {body} bytes and {count} arrays in {size} bytes"
-        ):
-            frames.read_header(block, 0)
-    for body, count, size in (
-        (457, 0, 969),
-        (16, 2, 4000),
-        (9000, 1000, 20_000),
-        (456, 0, 512),
-        (0, 0, 512),
-    ):
-        block = layout.block(layout.PICKLE, count, Call(), 0, bytes(body), size)
-        assert frames.read_header(block, 0).rest == size - 512

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from suites.helpers.traces import (
     MERGED,
     Recorder,
-    TraceFolder,
     find_waits,
     place_from_zero,
     read_worlds,
@@ -159,27 +158,3 @@ def test_every_file_of_a_trace_is_in_the_format(
 
 def _rank_of(file: Path) -> int:
     return int(file.stem.rpartition("-")[2])
-
-
-def test_a_rank_that_waited_has_an_arrow_from_the_last_one_to_enter(tmp_path: Path) -> None:
-    folder = TraceFolder(tmp_path)
-    for _ in range(2):
-        place = place_from_zero(folder, "", 2)
-        for rank, start in enumerate((1_000, 5_000)):
-            recorder = Recorder(place, rank)
-            # An event that overlaps has a row of its own, and so the collective has it.
-            recorder.add("data", "load", 0, start + 500)
-            recorder.add("collective", "gather", start, 9_000, number=1, group=1)
-            recorder.close()
-    write_merged(tmp_path / MERGED, [(world, find_waits(world)) for world in read_worlds(tmp_path)])
-    events = parsed((tmp_path / MERGED).read_bytes())["traceEvents"]
-    check_events(events)
-    arrows = [event for event in events if event["ph"] in "sf"]
-    for begin, end in (arrows[:2], arrows[2:]):
-        gathers = {
-            event["ts"]: event["tid"]
-            for event in events
-            if (event["name"], event["pid"]) == ("gather", begin["pid"])
-        }
-        assert (begin["tid"], end["tid"]) == (gathers[5.0], gathers[1.0])
-        assert begin["ts"] == end["ts"] == 5.0

@@ -109,19 +109,6 @@ def test_the_reason_is_what_took_longer_since_the_collective_before() -> None:
     assert "rank 1:" in str(slowest) and "1.78e-07 s" in str(slowest)
 
 
-def test_a_block_of_the_users_own_is_named_as_the_reason() -> None:
-    def rank(labels: int, nothing: int) -> list[Event]:
-        end = labels + nothing
-        order = Event("order", "run evaluate", 0, 210, {})
-        return [order, Event("disk", "read labels", 0, labels, {}), gather(end, 200)]
-
-    def sentence(*ranks: list[Event]) -> str:
-        return str(summarise(world(*ranks)).slowest)
-
-    assert "(read labels)" in sentence(rank(10, 20), rank(90, 30))
-    assert "nothing" in sentence(rank(10, 20), rank(20, 90))
-
-
 def test_without_collectives_the_slowest_takes_longest_for_a_sample() -> None:
     def rank(computing: int, samples: int) -> list[Event]:
         load = Event("data", "load", 0, 10 * samples, {"samples": samples})

@@ -42,8 +42,8 @@ class Browser:
         self.driver.set_page_load_timeout(_SECONDS)
         self.driver.set_script_timeout(_SECONDS)
 
-    def open(self, page: Path, size: tuple[int, int] = DESKTOP, scheme: str = "light") -> None:
-        """Load a page from its file, in a window of this size, on a system with this scheme."""
+    def open(self, page: Path, size: tuple[int, int] = DESKTOP) -> None:
+        """Load a page from its file, in a window of this size."""
         self.driver.get("about:blank")
         self.problems()
         width, height = size
@@ -51,8 +51,6 @@ class Browser:
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
         )  # fmt: skip
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.command("Emulation.setEmulatedMedia", media="", features=features)
         self.driver.get(page.as_uri())
 
     def command(self, name: str, **arguments: Any) -> Any:

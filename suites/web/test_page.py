@@ -20,31 +20,8 @@ if TYPE_CHECKING:
     from suites.web.browser import Browser
 
 RULES = len(select_rules())
-PHONE, SMALL_PHONE = (390, 844), (320, 640)
+PHONE = (320, 640)
 WIDTH = "return document.documentElement.scrollWidth"
-
-CONTRAST = """
-const channel = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-const background = (element) => {
-  for (let e = element; e; e = e.parentElement) {
-    const colour = parse(getComputedStyle(e).backgroundColor);
-    if (colour.length < 4 || colour[3] === 1) return colour;
-  }
-};
-const found = {};
-for (const element of document.querySelectorAll("body *")) {
-  const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-  if (!own || !element.checkVisibility() || element.closest("script, .hidden")) continue;
-  const text = parse(getComputedStyle(element).color);
-  const pair = [luminance(text), luminance(background(element))].sort((a, b) => b - a);
-  const ratio = (pair[0] + 0.05) / (pair[1] + 0.05);
-  found[`${element.tagName} ${element.className} ${text}`] = ratio;
-}
-return found;
-"""
-"""A script that returns the contrast of every visible text, as WCAG 2 defines it."""
 
 
 @pytest.fixture
@@ -180,22 +157,10 @@ def test_the_replay_command_is_copied(browser: Browser, failing: Path, keys: typ
     assert browser.one("#words").get_attribute("value") == first["replay"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_stands_out(browser: Browser, several: Path, scheme: str) -> None:
-    browser.open(several, scheme=scheme)
+def test_a_phone_does_not_scroll_sideways(browser: Browser, several: Path) -> None:
+    browser.open(several, size=PHONE)
     browser.one("#all").click()
-    found = browser.run(CONTRAST)
-    assert len(found) > 20
-    assert {what: ratio for what, ratio in found.items() if ratio < 4.5} == {}
-
-
-@pytest.mark.parametrize("size", [PHONE, SMALL_PHONE])
-def test_a_phone_does_not_scroll_sideways(
-    browser: Browser, several: Path, size: tuple[int, int]
-) -> None:
-    browser.open(several, size=size)
-    browser.one("#all").click()
-    assert browser.run(WIDTH) == size[0]
+    assert browser.run(WIDTH) == PHONE[0]
     # The matrix does so in a box of its own, which the keyboard reaches.
     box = browser.one(".scroll:has(.matrix)")
     scrolls = browser.run("return arguments[0].scrollWidth > arguments[0].clientWidth", box)
@@ -236,7 +201,6 @@ def test_versions_of_a_backend_are_rules_by_version(browser: Browser, versions: 
     browser.open(versions)
     heads = [head.text for head in browser.shown(".versions thead th")]
     assert heads == ["rule", "0.2.0", "0.1.0"]
-    assert min(browser.run(CONTRAST).values()) >= 4.5
     [change] = browser.shown("[aria-label^=Changes] tbody tr")
     for found in ("2.1", "W=2", "now pass"):
         assert found in change.text
