@@ -257,7 +257,7 @@ class _Walk:
             self.values[f"the weights of {name}"] = weights
             if hasattr(value, "modules"):
                 self.models.append(value)
-            if _is_whole(value):
+            if is_whole(value):
                 self.weights[f"the weights of {name}"] = weights
         elif isinstance(value, type):
             self._class(name, value)
@@ -450,7 +450,7 @@ def _weights(value: Any) -> str | None:
         return f"weights of {len(named)} arrays, which {INCOMPARABLE}"
 
 
-def _is_whole(model: Any) -> bool:
+def is_whole(model: Any) -> bool:
     """Return whether a rank has all weights of a model, and not its shards of them."""
     if not hasattr(model, "parameters"):  # Keras's
         return True

@@ -1,11 +1,19 @@
-"""Leases over gloo: a rank that is killed changes no result, although gloo can't bear it."""
+"""Over gloo a killed rank changes no result of leases, and sharded models wait for nobody."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
+from disteval import Leases, evaluate
+from disteval.data import ShardedStream
+from disteval.metrics import Accuracy
+from disteval.worlds import World
 
 from suites.helpers.needs import needs
 
@@ -68,3 +76,45 @@ def test_a_rank_of_gloo_is_killed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert first["metrics"] == second["metrics"] == expected.metrics
     assert [text[:6] for text in first["lost"]] == ["rank 2"]
+
+
+def sharded(backend: Any, samples: Any, leases: Any) -> Any:
+    """Evaluate a model whose parameters are sharded over the ranks, and one that is not."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    whole = torch.nn.Linear(3, 4).eval()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 4).eval()
+    mesh = init_device_mesh("cpu", (backend.world_size,))
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)  # so that each call is a collective
+
+    def predict(batch: Any) -> Any:
+        with torch.no_grad():
+            return model(batch)
+
+    def bare(batch: Any) -> Any:
+        with torch.no_grad():
+            return whole(batch)
+
+    found = evaluate(predict, samples, {"a": Accuracy(counts=True)}, backend, 2, leases=leases)
+    alone = evaluate(bare, samples, {"a": Accuracy(counts=True)}, "non_dist", 2)
+    return found.metrics == alone.metrics, found.size
+
+
+@pytest.mark.parametrize("kind", ["rows", "leases", "shards"])
+def test_a_model_with_sharded_parameters_is_called_equally_often(kind: str) -> None:
+    """Else a rank would wait for ever: 7 samples in batches of 2 are 4 batches for 3 ranks."""
+    import torch
+
+    rows = [(row, number % 4) for number, row in enumerate(torch.rand(7, 3))]
+    samples: Any = rows
+    if kind == "shards":
+        samples = ShardedStream(range(2), lambda shard: rows[:5] if shard else rows[5:])
+    with World("torch_cpu", 3, timeout=30) as world:
+        told = world.run(
+            partial(sharded, samples=samples, leases=None if kind != "leases" else Leases())
+        )
+    assert told == [(True, 7)] * 3

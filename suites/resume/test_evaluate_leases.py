@@ -17,6 +17,7 @@ from disteval import (
     WorldError,
     evaluate,
 )
+from disteval.data import ShardedStream
 from disteval.metrics import AUROC, Accuracy, BaseMetric, Bootstrap, Mean
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
@@ -131,7 +132,9 @@ def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str) 
         assert words in str(outcome)
 
 
-@pytest.mark.parametrize("given", [(0,), ("1",), (True,), (60.0, 0), (60.0, "two")])
+@pytest.mark.parametrize(
+    "given", [(0,), ("1",), (True,), (60.0, 0), (60.0, "two"), (60.0, 2, "both")]
+)
 def test_leases_of_another_kind_are_refused_with_their_value(given: Any) -> None:
     with pytest.raises(UsageError, match=repr(given[-1])):
         Leases(*given)
@@ -232,6 +235,44 @@ def test_a_model_that_spans_ranks_evaluates_each_lease_on_all_of_them() -> None:
     expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
     for found in values(run_ranks(4, rank)):
         assert found.metrics == expected.metrics
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+@pytest.mark.parametrize("group_size", [2, 4])
+def test_ranks_of_a_group_that_take_batches_in_turn_call_the_model_equally_often(
+    size: int, group_size: int
+) -> None:
+    """As a model needs whose parameters are sharded: each call is one of all ranks of the group."""
+    groups = [threading.Barrier(group_size, timeout=10.0) for _ in range(4 // group_size)]
+    leases = Leases(group_size=group_size, in_group="turns")
+    samples = DATA[0][:size], DATA[1][:size]
+
+    def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            groups[backend.rank // group_size].wait()
+            return batch
+
+        metrics = {"a": Accuracy(counts=True), "auroc": AUROC()}
+        updates = {"auroc": lambda outputs, batch: (outputs[:, 0], batch[1] > 1)}
+        if size < 7:
+            del metrics["auroc"], updates["auroc"]
+        return evaluate(predict, samples, metrics, backend, 2, update=updates, leases=leases)
+
+    found = values(run_ranks(4, rank))
+    assert [each.metrics for each in found] == [found[0].metrics] * 4
+    assert (found[0].size, found[0].metrics["a"]["size"]) == (size, size)
+    one = evaluate(lambda batch: batch, samples, {"a": Accuracy(counts=True)}, "non_dist", 2)
+    assert found[0].metrics["a"] == one.metrics["a"]
+
+
+def test_shards_have_no_turns() -> None:
+    shards = ShardedStream(range(2), lambda shard: [float(shard)])
+    leases = Leases(group_size=2, in_group="turns")
+    for outcome in run_ranks(
+        2, lambda backend: evaluate(lambda x: x, shards, {}, backend, leases=leases)
+    ):
+        assert isinstance(outcome, UsageError)
+        assert "'turns'" in str(outcome)
 
 
 def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from disteval.data.contents import CONTENTS
-from disteval.data.plan import Batch
+from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import Predictions, locked
 from disteval.data.sources import Indexed, Source
 from disteval.default_backend import get_dist_backend
@@ -39,9 +39,11 @@ class Borrowed:
         work: What is evaluated.
         source: Its source, on every rank as on one that is alone.
         borrower: This rank's end of the leases.
+        turns: The number of ranks of its group that take units in turn.
     """
 
-    def __init__(self, work: Work, source: Source, borrower: Borrower) -> None:
+    def __init__(self, work: Work, source: Source, borrower: Borrower, turns: int = 1) -> None:
+        self._turns = turns
         self._work, self._source, self._borrower = work, source, borrower
         self.rank, self.seen = borrower.rank, 0
         self._lease = Lease(-1, 0, 0)
@@ -72,7 +74,8 @@ class Borrowed:
         for lease in self._borrower:
             self._lease = lease
             self._unit = self._lease.start
-            yield ((unit, True) for unit in range(lease.start, lease.stop))
+            mine = dealt(lease.units, self._turns, self.rank % self._turns, even=True)
+            yield ((lease.start + unit, counts) for unit, counts in mine)
         self._unit = None
 
     def goes_on(self, batch: Batch) -> bool:
@@ -142,7 +145,8 @@ def evaluate_in_leases(work: Work, leases: Leases, ledger: Path | None) -> Evalu
         except HarnessError as error:  # the other ranks wait for this one
             failure = error
         agree(work.backend, {}, failure)
-        return Borrowed(work, source, borrower).evaluate()
+        turns = leases.group_size if leases.in_group == "turns" else 1
+        return Borrowed(work, source, borrower, turns).evaluate()
 
 
 @contextmanager
@@ -202,6 +206,7 @@ def _meet(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> 
                     None if all(near) else _address(),
                     timeout=leases.timeout,
                     ranks_per_lease=leases.group_size,
+                    in_turns=leases.in_group == "turns",
                     expected=backend.world_size,
                     predictions=predictions,
                 )

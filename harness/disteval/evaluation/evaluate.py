@@ -147,6 +147,8 @@ def evaluate_task(
         folder = None if ledger is None else Path(check_path("ledger", ledger))
         is_kept = leases is not None or folder is not None
         work = Work(make(), backend, predictions, progress, is_kept=is_kept)
+        if leases is not None:
+            leases = leases.of_spread(work)
         found = {} if leases is None else leases.settings(work, folder)
         settings = work.settings | found
     except Exception as caught:  # the other ranks wait for this one

@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import cloudpickle
 
 from disteval import traces
-from disteval.arguments import check_count
+from disteval.arguments import check_choice, check_count
 from disteval.data.contents import as_text
 from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import GatheredPredictions, Predictions, locked
@@ -227,8 +227,12 @@ class Leases:
     Args:
         timeout: The seconds after which the batches of a rank that has finished none go to another
             rank; a batch must take less.
-        group_size: The number of consecutive ranks that evaluate the same batches together, as
-            those of a model that spans several ranks.
+        group_size: The number of consecutive ranks that borrow together, as those of a model that
+            spans several ranks.
+        in_group: ``same``: each of them evaluates all batches, as a tensor-parallel model needs.
+            ``turns``: they take them in turn, and call ``predict`` equally often, as one needs
+            whose parameters are sharded. A model of torch with sharded parameters borrows so by
+            itself, with all ranks in one group, unless a ``group_size`` is given.
 
     Raises:
         UsageError: A value is of another kind or out of range.
@@ -236,8 +240,10 @@ class Leases:
 
     timeout: float = 60.0
     group_size: int = 1
+    in_group: Literal["same", "turns"] = "same"
 
     def __post_init__(self) -> None:
+        check_choice("in_group", self.in_group, ("same", "turns"))
         check_count("group_size", self.group_size)
         known = isinstance(self.timeout, Real) and not isinstance(self.timeout, bool)
         if not known or not 0 < self.timeout < math.inf:
@@ -279,8 +285,23 @@ class Leases:
                 f"group_size is {self.group_size}, and {world} ranks are no multiple of "
                 f"it; start another number of ranks"
             )
-        folder = None if ledger is None else str(ledger.absolute())
-        return {"timeout": self.timeout, "group_size": self.group_size, "ledger": folder}
+        if self.in_group == "turns" and work.stream is not None:
+            raise UsageError(
+                "in_group='turns' can't be kept for shards, whose lengths nobody knows; leave it "
+                "out, or make a list of the samples"
+            )
+        return {
+            "timeout": self.timeout,
+            "group_size": self.group_size,
+            "in_group": self.in_group,
+            "ledger": None if ledger is None else str(ledger.absolute()),
+        }
+
+    def of_spread(self, work: Work) -> Leases:
+        """Return leases of one group of all ranks if a model's parameters are sharded over them."""
+        if not work.spans_ranks or self.group_size > 1 or work.stream is not None:
+            return self
+        return replace(self, group_size=work.backend.world_size, in_group="turns")
 
 
 def evaluation_of(

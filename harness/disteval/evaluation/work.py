@@ -41,7 +41,7 @@ from disteval.evaluation.agreement import Failure, log_failure
 from disteval.evaluation.canary import Canary
 from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates, check_rows
-from disteval.identity import describe, describe_model
+from disteval.identity import describe, describe_model, is_whole
 from disteval.ledger import PREDICTIONS, Part
 from disteval.metrics.group import MetricGroup
 from disteval.metrics.totals import (
@@ -89,6 +89,8 @@ class Work:
         evaluated: The record of what is evaluated, by which it goes on.
         held: The record of the values that ``predict`` holds, which may differ between ranks.
         weights: The digests of the weights of the models that it holds, which may not.
+        spans_ranks: Whether it holds a model of torch whose parameters are sharded over ranks, so
+            that each call is a collective.
     """
 
     def __init__(
@@ -114,37 +116,36 @@ class Work:
         self.writer = PartWriter(self.target) if isinstance(self.target, Predictions) else None
         self.group.reset_to_sums()
         self.canary = Canary()
+        self.is_kept = is_kept or is_folder
+        self.evaluated: dict[str, str] = {}
+        self.held: dict[str, str] = {}
+        self.weights: dict[str, str] = {}
+        self.spans_ranks = self._has_drawn = False
+        self._models: list[Any] = []
         self.stream: WholeStream | Shards | None = None
         self._loader: Loader | None = None
         self._length = 0
         self.opened: Sized | None = open_samples(
             task.samples, None if task.collate is None else self.form.collate
         )
+        if self.is_kept or backend.world_size > 1:
+            self._describe()
         if self.opened is None:
-            self.stream = source_of(
-                task.samples, self.form, backend, in_step=task.even_calls is True
-            )
+            in_step = self.spans_ranks if task.even_calls is None else task.even_calls
+            self.stream = source_of(task.samples, self.form, backend, in_step=in_step)
         else:  # before a sample is read, for which a data set may open a file
             self._length = len(self.opened)
             self._loader = Loader(self.opened.reader(reuse=not task.workers), task.workers)
-        self.is_kept = is_kept or is_folder
         self.look = self._look() if self.is_kept or backend.world_size > 1 else None
-        self.evaluated: dict[str, str] = {}
-        self.held: dict[str, str] = {}
-        self.weights: dict[str, str] = {}
-        self._models: list[Any] = []
-        self._has_drawn = False
-        if self.is_kept or backend.world_size > 1:
-            self._describe()
         self.settings: dict[str, Any] = {
             "batch_size": task.batch_size, "fixed_shape": task.fixed_shape, "limit": task.limit,
             "even_calls": task.even_calls, "by_length": str(task.by_length),
             "the format of predictions":
                 self.target.format if isinstance(self.target, Predictions) else None,
             **self.evaluated, **self.weights,
+            "the number of samples":
+                self.size if self.stream is None else settings_of(self.stream.sharded),
         }  # fmt: skip
-        if self.stream is not None:
-            self.settings["the number of samples"] = settings_of(self.stream.sharded)
 
     @property
     def size(self) -> int | None:
@@ -168,8 +169,8 @@ class Work:
         if isinstance(self.target, Predictions):
             found["the format of predictions"] = self.target.format
             found[PREDICTIONS] = str(self.target.path.absolute())
+        found["the number of samples"] = str(self.settings["the number of samples"])
         if self.stream is not None:
-            found["the number of samples"] = settings_of(self.stream.sharded)
             found["limit"] = str(self.form.limit)
         return found
 
@@ -188,13 +189,12 @@ class Work:
     def _describe(self) -> None:
         task = self.task
         found: dict[str, str] = {"name": task.name}
-        if self.opened is not None:
-            found["the number of samples"] = str(self.size)
         found["metrics"] = str(sorted(map(str, task.metrics)))
         for name, metric in task.metrics.items():
             found |= describe(f"the metric {name!r}", metric)
         model = describe_model("predict", task.predict)
         self.held, self._models = model.held, model.models
+        self.spans_ranks = not all(map(is_whole, model.models))
         if is_on():
             self.weights = model.weights
         for name in ("collate", "update"):

@@ -49,6 +49,7 @@ class Lender:
         key: See there.
         timeout: The seconds of silence after which a rank has lost its lease.
         ranks_per_lease: The number of consecutive ranks that hold a lease together.
+        in_turns: Whether the ranks of a lease evaluate different batches of it.
         expected: The number of ranks that were started; None if it is not known.
         on_event: Called in the lender's thread with what happens to ranks.
         predictions: Where ranks write predictions, if they do. What lies there damaged is
@@ -65,11 +66,14 @@ class Lender:
         *,
         timeout: float = 60.0,
         ranks_per_lease: int = 1,
+        in_turns: bool = False,
         expected: int | None = None,
         on_event: OnEvent | None = None,
         predictions: Predictions | None = None,
     ) -> None:
-        self._lending = Lending(folder, timeout, ranks_per_lease, expected, on_event, predictions)
+        self._lending = Lending(
+            folder, timeout, ranks_per_lease, expected, on_event, predictions, in_turns=in_turns
+        )
         self._timeout = timeout
         self._listener = Listener(directory, host, expected or 1, port, key)
         self._guests: set[_Guest] = set()

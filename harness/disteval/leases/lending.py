@@ -35,7 +35,7 @@ from disteval.leases.messages import (
     encode,
     pickled_error,
 )
-from disteval.ledger import Ledger, Part, open_ledger
+from disteval.ledger import Ledger, Part, merged, open_ledger
 from disteval.outputs import OUTPUTS, largest_gap
 
 _log = logging.getLogger("disteval.leases")
@@ -51,6 +51,7 @@ class Lending:
         expected: The number of ranks that were started; None if nobody knows.
         on_event: Called with what happens to ranks.
         predictions: See `Lender`.
+        in_turns: See there.
 
     Attributes:
         outcome: The end of the evaluation; None before.
@@ -64,7 +65,10 @@ class Lending:
         expected: int | None,
         on_event: OnEvent | None,
         predictions: Predictions | None = None,
+        *,
+        in_turns: bool = False,
     ) -> None:
+        self._in_turns = in_turns
         self.outcome: Finished | None = None
         self.members = Members(timeout, ranks_per_lease, expected, on_event)
         self._folder, self._timeout, self._size = folder, timeout, ranks_per_lease
@@ -327,8 +331,9 @@ class Lending:
             return
         for each in group:
             each.lease = each.report = None
-        first = reports[0]
-        if any(report.part.certificate != first.part.certificate for report in reports):
+        first = reports[0].part
+        parts = merged([report.part for report in reports]) if self._in_turns else [first]
+        if not self._in_turns and any(r.part.certificate != first.certificate for r in reports):
             names = ", ".join(each.name for each in group)
             self.fail(
                 HarnessError(
@@ -340,7 +345,8 @@ class Lending:
         attempt = self._attempts[lease.number]
         if self._book.is_wanted(lease.number):
             # On the disk first: a lease that the book counts is never lost.
-            self._ledger.commit(first.part)
+            for part in parts:
+                self._ledger.commit(part)
             self._committed += 1
         waited = max(report.waited for report in reports)
         self._book.commit(member.rank // self._size, lease.number, now, waited)
