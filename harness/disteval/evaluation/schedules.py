@@ -183,10 +183,11 @@ class Fixed:
         every = [Part.of(part) for own, *_ in notes for part in own]
         padded = sum(seen for _, seen, *_ in notes)
         padded -= sum(part.certificate.counted for part in every)
+        with traces.span("metric", "compute"):
+            outcome = self._finished(every)
         if isinstance(work.target, GatheredPredictions):
             work.target.finish()
-        with traces.span("metric", "compute"):
-            return self._finished(every), padded, compared
+        return outcome, padded, compared
 
     def _finished(self, parts: Sequence[Part]) -> Outcome:
         """Have rank 0 prove and compute, and return what it has found."""
@@ -203,14 +204,16 @@ class Fixed:
                     self._ledger.finish(data)
             except Exception as caught:  # the other ranks wait for this one
                 error = caught
-        told = (
-            error
-            if error is None or isinstance(error, HarnessError)
-            else (RankError(0, f"could not compute the result: {describe_error(error)}"))
-        )
+        told: HarnessError | None = None
+        if error is not None:
+            told = RankError(0, f"could not compute the result: {describe_error(error)}")
+        if isinstance(error, HarnessError):
+            told = error
         data, told = self._backend.broadcast_object((data, told), src=0)
+        if told is not None and told is not error:
+            raise told from error
         if told is not None:
-            raise told from None if told is error else error
+            raise told
         if self._ledger is not None and self._ledger.is_hidden:
             self._ledger.remove()  # the result is in the folder of predictions
         found: Outcome = pickle.loads(data) if outcome is None else outcome
