@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from disteval import ledger
-from disteval.coverage import Certificate, Counted, add_certificates, certify
+from disteval.coverage import Counted, certify
 from disteval.data import download
 from disteval.data.cifar10 import BINARY_FOLDER, PYTHON_FOLDER
 from disteval.data.contents import Elements, digests_of, digests_of_rows, snapshots, total
@@ -21,12 +21,9 @@ from disteval.data.safe_pickle import load_arrays
 __all__ = [
     "BINARY_FOLDER",
     "PYTHON_FOLDER",
-    "Batch",
-    "Certificate",
     "Counted",
     "Elements",
     "IncomparableError",
-    "add_certificates",
     "certify",
     "digest_of",
     "digests_of",

@@ -4,13 +4,11 @@ from disteval.launched import Job, launched_job
 from disteval.worlds import meeting
 from disteval.worlds.environment import OuterWorld, outside_environment
 from disteval.worlds.given_leader import given_leader
-from disteval.worlds.launchers.outer import OuterLauncher
 from disteval.worlds.meeting import GivenLeader
 
 __all__ = [
     "GivenLeader",
     "Job",
-    "OuterLauncher",
     "OuterWorld",
     "given_leader",
     "launched_job",

@@ -14,13 +14,12 @@ from disteval.traces.times import timeline
 from disteval.traces.waits import find_waits
 from disteval.worlds.postmortem import PARTED, RankStatus, report
 from disteval.worlds.torch_calls import Call, describe_parting, read_calls
-from disteval.worlds.torch_dumps import PREFIXES, read_dumps, tell_calls
 
 __all__ = [
-    "MERGED", "PARTED", "PREFIXES", "Call", "Event", "Place", "RankStatus", "Recorder", "Row",
+    "MERGED", "PARTED", "Call", "Event", "Place", "RankStatus", "Recorder", "Row",
     "Summary", "TraceFolder", "WorldTrace", "cap_for", "describe_parting", "find_waits", "lanes",
-    "merged_events", "own_clock", "place_from_zero", "read_calls", "read_dumps", "read_worlds",
-    "report", "start_with", "summarise", "tell_calls", "timeline", "traces", "write_merged",
+    "merged_events", "own_clock", "place_from_zero", "read_calls", "read_worlds",
+    "report", "start_with", "summarise", "timeline", "traces", "write_merged",
 ]  # fmt: skip
 
 
