@@ -182,7 +182,7 @@ class BaseMetric(ABC):
         """
         backend, digest = self.dist_backend, digest_of(self._settings())
         check = checking(backend, digest, self._settings)
-        return compute_together(backend, [self], size, digest, check)[0][0]
+        return compute_together(backend, [self], size, digest, check)[0]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute over these samples alone; entries that were added before stay as they were.
@@ -364,23 +364,23 @@ class SummableMetric(BaseMetric):
 def compute_together(
     backend: BaseDistBackend,
     metrics: Sequence[BaseMetric],
-    size: int | None = None,
-    note: Any = None,
-    check: Check | None = None,
-) -> tuple[list[Any], list[Any]]:
+    size: int | None,
+    digest: bytes,
+    check: Check,
+) -> list[Any]:
     """Compute several metrics in shared collectives, with the errors of `BaseMetric.compute`.
 
     Args:
         backend: The backend that carries sums and entries.
         metrics: The metrics, the same ones on every rank.
         size: The samples in the data set, see `BaseMetric.compute`.
-        note: A small object that is sent along with the first sums.
-        check: A function that gets every rank's note, before anything else is sent or computed.
+        digest: What must be the same on every rank, and is sent along with the first sums.
+        check: Gets every rank's digest, before anything else is sent or computed.
 
     Returns:
-        The results, in the order of ``metrics``; and every rank's note, by rank.
+        The results, in the order of ``metrics``.
     """
-    running = [_begin(size, note, check), *(metric._steps(backend, size) for metric in metrics)]
+    running = [_begin(size, digest, check), *(metric._steps(backend, size) for metric in metrics)]
     todo = {at: next(steps) for at, steps in enumerate(running)}
     ended: dict[int, Any] = {}
     while todo:
@@ -403,20 +403,17 @@ def compute_together(
             except StopIteration as end:
                 ended[at] = end.value
                 del todo[at]
-    notes, *results = (ended[at] for at in range(len(running)))
-    return results, notes
+    return [ended[at] for at in range(1, len(running))]
 
 
-def _begin(size: int | None, note: Any, check: Check | None) -> Steps:
-    sent = yield "begin", lambda: (size, note)
-    sizes, notes = zip(*sent, strict=True)
-    if check is not None:
-        check(notes)
+def _begin(size: int | None, digest: bytes, check: Check) -> Steps:
+    sent = yield "begin", lambda: (size, digest)
+    sizes, digests = zip(*sent, strict=True)
+    check(digests)
     if sizes.count(sizes[0]) != len(sizes):
         raise UsageError(f"ranks called compute with different sizes: {[*sizes]}, by rank")
     if size is not None:
         check_count("size", size, 0)
-    return [*notes]
 
 
 def _naming_samples(add: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ from disteval.by_sample import takes_ids
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
-from disteval.identity import Check, checking, digest_of
+from disteval.identity import checking, digest_of
 from disteval.metrics.base import BaseMetric, SummableMetric, compute_together
 from disteval.metrics.wrapper import layers
 
@@ -107,35 +107,17 @@ class MetricGroup:
         See `BaseMetric.compute` for ``size`` and for the errors. Ranks whose metrics or settings
         differ raise UsageError.
         """
+        backend = joining_backend(self._backend)
         digest = digest_of(self.settings())
-        check = checking(joining_backend(self._backend), digest, self.settings)
-        return self.compute_with_note(size, digest, check)[0]
-
-    def compute_with_note(
-        self,
-        size: int | None = None,
-        note: Any = None,
-        check: Check | None = None,
-    ) -> tuple[dict[str, Any], list[Any]]:
-        """Compute every metric, and send a small object along in the same collective.
-
-        Args:
-            size: See `compute`.
-            note: The object to send.
-            check: A function that gets every rank's note, before anything else is sent or computed.
-
-        Returns:
-            The results by name; and every rank's note, by rank.
-        """
+        check = checking(backend, digest, self.settings)
         # By name, because each rank may have made its dict in another order, as from a set.
         ordered = {name: self._metrics[name] for name in sorted(self._metrics, key=str)}
         own = [name for name, metric in ordered.items() if computes_alone(metric)]
         shared = {name: metric for name, metric in ordered.items() if name not in own}
-        backend = joining_backend(self._backend)
-        results, notes = compute_together(backend, [*shared.values()], size, note, check)
+        results = compute_together(backend, [*shared.values()], size, digest, check)
         found = dict(zip(shared, results, strict=True))
         found |= {name: ordered[name].compute(size) for name in own}
-        return {name: found[name] for name in self._metrics}, notes
+        return {name: found[name] for name in self._metrics}
 
     def _given(self) -> str | BaseDistBackend | None:
         """Return the backend that the metrics were given; None where they were given none."""

@@ -1,8 +1,7 @@
 """The state of metrics over parts of a data set, which is added up in any order.
 
-Ranks that hold leases compute parts of one evaluation, and no collective joins them. The sums of a
-summable metric are added exactly. Other metrics keep each part's state with its place, and compute
-over all states in the order of the data set, as one rank would.
+The sums of a summable metric are added exactly. Other metrics keep each part's state with its
+place, and compute over all states in the order of the data set, as one rank would.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ def check_totals(metrics: Mapping[str, BaseMetric]) -> None:
     for name, metric in metrics.items():
         if computes_alone(metric):
             raise UsageError(
-                f"the metric {name!r} can't be computed in leases: {type(metric).__name__} has a "
-                f"compute of its own, which gathers the entries of all ranks in one collective; "
-                f"define compute_metric, or sums_of and from_sums, or leave leases out"
+                f"the metric {name!r} can't be evaluated in parts: {type(metric).__name__} has a "
+                f"compute of its own, which gathers the entries of all ranks; define "
+                f"compute_metric instead, which gets them, or sums_of and from_sums"
             )
 
 
