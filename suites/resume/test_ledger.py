@@ -167,6 +167,31 @@ def test_a_file_that_ends_or_differs_anywhere_has_what_stands_before(
     again.close()
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_run_that_is_killed_while_it_begins_leaves_what_was_there(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Its file has all that earlier runs have left, and counts when it is whole."""
+    folder, parts = tmp_path_factory.mktemp("ledger"), [part(at, at + 3) for at in range(0, 30, 3)]
+    first = Ledger(folder, SETTINGS)
+    other = Log(first.run)
+    for turn, each in enumerate(parts):
+        (other if turn % 2 else first).commit(each)
+    first.close()
+    other.close()
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert len(before) == 2
+    Ledger(folder, SETTINGS).close()
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    for earlier, content in before.items():
+        earlier.touch(0o600)
+        earlier.write_bytes(content)
+    assert sorted(starts_of(stored_in(folder))) == [*range(0, 30, 3)]
+
+
 def test_damage_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = Ledger(tmp_path, SETTINGS)
     found.commit(part(0, 5))
