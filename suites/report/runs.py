@@ -15,7 +15,7 @@ TASK: dict[str, Any] = {
     "schema_version": 1, "kind": "eval", "task": "my_task:task",
     "metrics": {"loss": {"mean": 0.5, "worst": None}, "confusion": [[1, 2], [3, 4]]},
     "limit": None, "device": None, "size": 10, "evaluated": 10, "padded": 2, "coverage": "exact",
-    "compared": 10, "stored": 0, "digest": "d41d8cd98f00b204",
+    "compared": 10, "stored": 0, "stored_since": None, "digest": "d41d8cd98f00b204",
     "difference": 0.0, "repeatable": True,
     "world_size": 3, "backend": "threads", "batch_size": 4, "threads": None, "predictions": "out",
     "samples_per_second": 100.0, "seconds": 0.1, "versions": {"python": "3.12.0"},
