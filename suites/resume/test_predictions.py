@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,27 @@ def test_parts_of_a_rank_that_fails_do_not_count_and_are_removed(kind: str, tmp_
     manifest = json.loads((tmp_path / "leased" / ".manifest.json").read_text().splitlines()[0])
     parts = {part["name"] + suffix for part in manifest["parts"] for suffix in part["files"]}
     assert {path.name for path in (tmp_path / "leased").iterdir()} == parts | {".manifest.json"}
+
+
+def test_an_interrupt_while_a_batch_is_added_loses_no_batch(tmp_path: Path) -> None:
+    """It comes when all metrics and the predictions have the batch."""
+    moments = iter([False, False, True] + [False] * 99)
+
+    def update_interrupted(outputs: Any, batch: Any) -> Any:
+        if next(moments):
+            signal.raise_signal(signal.SIGINT)
+        return update(outputs, batch)
+
+    def once() -> Any:
+        return evaluate(
+            scores, samples_of("columns", 60), {"a": Accuracy(), "b": Accuracy()}, "non_dist", 4,
+            update=update_interrupted, predictions=tmp_path,
+        )  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt):
+        once()
+    assert once().stored == 12
+    assert [number for number, _ in read(tmp_path)] == [*range(60)]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "manifest", "folder"])

@@ -7,7 +7,7 @@ import pickle
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from disteval.data.contents import CONTENTS
@@ -96,6 +96,10 @@ class Borrowed:
 
     def keep(self, take: Callable[[], Part]) -> None:
         """Do nothing: another rank evaluates the lease."""
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Do nothing: what was done of a lease is not kept."""
+        return nullcontext()
 
 
 def run_leases(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -119,9 +121,14 @@ class Fixed:
         """Commit what was done before this rank failed, if there is a ledger."""
         if self._log is not None:
             try:
-                self.commit(take())
+                with self.whole():
+                    self.commit(take())
             except Exception as error:  # the failure that ends the evaluation is reported already
                 _log.warning("what was done last can't be kept: %s", describe_error(error))
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Hold interrupts back, if there is a ledger, see `Schedule`."""
+        return nullcontext() if self._log is None else _interrupts_held_back()
 
     def _open(self, ledger: Path | None) -> None:
         """Open the ledger on rank 0, and have every rank write to its folder."""
@@ -218,6 +225,27 @@ class Fixed:
             self._ledger.remove()  # the result is in the folder of predictions
         found: Outcome = pickle.loads(data) if outcome is None else outcome
         return found
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Have signals that the block's thread gets meanwhile come when it has ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # which no signal reaches
+        return
+    came: list[tuple[int, Any]] = []
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(number)):  # else the process ends, or does not
+                before[number] = handler
+                signal.signal(number, lambda number, frame: came.append((number, frame)))
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        for which, frame in came:
+            before[which](which, frame)
 
 
 @dataclass(frozen=True)

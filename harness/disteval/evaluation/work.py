@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -267,6 +267,10 @@ class Schedule(Protocol):
         """Commit what was done before this rank failed or was interrupted, if that may be."""
         ...
 
+    def whole(self) -> AbstractContextManager[None]:
+        """Let no interrupt end the block in the middle, if what was done before is kept."""
+        ...
+
 
 class _Done:
     """What was done since the last commit."""
@@ -347,14 +351,15 @@ def run(
                         if 0 < len(ids) < batch.rows:
                             outputs = first_rows(outputs, batch.rows, len(ids))
                         if len(ids):
-                            is_whole = False  # until all metrics, and predictions, have the batch
-                            place = ""
-                            add(outputs, batch.real, ids)
-                            place = "predictions"
-                            if write is not None:
-                                write(ids, outputs, batch.real)
-                            done.count(batch)
-                            is_whole = True
+                            with schedule.whole():
+                                is_whole = False  # until metrics and predictions have the batch
+                                place = ""
+                                add(outputs, batch.real, ids)
+                                place = "predictions"
+                                if write is not None:
+                                    write(ids, outputs, batch.real)
+                                done.count(batch)
+                                is_whole = True
                         schedule.seen += batch.samples
                         place = "progress"
                         report(schedule.seen, total)
@@ -363,11 +368,13 @@ def run(
                             done.drop()
                             break
                         if schedule.is_due():
-                            schedule.commit(done.take())
+                            with schedule.whole():
+                                schedule.commit(done.take())
                         place = "reading"
                     else:
                         place = "committing"
-                        schedule.commit(done.take())
+                        with schedule.whole():
+                            schedule.commit(done.take())
                         place = "reading"
     except BaseException as error:
         source.give_up()
