@@ -176,9 +176,7 @@ class Log:
             assert self._file is not None
             at = self._file.tell()
             try:
-                left = memoryview(_sealed(record))
-                while left:  # a disk that is nearly full takes a part of it without an error
-                    left = left[self._file.write(left) :]
+                _write_whole(self._file, _sealed(record))
                 if not self._held:
                     os.fsync(self._file.fileno())
             except OSError:
@@ -227,9 +225,14 @@ class Log:
 
     def _open(self, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        self._file = os.fdopen(descriptor, "wb", buffering=0)
-        assert self._file is not None
-        self._file.write(_MAGIC + _sealed(("run", self._run.number, self._run.token)))
+        file: BinaryIO = os.fdopen(descriptor, "wb", buffering=0)
+        try:
+            _write_whole(file, _MAGIC + _sealed(("run", self._run.number, self._run.token)))
+        except OSError:
+            file.close()
+            path.unlink()  # without its beginning, nothing in it would count
+            raise
+        self._file = file
         sync_folder(path.parent)
 
 
@@ -474,6 +477,13 @@ def _records(path: Path) -> Iterator[tuple[Any, ...]]:
                 )  # fmt: skip
                 return
             yield pickle.loads(data)
+
+
+def _write_whole(file: BinaryIO, data: bytes) -> None:
+    """Write bytes to an unbuffered file: a nearly full disk takes a part of them without error."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _sealed(record: tuple[Any, ...]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from disteval import get_dist_backend
-from disteval.errors import UsageError
+from disteval.errors import LedgerError, UsageError
 from disteval.metrics import ConfusionMatrix, MetricGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -374,6 +375,22 @@ def test_a_file_that_may_not_grow_is_named_and_what_was_committed_stays(tmp_path
     words = [sys.executable, "-c", FILLER, str(tmp_path), "limit"]
     printed = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
     check_full(printed, tmp_path)
+
+
+def test_a_file_whose_beginning_does_not_fit_is_begun_anew(tmp_path: Path) -> None:
+    """What comes after a torn beginning would not count, so nothing is left of it."""
+    found = Ledger(tmp_path, SETTINGS)
+    log, limits = Log(found.run), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30, limits[1]))
+    try:
+        with pytest.raises(LedgerError, match="disk is full"):
+            log.commit(part(0, 5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    log.commit(part(5, 9))
+    for each in (log, found):
+        each.close()
+    assert starts_of(stored_in(tmp_path)) == [5]
 
 
 ON_A_SMALL_DISK = """
