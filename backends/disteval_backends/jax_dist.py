@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import BackendUnavailableError
-from disteval.launched import launched_job
+from disteval.launched import launched_job, ranks_on_this_host
 from jax.experimental import multihost_utils
 
 from disteval_backends._host_arrays import Bytes, HostArrayDist
@@ -99,10 +99,9 @@ def _refuse_shared_gpus(world_size: int) -> None:
     those of another launcher may have a CUDA_VISIBLE_DEVICES each. Ranks that a world starts have
     one environment.
     """
-    job = launched_job()
-    here = world_size if job is None else min(job.ranks_on_host, world_size)
+    here, is_launched = ranks_on_this_host(world_size), launched_job() is not None
     is_given = jax.config.values.get("jax_cuda_visible_devices", "all") != "all"
-    if here == 1 or (job is not None and (is_given or "CUDA_VISIBLE_DEVICES" in os.environ)):
+    if here == 1 or (is_launched and (is_given or "CUDA_VISIBLE_DEVICES" in os.environ)):
         return
     gpus = sum(device.platform == "gpu" for device in jax.local_devices())
     if gpus:

@@ -19,7 +19,7 @@ from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import BackendUnavailableError, UsageError
 from disteval.extras import when_used
 from disteval.frames import Buffer
-from disteval.launched import launched_job
+from disteval.launched import ranks_on_this_host
 from disteval.templates import Collectives, TensorBaseDistBackend
 
 if TYPE_CHECKING:
@@ -171,9 +171,7 @@ class TorchCUDADist(_TorchDist):
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Take a GPU of this machine, and join an NCCL group."""
         devices = torch.cuda.device_count()
-        # A launcher over several machines says how many ranks are here; ours starts all of them.
-        job = launched_job()
-        here = world_size if job is None else min(job.ranks_on_host, world_size)
+        here = ranks_on_this_host(world_size)
         if here > devices:
             raise BackendUnavailableError(
                 f"world size {world_size} needs {here} GPUs here, and torch finds {devices}; "

@@ -74,6 +74,12 @@ def launched_job(environ: Mapping[str, str] = os.environ) -> Job | None:
     return next(iter([*several, *jobs]), None)
 
 
+def ranks_on_this_host(world_size: int) -> int:
+    """Return how many ranks of a group are on this host: all of them without a launcher."""
+    job = launched_job()
+    return world_size if job is None else min(job.ranks_on_host, world_size)
+
+
 def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
     for launcher, mark, rank, size, on_host in _VARIABLES:
         if rank == "PMIX_RANK" and "OMPI_COMM_WORLD_RANK" in environ:

@@ -28,17 +28,16 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import unwritable
-from disteval.coverage import Certificate, add_certificates, unpacked_ids
+from disteval.coverage import Certificate, add_certificates, add_contents, unpacked_ids
 from disteval.data.predictions import (
     PartFile,
     Predictions,
-    has_result,
     refuse_finished,
     remove_strays,
 )
 from disteval.data.sources import Stored
 from disteval.errors import LedgerError, UsageError
-from disteval.files import FolderLock, check_own, sync_folder
+from disteval.files import FolderLock, sync_folder
 from disteval.identity import differences
 from disteval.metrics.totals import fold_totals
 
@@ -101,27 +100,36 @@ def merged(parts: Sequence[Part]) -> list[Part]:
 
 
 def _joined(one: Part, other: Part) -> Part:
-    known = [each.repeatable for each in (one, other) if each.repeatable is not None]
     return Part(
         one.rank,
         one.ids + other.ids,
         add_certificates([one.certificate, other.certificate]),
         b"",
         one.files + other.files,
-        {**one.lengths, **other.lengths},
-        added_up([one.contents, other.contents]),
-        all(known) if known else None,
+        lengths_of([one, other]),
+        _added_up([one.contents, other.contents]),
+        all_repeatable([one, other]),
         one.parts + other.parts,
     )
 
 
-def added_up(sums: Sequence[Mapping[int, int | None]]) -> dict[int, int | None]:
+def lengths_of(parts: Sequence[Part]) -> dict[int, int]:
+    """Return the number of elements of each part of a stream that was read to its end."""
+    return {key: value for part in parts for key, value in part.lengths.items()}
+
+
+def all_repeatable(parts: Sequence[Part]) -> bool | None:
+    """Return whether the first samples of all had the same outputs twice; None if unknown."""
+    known = [part.repeatable for part in parts if part.repeatable is not None]
+    return all(known) if known else None
+
+
+def _added_up(sums: Sequence[Mapping[int, int | None]]) -> dict[int, int | None]:
     """Return the sum of the digests of each part of a stream; None if one is unknown."""
     found: dict[int, int | None] = {}
     for each in sums:
         for key, value in each.items():
-            before = found.get(key, 0)
-            found[key] = None if value is None or before is None else value + before
+            found[key] = add_contents(found.get(key, 0), value)
     return found
 
 
@@ -371,8 +379,9 @@ def open_ledger(
     )  # fmt: skip
     try:
         files = [file for part in ledger.stored for file in part.files]
-        keep = refuse_finished(predictions, files)
-        if not has_result(predictions, files):
+        there = refuse_finished(predictions, files)
+        keep = () if there is None else there.parts
+        if there is None or {part.name for part in keep} != {file.name for file in files}:
             ledger.result = None
         with named_errors(where):
             remove_strays(where, [*files, *keep])
@@ -395,8 +404,7 @@ def _has_files(where: Path, part: Part) -> bool:
 def stored_of(parts: Sequence[Part]) -> Stored:
     """Return what some parts amount to."""
     ids = np.sort(np.concatenate([np.zeros(0, np.int64), *map(_ids, parts)]))
-    lengths = {key: value for part in parts for key, value in part.lengths.items()}
-    return Stored(ids, lengths, added_up([part.contents for part in parts]))
+    return Stored(ids, lengths_of(parts), _added_up([part.contents for part in parts]))
 
 
 class _Found(NamedTuple):
@@ -543,7 +551,6 @@ def _locked(folder: Path) -> FolderLock:
     """Make the folder, and keep other processes out of it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        check_own(folder)
         return FolderLock(folder)
     except BlockingIOError as error:
         raise UsageError(

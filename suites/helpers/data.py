@@ -54,7 +54,7 @@ def pickled_for_workers(samples: Any) -> bytes:
 
 @contextmanager
 def impatient(seconds: float) -> Iterator[None]:
-    """Have rank 0 wait so long for the notes of other ranks in a folder of predictions."""
+    """Have ranks wait so long for the file that the first of them has made in a folder."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ledger, "_PATIENCE_SECONDS", seconds)
         yield

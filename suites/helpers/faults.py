@@ -16,7 +16,7 @@ from disteval.worlds.channel import messages
 
 def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
     """Return what was wrong with a forked child that gathers, as rule 5.6 finds it."""
-    return callers._fork_a_child(backend, seconds)
+    return callers.fork_a_child(backend, seconds)
 
 
 def break_file(recorder: Recorder | None, file: Any = None) -> None:

@@ -149,7 +149,7 @@ class AuditWorlds:
     @property
     def as_torchrun(self) -> bool:
         """Whether ranks that are started here have the environment of torchrun."""
-        return self._led is None and get_backend_class(self._backend).library == "torch"
+        return not self.are_led and get_backend_class(self._backend).library == "torch"
 
     @property
     def are_lost(self) -> bool:

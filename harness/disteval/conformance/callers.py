@@ -166,12 +166,12 @@ def gather_parents(backend: BaseDistBackend, parent: int) -> list[Any]:
 def gather_in_a_child(backend: BaseDistBackend, task: tuple[int, float]) -> tuple[str, list[Any]]:
     """Return what a child of one rank did wrong, and the results of the ranks' next collectives."""
     parent, seconds = task
-    wrong = _fork_a_child(backend, seconds) if backend.rank == parent else ""
+    wrong = fork_a_child(backend, seconds) if backend.rank == parent else ""
     mine = ("rank", parent, backend.rank)
     return wrong, [backend.all_gather_object(mine), backend.broadcast_object(mine, parent)]
 
 
-def _fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
+def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
     """Gather in a child that ends by itself or is killed; return what it did wrong."""
     readable, writable = os.pipe()
     os.set_blocking(readable, False)

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from disteval.coverage.proof import MASK, Certificate, mixed_sum
+from disteval.coverage.proof import MASK, Certificate, add_contents, mixed_sum
 
 Ids = npt.NDArray[np.int64]
 
@@ -46,10 +46,7 @@ class Counted:
             contents: The digest of what they hold, see `Certificate`.
         """
         if len(ids):
-            if self._contents is not None and contents is not None:
-                self._contents = (self._contents + contents) & MASK
-            else:
-                self._contents = None
+            self._contents = add_contents(self._contents, contents)
         while len(ids):
             taken = ids[: _BLOCK - self._filled]
             end = self._filled + len(taken)

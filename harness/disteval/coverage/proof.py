@@ -50,9 +50,15 @@ def certify(ids: npt.NDArray[np.int64]) -> Certificate:
 def add_certificates(certificates: Sequence[Certificate]) -> Certificate:
     """Return the certificate of all samples that these are about."""
     mixed = sum(sent.mixed for sent in certificates) & MASK
-    known = [sent.contents for sent in certificates if sent.contents is not None]
-    contents = sum(known) & MASK if len(known) == len(certificates) else None
+    contents: int | None = 0
+    for sent in certificates:
+        contents = add_contents(contents, sent.contents)
     return Certificate(sum(sent.counted for sent in certificates), mixed, contents)
+
+
+def add_contents(one: int | None, other: int | None) -> int | None:
+    """Return the sum of two digests of contents, modulo 2**64; None if one is not known."""
+    return None if one is None or other is None else (one + other) & MASK
 
 
 def prove(certificates: Sequence[Certificate], ids: int | Sequence[range]) -> bool:

@@ -111,10 +111,9 @@ class Plan:
         numbers: Indices | None = None,
     ) -> None:
         self._size, self._batch_size, self._step = size, batch_size, step
-        self.by_cost = lengths is not None
-        self._order: Indices | None = None
+        self._order: Indices | None = None  # None stands for that of the data set
         self._bounds: Indices | None = None
-        self._units: Indices | None = None
+        self._units: Indices | range = range(-(-size // batch_size))  # which batch each unit is
         if lengths is not None and by_length is not None:
             self._by_length(lengths, by_length, numbers)
         self._is_done: npt.NDArray[np.bool_] | None = None
@@ -123,13 +122,11 @@ class Plan:
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        if self._units is not None:
-            return len(self._units)
-        return -(-self._size // self._batch_size)
+        return len(self._units)
 
     def unit(self, number: int) -> Picked:
         """Return one of the batches."""
-        batch = number if self._units is None else int(self._units[number])
+        batch = int(self._units[number])
         if self._order is None or self._bounds is None:
             start = batch * self._batch_size
             ids = np.arange(start, min(start + self._batch_size, self._size), dtype=np.int64)
@@ -164,13 +161,11 @@ class Plan:
     def _leave_out(self, done: Indices) -> None:
         self._is_done = np.zeros(self._size, np.bool_)
         self._is_done[done] = True
-        is_left = ~self._is_done if self._order is None else ~self._is_done[self._order]
-        starts = np.arange(0, self._size, self._batch_size)
-        if self._bounds is not None:
-            starts = self._bounds[:-1]
-        has_left = np.logical_or.reduceat(is_left, starts)
-        units = np.arange(len(has_left)) if self._units is None else self._units
-        self._units = units[has_left[units]]
+        is_left, starts = ~self._is_done, np.arange(0, self._size, self._batch_size)
+        if self._order is not None and self._bounds is not None:
+            is_left, starts = is_left[self._order], self._bounds[:-1]
+        units = np.asarray(self._units)
+        self._units = units[np.logical_or.reduceat(is_left, starts)[units]]
 
 
 def dealt(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
-from disteval.coverage import MASK
+from disteval.coverage import add_contents
 from disteval.data.collate import Collate, assemble
 from disteval.data.contents import SHARD_BITS, SWITCH, Elements, snapshots, total_of
 from disteval.data.length_of import ByLength, length_of_sample
@@ -56,6 +56,10 @@ class Form(NamedTuple):
     collate: Collate
     reads_ahead: bool = False
     even: bool = True
+
+    def limited(self, size: int) -> int:
+        """Return how many of so many samples are evaluated."""
+        return size if self.limit is None else min(size, self.limit)
 
     def assembled(self, taken: Sequence[_Taken], unit: int, *, counts: bool = True) -> Batch:
         """Return a batch of elements."""
@@ -150,7 +154,7 @@ class Indexed:
         self, samples: Sized, length: int, loader: Loader, form: Form, backend: BaseDistBackend
     ) -> None:
         self._samples, self._length, self._loader, self._form = samples, length, loader, form
-        self.size = length if form.limit is None else min(length, form.limit)
+        self.size = form.limited(length)
         self._lengths: npt.NDArray[np.int64] | None = None
         if (by := form.by_length) is not None:
             self._lengths = gather_lengths(samples, self.size, by.length, backend)
@@ -263,7 +267,7 @@ class _Streamed:
                     self._last = left[-1]
                     yield left
         known = self._stored.contents.get(part)
-        if known is not None and self._skipped is not None and (self._skipped - known) & MASK:
+        if known is not None and self._skipped is not None and self._skipped != known:
             raise UsageError(
                 f"the elements {f'of {self._place} ' * bool(self.sharded)}that an earlier run has "
                 f"evaluated are others now; go on over the same stream, or begin anew in another "
@@ -291,8 +295,7 @@ class _Streamed:
         if not is_done.any():
             return taken
         again = [snapshot for (*_, snapshot), done in zip(taken, is_done, strict=True) if done]
-        found, before = total_of(ids[is_done], again), self._skipped
-        self._skipped = None if found is None or before is None else found + before
+        self._skipped = add_contents(self._skipped, total_of(ids[is_done], again))
         return [each for each, done in zip(taken, is_done, strict=True) if not done]
 
     def _elements(self, part: int, most: int) -> Generator[_Taken, None, None]:
@@ -424,15 +427,10 @@ class ShardsInStep(Shards):
 
     def _padding(self) -> Batch:
         assert self.sharded is not None
-        for part, shard in enumerate(self.sharded.shards if self._last is None else ()):
-            elements = self.sharded.open(shard)
-            for element in islice(elements, 1):
-                self._last = part << SHARD_BITS, element, b""
-            if hasattr(elements, "close"):
-                elements.close()
-            if self._last is not None:
-                break
-        assert self._last is not None  # for another rank has a batch
+        parts = iter(range(len(self.sharded.shards)))
+        while self._last is None:  # one has an element, for another rank has a batch
+            with closing(self._elements(next(parts), 1)) as elements:
+                self._last = next(elements, None)
         return self._form.assembled([self._last], 0, counts=False)
 
 

@@ -172,7 +172,8 @@ def _joined(
     assert source.units is not None  # no stream that every rank reads whole
     try:
         with Borrower(directory, rank, settings, record, source.units, patience) as borrower:
-            source.begin(stored_of(borrower.stored))
+            if borrower.stored:
+                source.begin(stored_of(borrower.stored))
             borrower.units = source.units
             yield borrower
     finally:

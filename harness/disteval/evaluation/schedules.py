@@ -67,7 +67,8 @@ class Fixed:
                 self._open(ledger)
             self._source = work.source()
             self._stack.callback(self._source.close)
-            self._source.begin(stored_of(self._stored))
+            if self._stored:
+                self._source.begin(stored_of(self._stored))
         except BaseException:
             self._stack.close()
             raise

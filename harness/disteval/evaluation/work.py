@@ -19,6 +19,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import (
     Counted,
     add_certificates,
+    add_contents,
     fault_of,
     name_some,
     prove,
@@ -42,7 +43,7 @@ from disteval.evaluation.canary import Canary
 from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates, check_rows
 from disteval.identity import describe, describe_model, is_whole
-from disteval.ledger import PREDICTIONS, Part
+from disteval.ledger import PREDICTIONS, Part, all_repeatable, lengths_of
 from disteval.metrics.group import MetricGroup
 from disteval.metrics.totals import (
     add_totals,
@@ -150,9 +151,7 @@ class Work:
     @property
     def size(self) -> int | None:
         """The number of samples to evaluate; None for a stream."""
-        if self.opened is None:
-            return None
-        return self._length if self.form.limit is None else min(self._length, self.form.limit)
+        return None if self.opened is None else self.form.limited(self._length)
 
     @property
     def content(self) -> str:
@@ -275,8 +274,8 @@ class Schedule(Protocol):
 class _Done:
     """What was done since the last commit."""
 
-    def __init__(self, work: Work, source: Source, rank: int) -> None:
-        self._work, self._source, self._rank = work, source, rank
+    def __init__(self, work: Work, rank: int) -> None:
+        self._work, self._rank = work, rank
         self._forget()
 
     def _forget(self) -> None:
@@ -288,8 +287,7 @@ class _Done:
         self._counted.add(batch.ids, batch.contents)
         if self._work.stream is not None and len(batch.ids):
             part = int(batch.ids[0]) >> SHARD_BITS
-            before, found = self._contents.get(part, 0), batch.contents
-            self._contents[part] = None if found is None or before is None else found + before
+            self._contents[part] = add_contents(self._contents.get(part, 0), batch.contents)
 
     def take(self) -> Part:
         """Return it as a part, and begin another one."""
@@ -335,7 +333,7 @@ def run(
         predict = recorder.timed(predict, "compute", "predict")
         add = recorder.timed(add, "metric", "add")
         write = write and recorder.timed(write, "data", "write")
-    done = _Done(work, source, schedule.rank)
+    done = _Done(work, schedule.rank)
     place, ids, is_whole = "starting", np.zeros(0, np.int64), True
     try:
         work.group.check_own()
@@ -421,7 +419,7 @@ def finish(work: Work, parts: Sequence[Part]) -> Outcome:
     if work.size is not None:
         ids = size = work.size
     else:
-        lengths = {key: value for part in parts for key, value in part.lengths.items()}
+        lengths = lengths_of(parts)
         check_has_elements(lengths)
         ids = runs_of_elements(lengths)
         size = sum(map(len, ids))
@@ -439,8 +437,7 @@ def finish(work: Work, parts: Sequence[Part]) -> Outcome:
     if isinstance(work.target, Predictions):
         files = [file for part in parts for file in part.files]
         complete(work.target, work.task.name, files, size, proved)
-    known = [part.repeatable for part in parts if part.repeatable is not None]
-    return Outcome(results, size, proved.contents, all(known) if known else None)
+    return Outcome(results, size, proved.contents, all_repeatable(parts))
 
 
 def _target(value: Target) -> Predictions | GatheredPredictions | None:

@@ -2,7 +2,6 @@
 
 from disteval.data.predictions.folder import (
     complete,
-    has_result,
     locked,
     refuse_finished,
     remove_strays,
@@ -20,7 +19,6 @@ __all__ = [
     "PredictionReader",
     "Predictions",
     "complete",
-    "has_result",
     "load_predictions",
     "locked",
     "refuse_finished",

@@ -10,7 +10,13 @@ from pathlib import Path
 from disteval.arguments import unwritable
 from disteval.coverage import Certificate, add_certificates
 from disteval.data.predictions.parts import NAME, PartFile, sealed
-from disteval.data.predictions.reader import BEGUN, MANIFEST, VERSION, finished
+from disteval.data.predictions.reader import (
+    BEGUN,
+    MANIFEST,
+    VERSION,
+    PredictionReader,
+    finished,
+)
 from disteval.data.predictions.settings import Predictions
 from disteval.errors import CoverageError, UsageError
 from disteval.files import lock_folder, write_atomically
@@ -36,8 +42,8 @@ def locked(where: Predictions) -> Iterator[None]:
             lock.release()
 
 
-def refuse_finished(where: Predictions, stored: Sequence[PartFile]) -> tuple[PartFile, ...]:
-    """Return the parts of a finished result, which are replaced only when another one is there.
+def refuse_finished(where: Predictions, stored: Sequence[PartFile]) -> PredictionReader | None:
+    """Return a finished result, which is replaced only when another one is there; None without.
 
     Args:
         where: The folder.
@@ -48,7 +54,7 @@ def refuse_finished(where: Predictions, stored: Sequence[PartFile]) -> tuple[Par
     """
     result = finished(where.path)
     if result is None:
-        return ()
+        return None
     names = {part.name for part in stored}
     is_own = bool(names) and all(part.name in names for part in result.parts)
     if not (is_own or where.overwrite):
@@ -56,14 +62,7 @@ def refuse_finished(where: Predictions, stored: Sequence[PartFile]) -> tuple[Par
             f"{where.path} has finished predictions of {result.size} samples in {result.format}; "
             f"read them with load_predictions, give another folder, or overwrite=True (--overwrite)"
         )
-    return result.parts
-
-
-def has_result(where: Predictions, parts: Sequence[PartFile]) -> bool:
-    """Return whether the folder has a finished result of these parts."""
-    there = finished(where.path)
-    names = {part.name for part in parts}
-    return there is not None and {part.name for part in there.parts} == names
+    return result
 
 
 def remove_strays(folder: Path, keep: Sequence[PartFile]) -> None:
