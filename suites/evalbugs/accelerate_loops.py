@@ -53,10 +53,7 @@ def map_style(case: Case) -> Any:
     return _gathered(_accelerator(), case, _loader(case, case.dataset))
 
 
-@older(
-    "0.15.0", "defect", "dropped", "N=2,B=1,W=2",
-    "https://github.com/huggingface/accelerate/pull/982",
-)  # fmt: skip
+@older("0.15.0", "dropped", "N=2,B=1,W=2")
 @sound("accelerate")
 def gathered_ids(case: Case) -> Any:
     """``gather_for_metrics`` of the numbers of the samples."""
@@ -76,10 +73,7 @@ def split_batches(case: Case) -> Any:
     )
 
 
-@older(
-    "0.22.0", "documented", "crashes", "N=1,B=1,W=2",
-    "https://github.com/huggingface/accelerate/pull/1937",
-)  # fmt: skip
+@older("0.22.0", "crashes", "N=1,B=1,W=2")
 @sound("accelerate")
 def gathered_objects(case: Case) -> Any:
     """``gather_for_metrics`` of lists with one object for each sample."""
@@ -90,10 +84,7 @@ def gathered_objects(case: Case) -> Any:
     return {"ids": ids, "ordered": True}
 
 
-@older(
-    "1.13.0", "defect", "counted twice", "N=1,B=1,W=2",
-    "https://github.com/huggingface/accelerate/pull/4052",
-)  # fmt: skip
+@older("1.13.0", "counted twice", "N=1,B=1,W=2")
 @sound("accelerate")
 def split_between_processes(case: Case) -> Any:
     """``split_between_processes`` of the numbers of the samples, and ``gather_object``."""
@@ -105,29 +96,20 @@ def split_between_processes(case: Case) -> Any:
     return {"ids": gather_object(found)}
 
 
-@older(
-    "0.30.1", "defect", "counted twice", "N=4,B=1,W=3",
-    "https://github.com/huggingface/accelerate/pull/2781",
-)  # fmt: skip
-@sound("accelerate")
+@older("0.30.1", "counted twice", "N=4,B=1,W=3")
+@sound("accelerate", assumes=("nonempty",))
 def split_with_enough_samples(case: Case) -> Any:
     """The same where every rank has a sample."""
     return split_between_processes(case)
 
 
-split_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong(
-    "accelerate", "defect", "counted twice", "N=3,B=1,W=2",
-    "https://github.com/huggingface/accelerate/pull/4235",
-)  # fmt: skip
+@wrong("accelerate", "counted twice", "N=3,B=1,W=2")
 def skipped_first_batch(case: Case) -> Any:
     """One batch, and then the others from ``skip_first_batches``, as after a restart."""
     return _resumed(_accelerator(), case)
 
 
-@wrong("accelerate", "defect", "counted twice", "N=2,B=1,W=2")
+@wrong("accelerate", "counted twice", "N=2,B=1,W=2")
 def skipped_first_batch_dispatched(case: Case) -> Any:
     """The same where rank 0 reads for all ranks (``dispatch_batches=True``)."""
     return _resumed(_accelerator(dispatch_batches=True), case)
@@ -144,10 +126,7 @@ def _resumed(accelerator: Any, case: Case) -> Any:
     return {"ids": ids}
 
 
-@wrong(
-    "accelerate", "user", "counted twice", "N=1,B=1,W=2",
-    "https://github.com/huggingface/accelerate/pull/540",
-)  # fmt: skip
+@wrong("accelerate", "counted twice", "N=1,B=1,W=2")
 def reduced_sums(case: Case) -> Any:
     """Sums over a prepared loader and ``reduce``: the samples that ``prepare`` repeats count."""
     return _reduced(_accelerator(), case)
@@ -159,10 +138,7 @@ def reduced_sums_without_even_batches(case: Case) -> Any:
     return _reduced(_accelerator(even_batches=False), case)
 
 
-@wrong(
-    "accelerate", "defect", "counted twice", "N=1,B=1,W=2",
-    "https://github.com/huggingface/accelerate/pull/4282",
-)  # fmt: skip
+@wrong("accelerate", "counted twice", "N=1,B=1,W=2")
 def unreduced_sums(case: Case) -> Any:
     """The sums of each rank from ``reduce(..., reduction="none")``, which are then gathered."""
     accelerator = _accelerator(even_batches=False)
@@ -171,16 +147,13 @@ def unreduced_sums(case: Case) -> Any:
     return {"count": int(counts.sum())}
 
 
-@wrong(
-    "accelerate", "documented", "counted twice", "N=1,B=1,W=2",
-    "https://github.com/huggingface/accelerate/issues/3013",
-)  # fmt: skip
+@wrong("accelerate", "counted twice", "N=1,B=1,W=2")
 def stream(case: Case) -> Any:
     """A stream without a length that every rank reads (``dispatch_batches=False``)."""
     return _gathered(_accelerator(dispatch_batches=False), case, _loader(case, case.stream()))
 
 
-@wrong("accelerate", "defect", "counted twice", "N=1,B=1,W=2")
+@wrong("accelerate", "counted twice", "N=1,B=1,W=2")
 def sized_stream(case: Case) -> Any:
     """The same over a stream with a length, of which accelerate asks the padded share."""
     samples = case.stream(sized=True)
@@ -188,10 +161,7 @@ def sized_stream(case: Case) -> Any:
     return _gathered(_accelerator(dispatch_batches=False), case, loader)
 
 
-@wrong(
-    "accelerate", "documented", "counted twice", "N=1,B=1,W=2",
-    "https://github.com/huggingface/accelerate/issues/3013",
-)  # fmt: skip
+@wrong("accelerate", "counted twice", "N=1,B=1,W=2")
 def stream_split_batches(case: Case) -> Any:
     """A stream without a length that every rank reads, with ``split_batches=True``."""
     size = case.batch_size * case.world_size
@@ -199,15 +169,12 @@ def stream_split_batches(case: Case) -> Any:
     return _gathered(accelerator, case, DataLoader(case.stream(), batch_size=size))
 
 
-@wrong("accelerate", "defect", "hangs", "N=3,B=1,W=2")
+@wrong("accelerate", "hangs", "N=3,B=1,W=2", assumes=("nonempty",))
 def datasets_stream_of_two_shards(case: Case) -> Any:
     """A stream of ``datasets`` with two shards, which are dealt (``dispatch_batches=False``)."""
     shards = min(2, len(case.dataset))
     stream = case.hf_dataset().to_iterable_dataset(num_shards=shards).with_format("torch")
     return _gathered(_accelerator(dispatch_batches=False), case, _loader(case, stream))
-
-
-datasets_stream_of_two_shards.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @sound("accelerate")
@@ -220,19 +187,13 @@ def stream_counted_by_id(case: Case) -> Any:
     return {"accuracy": accuracy.compute()["top1"]}
 
 
-@wrong(
-    "accelerate", "defect", "crashes", "N=1,B=1,W=3",
-    "https://github.com/huggingface/accelerate/issues/961",
-)  # fmt: skip
+@wrong("accelerate", "crashes", "N=1,B=1,W=3")
 def stream_dispatched(case: Case) -> Any:
     """A stream that rank 0 reads for all ranks (``dispatch_batches=True``, the default)."""
     return _gathered(_accelerator(), case, DataLoader(case.stream(), batch_size=case.batch_size))
 
 
-@sound("accelerate")
+@sound("accelerate", assumes=("nonempty",))
 def stream_dispatched_with_enough_samples(case: Case) -> Any:
     """The same where every rank has a sample."""
     return stream_dispatched(case)
-
-
-stream_dispatched_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]

@@ -12,10 +12,7 @@ from suites.evalbugs.parts import all_ids
 from suites.evalbugs.table import older, sound, wrong
 
 
-@wrong(
-    "datasets", "documented", "crashes", "N=1,B=1,W=2",
-    "https://github.com/huggingface/datasets/issues/7443",
-)  # fmt: skip
+@wrong("datasets", "crashes", "N=1,B=1,W=2")
 def map_style(case: Case) -> Any:
     """``split_dataset_by_node`` of a data set with a length, with fewer samples than ranks."""
     from datasets.distributed import split_dataset_by_node
@@ -24,13 +21,10 @@ def map_style(case: Case) -> Any:
     return {"ids": all_ids(case, own["id"])}
 
 
-@sound("datasets")
+@sound("datasets", assumes=("nonempty",))
 def map_style_with_enough_samples(case: Case) -> Any:
     """The same where every rank has a sample."""
     return map_style(case)
-
-
-map_style_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @sound("datasets")
@@ -45,20 +39,14 @@ def stream_shuffled(case: Case) -> Any:
     return _of_stream(case, lambda stream: stream.shuffle(seed=case.seed, buffer_size=4))
 
 
-@older(
-    "5.0.1", "defect", "counted twice", "N=2,B=1,W=2",
-    "https://github.com/huggingface/datasets/issues/8568",
-)  # fmt: skip
+@older("5.0.1", "counted twice", "N=2,B=1,W=2")
 @sound("datasets")
 def stream_skipped(case: Case) -> Any:
     """A share of a stream with two shards, and ``skip`` of no samples, as at the first start."""
     return _of_stream(case, lambda stream: stream, lambda own: own.skip(0))
 
 
-@older(
-    "4.5.0", "defect", "counted twice", "N=1,B=1,W=2",
-    "https://github.com/huggingface/datasets/issues/7868",
-)  # fmt: skip
+@older("4.5.0", "counted twice", "N=1,B=1,W=2")
 @sound("datasets")
 def streams_interleaved(case: Case) -> Any:
     """A share of a stream with two shards, given to ``interleave_datasets``."""
@@ -79,7 +67,7 @@ def _of_stream(case: Case, change: Any, change_own: Any = lambda own: own) -> An
     return {"ids": all_ids(case, [i for batch in loader for i in batch["id"]])}
 
 
-@wrong("datasets", "defect", "dropped", "N=3,B=1,W=2")
+@wrong("datasets", "dropped", "N=3,B=1,W=2")
 def first_of_uneven_shards(case: Case) -> Any:
     """A share of ``take`` of as many samples as there are, of shards of unequal length."""
     from datasets import IterableDataset

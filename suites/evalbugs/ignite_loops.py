@@ -20,10 +20,7 @@ def _ignite(metric: Any, name: str, loader: Any, output: Any) -> Any:
     return engine.run(loader).metrics[name]
 
 
-@wrong(
-    "pytorch-ignite", "documented", "counted twice", "N=2,B=1,W=3",
-    "https://docs.pytorch.org/ignite/generated/ignite.distributed.auto.auto_dataloader.html",
-)  # fmt: skip
+@wrong("pytorch-ignite", "counted twice", "N=2,B=1,W=3")
 def average(case: Case) -> Any:
     """``auto_dataloader`` and the metric ``Average``."""
     import ignite.distributed as idist
@@ -37,10 +34,7 @@ def average(case: Case) -> Any:
     return {"mean": _ignite(Average(), "mean", loader, lambda batch: batch["value"][:, None])}
 
 
-@wrong(
-    "pytorch-ignite", "documented", "crashes", "N=1,B=1,W=2",
-    "https://github.com/pytorch/ignite/issues/1242",
-)  # fmt: skip
+@wrong("pytorch-ignite", "crashes", "N=1,B=1,W=2")
 def own_share(case: Case) -> Any:
     """The metric ``Average`` over shares that repeat nothing, of which some may be empty."""
     from ignite.metrics import Average
@@ -50,20 +44,14 @@ def own_share(case: Case) -> Any:
     }
 
 
-@sound("pytorch-ignite")
+@sound("pytorch-ignite", assumes=("nonempty",))
 def own_share_with_enough_samples(case: Case) -> Any:
     """The same where every rank has a sample."""
     return own_share(case)
 
 
-own_share_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@older(
-    "0.4.10", "defect", "weighted wrongly", "N=4,B=1,W=2",
-    "https://github.com/pytorch/ignite/pull/2803",
-)  # fmt: skip
-@sound("pytorch-ignite")
+@older("0.4.10", "weighted wrongly", "N=4,B=1,W=2")
+@sound("pytorch-ignite", assumes=("even",))
 def computed_before_the_end(case: Case) -> Any:
     """``Average`` that is computed after the first batch of each rank, and at the end."""
     from ignite.metrics import Average
@@ -76,13 +64,7 @@ def computed_before_the_end(case: Case) -> Any:
     return {"mean": metric.compute()}
 
 
-computed_before_the_end.assumes = ("even",)  # type: ignore[attr-defined]
-
-
-@wrong(
-    "pytorch-ignite", "defect", "crashes", "N=3,B=1,W=2",
-    "https://github.com/Project-MONAI/MONAI/issues/1531",
-)  # fmt: skip
+@wrong("pytorch-ignite", "crashes", "N=3,B=1,W=2", assumes=("nonempty",))
 def epoch_metric(case: Case) -> Any:
     """``EpochMetric``, which gathers every prediction, over shares of unequal length."""
     from ignite.metrics import EpochMetric
@@ -92,10 +74,7 @@ def epoch_metric(case: Case) -> Any:
     return {"accuracy": _ignite(metric, "accuracy", own_loader(case), output)}
 
 
-epoch_metric.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong("pytorch-ignite", "defect", "hangs", "N=2,B=1,W=2")
+@wrong("pytorch-ignite", "hangs", "N=2,B=1,W=2", assumes=("nonempty", "numbered"))
 def parity_of_groups(case: Case) -> Any:
     """``DemographicParityDifference`` where a rank has no sample of a group."""
     from ignite.metrics.fairness import DemographicParityDifference
@@ -108,6 +87,3 @@ def parity_of_groups(case: Case) -> Any:
         return {"difference": 0.0}  # it needs two groups
     metric = DemographicParityDifference(groups=[0, 1])
     return {"difference": _ignite(metric, "difference", own_loader(case), output)}
-
-
-parity_of_groups.assumes = ("nonempty", "numbered")  # type: ignore[attr-defined]

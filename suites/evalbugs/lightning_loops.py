@@ -63,20 +63,14 @@ def _log_metric(module: Any, batch: Any) -> None:
     module.log("mean", module.metric, on_epoch=True)
 
 
-@wrong(
-    "pytorch-lightning", "documented", "counted twice", "N=2,B=1,W=3",
-    "https://github.com/Lightning-AI/lightning/issues/12862",
-)  # fmt: skip
+@wrong("pytorch-lightning", "counted twice", "N=2,B=1,W=3")
 def log(case: Case) -> Any:
     """``Trainer.test`` and ``self.log(..., sync_dist=True)`` of the mean of a batch."""
     [found] = _run(case, "test", _log_mean)
     return {"mean": found["mean"]}
 
 
-@wrong(
-    "pytorch-lightning", "documented", "counted twice", "N=2,B=1,W=3",
-    "https://github.com/Lightning-AI/lightning/issues/12862",
-)  # fmt: skip
+@wrong("pytorch-lightning", "counted twice", "N=2,B=1,W=3")
 def log_torchmetrics(case: Case) -> Any:
     """``Trainer.test`` with a metric of torchmetrics."""
     import torchmetrics
@@ -85,33 +79,21 @@ def log_torchmetrics(case: Case) -> Any:
     return {"mean": found["mean"]}
 
 
-@older(
-    "2.0.6", "sound", "", "",
-    "https://github.com/Lightning-AI/pytorch-lightning/pull/18235",
-)  # fmt: skip
-@wrong(
-    "pytorch-lightning", "defect", "weighted wrongly", "N=3,B=1,W=2",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/21859",
-)  # fmt: skip
+@older("2.0.6", "", "")
+@wrong("pytorch-lightning", "weighted wrongly", "N=3,B=1,W=2", assumes=("nonempty",))
 def log_own_sampler(case: Case) -> Any:
     """``self.log(..., sync_dist=True)`` over shares that repeat nothing."""
     [found] = _run(case, "test", _log_mean, own=True)
     return {"mean": found["mean"]}
 
 
-log_own_sampler.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@sound("pytorch-lightning")
+@sound("pytorch-lightning", assumes=("nonempty",))
 def log_torchmetrics_own_sampler(case: Case) -> Any:
     """A metric of torchmetrics over shares that repeat nothing, where every rank has a sample."""
     import torchmetrics
 
     [found] = _run(case, "test", _log_metric, own=True, metric=torchmetrics.MeanMetric())
     return {"mean": found["mean"]}
-
-
-log_torchmetrics_own_sampler.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @sound("pytorch-lightning")
@@ -131,25 +113,19 @@ def _predicted_ids(case: Case) -> Any:
     return {"ids": all_ids(case, [i for batch in found for i in batch])}
 
 
-@wrong("pytorch-lightning", "documented", "crashes", "N=1,B=1,W=2")
+@wrong("pytorch-lightning", "crashes", "N=1,B=1,W=2")
 def predict(case: Case) -> Any:
     """``Trainer.predict``, and a gathering of the ranks' lists."""
     return _predicted_ids(case)
 
 
-@sound("pytorch-lightning")
+@sound("pytorch-lightning", assumes=("nonempty",))
 def predict_with_enough_samples(case: Case) -> Any:
     """``Trainer.predict`` where every rank has a sample: nothing is repeated."""
     return _predicted_ids(case)
 
 
-predict_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong(
-    "pytorch-lightning", "defect", "dropped", "N=3,B=1,W=2",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/21859",
-)  # fmt: skip
+@wrong("pytorch-lightning", "dropped", "N=3,B=1,W=2", assumes=("nonempty",))
 def fabric_reduced_counts(case: Case) -> Any:
     """``Fabric.all_reduce`` of two counts, of which the ratio is taken."""
     from lightning_fabric import Fabric
@@ -163,6 +139,3 @@ def fabric_reduced_counts(case: Case) -> Any:
         seen += len(batch["label"])
     right, seen = fabric.all_reduce((right, seen))  # the means over the ranks
     return {"accuracy": float(right / seen)}
-
-
-fabric_reduced_counts.assumes = ("nonempty",)  # type: ignore[attr-defined]

@@ -95,10 +95,7 @@ def _scores(doc: Any, answers: list[str]) -> dict[str, float]:
     return {"accuracy": float(answers[0] == str(doc["label"])), "mean": doc["value"]}
 
 
-@wrong(
-    "lm_eval", "defect", "crashes", "N=1,B=1,W=2",
-    "https://github.com/EleutherAI/lm-evaluation-harness/issues/3511",
-)  # fmt: skip
+@wrong("lm_eval", "crashes", "N=1,B=1,W=2")
 def evaluate(case: Case) -> Any:
     """``evaluate`` where a rank may have no document."""
     found = _evaluate(case, _scores)
@@ -109,16 +106,13 @@ def evaluate(case: Case) -> Any:
     }
 
 
-@sound("lm_eval")
+@sound("lm_eval", assumes=("nonempty",))
 def evaluate_enough_documents(case: Case) -> Any:
     """The same where every rank has a document."""
     return evaluate(case)
 
 
-evaluate_enough_documents.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong("lm_eval", "defect", "differs from one rank", "N=3,B=1,W=3")
+@wrong("lm_eval", "differs from one rank", "N=3,B=1,W=3", assumes=("nonempty",))
 def metric_of_some_documents(case: Case) -> Any:
     """A metric that ``process_results`` returns for the documents of a group."""
 
@@ -131,13 +125,7 @@ def metric_of_some_documents(case: Case) -> Any:
     return found and {"mean": found["mean,none"], "even": found.get("even,none", -1.0)}
 
 
-metric_of_some_documents.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong(
-    "lm_eval", "documented", "differs from one rank", "N=2,B=1,W=2",
-    "https://github.com/EleutherAI/lm-evaluation-harness/issues/1308",
-)  # fmt: skip
+@wrong("lm_eval", "differs from one rank", "N=2,B=1,W=2", assumes=("nonempty",))
 def one_example(case: Case) -> Any:
     """An example before each question, for a model that repeats the example's answer."""
 
@@ -148,6 +136,3 @@ def one_example(case: Case) -> Any:
         case, lambda doc, answers: {"example": float(answers[0])}, repeated, num_fewshot=1
     )
     return found and {"example": found["example,none"]}
-
-
-one_example.assumes = ("nonempty",)  # type: ignore[attr-defined]

@@ -73,7 +73,7 @@ def torcheval_auroc(case: Case) -> Any:
     return None if found is None else {"auroc": found}
 
 
-@wrong("torcheval", "defect", "crashes", "N=1,B=1,W=2")
+@wrong("torcheval", "crashes", "N=1,B=1,W=2")
 def torcheval_two_outputs(case: Case) -> Any:
     """``MeanSquaredError`` of a model with two outputs, where a rank has no sample."""
     from torcheval.metrics import MeanSquaredError
@@ -86,10 +86,7 @@ def torcheval_two_outputs(case: Case) -> Any:
     return {"error": sync_and_compute(metric)}
 
 
-@wrong(
-    "evaluate", "documented", "crashes", "N=1,B=1,W=2",
-    "https://github.com/huggingface/datasets/issues/4420",
-)  # fmt: skip
+@wrong("evaluate", "crashes", "N=1,B=1,W=2")
 def evaluate_metric(case: Case) -> Any:
     """A metric of ``evaluate`` that gathers by files, where a rank has no sample."""
     import datasets
@@ -117,7 +114,7 @@ def evaluate_metric(case: Case) -> Any:
             shutil.rmtree(folder[0], ignore_errors=True)
 
 
-@wrong("monai", "defect", "hangs", "N=1,B=1,W=2")
+@wrong("monai", "hangs", "N=1,B=1,W=2")
 def monai_average(case: Case) -> Any:
     """``CumulativeAverage`` where a rank may have no samples."""
     from monai.metrics import CumulativeAverage
@@ -128,29 +125,20 @@ def monai_average(case: Case) -> Any:
     return {"mean": float(average.aggregate())}
 
 
-@sound("monai")
+@sound("monai", assumes=("nonempty",))
 def monai_average_with_enough_samples(case: Case) -> Any:
     """The same where every rank has a sample."""
     return monai_average(case)
 
 
-monai_average_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong(
-    "torch", "documented", "dropped", "N=1,B=1,W=2",
-    "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",
-)  # fmt: skip
+@wrong("torch", "dropped", "N=1,B=1,W=2")
 def torch_drop_last(case: Case) -> Any:
     """``DistributedSampler(drop_last=True)``, which drops the tail."""
     loader = padded_loader(case, drop_last=True)
     return {"ids": all_ids(case, [i for batch in loader for i in batch["id"]])}
 
 
-@wrong(
-    "torch", "user", "counted twice", "N=5,B=2,W=1,workers=2",
-    "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset",
-)  # fmt: skip
+@wrong("torch", "counted twice", "N=5,B=2,W=1,workers=2")
 def torch_stream_of_every_worker(case: Case) -> Any:
     """A stream through a loader with workers, each of which reads all of it."""
     stream = case.stream()
@@ -159,10 +147,7 @@ def torch_stream_of_every_worker(case: Case) -> Any:
     return {"ids": ids} if case.rank == 0 else None
 
 
-@wrong(
-    "torch", "documented", "counted twice", "N=2,B=1,W=3",
-    "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",
-)  # fmt: skip
+@wrong("torch", "counted twice", "N=2,B=1,W=3")
 def torch_distributed_sampler(case: Case) -> Any:
     """``DistributedSampler``, sums of each rank, and ``all_reduce``."""
     sums = torch.zeros(2)

@@ -98,10 +98,7 @@ def retrieval(case: Case) -> Any:
     return {"accuracy": found["eval_cosine_accuracy@1"]}
 
 
-@wrong(
-    "sentence-transformers", "documented", "crashes", "N=1,B=1,W=2",
-    "https://github.com/huggingface/sentence-transformers/blob/v6.2.0/sentence_transformers/base/training_args.py",
-)  # fmt: skip
+@wrong("sentence-transformers", "crashes", "N=1,B=1,W=2")
 def eval_loss(case: Case) -> Any:
     """``eval_loss`` of a loss that is the mean of its batch."""
     import datasets
@@ -116,10 +113,7 @@ def eval_loss(case: Case) -> Any:
     return {"loss": _evaluate(case, eval_dataset=rows, loss=Mean())["eval_loss"]}
 
 
-@sound("sentence-transformers")
+@sound("sentence-transformers", assumes=("divisible",))
 def eval_loss_of_full_batches(case: Case) -> Any:
     """The same where every rank has as many full batches."""
     return eval_loss(case)
-
-
-eval_loss_of_full_batches.assumes = ("divisible",)  # type: ignore[attr-defined]

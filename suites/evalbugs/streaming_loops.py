@@ -26,10 +26,7 @@ def shards(case: Case) -> Any:
     return _of_shards(case, empty_check=False)
 
 
-@wrong(
-    "webdataset", "documented", "crashes", "N=1,B=1,W=2",
-    "https://github.com/webdataset/webdataset/blob/main/src/webdataset/compat.py",
-)  # fmt: skip
+@wrong("webdataset", "crashes", "N=1,B=1,W=2")
 def checked_shards(case: Case) -> Any:
     """The same with the check for empty pipelines, which is on by default."""
     return _of_shards(case)
@@ -58,17 +55,14 @@ def optimized(case: Case) -> Any:
         return _of_data(case, data(drop_last=False))
 
 
-@wrong(
-    "litdata", "documented", "dropped", "N=1,B=1,W=2",
-    "https://github.com/Lightning-AI/litData#shuffle",
-)  # fmt: skip
+@wrong("litdata", "dropped", "N=1,B=1,W=2")
 def optimized_by_default(case: Case) -> Any:
     """The same with the default, by which all ranks get equally many samples."""
     with _written(case, [case.samples()]) as (data,):
         return _of_data(case, data())
 
 
-@wrong("litdata", "defect", "crashes", "N=2,B=1,W=2")
+@wrong("litdata", "crashes", "N=2,B=1,W=2", assumes=("nonempty",))
 def combined(case: Case) -> Any:
     """``CombinedStreamingDataset`` of two data sets, of which the first has one sample."""
     from litdata import CombinedStreamingDataset
@@ -76,9 +70,6 @@ def combined(case: Case) -> Any:
     samples = case.samples()
     with _written(case, [samples[:1], samples[1:]]) as parts:
         return _of_data(case, CombinedStreamingDataset([data(drop_last=False) for data in parts]))
-
-
-combined.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -140,10 +131,7 @@ def nodes(case: Case) -> Any:
     return {"ids": all_ids(case, _resumed(make))}
 
 
-@wrong(
-    "torchdata", "documented", "dropped", "N=1,B=2,W=1",
-    "https://pytorch.org/data/0.11/torchdata.nodes.html",
-)  # fmt: skip
+@wrong("torchdata", "dropped", "N=1,B=2,W=1")
 def nodes_by_default(case: Case) -> Any:
     """``torchdata.nodes.Batcher`` with its default, which drops a short batch."""
     import torchdata.nodes as tn

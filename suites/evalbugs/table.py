@@ -1,41 +1,37 @@
 """What the audit must say about a loop of the corpus: decorators, which `suites.findings` reads.
 
-They change nothing: `suites.findings.table.entries` reads them from the text of a module, because
-a module imports the libraries that it is about.
+`suites.findings.table.entries` reads them from the text of a module, because a module imports the
+libraries that it is about. docs/findings.md says whose fault each wrong result is, and who says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
-
-Judged = Literal["sound", "defect", "documented", "user"]
-"""What a loop shows: nothing; a defect of its library; what the library's documentation or source
-says that it does; or a mistake of those who write such a loop."""
+from typing import Any
 
 Loop = Callable[..., Any]
 
 
-def sound(library: str) -> Callable[[Loop], Loop]:
-    """Say that a loop is right with the newest release of a library."""
-    return lambda loop: loop
+def sound(library: str, assumes: tuple[str, ...] = ()) -> Callable[[Loop], Loop]:
+    """Say that a loop is right with the newest release of a library, where that is assumed."""
+
+    def assuming(loop: Loop) -> Loop:
+        loop.assumes = assumes  # type: ignore[attr-defined]
+        return loop
+
+    return assuming
 
 
 def wrong(
-    library: str, judged: Judged, kind: str, case: str, see: str = ""
+    library: str, kind: str, case: str, assumes: tuple[str, ...] = ()
 ) -> Callable[[Loop], Loop]:
-    """Say what the audit finds in a loop with the newest release of a library.
+    """Say of which kind a loop's first finding is, with the newest release, and its smallest case.
 
-    Args:
-        library: The distribution that the loop is about.
-        judged: See `Judged`.
-        kind: The kind of the first finding.
-        case: The smallest case that is wrong.
-        see: The documentation or thread that says so; an empty text where none was found.
+    The kind is empty where the loop is right.
     """
-    return lambda loop: loop
+    return sound(library, assumes)
 
 
-def older(release: str, judged: Judged, kind: str, case: str, see: str) -> Callable[[Loop], Loop]:
-    """Say what the audit finds with an older release; it belongs above `sound` or `wrong`."""
+def older(release: str, kind: str, case: str) -> Callable[[Loop], Loop]:
+    """Say the same of an older release, of no kind where it is right; above `sound` or `wrong`."""
     return lambda loop: loop

@@ -35,10 +35,7 @@ def _images(batch: Any) -> Any:
     return row[:, None, None].expand(-1, 1, 16, 16)
 
 
-@wrong(
-    "torchmetrics", "documented", "counted twice", "N=2,B=1,W=3",
-    "https://lightning.ai/docs/torchmetrics/stable/pages/overview.html",
-)  # fmt: skip
+@wrong("torchmetrics", "counted twice", "N=2,B=1,W=3")
 def distributed_sampler(case: Case) -> Any:
     """``MeanMetric`` over a loader with ``DistributedSampler``."""
     from torchmetrics import MeanMetric
@@ -64,7 +61,7 @@ def accuracy(case: Case) -> Any:
     return {"accuracy": found}
 
 
-@wrong("torchmetrics", "defect", "crashes", "N=1,B=1,W=2")
+@wrong("torchmetrics", "crashes", "N=1,B=1,W=2")
 def cat_of_scalars(case: Case) -> Any:
     """``CatMetric`` that is updated with one number at a time, unevenly often on the ranks."""
     from torchmetrics import CatMetric
@@ -78,7 +75,7 @@ def cat_of_scalars(case: Case) -> Any:
         return {"sum": metric.compute().sum()}
 
 
-@sound("torchmetrics")
+@sound("torchmetrics", assumes=("nonempty",))
 def cat_of_vectors(case: Case) -> Any:
     """``CatMetric`` that is updated with vectors, where every rank has a sample."""
     from torchmetrics import CatMetric
@@ -86,20 +83,14 @@ def cat_of_vectors(case: Case) -> Any:
     return {"sum": computed(CatMetric(), own_loader(case), _value).sum()}
 
 
-cat_of_vectors.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@older(
-    "1.3.2", "defect", "crashes", "N=1,B=1,W=2",
-    "https://github.com/Lightning-AI/torchmetrics/pull/2468",
-)  # fmt: skip
+@older("1.3.2", "crashes", "N=1,B=1,W=2")
 @sound("torchmetrics")
 def cat_of_vectors_with_empty_ranks(case: Case) -> Any:
     """``CatMetric`` that is updated with vectors, where a rank may have no samples."""
     return cat_of_vectors(case)
 
 
-@wrong("torchmetrics", "defect", "crashes", "N=1,B=1,W=2")
+@wrong("torchmetrics", "crashes", "N=1,B=1,W=2")
 def auroc(case: Case) -> Any:
     """``BinaryAUROC`` where a rank may have no samples."""
     from torchmetrics.classification import BinaryAUROC
@@ -107,13 +98,10 @@ def auroc(case: Case) -> Any:
     return {"auroc": computed(BinaryAUROC(), own_loader(case), _score, _binary)}
 
 
-@sound("torchmetrics")
+@sound("torchmetrics", assumes=("nonempty",))
 def auroc_with_enough_samples(case: Case) -> Any:
     """``BinaryAUROC`` where every rank has a sample."""
     return auroc(case)
-
-
-auroc_with_enough_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @sound("torchmetrics")
@@ -125,7 +113,7 @@ def auroc_with_thresholds(case: Case) -> Any:
     return {"auroc": computed(metric, own_loader(case), _score, _binary)}
 
 
-@wrong("torchmetrics", "defect", "differs from one rank", "N=2,B=1,W=2")
+@wrong("torchmetrics", "differs from one rank", "N=2,B=1,W=2")
 def pearson(case: Case) -> Any:
     """``PearsonCorrCoef`` where every rank has one sample, and so no deviation of its own."""
     from torchmetrics import PearsonCorrCoef
@@ -149,10 +137,7 @@ def collection(case: Case) -> Any:
     return computed(both, own_loader(case), lambda b: case.predict(b["x"]), lambda b: b["label"])
 
 
-@wrong(
-    "torchmetrics", "defect", "crashes", "N=1,B=1,W=2",
-    "https://github.com/Lightning-AI/torchmetrics/pull/3503",
-)  # fmt: skip
+@wrong("torchmetrics", "crashes", "N=1,B=1,W=2")
 def retrieval(case: Case) -> Any:
     """``RetrievalMRR``, whose states are lists, over batches of which ranks have unequally many."""
     from torchmetrics.retrieval import RetrievalMRR
@@ -161,7 +146,7 @@ def retrieval(case: Case) -> Any:
     return {"mrr": computed(metric, own_loader(case), _score, _binary, lambda b: b["label"] // 4)}
 
 
-@wrong("torchmetrics", "defect", "crashes", "N=3,B=1,W=3")
+@wrong("torchmetrics", "crashes", "N=3,B=1,W=3", assumes=("nonempty",))
 def nrmse(case: Case) -> Any:
     """``NormalizedRootMeanSquaredError`` on three ranks or more."""
     from torchmetrics import NormalizedRootMeanSquaredError
@@ -171,10 +156,7 @@ def nrmse(case: Case) -> Any:
     return {"nrmse": torch.nan_to_num(found)}  # one sample has no range
 
 
-nrmse.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong("torchmetrics", "defect", "crashes", "N=2,B=1,W=2")
+@wrong("torchmetrics", "crashes", "N=2,B=1,W=2", assumes=("nonempty",))
 def exact_match_of_samples(case: Case) -> Any:
     """``MulticlassExactMatch`` with a result for each sample, on two ranks or more."""
     from torchmetrics.classification import MulticlassExactMatch
@@ -189,13 +171,7 @@ def exact_match_of_samples(case: Case) -> Any:
     return {"right": computed(metric, own_loader(case), *pairs).sum()}
 
 
-exact_match_of_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong(
-    "torchmetrics", "defect", "differs from one rank", "N=3,B=1,W=1",
-    "https://github.com/Lightning-AI/torchmetrics/issues/3489",
-)  # fmt: skip
+@wrong("torchmetrics", "differs from one rank", "N=3,B=1,W=1")
 def rates_of_groups(case: Case) -> Any:
     """``BinaryGroupStatRates`` over batches that lack samples of a group."""
     from torchmetrics.classification import BinaryGroupStatRates
@@ -205,7 +181,7 @@ def rates_of_groups(case: Case) -> Any:
     return {name: torch.nan_to_num(rates) for name, rates in found.items()}
 
 
-@wrong("torchmetrics", "defect", "differs from one rank", "N=2,B=1,W=1")
+@wrong("torchmetrics", "differs from one rank", "N=2,B=1,W=1")
 def psnr_with_blocked_effect(case: Case) -> Any:
     """``PeakSignalNoiseRatioWithBlockedEffect`` of images, of which some have blocks."""
     from torchmetrics.image import PeakSignalNoiseRatioWithBlockedEffect
@@ -214,10 +190,7 @@ def psnr_with_blocked_effect(case: Case) -> Any:
     return {"psnrb": computed(metric, own_loader(case), _images, lambda b: _images(b) * 0 + 0.5)}
 
 
-@wrong(
-    "torchmetrics", "defect", "crashes", "N=3,B=1,W=2",
-    "https://github.com/Lightning-AI/torchmetrics/issues/2170",
-)  # fmt: skip
+@wrong("torchmetrics", "crashes", "N=3,B=1,W=2", assumes=("nonempty",))
 def ssim_of_images(case: Case) -> Any:
     """``StructuralSimilarityIndexMeasure`` of each image, where ranks have unequally many."""
     from torchmetrics.image import StructuralSimilarityIndexMeasure
@@ -226,10 +199,7 @@ def ssim_of_images(case: Case) -> Any:
     return {"ssim": computed(metric, own_loader(case), _images, lambda b: _images(b).flip(3)).sum()}
 
 
-ssim_of_images.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong("torchmetrics", "defect", "crashes", "N=2,B=1,W=3")
+@wrong("torchmetrics", "crashes", "N=2,B=1,W=3")
 def r2_of_two_outputs(case: Case) -> Any:
     """``R2Score`` of a model with two outputs, where a rank has no sample."""
     from torchmetrics import R2Score
@@ -241,10 +211,7 @@ def r2_of_two_outputs(case: Case) -> Any:
     return {"r2": torch.nan_to_num(found)}
 
 
-@wrong(
-    "torchmetrics", "defect", "differs from one rank", "N=2,B=1,W=1",
-    "https://github.com/Lightning-AI/torchmetrics/issues/2596",
-)  # fmt: skip
+@wrong("torchmetrics", "differs from one rank", "N=2,B=1,W=1")
 def accuracies_of_thresholds(case: Case) -> Any:
     """``MetricCollection`` of the accuracy at two thresholds."""
     from torchmetrics import MetricCollection

@@ -40,7 +40,7 @@ def chrf(case: Case) -> Any:
     return {"chrf": computed(CHRFScore(), own_loader(case), _predicted, _references)}
 
 
-@wrong("torchmetrics", "defect", "crashes", "N=1,B=1,W=2")
+@wrong("torchmetrics", "crashes", "N=1,B=1,W=2")
 def chrf_of_sentences(case: Case) -> Any:
     """``CHRFScore`` of the corpus and of each sentence."""
     from torchmetrics.text import CHRFScore
@@ -52,7 +52,7 @@ def chrf_of_sentences(case: Case) -> Any:
     return {"chrf": corpus, "best": sentences.max(), "sentences": sentences.numel()}
 
 
-@wrong("torchmetrics", "defect", "crashes", "N=3,B=1,W=2")
+@wrong("torchmetrics", "crashes", "N=3,B=1,W=2", assumes=("nonempty",))
 def extended_edit_distance(case: Case) -> Any:
     """``ExtendedEditDistance`` where one rank has one sentence and another has several."""
     from torchmetrics.text import ExtendedEditDistance
@@ -60,19 +60,10 @@ def extended_edit_distance(case: Case) -> Any:
     return {"eed": computed(ExtendedEditDistance(), own_loader(case), _predicted, _wanted)}
 
 
-extended_edit_distance.assumes = ("nonempty",)  # type: ignore[attr-defined]
-
-
-@wrong(
-    "torchmetrics", "defect", "hangs", "N=3,B=1,W=2",
-    "https://github.com/Lightning-AI/torchmetrics/issues/2170",
-)  # fmt: skip
+@wrong("torchmetrics", "hangs", "N=3,B=1,W=2", assumes=("nonempty",))
 def rouge(case: Case) -> Any:
     """``ROUGEScore``, whose states are lists, where ranks have unequally many sentences."""
     from torchmetrics.text import ROUGEScore
 
     found = computed(ROUGEScore(rouge_keys="rouge1"), own_loader(case), _predicted, _wanted)
     return {"rouge1": found["rouge1_fmeasure"]}
-
-
-rouge.assumes = ("nonempty",)  # type: ignore[attr-defined]

@@ -97,56 +97,33 @@ def _accuracy(prediction: Any) -> dict[str, float]:
     return {"accuracy": float(right.mean()), "count": len(right)}
 
 
-@wrong(
-    "transformers", "defect", "weighted wrongly", "N=2,B=3,W=2",
-    "https://github.com/huggingface/transformers/issues/39241",
-)  # fmt: skip
+@wrong("transformers", "weighted wrongly", "N=2,B=3,W=2")
 def eval_loss(case: Case) -> Any:
     """``eval_loss`` of ``Trainer.evaluate``, for a model that returns the mean of its batch."""
     return {"loss": _trainer(case, _MeanModel(case)).evaluate(_Samples(case))["eval_loss"]}
 
 
-@wrong(
-    "transformers", "documented", "weighted wrongly", "N=1,B=1,W=2",
-    "https://github.com/huggingface/transformers/pull/41006",
-)  # fmt: skip
+@wrong("transformers", "weighted wrongly", "N=1,B=1,W=2")
 def eval_loss_of_any_arguments(case: Case) -> Any:
     """``eval_loss`` for a model whose ``forward`` takes and ignores ``**kwargs``."""
     found = _trainer(case, _AnyArgumentsModel(case)).evaluate(_Samples(case))
     return {"loss": found["eval_loss"]}
 
 
-@sound("transformers")
+@sound("transformers", assumes=("divisible",))
 def eval_loss_of_full_batches(case: Case) -> Any:
     """``eval_loss`` where every rank has as many full batches."""
     return eval_loss(case)
 
 
-eval_loss_of_full_batches.assumes = ("divisible",)  # type: ignore[attr-defined]
-
-
-@older(
-    "4.45.2", "sound", "", "",
-    "https://github.com/huggingface/transformers/issues/35078",
-)  # fmt: skip
-@wrong(
-    "transformers", "documented", "weighted wrongly", "N=2,B=1,W=2",
-    "https://github.com/huggingface/transformers/pull/41006",
-)  # fmt: skip
+@older("4.45.2", "", "")
+@wrong("transformers", "weighted wrongly", "N=2,B=1,W=2", assumes=("divisible",))
 def eval_loss_of_full_batches_and_any_arguments(case: Case) -> Any:
     """The same for a model whose ``forward`` takes and ignores ``**kwargs``."""
     return eval_loss_of_any_arguments(case)
 
 
-eval_loss_of_full_batches_and_any_arguments.assumes = (  # type: ignore[attr-defined]
-    "divisible",
-)
-
-
-@wrong(
-    "transformers", "defect", "weighted wrongly", "N=2,B=3,W=2",
-    "https://github.com/huggingface/transformers/issues/39241",
-)  # fmt: skip
+@wrong("transformers", "weighted wrongly", "N=2,B=3,W=2")
 def eval_loss_by_items(case: Case) -> Any:
     """``eval_loss`` for a model that divides by ``num_items_in_batch``."""
     found = _trainer(case, _DividingModel(case)).evaluate(_Samples(case))
@@ -196,20 +173,14 @@ def predict(case: Case) -> Any:
     return {"outputs": found.predictions, "ordered": True}
 
 
-@sound("transformers")
+@sound("transformers", assumes=("nonempty", "no_workers"))
 def stream_compute_metrics(case: Case) -> Any:
     """``compute_metrics`` over a stream without a length, where every rank has a sample."""
     found = _trainer(case, _MeanModel(case), _accuracy).evaluate(_Stream(case))
     return {"accuracy": found["eval_accuracy"], "count": found["eval_count"]}
 
 
-stream_compute_metrics.assumes = ("nonempty", "no_workers")  # type: ignore[attr-defined]
-
-
-@wrong(
-    "transformers", "defect", "outputs in another order", "N=2,B=1,W=1",
-    "https://github.com/huggingface/transformers/pull/33514",
-)  # fmt: skip
+@wrong("transformers", "outputs in another order", "N=2,B=1,W=1")
 def predict_grouped_by_length(case: Case) -> Any:
     """``Trainer.predict`` of a Trainer that groups samples by length."""
 
@@ -227,10 +198,7 @@ def predict_grouped_by_length(case: Case) -> Any:
     return {"outputs": trainer.predict(Lengths(case)).predictions, "ordered": True}
 
 
-@wrong(
-    "transformers", "defect", "dropped", "N=2,B=1,W=2",
-    "https://github.com/huggingface/transformers/issues/37683",
-)  # fmt: skip
+@wrong("transformers", "dropped", "N=2,B=1,W=2")
 def inputs_of_batches(case: Case) -> Any:
     """Inputs in ``compute_metrics`` batch by batch (``include_for_metrics=["inputs"]``)."""
     values: list[float] = []

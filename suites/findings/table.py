@@ -92,14 +92,11 @@ def _entries(module: str, function: ast.FunctionDef) -> list[Entry]:
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
         given = [ast.literal_eval(one) for one in call.args]
-        if call.func.id == "sound":
-            found.append(Entry(f"{module}:{function.name}", given[0]))
-        elif call.func.id == "wrong":
-            library, _, kind, case, *_ = given
-            found.append(Entry(f"{module}:{function.name}", library, kind, case))
+        if call.func.id in ("sound", "wrong"):
+            found.append(Entry(f"{module}:{function.name}", *given))
         elif call.func.id == "older":
-            release, _, kind, case, _ = given
-            found.append(Entry(*found[0][:2], kind, case, release))
+            release, *judged = given
+            found.append(Entry(*found[0][:2], *judged, release))
     return found
 
 
