@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -10,15 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import (
-    ByLength,
-    HarnessError,
-    RankError,
-    UsageError,
-    evaluate,
-)
+from disteval import ByLength, HarnessError, RankError, UsageError, evaluate
 from disteval.data import ShardedStream
-from disteval.metrics import Accuracy, Bootstrap, Grouped, Mean
+from disteval.metrics import Accuracy, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.thread_world import run_ranks, values
@@ -81,211 +76,93 @@ def reads(rank: int) -> list[int]:
     return [5 if i == 4 and rank != 1 else i for i in range(10)]
 
 
-def without_a_key(number: int) -> list[Any]:
-    return [{"x": 1.0} if i == number else item for i, item in enumerate(ITEMS)]
-
-
-ON_ONE_RANK: dict[str, tuple[dict[str, Any], str]] = {
-    "a sample raises": (
-        {"samples": Broken(ITEMS)},
-        "rank 2 failed: sample 4 could not be read: OSError: bad sector",
-    ),
+ON_ONE_RANK: dict[str, tuple[dict[str, Any], int, str]] = {
+    "a sample raises": ({"samples": Broken(ITEMS)}, 2, "sample 4 .*OSError: bad sector"),
     "an element of a stream raises": (
         {"samples": ByRank(lambda rank: lambda: map(Broken(ITEMS).__getitem__, reads(rank)))},
-        "rank 1 failed: sample 4 of the stream could not be read: OSError: bad sector",
-    ),
-    "an element raises in the thread that reads ahead": (
-        {
-            "samples": ByRank(lambda rank: lambda: map(Broken(ITEMS).__getitem__, reads(rank))),
-            "workers": 1,
-        },
-        "rank 1 failed: sample 4 of the stream could not be read: OSError: bad sector",
+        1, "sample 4 .*OSError: bad sector",
     ),
     "a function returns no stream": (
         {"samples": ByRank(lambda rank: lambda: None if rank == 1 else iter(ITEMS))},
-        "rank 1 failed while reading: UsageError: the function samples returned a value of type "
-        "NoneType; it must return an iterable",
+        1, "samples .*NoneType",
     ),
     "a shard does not open": (
         {"samples": ByRank(lambda rank: ShardedStream(["absent/0", "absent/1"], open))},
-        "rank 0 failed: sample 0 of the shard 'absent/0' could not be read: FileNotFoundError",
+        0, "sample 0 .*'absent/0' .*FileNotFoundError",
     ),
     "a sample is None": (
-        {"samples": [*ITEMS[:5], None, *ITEMS[6:]]},
-        "rank 2 failed: sample 4 could not be collated with 5: UsageError: samples of one batch "
-        "differ: one is a dict with the keys ['x', 'label'], another is a value of type NoneType",
-    ),
-    "a sample lacks a field": (
-        {"samples": without_a_key(8)},
-        "rank 1 failed: sample 8 could not be collated",
+        {"samples": [*ITEMS[:5], None, *ITEMS[6:]]}, 2, r"sample 4 .* 5\b.*'x', 'label'.*NoneType",
     ),
     "samples are gone": (
-        {"samples": ByRank(lambda rank: Shrinking(ITEMS))},
-        "rank 0 failed: sample 6 could not be read: IndexError",
+        {"samples": ByRank(lambda rank: Shrinking(ITEMS))}, 0, "sample 6 .*IndexError",
     ),
     "predict returns too few rows": (
         {"predict": ByRank(lambda rank: lambda batch: predict(batch)[: 2 - (rank == 2)])},
-        "rank 2 failed at samples 4, 5, in predict: UsageError: predict got 2 samples and returned "
-        "1 rows; it must return one row for each sample",
-    ),
-    "predict returns None": (
-        {"predict": ByRank(lambda rank: lambda batch: None if rank == 1 else predict(batch))},
-        "rank 1 failed at samples 2, 3, in predict: UsageError: predict got 2 samples and returned "
-        "None; it must",
+        2, "samples 4, 5, in predict.* 2 samples .* 1 rows",
     ),
     "the metric gets another shape": (
-        {"predict": lambda batch: predict(batch)[:, :, None]},
-        "rank 0 failed at samples 0, 1, in the metric 'a': UsageError",
+        {"predict": lambda batch: predict(batch)[:, :, None]}, 0, "samples 0, 1, .* 'a'",
     ),
     "a label is not a class": (
-        {"samples": [*ITEMS[:9], {"x": 0.0, "label": 3}]},
-        "rank 1 failed at samples 8, 9, in the metric 'a': UsageError: labels must be whole "
-        "numbers from 0 to 2, but sample 9 has 3",
-    ),
-    "a label is not a number": (
-        {"samples": [*ITEMS[:9], {"x": 0.0, "label": float("nan")}]},
-        "rank 1 failed at samples 8, 9, in the metric 'a': UsageError: labels must be whole "
-        "numbers",
+        {"samples": [*ITEMS[:9], {"x": 0.0, "label": 3}]}, 1, "samples 8, 9, .*sample 9 has 3",
     ),
     "update returns one array": (
         {"update": lambda out, batch: out if 1 in batch["x"] else (out, batch["label"])},
-        "rank 0 failed at samples 0, 1, in update: UsageError: update returned a value of type "
-        "ndarray; it must return the arguments of the metric's add, as a tuple",
+        0, "samples 0, 1, in update.*ndarray",
     ),
     "collate returns None": (
         {"collate": ByRank(lambda rank: lambda samples: None)},
-        "rank 0 failed: sample 0 could not be collated with 1: UsageError: collate returned None; "
-        "it must return the batch; ranks 1, 2 failed too",
-    ),
-    "collate loses a sample": (
-        {"collate": lambda samples: {k: np.array([samples[0][k]]) for k in ITEMS[0]}},
-        "rank 0 failed at samples 0, 1, in predict: UsageError: predict got 2 samples and returned "
-        "1 rows",
+        0, "sample 0 .* 1: .*collate .*None.*ranks 1, 2 failed too",
     ),
     "collate loses a label": (
         {
             "collate": lambda samples: {"x": np.array([s["x"] for s in samples]), "y": np.zeros(1)},
-            "fixed_shape": False,
-            "even_calls": False,
+            "fixed_shape": False, "even_calls": False,
         },
-        "rank 0 failed at samples 0, 1, in the metric 'a': UsageError: predictions of shape (2, 3) "
-        "and labels of shape (1,) do not have the same number of samples",
+        0, r"samples 0, 1, .* 'a'.*\(2, 3\).*\(1,\)",
     ),
     "an iterator ends in predict": (
-        {"predict": lambda batch: next(iter(()))},
-        "rank 0 failed at samples 0, 1, in predict: StopIteration",
+        {"predict": lambda batch: next(iter(()))}, 0, "samples 0, 1, in predict.*StopIteration",
     ),
     "the progress function raises": (
         {"progress": ByRank(lambda rank: lambda done, total: 1 // (rank - 1))},
-        "rank 1 failed at samples 2, 3, in progress: ZeroDivisionError",
+        1, "samples 2, 3, in progress.*ZeroDivisionError",
     ),
     "the samples do not open": (
         {"samples": ByRank(lambda rank: Unsized(ITEMS) if rank == 2 else ITEMS)},
-        "rank 2 could not begin: OSError: the index is not there",
+        2, "OSError: the index is not there",
     ),
     "ranks that are threads share a metric": (
-        {"metrics": {"shared": Accuracy()}},
-        "rank 0 failed while starting: UsageError: the metric 'shared' is one object that several "
-        "threads evaluate with; make the metrics on each rank",
+        {"metrics": {"shared": Accuracy()}}, 0, "'shared' .*threads",
     ),
     "the length of a sample is not known": (
         {"by_length": ByLength(lambda sample: 3 if sample["x"] < 7 else 1 // 0)},
-        "rank 2 failed: SampleError: sample 7 has no length: ZeroDivisionError",
+        2, "sample 7 .*ZeroDivisionError",
     ),
-}
-"""What is changed, and the message of the RankError that every rank raises."""
+}  # fmt: skip
+"""What is changed, the first rank that fails, and what is named in the RankError of every rank."""
 
 ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
     "there are no samples": ({"samples": []}, "no samples"),
     "there are arrays without samples": ({"samples": (np.zeros(0), np.zeros(0))}, "no samples"),
-    "columns differ in length": (
-        {"samples": {"x": np.zeros(10), "label": np.zeros(5)}},
-        "samples is a dict of arrays with the lengths {'x': 10, 'label': 5}; give arrays of one",
-    ),
-    "samples are a tuple": (
-        {"samples": tuple(ITEMS)},
-        "a list of samples, not a tuple or a dict, holds the samples themselves",
-    ),
-    "samples are one sample": (
-        {"samples": ITEMS[0]},
-        "the column 'x' of samples has the type float; it must be an array",
-    ),
-    "samples are a string": ({"samples": "abc"}, "samples is a str; give the samples"),
-    "samples are a class": ({"samples": Broken}, "samples is the class Broken; give an instance"),
-    "samples are None": ({"samples": None}, "samples has the type NoneType; give"),
     "ranks have other numbers of samples": (
-        {"samples": ByRank(lambda rank: ITEMS[rank:])},
-        "the number of samples is 10 on rank 0 and 9 on rank 1",
+        {"samples": ByRank(lambda rank: ITEMS[rank:])}, "10 on rank 0 .* 9 on rank 1",
     ),
     "ranks were given shares of their own": (
-        {"samples": ByRank(lambda rank: ITEMS[rank::RANKS][:3])},
-        "sample 0 is not the same on ranks 0 and 1",
-    ),
-    "ranks have shuffled arrays by seeds of their own": (
-        {
-            "samples": ByRank(
-                lambda rank: (np.random.default_rng(rank).permutation(99), np.ones(99))
-            )
-        },
-        "is not the same on ranks 0 and 1",
+        {"samples": ByRank(lambda rank: ITEMS[rank::RANKS][:3])}, "sample 0 .* 0 and 1",
     ),
     "ranks list files in another order": (
         {"samples": ByRank(lambda rank: [Path("b"), Path("a")][:: 1 if rank else -1])},
-        "sample 0 is not the same on ranks 0 and 1",
+        "sample 0 .* 0 and 1",
     ),
-    "ranks have other settings": (
-        {"batch_size": ByRank(lambda rank: 3 if rank else 2)},
-        "batch_size is 2 on rank 0 and 3 on ranks 1, 2",
-    ),
-    "a stream ends early on a rank": (
-        {"samples": ByRank(lambda rank: lambda: iter(ITEMS[: 7 if rank == 1 else 10]))},
-        "it has 10 elements on rank 0 and 7 on rank 1, and its first 7 elements are the same",
-    ),
-    "a stream has another order on a rank": (
-        {"samples": ByRank(lambda rank: lambda: iter(ITEMS[:: -1 if rank == 2 else 1]))},
-        "it has 10 elements on rank 0 and 10 on rank 2, and element 0 is the first that differs",
-    ),
-    "a stream was read before": (
-        {"samples": ByRank(lambda rank: iter(()))},
-        "the stream has no elements; an iterator, such as a generator or an open file, yields its",
-    ),
-    "shards have another order on a rank": (
-        {"samples": ByRank(lambda rank: ShardedStream(["a", "b"][:: -1 if rank else 1], list))},
-        "ranks do not evaluate the same thing",
-    ),
-    "the progress is a number": ({"progress": 3}, "progress must be True or False, not 3"),
-    "a flag is a name": (
-        {"by_length": "tokens"},
-        "by_length must be a disteval.ByLength, such as ByLength(), not 'tokens'",
-    ),
-    "there is no model": ({"predict": None}, "predict must be a function, not None"),
-    "metrics are a list": ({"metrics": [Accuracy()]}, "metrics must be a dict of names"),
-    "a metric is a class": ({"metrics": {"a": Accuracy}}, "make one, Accuracy()"),
-    "a metric is of another class on a rank": (
-        {"metrics": ByRank(lambda rank: {"a": Accuracy() if rank else Grouped(Accuracy())})},
-        "the metric 'a' is disteval.metrics.grouped.Grouped on rank 0 and",
-    ),
-    "a metric has other settings on a rank": (
-        {"metrics": ByRank(lambda rank: {"a": Bootstrap(Accuracy(topk=1 + (rank == 2)))})},
-        "topk of metric of the metric 'a' is (1,) on rank 0 and (2,) on rank 2",
-    ),
+    "the progress is a number": ({"progress": 3}, r"progress .*\b3\b"),
     "predict returns another shape on a rank": (
         {"predict": ByRank(lambda rank: lambda batch: predict(batch)[:, : 3 - (rank == 1)])},
-        "predict returns other outputs on rank 1 than on rank 0",
+        "rank 1 .* rank 0",
     ),
-    "the batch size is no number": ({"batch_size": "256"}, "batch_size must be a whole number"),
-    "the limit is negative": ({"limit": -1}, "limit must be a whole number from 0 up, not -1"),
-    "the limit leaves nothing": ({"limit": 0}, "as of an empty data set or with limit=0"),
-    "lengths are too few": (
-        {"by_length": ByLength([1, 2])},
-        "it must hold one whole number for each of the 10 samples",
-    ),
-    "a sample has more tokens than a batch may": (
-        {"by_length": ByLength(list(range(10)), 3, sort=False)},
-        "max_tokens=3; raise max_tokens, or cut the samples",
-    ),
-}
-"""What is changed, and the message of the UsageError that every rank raises."""
+    "the limit leaves nothing": ({"limit": 0}, "limit=0"),
+}  # fmt: skip
+"""What is changed, and what is named in the UsageError that every rank raises."""
 
 
 def same_error(outcomes: list[Any], kind: type[HarnessError]) -> str:
@@ -298,17 +175,17 @@ def same_error(outcomes: list[Any], kind: type[HarnessError]) -> str:
 
 @pytest.mark.parametrize("name", ON_ONE_RANK)
 def test_what_fails_on_a_rank_is_named_on_every_rank(name: str) -> None:
-    changed, message = ON_ONE_RANK[name]
+    changed, guilty, found = ON_ONE_RANK[name]
     outcomes = run(**changed)
-    assert same_error(outcomes, RankError).startswith(message)
-    failed = [outcome for outcome in outcomes if outcome.__cause__ is not None]
-    assert failed, "the rank's own error is the cause there"
+    assert re.search(found, same_error(outcomes, RankError))
+    assert {outcome.rank for outcome in outcomes} == {guilty}
+    assert outcomes[guilty].__cause__ is not None
 
 
 @pytest.mark.parametrize("name", ON_ALL_RANKS)
 def test_what_every_rank_can_see_is_a_usage_error_on_every_rank(name: str) -> None:
-    changed, message = ON_ALL_RANKS[name]
-    assert message in same_error(run(**changed), UsageError)
+    changed, found = ON_ALL_RANKS[name]
+    assert re.search(found, same_error(run(**changed), UsageError))
 
 
 def test_outputs_that_are_nan_are_refused_with_the_sample() -> None:

@@ -1,16 +1,14 @@
-"""Every sample is counted exactly once, whatever the world, the shards and the batches."""
+"""What an evaluation shows, and the data sets of pictures and the outputs that it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, UsageError, evaluate, get_dist_backend
+from disteval import RankError, UnknownBackendError, UsageError, evaluate, get_dist_backend
 from disteval.data import ArrayDataset
-from disteval.metrics import Accuracy, BaseMetric
-from disteval_backends.threads_dist import ThreadsDist
+from disteval.metrics import BaseMetric
 
 from suites.helpers.thread_world import run_ranks, values
 
@@ -40,10 +38,6 @@ def read_label(images: Any) -> Any:
     return scores
 
 
-def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
-    return values(run_ranks(world, function))
-
-
 def test_metrics_start_afresh() -> None:
     labels = Labels()
     labels.add(None, np.array([99]))
@@ -61,22 +55,11 @@ def test_progress_is_told_after_every_batch() -> None:
 
 
 def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    run(3, lambda backend: evaluate(read_label, numbered(9), {}, backend, 2, progress=True))
+    values(run_ranks(3, lambda b: evaluate(read_label, numbered(9), {}, b, 2, progress=True)))
     shown = capfd.readouterr().err
     assert "rank 0: 100%" in shown
     assert "4/4" in shown
     assert "rank 1" not in shown
-
-
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
-def test_a_batch_size_that_is_none_is_refused(batch_size: Any) -> None:
-    with pytest.raises(UsageError, match=f"batch_size.*{batch_size}"):
-        evaluate(read_label, numbered(3), {}, get_dist_backend("non_dist"), batch_size)
-
-
-def test_a_predict_that_loses_rows_is_refused() -> None:
-    with pytest.raises(RankError, match=r"s 0, 1,.*\b2\b.*\b1\b"):
-        evaluate(lambda x: x[:1], numbered(3), {}, get_dist_backend("non_dist"), 2)
 
 
 class TheirDataset:
@@ -103,11 +86,10 @@ def test_anybodys_data_set_with_fractions_or_unknown_classes_is_refused() -> Non
 
 
 UNEVEN = [
-    ({"length": 3}, "the data set has 4 images, 4 labels and the length 3; give one label for"),
-    ({"length": 5}, "4 images, 4 labels and the length 5"),
-    ({"labels": np.zeros(9, int)}, "4 images, 9 labels and the length 4"),
-    ({"labels": [0, 0, 0, 0]}, "labels has the type list; it must be an array, such as numpy"),
-    ({"images": [np.zeros((3, 2, 2), np.uint8)] * 4}, "images has the type list; it must be an"),
+    ({"length": 3}, "4 images, 4 labels .*length 3"),
+    ({"labels": np.zeros(9, int)}, "4 images, 9 labels .*length 4"),
+    ({"labels": [0, 0, 0, 0]}, "labels .*list"),
+    ({"images": [np.zeros((3, 2, 2), np.uint8)] * 4}, "images .*list"),
 ]
 
 
@@ -121,52 +103,14 @@ def test_anybodys_data_set_has_one_label_for_each_picture(other: Any, message: s
 
     dataset = Uneven()
     vars(dataset).update(other)
-    refused(samples=dataset, message=message)
-
-
-def refused(*, message: str, error: type[Exception] = UsageError, **given: Any) -> None:
-    """Evaluate with one argument of another kind, and expect a sentence about it."""
-    fine = {"predict": read_label, "samples": numbered(4), "metrics": {"accuracy": Accuracy()}}
-    with pytest.raises(error, match=message):
-        evaluate(**{**fine, "backend": "non_dist", "batch_size": 2, **given})
+    with pytest.raises(UsageError, match=message):
+        evaluate(read_label, dataset, {}, "non_dist", 2)
 
 
 def test_a_backend_by_name_is_taken() -> None:
     assert evaluate(read_label, numbered(4), {"labels": Labels()}, "non_dist").evaluated == 4
-    refused(backend="non_dits", message=r"no backend 'non_dits'\. Did you mean 'non_dist'")
-
-
-@pytest.mark.parametrize(
-    ("samples", "message"),
-    [
-        (None, "samples has the type NoneType; give arrays, anything with a length and an ind"),
-        ("pictures.txt", "samples is a str; give the samples, such as an open file"),
-        ((np.zeros(3), np.zeros(4)), r"a tuple of arrays with the lengths \{0: 3, 1: 4\}; give a"),
-        ({"x": np.zeros(3), "y": [1]}, r"a dict of arrays with the lengths \{'x': 3, 'y': 1\}"),
-        ({"x": 3}, "the column 'x' of samples has the type int; it must be an array"),
-        (np.array(3), "the column 'samples' of samples has the type ndarray; it must be an array"),
-        ((), "samples is an empty tuple; give a tuple of arrays, or a list if it holds the samp"),
-    ],
-)
-def test_samples_of_another_kind_are_refused(samples: Any, message: str) -> None:
-    refused(samples=samples, message=message)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "message"),
-    [
-        (
-            Accuracy(),
-            "metrics must be a dict .* not a value of type Accuracy",
-        ),
-        ([Accuracy()], "not a value of type list"),
-        (None, "not a value of type NoneType"),
-        ({"a": Accuracy}, r"the metric 'a' must be an instance .*; make one, Accuracy\(\)"),
-        ({"a": len}, "the metric 'a' must be an instance .*, not <built-in function len>"),
-    ],
-)
-def test_metrics_that_are_no_dict_of_metrics_are_refused(metrics: Any, message: str) -> None:
-    refused(metrics=metrics, message=message)
+    with pytest.raises(UnknownBackendError, match=r"non_dits.*'non_dist'"):
+        evaluate(read_label, numbered(4), {}, "non_dits")
 
 
 @pytest.mark.parametrize(
@@ -176,16 +120,12 @@ def test_metrics_that_are_no_dict_of_metrics_are_refused(metrics: Any, message: 
         ({"logits": np.zeros((3, 64))}, r"3 rows under 'logits'"),
         ((np.zeros((2, 64)), np.zeros(3)), "3 rows at position 1"),
         ([0], "a list of 1 entries"),
-        ("ab", "a value of type str"),
-        (0.5, "a value of type float"),
+        ("ab", r"\bstr\b"),
+        (0.5, r"\bfloat\b"),
         (np.array(0.5), "a single number"),
         (np.zeros((1, 64)), "1 rows"),
     ],
 )
 def test_a_predict_that_returns_no_scores_is_refused(scores: Any, found: str) -> None:
-    message = rf"returned {found}.*; it must return one row for each sample"
-    refused(predict=lambda _: scores, message=message, error=RankError)
-
-
-def test_a_predict_that_is_no_function_is_refused() -> None:
-    refused(predict=None, message="predict must be a function, not None")
+    with pytest.raises(RankError, match=rf"samples 0, 1,.* predict .*{found}"):
+        evaluate(lambda _: scores, numbered(4), {}, "non_dist", 2)
