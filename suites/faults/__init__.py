@@ -1,5 +1,5 @@
 """The fault session: faults at random moments of real runs, and a checker of what comes of them.
 
-``nox -s faults`` runs it. `schedule` draws what happens, to whom and when; `kinds` has the runs;
-`inside` does one run in namespaces of its own, `inject` does the harm, and `checker` judges.
+``nox -s faults`` runs it. `runs` draws which command runs and what happens to it, `inside` does one
+run in namespaces of its own, and `checker` judges what came of it.
 """
