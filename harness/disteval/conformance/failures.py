@@ -108,9 +108,12 @@ def send_over_the_cap(
     mine = payload(size) if backend.rank == guilty else b""
     try:
         came = _call(backend, collective, mine, guilty)
-        outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
     except Exception:
         outcome = "error"
+    else:
+        outcome = f"a {type(came).__name__}"
+        if type(came) is bytes:
+            outcome = "whole" if came == payload(size) else f"{len(came)} of {size} bytes"
     return outcome, before, backend.all_gather_object((*task, backend.rank))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from disteval.contract import BaseDistBackend
@@ -15,6 +16,7 @@ class Mutant(ThreadsDist):
     """A correct backend, which subclasses break."""
 
     breaks: ClassVar[str]
+    change: Callable[..., Any]  # what it does otherwise
 
     def __init_subclass__(cls) -> None:
         if "breaks" in cls.__dict__:
@@ -27,5 +29,11 @@ class Gathered(Mutant):
     def all_gather_object(self, obj: Any) -> Any:
         return self.change(super().all_gather_object(obj))
 
-    def change(self, gathered: list[Any]) -> Any:
-        raise NotImplementedError
+
+def add(
+    module: dict[str, Any], base: type[Mutant], breaks: str, **changes: Callable[..., Any]
+) -> None:
+    """Add a broken backend to a module for each name: the base with that function as `change`."""
+    for name, change in changes.items():
+        own = {"__module__": module["__name__"], "breaks": breaks, "change": change}
+        module[name] = type(name, (base,), own)

@@ -7,49 +7,52 @@ from typing import Any
 
 import numpy as np
 
-from suites.mutants.broken.base import Mutant
+from suites.mutants.broken.base import Mutant, add
 
 
-class SrcIgnored(Mutant):
-    breaks = "3.1"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        self._check_src(src)
-        return super().broadcast_object(obj, 0)
-
-
-class SrcOffByOne(Mutant):
-    breaks = "3.1"
+class FromAnother(Mutant):
+    """A backend that changes the source of a broadcast."""
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        self._check_src(src)
-        return super().broadcast_object(obj, (src + 1) % self.world_size)
+        return super().broadcast_object(obj, self.change(src))
 
 
-class BroadcastReturnsOwn(Mutant):
-    breaks = "3.1"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        super().broadcast_object(obj, src)
-        return copy.deepcopy(obj)
-
-
-class BroadcastForgetsTheOrder(Mutant):
-    """Returns the arrays of a broadcast in order C, whichever order they had."""
-
-    breaks = "3.1"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        sent = super().broadcast_object(obj, src)
-        return sent.copy() if type(sent) is np.ndarray else sent
+add(
+    globals(), FromAnother, "3.1",
+    SrcIgnored=lambda self, src: 0,
+    SrcOffByOne=lambda self, src: (src + 1) % self.world_size,
+)  # fmt: skip
+add(
+    globals(), FromAnother, "3.4",
+    NegativeSrcCountsBack=lambda self, src: src % self.world_size if src < 0 else src,
+    SrcIsClamped=lambda self, src: min(src, self.world_size - 1),
+)  # fmt: skip
 
 
-class LastRankGetsNothing(Mutant):
-    breaks = "3.1"
+class Broadcast(Mutant):
+    """A backend that changes what a broadcast returns."""
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        sent = super().broadcast_object(obj, src)
-        return sent if self.rank < self.world_size - 1 or self.rank == src else None
+        return self.change(super().broadcast_object(obj, src), obj, src)
+
+
+add(
+    globals(), Broadcast, "3.1",
+    BroadcastReturnsOwn=lambda self, sent, obj, src: copy.deepcopy(obj),
+    # Arrays come in order C, whichever order they had.
+    BroadcastForgetsTheOrder=lambda self, sent, obj, src: (
+        sent.copy() if type(sent) is np.ndarray else sent
+    ),
+    LastRankGetsNothing=lambda self, sent, obj, src: (
+        sent if self.rank in (src, *range(self.world_size - 1)) else None
+    ),
+)  # fmt: skip
+add(
+    globals(), Broadcast, "3.5",
+    LargeBroadcastsAreLost=lambda self, sent, obj, src: (
+        None if type(sent) is bytes and len(sent) > 32 << 20 else sent
+    ),
+)  # fmt: skip
 
 
 class OthersMustBeAbleToSend(Mutant):
@@ -60,20 +63,6 @@ class OthersMustBeAbleToSend(Mutant):
         return super().all_gather_object(obj)[src]
 
 
-class NegativeSrcCountsBack(Mutant):
-    breaks = "3.4"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        return super().broadcast_object(obj, src % self.world_size if src < 0 else src)
-
-
-class SrcIsClamped(Mutant):
-    breaks = "3.4"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        return super().broadcast_object(obj, min(src, self.world_size - 1) if src > 0 else src)
-
-
 class OnlyRank0RefusesSrc(Mutant):
     breaks = "3.4"
 
@@ -81,11 +70,3 @@ class OnlyRank0RefusesSrc(Mutant):
         if self.rank and not 0 <= src < self.world_size:
             return None
         return super().broadcast_object(obj, src)
-
-
-class LargeBroadcastsAreLost(Mutant):
-    breaks = "3.5"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        sent = super().broadcast_object(obj, src)
-        return None if type(sent) is bytes and len(sent) > 32 << 20 else sent

@@ -81,7 +81,7 @@ class LargeArraysShareABuffer(ChangedArray):
         super().__init__()
         self.buffers: dict[tuple[Any, Any], Any] = {}
 
-    def change_array(self, array: Any) -> Any:
+    def change(self, array: Any) -> Any:
         if array.nbytes < _LARGE_BYTES:
             return array
         buffer = self.buffers.setdefault((array.dtype, array.shape), np.empty_like(array))

@@ -3,37 +3,86 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from disteval import FrameError, RankError, frames
 from disteval.contract import Rendezvous
 
-from suites.mutants.broken.base import MUTANTS, Mutant
+from suites.mutants.broken.base import MUTANTS, Mutant, add
 from suites.mutants.sockets import Sockets, read
 
 
-class SwallowsTheError(Mutant):
-    breaks = "6.1"
+def _is_a(kind: type[Exception]) -> Callable[[Mutant, Exception], bool]:
+    return lambda _, error: isinstance(error, kind)
+
+
+def _is_of_another(backend: Mutant, error: Exception) -> bool:
+    return isinstance(error, RankError) and error.rank != backend.rank
+
+
+def _is_of_anothers_size(backend: Mutant, error: Exception) -> bool:
+    return _is_of_another(backend, error) and "over the cap" in str(error)
+
+
+class ForgivesInAllGathers(Mutant):
+    """Returns None for each rank where an all-gather raises an error that the mutant forgives."""
 
     def all_gather_object(self, obj: Any) -> Any:
         try:
             return super().all_gather_object(obj)
-        except RankError:
-            return [None] * self.world_size
-
-
-class OnlyTheGuiltyIsTold(Mutant):
-    breaks = "6.1"
-
-    def all_gather_object(self, obj: Any) -> Any:
-        try:
-            return super().all_gather_object(obj)
-        except RankError as error:
-            if error.rank == self.rank:
+        except Exception as error:
+            if not self.change(error):
                 raise
             return [None] * self.world_size
+
+
+class ForgivesInBroadcasts(Mutant):
+    """Returns None where a broadcast raises an error that the mutant forgives."""
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        try:
+            return super().broadcast_object(obj, src)
+        except Exception as error:
+            if not self.change(error):
+                raise
+            return None
+
+
+class UselessAfter(Mutant):
+    """Gathers in another order after an error of some kind."""
+
+    failed = False
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            gathered = super().all_gather_object(obj)
+        except Exception as error:
+            self.failed = self.failed or self.change(error)
+            raise
+        return gathered[::-1] if self.failed else gathered
+
+
+add(
+    globals(), ForgivesInAllGathers, "6.1",
+    SwallowsTheError=_is_a(RankError), OnlyTheGuiltyIsTold=_is_of_another,
+)  # fmt: skip
+add(globals(), ForgivesInAllGathers, "6.2", UnloadableBecomesNone=_is_a(FrameError))
+add(globals(), ForgivesInAllGathers, "6.3", OnlySomeRefuseWhatIsTooLarge=_is_of_anothers_size)
+add(
+    globals(), ForgivesInAllGathers, "7.4",
+    GoesOnWithoutTheMissing=_is_a(threading.BrokenBarrierError),
+)  # fmt: skip
+add(globals(), ForgivesInBroadcasts, "6.1", OnlySrcIsTold=_is_of_another)
+add(globals(), ForgivesInBroadcasts, "6.2", UnloadableBroadcastBecomesNone=_is_a(FrameError))
+add(globals(), ForgivesInBroadcasts, "6.3", OnlySrcRefusesWhatIsTooLarge=_is_of_anothers_size)
+add(globals(), UselessAfter, "6.1", UselessAfterAnError=_is_a(RankError))
+add(
+    globals(), UselessAfter, "6.3",
+    UselessAfterTooMuch=lambda self, error: "over the cap" in str(error),
+)  # fmt: skip
+add(globals(), UselessAfter, "6.4", UselessAfterAMismatch=_is_a(FrameError))
 
 
 class HangsWhenOneCannotSend(Mutant):
@@ -43,19 +92,6 @@ class HangsWhenOneCannotSend(Mutant):
         # Some libraries serialise before they communicate, and raise on one rank only.
         frames.decode(frames.encode(obj), 0)
         return super().all_gather_object(obj)
-
-
-class UselessAfterAnError(Mutant):
-    breaks = "6.1"
-    failed = False
-
-    def all_gather_object(self, obj: Any) -> Any:
-        try:
-            gathered = super().all_gather_object(obj)
-        except RankError:
-            self.failed = True
-            raise
-        return [] if self.failed else gathered
 
 
 class RepeatsItselfAfterAnError(Mutant):
@@ -74,77 +110,6 @@ class RepeatsItselfAfterAnError(Mutant):
         stale, self.previous = (self.previous if self.failed else None), gathered
         self.failed = False
         return gathered if stale is None else stale
-
-
-class OnlySrcIsTold(Mutant):
-    """Raises the error only on src, and returns None on the other ranks."""
-
-    breaks = "6.1"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        try:
-            return super().broadcast_object(obj, src)
-        except RankError as error:
-            if error.rank == self.rank:
-                raise
-            return None
-
-
-class UnloadableBroadcastBecomesNone(Mutant):
-    breaks = "6.2"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        try:
-            return super().broadcast_object(obj, src)
-        except FrameError:
-            return None
-
-
-class UnloadableBecomesNone(Mutant):
-    breaks = "6.2"
-
-    def all_gather_object(self, obj: Any) -> Any:
-        try:
-            return super().all_gather_object(obj)
-        except FrameError:
-            return [None] * self.world_size
-
-
-class OnlySomeRefuseWhatIsTooLarge(Mutant):
-    breaks = "6.3"
-
-    def all_gather_object(self, obj: Any) -> Any:
-        try:
-            return super().all_gather_object(obj)
-        except RankError as error:
-            if error.rank == self.rank or "over the cap" not in str(error):
-                raise
-            return [b""] * self.world_size
-
-
-class OnlySrcRefusesWhatIsTooLarge(Mutant):
-    breaks = "6.3"
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        try:
-            return super().broadcast_object(obj, src)
-        except RankError as error:
-            if error.rank == self.rank or "over the cap" not in str(error):
-                raise
-            return b""
-
-
-class UselessAfterTooMuch(Mutant):
-    breaks = "6.3"
-    failed = False
-
-    def all_gather_object(self, obj: Any) -> Any:
-        try:
-            gathered = super().all_gather_object(obj)
-        except RankError as error:
-            self.failed = "over the cap" in str(error)
-            raise
-        return gathered[::-1] if self.failed else gathered
 
 
 class SendsBeforeItReceives(Sockets):
@@ -179,16 +144,6 @@ class WaitsForEver(Mutant):
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         super().init_process(rank, world_size, replace(rendezvous, timeout=3_600.0))
-
-
-class GoesOnWithoutTheMissing(Mutant):
-    breaks = "7.4"
-
-    def all_gather_object(self, obj: Any) -> Any:
-        try:
-            return super().all_gather_object(obj)
-        except threading.BrokenBarrierError:
-            return [obj] * self.world_size
 
 
 class Lonely(Sockets):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from suites.mutants.broken.base import Gathered, Mutant
+from suites.mutants.broken.base import Gathered, Mutant, add
 
 
 class ReversedOrder(Gathered):
@@ -15,13 +15,6 @@ class ReversedOrder(Gathered):
 
     def change(self, gathered: list[Any]) -> Any:
         return gathered[::-1]
-
-
-class LastRankDropped(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return gathered[:-1]
 
 
 class OwnObjectTwice(Gathered):
@@ -32,53 +25,20 @@ class OwnObjectTwice(Gathered):
         return gathered
 
 
-class RotatedByRank(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return gathered[self.rank :] + gathered[: self.rank]
-
-
-class OnlyRank0Gathers(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return gathered if self.rank == 0 else [None] * len(gathered)
-
-
-class ReturnsTuple(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return tuple(gathered)
-
-
-class OneTooMany(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return [*gathered, None]
-
-
-class WrongOnlyForFive(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return gathered[::-1] if len(gathered) == 5 else gathered
-
-
-class WrongOnlyOnLastRank(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return gathered[::-1] if self.rank == len(gathered) - 1 else gathered
-
-
-class NestedInAList(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return [[item] for item in gathered]
+add(
+    globals(), Gathered, "2.1",
+    LastRankDropped=lambda self, gathered: gathered[:-1],
+    RotatedByRank=lambda self, gathered: gathered[self.rank :] + gathered[: self.rank],
+    OnlyRank0Gathers=lambda self, gathered: [None] * len(gathered) if self.rank else gathered,
+    ReturnsTuple=lambda self, gathered: tuple(gathered),
+    OneTooMany=lambda self, gathered: [*gathered, None],
+    WrongOnlyForFive=lambda self, gathered: gathered[:: -1 if len(gathered) == 5 else 1],
+    WrongOnlyOnLastRank=lambda self, gathered: (
+        gathered[::-1] if self.rank == len(gathered) - 1 else gathered
+    ),
+    NestedInAList=lambda self, gathered: [[item] for item in gathered],
+    LeavesItselfOut=lambda self, gathered: gathered[: self.rank] + gathered[self.rank + 1 :],
+)  # fmt: skip
 
 
 class PaddedToTheLargest(Gathered):
@@ -113,13 +73,6 @@ class LosesTheLastOfLongLists(Gathered):
         if type(item) is not tuple or not item:
             return item[:-1] if isinstance(item, np.ndarray) and len(item) > 3 else item
         return (*item[:-1], self.shorten(item[-1]))
-
-
-class LeavesItselfOut(Gathered):
-    breaks = "2.1"
-
-    def change(self, gathered: list[Any]) -> Any:
-        return [item for rank, item in enumerate(gathered) if rank != self.rank]
 
 
 class NotWritten(Mutant):

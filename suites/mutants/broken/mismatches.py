@@ -40,19 +40,6 @@ class SrcIsNotTold(Mutant):
             return obj
 
 
-class UselessAfterAMismatch(Mutant):
-    breaks = "6.4"
-    failed = False
-
-    def all_gather_object(self, obj: Any) -> Any:
-        try:
-            gathered = super().all_gather_object(obj)
-        except FrameError:
-            self.failed = True
-            raise
-        return gathered[::-1] if self.failed else gathered
-
-
 class TakesLateObjects(Mutant):
     """Takes the next object of each rank, also one of a collective that has failed before."""
 

@@ -5,35 +5,60 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from suites.mutants.broken.base import Gathered, Mutant
+from suites.mutants.broken.base import Gathered, Mutant, add
 
 
 class Changed(Mutant):
-    """A backend that changes every object that it sends."""
+    """A backend that changes every object that it sends, or every one of a type."""
+
+    kind: ClassVar[type | None] = None
 
     def all_gather_object(self, obj: Any) -> Any:
-        return [self.change(item) for item in super().all_gather_object(obj)]
+        return [self.change_some(item) for item in super().all_gather_object(obj)]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        return self.change(super().broadcast_object(obj, src))
+        return self.change_some(super().broadcast_object(obj, src))
 
-    def change(self, item: Any) -> Any:
-        raise NotImplementedError
-
-
-class CutAt64K(Changed):
-    breaks = "2.3"
-
-    def change(self, item: Any) -> Any:
-        return item[:65_535] if type(item) is bytes else item
+    def change_some(self, item: Any) -> Any:
+        return self.change(item) if self.kind in (None, type(item)) else item
 
 
-class BroadcastCutAt64K(CutAt64K):
-    breaks = "3.2"
+class ChangedBytes(Changed):
+    kind = bytes
+
+
+class ChangedArray(Changed):
+    kind = np.ndarray
+
+
+add(
+    globals(), Changed, "2.2",
+    NoneBecomesEmpty=lambda self, item: "" if item is None else item,
+    TrueBecomes1=lambda self, item: int(item) if type(item) is bool else item,
+    NegativeZeroLost=lambda self, item: item + 0.0 if type(item) is float else item,
+    TupleBecomesList=lambda self, item: list(item) if type(item) is tuple else item,
+    BytearrayBecomesBytes=lambda self, item: bytes(item) if type(item) is bytearray else item,
+    SurrogatesLost=lambda self, item: (
+        item.encode("utf-8", "replace").decode() if type(item) is str else item
+    ),
+    LargeIntegersWrap=lambda self, item: (
+        item & 0xFFFF_FFFF_FFFF_FFFF if type(item) is int and item > 0 else item
+    ),
+    ClassLost=lambda self, item: vars(item) if type(item).__name__ == "Sample" else item,
+    TimezoneLost=lambda self, item: item.replace(tzinfo=None) if hasattr(item, "tzinfo") else item,
+)  # fmt: skip
+add(
+    globals(), ChangedBytes, "2.3",
+    CutAt64K=lambda self, item: item[:65_535],
+    SixteenBitSizes=lambda self, item: item[: len(item) % 65_536],
+)  # fmt: skip
+add(globals(), ChangedBytes, "2.2", TrailingZerosStripped=lambda self, item: item.rstrip(b"\0"))
+add(globals(), ChangedBytes, "2.4", LargeOnesLost=lambda self, item: item[: 32 << 20])
+add(globals(), ChangedBytes, "3.2", BroadcastCutAt64K=lambda self, item: item[:65_535])
 
 
 class BitOffsetsInInt32ForFive(Gathered):
@@ -45,20 +70,6 @@ class BitOffsetsInInt32ForFive(Gathered):
         sizes = [len(item) if type(item) is bytes else 1 for item in gathered]
         bits = max(sizes) * len(gathered) * 8  # padded to the largest, as tensors are
         return gathered if bits < 1 << 31 else [*gathered[:-1], b""]
-
-
-class SixteenBitSizes(Changed):
-    breaks = "2.3"
-
-    def change(self, item: Any) -> Any:
-        return item[: len(item) % 65_536] if type(item) is bytes else item
-
-
-class LargeOnesLost(Changed):
-    breaks = "2.4"
-
-    def change(self, item: Any) -> Any:
-        return None if type(item) is bytes and len(item) > 32 << 20 else item
 
 
 class LargeGathered(Gathered):
@@ -95,62 +106,6 @@ class PiecesInTheOrderOfArrival(LargeGathered):
         return [*mixed, *others]
 
 
-class TrailingZerosStripped(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return item.rstrip(b"\0") if type(item) is bytes else item
-
-
-class NoneBecomesEmpty(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return "" if item is None else item
-
-
-class TrueBecomes1(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return int(item) if type(item) is bool else item
-
-
-class NegativeZeroLost(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return item + 0.0 if type(item) is float else item
-
-
-class TupleBecomesList(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return list(item) if type(item) is tuple else item
-
-
-class BytearrayBecomesBytes(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return bytes(item) if type(item) is bytearray else item
-
-
-class SurrogatesLost(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return item.encode("utf-8", "replace").decode() if type(item) is str else item
-
-
-class LargeIntegersWrap(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return item & 0xFFFF_FFFF_FFFF_FFFF if type(item) is int and item > 0 else item
-
-
 class SharingLost(Changed):
     breaks = "2.2"
 
@@ -158,20 +113,6 @@ class SharingLost(Changed):
         if type(item) is list and len(item) == 2 and item[0] is item[1]:
             return [copy.deepcopy(item[0]), item[1]]
         return item
-
-
-class ClassLost(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return vars(item) if type(item).__name__ == "Sample" else item
-
-
-class TimezoneLost(Changed):
-    breaks = "2.2"
-
-    def change(self, item: Any) -> Any:
-        return item.replace(tzinfo=None) if hasattr(item, "tzinfo") else item
 
 
 class PickleProtocol2(Mutant):
@@ -191,67 +132,16 @@ class OverJson(Mutant):
         return [json.loads(text) for text in super().all_gather_object(json.dumps(obj))]
 
 
-class ChangedArray(Changed):
-    """A backend that changes every array that it sends."""
-
-    def change(self, item: Any) -> Any:
-        return self.change_array(item) if isinstance(item, np.ndarray) else item
-
-    def change_array(self, array: Any) -> Any:
-        raise NotImplementedError
-
-
-class DtypeLost(ChangedArray):
-    breaks = "2.2"
-
-    def change_array(self, array: Any) -> Any:
-        return array.astype(np.int64) if array.dtype == np.int16 else array
-
-
-class FortranOrderLost(ChangedArray):
-    breaks = "2.2"
-
-    def change_array(self, array: Any) -> Any:
-        return array.copy(order="C")
-
-
-class ByteOrderLost(ChangedArray):
-    breaks = "2.2"
-
-    def change_array(self, array: Any) -> Any:
-        return array.astype(array.dtype.newbyteorder("="))
-
-
-class NanPayloadLost(ChangedArray):
-    breaks = "2.2"
-
-    def change_array(self, array: Any) -> Any:
-        return np.where(np.isnan(array), np.nan, array) if array.dtype == "<f8" else array
-
-
-class ZeroSizeLost(ChangedArray):
-    breaks = "2.2"
-
-    def change_array(self, array: Any) -> Any:
-        return array if array.size else np.zeros(0, array.dtype)
-
-
-class ScalarFor0d(ChangedArray):
-    breaks = "2.2"
-
-    def change_array(self, array: Any) -> Any:
-        return array if array.ndim else array[()]
-
-
-class FieldsLost(ChangedArray):
-    breaks = "2.2"
-
-    def change_array(self, array: Any) -> Any:
-        return array.tolist() if array.dtype.names else array
-
-
-class ComplexPartLost(ChangedArray):
-    breaks = "2.2"
-
-    def change_array(self, array: Any) -> Any:
-        return array.real.copy() if array.dtype.kind == "c" else array
+add(
+    globals(), ChangedArray, "2.2",
+    DtypeLost=lambda self, item: item.astype(np.int64) if item.dtype == np.int16 else item,
+    FortranOrderLost=lambda self, item: item.copy(order="C"),
+    ByteOrderLost=lambda self, item: item.astype(item.dtype.newbyteorder("=")),
+    NanPayloadLost=lambda self, item: (
+        np.where(np.isnan(item), np.nan, item) if item.dtype == "<f8" else item
+    ),
+    ZeroSizeLost=lambda self, item: item if item.size else np.zeros(0, item.dtype),
+    ScalarFor0d=lambda self, item: item if item.ndim else item[()],
+    FieldsLost=lambda self, item: item.tolist() if item.dtype.names else item,
+    ComplexPartLost=lambda self, item: item.real.copy() if item.dtype.kind == "c" else item,
+)  # fmt: skip
