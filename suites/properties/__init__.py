@@ -9,8 +9,8 @@
 | `test_one_error.py` | what fails on one rank is the same error on all, and no rank waits |
 | `test_interrupted.py` | an interrupted evaluation that goes on ends as the whole one |
 
-``pytest suites/properties --backend threads`` needs no framework and draws 200 examples of each
-promise. With ``--backend torch_cpu``, or under ``mpirun`` or ``torchrun``, 25 examples of each
+``pytest suites/properties --backend threads`` needs no framework and draws 100 examples of each
+promise at each size. With ``--backend torch_cpu``, or under ``mpirun`` or ``torchrun``, 25 of each
 travel to the ranks in one order. A promise that does not hold yet is an expected failure with its
 reason.
 """

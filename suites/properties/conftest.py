@@ -74,10 +74,10 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
     must return ``expected(example)``, to the last bit.
 
     Ranks that are processes get the examples of ``--examples`` in one order, which costs one round
-    trip. Threads get eight times as many, one by one, so that Hypothesis finds the smallest that
-    fails. A test that is split, as by metrics, draws so many in all, but three of each part: the
-    first is mostly the smallest that there is. One that is expected to fail draws all, for not
-    each example may show it.
+    trip. Threads get four times as many at each size, one by one, so that Hypothesis finds the
+    smallest that fails. A test that is split, as by metrics, draws so many in all, but a few of
+    each part: the first is mostly the smallest that there is. One that is expected to fail draws
+    all, for not each example may show it.
     """
     is_cheap = worlds.cls.launcher == "threads"
     count = request.config.getoption("examples")
@@ -100,7 +100,7 @@ def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) ->
         if is_cheap:
 
             @settings(
-                max_examples=max(8, 8 * count // split), suppress_health_check=unhurried,
+                max_examples=max(4, 4 * count // split), suppress_health_check=unhurried,
                 phases=list(Phase)[: 3 if is_expected else None],
             )  # fmt: skip
             @given(strategy)

@@ -77,7 +77,7 @@ def test_what_is_drawn_by_seeds_of_samples_is_the_same_everywhere(each: Each, ki
     each(
         st.tuples(st.sampled_from(["predict", "collate"]), st.integers(0, 99), PLANS),
         partial(sampled, kind),
-        lambda drawn: sampled(kind, "non_dist", (*drawn[:2], {"batch_size": 1})),
+        lambda drawn: sampled(kind, "non_dist", (*drawn[:2], {"batch_size": MOST})),
         split=len(SAMPLES),
     )
 
@@ -99,7 +99,7 @@ def test_a_group_finds_what_each_of_its_metrics_finds_alone(each: Each) -> None:
     """Also where ranks have the metrics in different orders."""
     alone = {name: case.alone(range(MOST)) for name, case in METRICS.items()}
     each(
-        st.tuples(st.integers(0, 999), st.integers(0, 3), st.integers(1, 9)),
+        st.tuples(st.integers(0, 999), st.integers(0, 3), st.integers(3, MOST)),
         grouped,
         lambda _: alone,
         split=8,
