@@ -10,12 +10,13 @@ import pytest
 from disteval.metrics import Accuracy, Bootstrap, Grouped, Mean, Perplexity, Weighted
 
 from suites.helpers.needs import framework, needs
-from suites.metrics.cases import CASES, SIZE, Case, alone, assert_same, classes, random, scores
+from suites.metrics.cases import CASES, SIZE, alone, assert_same
+from suites.properties.cases import LABELS, SCORES, Case
 
 pytestmark = needs("torch", "jax", "tensorflow")  # one process has them all
 
 METRICS = {name: case for name, case in CASES.items() if not name.startswith("entries")}
-METRICS["log-probabilities"] = Case(Perplexity, (-abs(scores),), {})
+METRICS["log-probabilities"] = Case(Perplexity, (-abs(SCORES),), {})
 FORMS = ["list", "torch", "jax", "tensorflow"]
 
 
@@ -45,13 +46,13 @@ def test_the_framework_of_an_array_changes_nothing(name: str, form: str) -> None
 
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_groups_and_ids_may_be_of_any_framework(form: str) -> None:
-    weights, groups = abs(scores[:, 1]), random.integers(0, 3, SIZE)
+    weights, groups = 1 + abs(SCORES[:, 1]), np.arange(SIZE) * 7 % 3
     results = []
     for convert in (np.asarray, forms(form)):
         metric = Grouped(Bootstrap(Weighted(Accuracy(dist_backend="non_dist")), resamples=20))
         named = {"weights": weights, "groups": groups, "ids": np.arange(SIZE)}
         converted: dict[str, Any] = {name: convert(array) for name, array in named.items()}
-        metric.add(convert(scores), convert(classes), **converted)
+        metric.add(convert(SCORES), convert(LABELS), **converted)
         results.append(metric.compute(size=SIZE))
     assert results[0] == results[1]
 

@@ -19,11 +19,7 @@ IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.in
         (IMAGES[0], LABELS, r"\(3, 4, 4\)"),
         (IMAGES, LABELS.astype(np.int32), "labels.*int32"),
         (IMAGES, LABELS[:1], r"\(2,\).*\(1,\)"),
-        (
-            IMAGES,
-            np.array([0, 7]),
-            r"labels\[1\].*7",
-        ),
+        (IMAGES, np.array([0, 7]), r"labels\[1\].*7"),
         (IMAGES.tolist(), LABELS, "images.*list"),
         (None, LABELS, "images.*NoneType"),
         (IMAGES, [0, 0], "labels.*list"),

@@ -79,7 +79,7 @@ PLANS = st.just({}) | st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("kind", ["columns", "rows", "stream", "shards"])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=80), st.integers(2, 5), st.integers(1, 6),
     PLANS,

@@ -97,8 +97,7 @@ def test_a_download_with_another_checksum_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("../escaped", b"x"), (f"{BINARY_FOLDER}/link", "/etc/passwd")],
+    ("name", "content"), [("../escaped", b"x"), (f"{BINARY_FOLDER}/link", "/etc/passwd")]
 )
 def test_an_archive_that_reaches_outside_is_refused(
     server: tuple[str, Path], tmp_path: Path, name: str, content: bytes | str

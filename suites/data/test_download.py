@@ -119,10 +119,7 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (
-            gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999),
-            "unpacked",
-        ),
+        (gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999), "unpacked"),
         (gzip(tar("folder/file", bytes(1 << 17)))[:100], "unpacked"),
         (gzip(tar("folder/a\0b", b"x")), "can't be unpacked"),
         (gzip(tar("folder/file", bytes(1 << 17))), "65536 bytes"),

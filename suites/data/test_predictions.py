@@ -114,7 +114,7 @@ def test_a_line_of_json_has_the_id_and_the_fields(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == [".manifest.json", path.name]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 40), st.integers(1, 4), st.integers(1, 7), st.integers(1, 5),
     st.sampled_from(["jsonl", "npy"]), st.randoms(use_true_random=False),
@@ -204,11 +204,7 @@ def test_a_damaged_part_is_named_and_computed_again(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"format": "npy"}, "format"),
-        ({"size": 7}, "number of samples is 6"),
-    ],
+    ("options", "message"), [({"format": "npy"}, "format"), ({"size": 7}, "number of samples is 6")]
 )
 def test_runs_of_other_settings_are_not_mixed(options: Any, message: str, tmp_path: Path) -> None:
     begun(tmp_path)

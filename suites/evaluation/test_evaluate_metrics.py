@@ -65,7 +65,7 @@ def test_a_collate_that_takes_fields_out_of_samples_works_for_a_batch_that_is_fi
 
 
 def test_a_sample_costs_little_more_than_the_dict_that_holds_it() -> None:
-    size = 30_000
+    size = 10_000
     data = Made(size)
 
     def seconds(work: Callable[[], Any]) -> float:

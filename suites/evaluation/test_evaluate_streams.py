@@ -57,9 +57,7 @@ def test_what_needs_a_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize("leases", [None, Leases()])
-def test_a_metric_without_ids_has_its_entries_in_order_where_ranks_read_shards(
-    leases: Any,
-) -> None:
+def test_a_metric_without_ids_has_its_entries_in_order_where_ranks_read_shards(leases: Any) -> None:
     def rank(backend: ThreadsDist) -> Any:
         found = evaluate(twice, shards([2, 3, 4]), {"plain": Plain()}, backend, 2, leases=leases)
         return found.metrics["plain"]

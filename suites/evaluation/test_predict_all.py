@@ -101,7 +101,7 @@ class PowerError(Exception):
     """The end of a run before its time."""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @example(  # a stored sample is in a batch with one that is not
     way=("columns", {}),
     size=2,

@@ -45,7 +45,7 @@ def test_a_flipped_bit_of_header_or_body_is_an_error(obj: Any, data: st.DataObje
 
 
 @given(arrays_and_objects, st.data())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_damage_that_no_tag_shows_does_no_more_than_raise(obj: Any, data: st.DataObject) -> None:
     with configured(max_object_bytes=_CAP):
         frame = frames.encode(obj)
@@ -56,7 +56,7 @@ def test_damage_that_no_tag_shows_does_no_more_than_raise(obj: Any, data: st.Dat
 
 
 @given(st.binary(max_size=1000))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_random_bytes_do_no_more_than_raise(noise: bytes) -> None:
     with configured(max_object_bytes=_CAP):
         _decode_within_the_cap(bytearray(noise))

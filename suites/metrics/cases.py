@@ -1,42 +1,22 @@
-"""Every metric, samples for it, and its result over shards of them in several worlds."""
+"""Metrics and samples for them, and what they find in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from disteval.metrics import (
-    AUROC,
-    Accuracy,
-    AveragePrecision,
-    BaseMetric,
-    CalibrationError,
-    ConfusionMatrix,
-    CrossEntropy,
-    ExactMatch,
-    Mean,
-    MultiLabel,
-    Perplexity,
-    Regression,
-    Retrieval,
-    Segmentation,
-)
-from disteval_backends.threads_dist import ThreadsDist
+from disteval.metrics import BaseMetric
 
-from suites.helpers.thread_world import run_ranks, values
+from suites.properties.cases import LABELS, METRICS, MOST, SCORES, Case
 
-SIZE = 40
-random = np.random.default_rng(0)
-scores = random.normal(size=(SIZE, 4)).astype(np.float32)
-scores[3] = scores[4, 0]  # so that there are equal scores, within a sample and of several
-probabilities = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-classes = random.integers(0, 4, SIZE)
-places = random.integers(0, 4, (SIZE, 5))
-logits = random.normal(size=(SIZE, 5, 4))
-mask = np.arange(5) < random.integers(1, 6, SIZE)[:, None]
-losses = random.normal(size=SIZE) * 10.0 ** random.integers(-30, 30, SIZE)
-losses[3] = -0.0
+_FROM_SUMS = (
+    "accuracy", "calibration error", "confusion matrix", "cross-entropy", "exact match", "mean",
+    "several labels", "perplexity", "regression", "retrieval", "segmentation",
+)  # fmt: skip
+
+SIZE = MOST
+losses = METRICS["mean"].args[0]
 
 
 class Entries(BaseMetric):
@@ -50,39 +30,15 @@ class Entries(BaseMetric):
         return results
 
 
-class Case(NamedTuple):
-    """A metric, and what its ``add`` takes by position and by name: one row for each sample."""
-
-    make: Callable[[], Any]
-    args: tuple[Any, ...]
-    named: dict[str, Any]
-
-
-SUMS: dict[str, Case] = {
-    "accuracy": Case(lambda: Accuracy((1, 2), counts=True), (scores, classes), {}),
-    "calibration error": Case(CalibrationError, (probabilities, classes), {}),
-    "confusion matrix": Case(lambda: ConfusionMatrix(4), (scores, classes), {}),
-    "cross-entropy": Case(CrossEntropy, (scores, classes), {}),
-    "exact match": Case(ExactMatch, (places[:, :1] % 2, places[:, :1] // 2), {}),
-    "mean": Case(Mean, (losses,), {}),
-    "several labels": Case(lambda: MultiLabel(4, (0.0, 0.5)), (scores, places[:, :4] > 1), {}),
-    "perplexity": Case(
-        Perplexity,
-        (logits, places),
-        {"mask": mask, "byte_counts": random.integers(1, 9, SIZE)},
-    ),
-    "regression": Case(Regression, (scores[:, 0], scores[:, 1]), {}),
-    "retrieval": Case(lambda: Retrieval((1, 3)), (scores, places[:, :4] + 1), {}),
-    "segmentation": Case(lambda: Segmentation(4, 3), (places, places[::-1].copy()), {}),
-}
+SUMS = {name: METRICS[name] for name in _FROM_SUMS}
 """Metrics that follow from sums."""
 
 CASES: dict[str, Case] = {
     **SUMS,
-    "auroc": Case(AUROC, (scores[:, 0], classes > 1), {}),
-    "average precision": Case(AveragePrecision, (scores[:, 0], classes > 1), {}),
-    "entries": Case(Entries, (losses, classes), {}),
-    "entries that are lists": Case(Entries, (scores,), {}),
+    "AUROC": METRICS["AUROC"],
+    "average precision": METRICS["average precision"],
+    "entries": Case(Entries, (losses, LABELS), {}),
+    "entries that are lists": Case(Entries, (SCORES,), {}),
 }
 
 
@@ -106,42 +62,3 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
     else:
         np.testing.assert_array_equal(found, expected, strict=not np.isscalar(expected))
-
-
-def everywhere(
-    make: Callable[[], BaseMetric],
-    *arrays: Any,
-    sizes: tuple[int, ...] = (1, 2, 3, 5),
-    **named: Any,
-) -> list[Any]:
-    """Return the results on all ranks of all worlds, with ids, in batches of other sizes.
-
-    Each rank also adds sample 0, and some ranks may have no other.
-
-    Args:
-        make: Makes the metric.
-        *arrays: What `add` takes, one entry for each sample.
-        sizes: The world sizes.
-        **named: More of that, by name.
-    """
-    found, size = [], len(arrays[0])
-    for world in sizes:
-        mine = [np.arange(size)[::-1][rank::world] for rank in range(world)]
-        shards = [[*np.array_split(each, 1 + world % 3), np.array([0])] for each in mine]
-        found += with_ids(Case(make, arrays, named), shards, size)
-    return found
-
-
-def with_ids(case: Case, shards: list[list[Any]], size: int | None) -> list[Any]:
-    """Return the results on ranks that add these batches of ids."""
-
-    def rank(backend: ThreadsDist) -> Any:
-        metric = case.make()
-        metric.dist_backend = backend
-        for batch in shards[backend.rank]:
-            ids = np.asarray(batch, dtype=np.int64)
-            some = {name: array[ids] for name, array in case.named.items()}
-            metric.add(*(array[ids] for array in case.args), **some, ids=ids)
-        return metric.compute(size)
-
-    return values(run_ranks(len(shards), rank))

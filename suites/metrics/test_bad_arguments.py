@@ -68,9 +68,9 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = [
     ("cross-entropy", (Z(2), [0, 1]), {}, ("predictions", "(2,)")),
     ("cross-entropy", (Z((2, 0)), [0, 1]), {}, ("predictions", "(2, 0)")),
     ("cross-entropy", (Z((2, 3)), [0, 3]), {}, ("labels", "0 to 2", "sample 11", "3")),
-    ("auroc", (Z((2, 2)), [0, 1]), {}, ("predictions", "(2, 2)")),
-    ("auroc", (Z(2), [0, 2]), {}, ("labels", "sample 11", "2")),
-    ("auroc", ([0, 2**60], [0, 1]), {}, ("predictions", "sample 11", str(2**60))),
+    ("AUROC", (Z((2, 2)), [0, 1]), {}, ("predictions", "(2, 2)")),
+    ("AUROC", (Z(2), [0, 2]), {}, ("labels", "sample 11", "2")),
+    ("AUROC", ([0, 2**60], [0, 1]), {}, ("predictions", "sample 11", str(2**60))),
     ("calibration error", (Z((1, 2, 2)), [0]), {}, ("predictions", "(1, 2, 2)")),
     ("calibration error", (Z((1, 0)), [0]), {}, ("predictions", "(1, 0)")),
     ("calibration error", ([0.5, 1.5], [0, 1]), {}, ("predictions", "sample 11", "1.5")),
@@ -153,11 +153,11 @@ def test_a_bad_batch_is_refused_and_adds_nothing(
     make, good, more = ADDED[name]
     metric = make()
     metric.dist_backend = "non_dist"
-    first = slice(2) if name in ("auroc", "average precision") else slice(1)
+    first = slice(2) if name in ("AUROC", "average precision") else slice(1)
     size = len(np.asarray(good[0])[first])
     kept = [np.asarray(array)[first] for array in good]
     kept_named = {key: np.asarray(array)[first] for key, array in more.items()}
-    if name in ("auroc", "average precision"):
+    if name in ("AUROC", "average precision"):
         kept[1] = np.array([0, 1])
     metric.add(*kept, **kept_named, ids=np.arange(size))
     with pytest.raises(UsageError) as caught:

@@ -71,10 +71,7 @@ DIFFERENT: list[tuple[Callable[[int], Any], tuple[str, ...]]] = [
     (lambda r: (Entries, AUROC)[r > 0](), ("Entries(", "AUROC(")),
     (lambda r: (Entries, Counted)[r > 0](), ("Entries(", "Counted(")),
     (lambda r: Powers(*range(1 + (r == 1))), ("Powers(", "(0,)", "(0, 1)")),
-    (
-        lambda r: Powers(1, weights=np.array([1.0, 1 + r])),
-        ("Powers(", "float64 array"),
-    ),
+    (lambda r: Powers(1, weights=np.array([1.0, 1 + r])), ("Powers(", "float64 array")),
     (lambda r: Powers(1, weights=np.arange(99.0) + r), ("Powers(", "float64 array")),
     (lambda r: Powers(1, weights={"a": [r > 0]}), ("Powers(", "False", "True")),
     (scaled, ("Public(", "scale=2", "scale=3")),

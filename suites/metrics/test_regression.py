@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.needs import needs
-from suites.metrics.test_exact import MAX, finite, same
+from suites.metrics.test_exact import finite, same
 
 NAMES = ["mae", "mse", "rmse", "r2", "explained_variance"]
 PAIRS = st.lists(st.tuples(finite, finite), min_size=1, max_size=20)
@@ -56,12 +56,11 @@ def test_a_root_just_above_the_middle_of_two_floats_is_rounded_up() -> None:
     assert found["rmse"] == 1 + 2.0**-52
 
 
-@pytest.mark.parametrize("value", [MAX, -1.0 - 2.0**-52])
-def test_very_many_products_of_one_exponent_are_exact(value: float) -> None:
-    size = (1 << 20) + 1
+def test_very_many_products_of_one_exponent_are_exact() -> None:
+    value, size = -1.0 - 2.0**-52, (1 << 20) + 1
     found = Regression(dist_backend="non_dist")(np.full(size, value), np.zeros(size))
     assert (found["mae"], found["rmse"]) == (abs(value), abs(value))
-    assert found["mse"] == (math.inf if value == MAX else value**2)
+    assert found["mse"] == value**2
 
 
 @given(PAIRS)

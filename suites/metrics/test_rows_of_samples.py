@@ -7,22 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Leases, evaluate
-from disteval.metrics import (
-    ConfusionMatrix,
-    Mean,
-    MetricGroup,
-    SampleRows,
-)
+from disteval.metrics import ConfusionMatrix, Mean, MetricGroup, SampleRows
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
-from suites.metrics.cases import (
-    Entries,
-    alone,
-    losses,
-)
+from suites.metrics.cases import Entries, alone, losses
 
 LENGTHS = np.array([2, 0, 3, 1, 5])
 ROWS = np.split(losses[:11], np.cumsum(LENGTHS)[:-1])  # of five samples, of which one has none

@@ -233,7 +233,7 @@ _masked = {
     "byte_counts": _random.integers(1, 9, MOST),
 }
 _groups = {"groups": np.array(["a", "b", "c"])[_random.integers(0, 3, MOST)]}
-_weights = {"weights": _random.integers(1, 9, MOST) / 4}
+_weights = {"weights": _random.lognormal(0, 20, MOST)}
 _labelled = (SCORES, LABELS)
 
 METRICS: dict[str, Case] = {

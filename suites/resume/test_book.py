@@ -8,13 +8,7 @@ import pytest
 from disteval.leases import Book, Lease
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 TARGET, TIMEOUT = 2.0, 60.0
 RANKS = st.integers(0, 5)

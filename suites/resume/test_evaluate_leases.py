@@ -9,14 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import (
-    HarnessError,
-    Leases,
-    RankError,
-    UsageError,
-    WorldError,
-    evaluate,
-)
+from disteval import HarnessError, Leases, RankError, UsageError, WorldError, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import AUROC, Accuracy, BaseMetric, Bootstrap, Mean
 from disteval_backends.threads_dist import ThreadsDist
@@ -37,7 +30,7 @@ DATA = (np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 4)
 KINDS = st.sampled_from(["columns", "rows", "indexed"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     KINDS.flatmap(lambda kind: st.tuples(st.just(kind), st.integers(0, 30), plans(kind))),
     st.integers(1, 5), st.booleans(),

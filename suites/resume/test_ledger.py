@@ -116,7 +116,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_committed(tmp_path: P
     """It is killed while it commits, again and again, and nothing is there in part either."""
     seed = random.randrange(1 << 32)
     drawn, told = random.Random(seed), 0
-    for turn in range(25):
+    for turn in range(15):
         said, says = os.pipe()
         child = os.fork()
         if not child:

@@ -95,7 +95,7 @@ def read(folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(size=st.integers(1, 60), world=st.integers(1, 4), format_=st.sampled_from(["jsonl", "npy"]))
 def test_predictions_are_those_of_one_rank(
     kind: str, size: int, world: int, format_: Any, tmp_path_factory: Any

@@ -23,7 +23,7 @@ def stream_of(lengths: list[int]) -> ShardedStream:
     return ShardedStream(range(len(shards)), lambda shard: iter(shards[shard]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 20), min_size=1, max_size=7),
     world=st.integers(1, 4),
@@ -100,10 +100,7 @@ def test_a_shard_that_cannot_be_read_is_named_on_every_rank() -> None:
 
 @pytest.mark.parametrize(
     ("samples", "limit", "said"),
-    [
-        (lambda: iter([1.0]), None, "ShardedStream"),
-        (stream_of([3]), 2, "limit"),
-    ],
+    [(lambda: iter([1.0]), None, "ShardedStream"), (stream_of([3]), 2, "limit")],
 )
 def test_what_has_no_units_is_refused(samples: Any, limit: int | None, said: str) -> None:
     with pytest.raises(UsageError, match=said):
