@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import sys
@@ -13,7 +12,6 @@ from typing import Any
 from suites.helpers.processes import mpi_variables, mpirun, torchrun
 
 PROGRAM = Path(__file__).with_name("world_program.py")
-LIBRARIES = {"torch_cpu": ["torch"], "mpi4py": ["mpi4py"]}
 
 TIMEOUTS = {"eval": 30.0, "check": 20.0, "fit": 30.0, "World": 15.0}
 """What ``--timeout`` is in each command, in seconds."""
@@ -50,14 +48,6 @@ class Kind:
         """The command in a few words."""
         how = f"started by {self.launcher}" if self.outer else self.launcher
         return f"{self.what} {self.backend}, {how}, {self.world_size}"
-
-    def missing(self) -> str:
-        """Return why this kind can't run here; nothing where it can."""
-        wanted = [*LIBRARIES.get(self.backend, [])]
-        wanted += ["torch"] * (self.what in ("eval", "fit") or self.launcher == "torchrun")
-        wanted += ["hypothesis"] * (self.what == "check")
-        gone = [name for name in dict.fromkeys(wanted) if importlib.util.find_spec(name) is None]
-        return f"{' and '.join(gone)} not installed" if gone else ""
 
     def command(self, data: Path, out: Path) -> list[str]:
         """Return the words of the command, which writes into ``out``."""

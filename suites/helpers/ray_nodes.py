@@ -24,6 +24,7 @@ __all__ = [
     "RayNodes",
     "addresses_of_ranks",
     "joined_ray",
+    "listening",
     "processes_of_ranks",
     "share_of_cpu",
 ]
@@ -116,6 +117,23 @@ def kill_raylets(pids: Iterable[int]) -> None:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
                 os.kill(pid, signal.SIGKILL)
+
+
+def listening(*pids: int) -> list[tuple[str, int]]:
+    """Return the addresses, in hexadecimal digits, and the ports at which processes listen."""
+    own, found = set(), []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):  # it has been closed
+                    own.add(str(link.readlink()))
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                host, port = fields[1].split(":")
+                found.append((host, int(port, 16)))
+    return found
 
 
 def _free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -103,3 +104,18 @@ def test_a_thread_that_ends_is_called_a_thread() -> None:
     report = report_of(exit_thread_1, backend="threads")
     assert report.startswith("rank 1 ") and "thread" in report.splitlines()[0]
     assert wait_for(lambda: threading.active_count() <= before)  # pytest warns of how it ended
+
+
+def print_lines(backend: Any) -> None:
+    for number in range(3_000):
+        print(f"line {number} {'x' * 1_000}")
+
+
+def test_much_that_ranks_print_is_logged_whole_where_that_was_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = "disteval.worlds.ranks"
+    with caplog.at_level(logging.INFO, name), World(SOCKETS, 1) as world:
+        world.run(print_lines)
+    told = [record.message for record in caplog.records if record.name == name]
+    assert told == [f"[rank 0] line {number} {'x' * 1_000}" for number in range(3_000)]

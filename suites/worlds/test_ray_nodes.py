@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from disteval.worlds import RayLauncher, World, report_progress
 
 from suites.helpers.needs import framework, needs
 from suites.helpers.processes import left_over, wait_for
-from suites.helpers.ray_nodes import RayNodes, joined_ray
+from suites.helpers.ray_nodes import RayNodes, joined_ray, listening
 
 SHORT = 4.0
 SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to import
@@ -53,14 +52,7 @@ def gather(backend: Any, value: Any) -> Any:
 
 def open_to_all(backend: Any) -> int:
     """How many sockets of this process listen at every address of their host."""
-    own = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # a thread of Ray has closed it
-            own.add(str(link.readlink()))
-    tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
-    rows = [line.split() for table in tables for line in table]
-    open_rows = [r for r in rows if r[3] == "0A" and not r[1].partition(":")[0].strip("0")]
-    return sum(f"socket:[{row[9]}]" in own for row in open_rows)
+    return sum(not host.strip("0") for host, _ in listening(os.getpid()))
 
 
 def misbehave(backend: Any, place: tuple[int, str]) -> Any:
@@ -87,10 +79,10 @@ def directories(nodes: RayNodes) -> list[Path]:
 
 @needs("ray", "torch_cpu")
 def test_ranks_on_several_nodes_gather(nodes: RayNodes) -> None:
-    with World("torch_cpu", 3, launcher=RayLauncher(nodes.address, cpus_per_worker=1)) as world:
+    with World("torch_cpu", 2, launcher=RayLauncher(nodes.address, strategy="SPREAD")) as world:
         addresses = {address for address, _ in world.run(where)}
         assert len(addresses) == 2
-        assert world.run(gather, "a", [1], 2) == [["a", [1], 2]] * 3
+        assert world.run(gather, "a", [1]) == [["a", [1]]] * 2
         # Each has Ray's own; the store of rank 0 is no other.
         assert len(set(world.run(open_to_all))) == 1
     assert directories(nodes) == []

@@ -213,25 +213,19 @@ def task():
 """
 
 
-def disteval(*words: str) -> tuple[int, str]:
-    """Run a command; return its exit status and output."""
-    result = invoke(*words)
-    return result.exit_code, result.output
-
-
 def test_commands_write_traces_and_show_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_task.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
     of_task = ["eval", "my_task:task", "--backend", "threads", "--trace", "run"]
-    code, output = disteval(*of_task, "--world-size", "2")
-    assert code == 0, output
-    code, output = disteval(*of_task)
-    assert code == 2 and "(world-1-" in output
-    code, output = disteval("trace", "run", "--json", "shares.json")
-    assert code == 0, output
-    assert "rank 1" in output and "slowest: rank" in output
+    done = invoke(*of_task, "--world-size", "2")
+    assert done.exit_code == 0, done.output
+    again = invoke(*of_task)
+    assert again.exit_code == 2 and "(world-1-" in again.output
+    done = invoke("trace", "run", "--json", "shares.json")
+    assert done.exit_code == 0, done.output
+    assert "rank 1" in done.output and "slowest: rank" in done.output
     assert json.loads(Path("run/trace.json").read_text())["traceEvents"]
     (world,) = json.loads(Path("shares.json").read_text())["worlds"]
     assert [rank["rank"] for rank in world["ranks"]] == [0, 1]
@@ -239,19 +233,20 @@ def test_commands_write_traces_and_show_them(
         assert rank["samples"] == 20 and rank["whole"]
         parts = {name: s for name, s in rank["seconds"].items() if name != "total"}
         assert sum(parts.values()) == pytest.approx(rank["seconds"]["total"])
-    code, output = disteval(*of_task[:-1], "leases", "--elastic", "--launcher", "threads")
-    assert code == 2  # a backend joins no ranks that may be lost
     elastic = ["eval", "my_task:task", "--elastic", "--launcher", "threads", "--trace", "leases"]
-    code, output = disteval(*elastic, "--world-size", "2")
-    assert code == 0, output
+    done = invoke(*elastic, "--world-size", "2")
+    assert done.exit_code == 0, done.output
     (read,) = read_worlds(Path("leases"))
     leases = [e for row in read.ranks for e in row.events if e.category == "lease"]
     # The last ones may be lent twice, so that nobody waits for a slow rank.
     units = {u for e in leases for u in range(e.arguments["start"], e.arguments["stop"])}
     assert units == {*range(8)}
-    code, output = disteval("trace", "run", "--merged", "run/world-1-leader.json")
-    assert code == 2 and "--merged run/" in output
-    code, output = disteval("trace", "nowhere")
-    assert code == 2 and "nowhere" in output
-    code, output = disteval("trace", "run", "--world", "7")
-    assert code == 2 and "world 7" in output
+    for wrong, named in (
+        (["trace", "run", "--merged", "run/world-1-leader.json"], "--merged run/"),
+        (["trace", "nowhere"], "nowhere"),
+        (["trace", "run", "--world", "7"], "world 7"),
+        # A backend joins no ranks that may be lost.
+        ([*of_task, "--elastic", "--launcher", "threads"], "--elastic"),
+    ):
+        done = invoke(*wrong)
+        assert done.exit_code == 2 and named in done.output
