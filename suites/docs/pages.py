@@ -32,7 +32,7 @@ _FENCE = re.compile(r"^(`{3,})(\w*)")
 _FILE = re.compile(r"#\s*([\w./-]+\.\w+)\n")
 _ENTRY_POINTS = re.compile(r'\[project\.entry-points\."disteval\.backends"\]\n((?:.+ = .+\n)+)')
 _MODEL = re.compile(r"disteval\.models\.resnet18_(\w+)")
-_LIBRARIES = {"flax", "hypothesis", "jax", "mlx", "mpi4py", "paddle", "ray", "tensorflow", "torch"}
+_LIBRARIES = {"flax", "jax", "mlx", "mpi4py", "paddle", "ray", "tensorflow", "torch"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,6 @@ class Block:
                 for name in _imported(node):
                     model = _MODEL.match(name)
                     found |= {model[1] if model else name.partition(".")[0]} & _LIBRARIES
-                    found |= {"hypothesis"} if name.startswith("disteval.conformance") else set()
                     found |= {"ray"} if name.endswith(".RayLauncher") else set()
         return found
 

@@ -1,7 +1,7 @@
 """Every Python block of every page runs, and prints what the page says.
 
-The blocks of a page are one program: they run in order, in one namespace. A section that needs a
-library is left out if the library is not installed, and every section runs in some nox session. A
+The blocks of a page are one program: they run in order, in one namespace. A section that needs what
+not every session installs is left out elsewhere, and every section runs in some nox session. A
 block whose first line is a comment with a file name is not run but written to that file.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from suites.docs.pages import PAGES, Block, blocks_of, write_files
-from suites.helpers.needs import OPTIONAL, needs
+from suites.helpers.needs import MARKER_OF, OPTIONAL, needs
 from suites.helpers.processes import run_plainly
 
 SECONDS = 180.0
@@ -25,13 +25,7 @@ _END = "\x1e"
 
 @dataclass(frozen=True)
 class Program:
-    """The blocks of a page that can run with a set of libraries and backends.
-
-    Attributes:
-        page: The page's path.
-        needs: The libraries and backends.
-        blocks: The blocks, in order.
-    """
+    """The blocks of a page that can run with some libraries and backends, in order."""
 
     page: str
     needs: frozenset[str]
@@ -53,22 +47,24 @@ class Program:
 
 
 def programs_of(page: str) -> list[Program]:
-    """Return one program for each set of libraries and backends that a section needs."""
+    """Return one program for each set of markers that a section gets by what it needs."""
     python = [b for b in blocks_of(page) if b.language == "python" and not b.file]
-    needs = {
-        section: frozenset[str]().union(*(block.needs() for block in blocks))
-        for section, blocks in groupby(python, lambda block: block.section)
-    }
-    return [
-        Program(page, there, tuple(b for b in python if needs[b.section] <= there))
-        for there in sorted(set(needs.values()), key=sorted)
-    ]
+    needs, markers = {}, {}
+    for section, blocks in groupby(python, lambda block: block.section):
+        needs[section] = OPTIONAL & set.union(*(block.needs() for block in blocks))
+        markers[section] = frozenset(MARKER_OF[name] for name in needs[section])
+    programs = []
+    for there in sorted(set(markers.values()), key=sorted):
+        own = tuple(b for b in python if markers[b.section] <= there)
+        needed = frozenset[str]().union(*(needs[block.section] for block in own))
+        programs.append(Program(page, needed, own))
+    return programs
 
 
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(program, marks=needs(*program.needs & OPTIONAL), id=str(program))
+        pytest.param(program, marks=needs(*program.needs), id=str(program))
         for page in PAGES
         for program in programs_of(page)
     ],

@@ -15,7 +15,7 @@ from disteval.registry import list_all_backends
 
 from suites.docs.pages import PAGES, ROOT, blocks_of, write_files
 from suites.docs.shell import LAUNCHERS, Command, check, commands_of, mentions_of
-from suites.helpers.command import parse
+from suites.helpers.command import disteval, parse
 from suites.helpers.needs import OPTIONAL, needs
 from suites.helpers.pictures import RIGHT, SIZES
 from suites.helpers.processes import horovodrun, mpirun, run_plainly, torchrun
@@ -47,9 +47,7 @@ def needed_by(command: Command) -> set[str] | None:
     found = {LAUNCHERS[command.launcher[0]]} if command.launcher else set()
     shown = {block.file for block in blocks_of(command.page)} - {""}
     if name in ("python", "pytest"):
-        plugin = {"hypothesis"} if name == "pytest" else set()
-        is_whole = shown & set(words) or _is_of_suites(command)
-        return found | plugin if is_whole else None
+        return found if shown & set(words) or _is_of_suites(command) else None
     given = dict(pairwise([*words, ""]))
     if name != "disteval" or not words or given.keys() & set(_THEIR_OWN):
         return None
@@ -59,25 +57,16 @@ def needed_by(command: Command) -> set[str] | None:
     if words[0] == "eval":
         computes = given.get("--framework")
         return found | {computes, given.get("--backend", "torch_cpu")} if computes else None
-    if words[0] == "check":
-        return _needs_of_check(words[1], given, shown, found)
-    if words[0] in ("backends", "completion", "new") or {"-h", "--help"} & {*words}:
+    if words[0] in ("backends", "completion", "new") or {"-h", "--help", "--list"} & {*words}:
         return found
+    if words[0] == "check":
+        target = words[1]
+        if f"{target.partition(':')[0].replace('.', '/')}.py" in shown:
+            return found
+        # `suites/worlds/test_ray.py` checks a backend on Ray.
+        is_part = "--rules" in given and "--launcher" not in given
+        return found | {target} if is_part and target in list_all_backends() else None
     return found if words[:2] == ["doctor", "--no-start"] else None
-
-
-def _needs_of_check(
-    target: str, given: dict[str, str], shown: set[str], found: set[str]
-) -> set[str] | None:
-    if {"--list", "--help", "-h"} & {target, *given}:
-        return found | {"hypothesis"}
-    if f"{target.partition(':')[0].replace('.', '/')}.py" in shown:
-        return found | {"hypothesis"}
-    if "--launcher" in given:
-        return None  # `suites/worlds/test_ray.py` checks a backend on Ray
-    if "--rules" in given and target in list_all_backends():
-        return found | {"hypothesis", target}
-    return None
 
 
 def _is_of_suites(command: Command) -> bool:
@@ -118,7 +107,11 @@ def test_a_command_of_a_page_runs(
     # A page evaluates 10,000 pictures.
     monkeypatch.setenv("CIFAR10_ROOT", str(small_cifar10))
     folder = ROOT if _is_of_suites(command) else tmp_path
-    done = run_plainly(_as_run_here(command), folder, SECONDS)
+    words = _as_run_here(command)
+    if words[1:3] == ["-m", "disteval.cli"] and "--framework" not in words:
+        done = disteval(folder, *words[3:])  # imports no library here
+    else:
+        done = run_plainly(words, folder, SECONDS)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     if command.words[1] == "eval" and "--framework" in command.words:
         assert f"({RIGHT['top1']} of {SIZES['test']})" in done.stdout, done.stdout

@@ -43,8 +43,11 @@ def disteval(folder: Path, *words: str, **variables: str) -> subprocess.Complete
 
 
 def _forget(folder: Path) -> None:
-    for path in folder.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+    names = {path.stem for path in folder.glob("*.py")}
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__dict__", {}).get("__file__") or ""
+        if name in names or file.startswith(f"{folder}/"):
+            del sys.modules[name]
 
 
 def completions(*words: str) -> list[str]:

@@ -51,8 +51,8 @@ MARKERS = {
 JAX_DEVICES = 8
 """The number of CPU devices that JAX has in the process of the tests."""
 
-_MARKER_OF = {name: marker for marker, names in MARKERS.items() for name in names}
-OPTIONAL = frozenset(_MARKER_OF)
+MARKER_OF = {name: marker for marker, names in MARKERS.items() for name in names}
+OPTIONAL = frozenset(MARKER_OF)
 """What a test may need."""
 
 
@@ -87,7 +87,7 @@ def world_of(item: pytest.Item) -> tuple[str | None, int]:
 def add_markers(item: pytest.Item) -> None:
     """Give a test that needs anything ``optional`` and the markers of what it needs."""
     # The plugin says itself where the backend of a world is missing.
-    found = {_MARKER_OF[name] for name in OPTIONAL & {*names_needed(item), world_of(item)[0]}}
+    found = {MARKER_OF[name] for name in OPTIONAL & {*names_needed(item), world_of(item)[0]}}
     for marker in found | ({"optional"} if found else set()):
         item.add_marker(marker)
 

@@ -143,7 +143,8 @@ def ranks_below(pid: int) -> dict[int, int]:
     for below in processes_below(pid):
         rank = _rank_of(Path(f"/proc/{below}"))
         # A child that a rank has just forked has the rank's command line until it runs its own.
-        if rank is not None and not _is_below(below, found.get(rank, below)):
+        is_child = rank in found and below in processes_below(found[rank])
+        if rank is not None and not is_child:
             found[rank] = below
     return found
 
@@ -155,8 +156,12 @@ def hosts_of(world: World) -> tuple[str, list[str]]:
 
 def processes_below(pid: int) -> list[int]:
     """Return the ids of the processes that descend from ``pid``."""
-    numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [number for number in numbers if _is_below(number, pid)]
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        number = int(path.name)
+        if stat := _stat(number):
+            parents[number] = int(stat[1])
+    return [number for number in parents if _is_below(number, pid, parents)]
 
 
 def pids_of_ranks(estimator: Any) -> list[int]:
@@ -210,12 +215,9 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
-def _is_below(pid: int, ancestor: int) -> bool:
-    while pid > 1:
-        stat = _stat(pid)
-        if stat is None:
-            return False
-        pid = int(stat[1])
+def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while pid in parents:
+        pid = parents[pid]
         if pid == ancestor:
             return True
     return False
