@@ -56,6 +56,13 @@ def without_canary(world: World) -> Iterator[None]:
         world.run(switch_canary, *["on"] * world.world_size)
 
 
+def counts(arrays: str, least: int, most: int) -> st.SearchStrategy[int]:
+    """Draw the length of an array: one of three of JAX, which compiles anew for each shape."""
+    if arrays == "jax":
+        return st.sampled_from([least, (least + most) // 2, most])
+    return st.integers(least, most)
+
+
 def switch_canary(backend: Any, value: str) -> None:
     """Switch calls of `predict` that are not counted on or off, on one rank."""
     os.environ["DISTEVAL_CANARY"] = value

@@ -30,7 +30,7 @@ from suites.properties.cases import (
     scored,
     shards,
 )
-from suites.properties.conftest import Each
+from suites.properties.conftest import Each, counts
 
 KINDS = list(SAMPLES)
 RIGHT = SCORES.argmax(axis=1) == LABELS
@@ -42,13 +42,13 @@ BY_LENGTH = st.builds(
 ) | st.builds(ByLength, st.none(), st.integers(5, 20), st.just(False))
 
 
-def plans(kind: str) -> st.SearchStrategy[dict[str, Any]]:
+def plans(kind: str, arrays: str = "numpy") -> st.SearchStrategy[dict[str, Any]]:
     """Draw how samples of a kind become batches: the arguments of `evaluate`."""
     # With torch, those of a list are processes, which take longer than all the rest.
     workers = [0] if kind in ("rows", "indexed") else [0, 2]
     plain = st.fixed_dictionaries(
         {
-            "batch_size": st.integers(1, 6),
+            "batch_size": counts(arrays, 1, 6),
             "fixed_shape": st.booleans(),
             "even_calls": st.sampled_from([None, False]),
             "workers": st.sampled_from(workers),
@@ -80,7 +80,7 @@ def test_evaluate_counts_each_sample_once_in_order(each: Each, arrays: str, kind
         count = min(size, plan.get("limit", size))
         return list(range(count)), int(RIGHT[:count].sum()), count
 
-    drawn = st.tuples(st.integers(1, FEW), plans(kind))
+    drawn = st.tuples(counts(arrays, 1, FEW), plans(kind, arrays))
     each(drawn, partial(evaluated, kind, arrays), expected, len(KINDS))
 
 

@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 from suites.helpers.needs import needs
 from suites.properties.cases import METRICS, MOST, SAMPLES, array
-from suites.properties.conftest import Each
+from suites.properties.conftest import Each, counts
 
-PLANS = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 9),
-        "fixed_shape": st.booleans(),
-        "leases": st.sampled_from([None, None, Leases()]),
-    }
-)
+
+def plans(arrays: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw how samples become batches, and batches become those of ranks."""
+    return st.fixed_dictionaries(
+        {
+            "batch_size": counts(arrays, 1, 9),
+            "fixed_shape": st.booleans(),
+            "leases": st.sampled_from([None, None, Leases()]),
+        }
+    )
 
 
 def evaluated(name: str, arrays: str, backend: Any, drawn: tuple[int, dict[str, Any]]) -> Any:
@@ -38,7 +41,7 @@ def evaluated(name: str, arrays: str, backend: Any, drawn: tuple[int, dict[str, 
 def test_evaluate_finds_what_one_process_finds(each: Each, arrays: str, name: str) -> None:
     """However the samples are parted into batches, shares of ranks, and leases."""
     each(
-        st.tuples(st.integers(2, MOST), PLANS),
+        st.tuples(counts(arrays, 2, MOST), plans(arrays)),
         partial(evaluated, name, arrays),
         lambda drawn: METRICS[name].alone(range(drawn[0])),
         split=len(METRICS),
@@ -75,7 +78,7 @@ def sampled(kind: str, backend: Any, drawn: tuple[str, int, dict[str, Any]]) -> 
 def test_what_is_drawn_by_seeds_of_samples_is_the_same_everywhere(each: Each, kind: str) -> None:
     """In predict or in collate, which get the numbers of the samples."""
     each(
-        st.tuples(st.sampled_from(["predict", "collate"]), st.integers(0, 99), PLANS),
+        st.tuples(st.sampled_from(["predict", "collate"]), st.integers(0, 99), plans("numpy")),
         partial(sampled, kind),
         lambda drawn: sampled(kind, "non_dist", (*drawn[:2], {"batch_size": MOST})),
         split=len(SAMPLES),
