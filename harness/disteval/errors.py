@@ -6,9 +6,12 @@ A message says what was found, what was expected and what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disteval.text import visible
+
+if TYPE_CHECKING:
+    from disteval.worlds.postmortem import PostMortem, RankStatus
 
 
 class HarnessError(Exception):
@@ -109,25 +112,45 @@ class WorldError(HarnessError):
     """A world of ranks could not start, a rank failed or was lost, or a deadline passed.
 
     Args:
-        report: What happened, and what each rank was doing.
+        report: What happened, and what each rank was doing: a text, or a post-mortem.
         errors: The exceptions that ranks raised, by rank, as far as they could be pickled.
         in_step: Whether every rank answered, so that the world can go on.
         lost: The ranks, or the processes that had not become ranks, that ended, in
             that order.
+
+    Attributes:
+        post_mortem: The post-mortem, a `disteval.worlds.PostMortem`; None if the ranks were not
+            examined.
     """
 
     def __init__(
         self,
-        report: str,
+        report: str | PostMortem,
         errors: dict[int, Exception] | None = None,
         *,
         in_step: bool = False,
         lost: Iterable[int] = (),
     ) -> None:
-        super().__init__(report)
+        super().__init__(str(report))
+        self.post_mortem = None if isinstance(report, str) else report
         self.errors = errors or {}
         self.in_step = in_step
         self.lost = tuple(lost)
+
+    @property
+    def ranks(self) -> tuple[RankStatus, ...]:
+        """What is known of each rank; nothing if the ranks were not examined."""
+        return () if self.post_mortem is None else tuple(self.post_mortem.ranks)
+
+    @property
+    def summary(self) -> str:
+        """What happened, and a line for each rank, without the `evidence`."""
+        return str(self) if self.post_mortem is None else self.post_mortem.summary
+
+    @property
+    def evidence(self) -> list[tuple[str, str]]:
+        """The title and the text of each traceback, stack and output of ranks."""
+        return [] if self.post_mortem is None else self.post_mortem.evidence
 
     @property
     def common(self) -> Exception | None:

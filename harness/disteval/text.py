@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _UNUSUAL = re.compile("[^ -~]")
@@ -29,3 +29,11 @@ def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a function without its arguments, which a `functools.partial` holds."""
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def with_sections(text: str, sections: Iterable[tuple[str, str]]) -> str:
+    """Return a text with titled sections below it, whose lines are indented."""
+    lines = [text]
+    for title, content in sections:
+        lines += [f"{title}:", *(f"  {line}" for line in content.splitlines())]
+    return "\n".join(lines)

@@ -12,14 +12,14 @@ from disteval.traces.summary import Summary, summarise
 from disteval.traces.this_rank import start_with
 from disteval.traces.times import timeline
 from disteval.traces.waits import find_waits
-from disteval.worlds.postmortem import PARTED, RankStatus, report
-from disteval.worlds.torch_calls import Call, describe_parting, read_calls
+from disteval.worlds import PostMortem, RankStatus
+from disteval.worlds.torch_calls import Call, find_parting, read_calls
 
 __all__ = [
-    "MERGED", "PARTED", "Call", "Event", "Place", "RankStatus", "Recorder", "Row",
-    "Summary", "TraceFolder", "WorldTrace", "cap_for", "describe_parting", "find_waits", "lanes",
-    "merged_events", "own_clock", "place_from_zero", "read_calls", "read_worlds",
-    "report", "start_with", "summarise", "timeline", "traces", "write_merged",
+    "MERGED", "Call", "Event", "Place", "PostMortem", "RankStatus", "Recorder", "Row",
+    "Summary", "TraceFolder", "WorldTrace", "cap_for", "find_parting", "find_waits", "lanes",
+    "merged_events", "own_clock", "place_from_zero", "read_calls", "read_worlds", "start_with",
+    "summarise", "timeline", "traces", "write_merged",
 ]  # fmt: skip
 
 

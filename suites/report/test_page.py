@@ -185,7 +185,8 @@ def test_what_each_rank_was_doing_is_taken_apart(
     with World("threads", 2, timeout=4) as world, pytest.raises(WorldError) as caught:
         world.run(_meet, *alone)
     failed = [r for r in run["rules"] if r["outcome"] == "failed"][:1]
-    other = run | {"rules": [failed[0] | {"message": str(caught.value)}]}
+    told = {"message": caught.value.summary, "evidence": caught.value.evidence}
+    other = run | {"rules": [failed[0] | told]}
     texts = [text.strip() for text in Page(page(("a.json", other))).texts]
     assert sorted(text for text in texts if text in titles) == titles
     assert any("in _meet" in text for text in texts)

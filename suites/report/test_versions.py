@@ -26,7 +26,7 @@ def run(version: str, day: int, broken: str = "", **more: Any) -> dict[str, Any]
     rules = [
         {"id": id_, "name": f"name of {id_}", "sentence": "It holds.", "level": "required",
          "world_size": size, "outcome": "failed" if id_ == broken else "passed", "examples": 1,
-         "seconds": 0.5, **texts}
+         "seconds": 0.5, "evidence": [], **texts}
         for id_ in CONTRACT for size in (1, 2)
     ]  # fmt: skip
     return {

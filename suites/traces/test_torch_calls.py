@@ -13,12 +13,11 @@ import pytest
 
 from suites.helpers.command import invoke
 from suites.helpers.traces import (
-    PARTED,
     Call,
+    PostMortem,
     RankStatus,
-    describe_parting,
+    find_parting,
     read_calls,
-    report,
 )
 
 
@@ -63,6 +62,12 @@ def facts(text: str) -> list[tuple[str, ...]]:
     return found
 
 
+def parted(calls: dict[int, list[Call]]) -> list[tuple[str, ...]]:
+    parting = find_parting(calls)
+    assert parting is not None
+    return facts(parting.sentence)
+
+
 SUM = entry(1, "all_reduce")
 WAITING = entry(2, "all_gather", returned=False)
 
@@ -93,10 +98,10 @@ def test_the_first_call_that_differs_is_named(
     second: list[Any], told: tuple[str, ...] | None
 ) -> None:
     found = {0: calls(SUM, WAITING), 1: calls(SUM, *second), 2: calls(SUM, WAITING)}
-    sentence = describe_parting(found)
-    assert sentence == "" if told is None else facts(sentence) == [told, OTHERS]
-    text = report("no progress", [RankStatus(rank, calls=own) for rank, own in found.items()])
-    assert text.endswith(f"{PARTED}{sentence}") if sentence else PARTED not in text
+    parting = find_parting(found)
+    assert (parting and facts(parting.sentence)) == (told and [told, OTHERS])
+    seen = PostMortem("no progress", [RankStatus(rank, calls=own) for rank, own in found.items()])
+    assert seen.parting == parting
 
 
 SIZES = {"input_sizes": [[1]], "input_dtypes": ["Long"]}
@@ -138,7 +143,7 @@ OTHER = {"process_group": ["1", "undefined"], "pg_id": 1}
 def test_calls_that_look_like_parts_of_one_of_objects_say_so(
     first: list[Any], second: list[Any], of_objects: list[str]
 ) -> None:
-    mine, other = facts(describe_parting({0: calls(*first), 1: calls(*second)}))
+    mine, other = parted({0: calls(*first), 1: calls(*second)})
     assert ([*mine[4:]], len(other)) == (of_objects, 4)
 
 
@@ -147,12 +152,12 @@ def test_ranks_that_parted_in_another_group_are_named_and_not_those_that_wait_fo
     first = calls(SUM, entry(1, "all_reduce", **OTHER, returned=False))
     second = calls(SUM, entry(1, "all_gather", **OTHER, returned=False))
     reduces, gathers = (f"{name} #1 of group 1" for name in ("all_reduce", "all_gather"))
-    assert facts(describe_parting({0: first, 1: second, 2: calls(*waiting)})) == [
+    assert parted({0: first, 1: second, 2: calls(*waiting)}) == [
         ("0", "in", reduces, TWO),
         ("1", "in", gathers, TWO),
     ]
     # Rank 1 may be in no such group, so what it does in the default one is told.
-    assert facts(describe_parting({0: first, 1: calls(*waiting), 2: calls(*waiting)})) == [
+    assert parted({0: first, 1: calls(*waiting), 2: calls(*waiting)}) == [
         ("0", "no call", "all_reduce #1", reduces, TWO, TWO),
         ("1 2", "in", "barrier #2"),
     ]
@@ -162,16 +167,16 @@ def test_ranks_that_parted_in_another_group_are_named_and_not_those_that_wait_fo
 
 def test_a_number_that_torch_has_not_recorded_is_no_missing_call() -> None:
     later = [SUM, entry(3, "all_reduce", returned=False)]
-    mine, other = facts(describe_parting({0: calls(*later), 1: calls(SUM, entry(2, "all_reduce"))}))
+    mine, other = parted({0: calls(*later), 1: calls(SUM, entry(2, "all_reduce"))})
     assert mine[:3] == ("0", "made a call", "call #2")
     assert other[:3] == ("1", "called", "all_reduce #2")
 
 
 def test_a_rank_without_a_call_and_one_without_a_record_differ() -> None:
-    found = facts(describe_parting({0: calls(SUM), 1: []}))
+    found = parted({0: calls(SUM), 1: []})
     assert found == [("0", "called", "all_reduce #1", TWO), ("1", "no call")]
     statuses = [RankStatus(0, calls=calls(SUM)), RankStatus(1)]
-    assert PARTED not in report("rank 1 was lost", statuses)
+    assert PostMortem("rank 1 was lost", statuses).parting is None
 
 
 def test_what_ranks_may_do_differently_is_no_parting() -> None:
@@ -187,14 +192,15 @@ def test_what_ranks_may_do_differently_is_no_parting() -> None:
         entry(1, "all_reduce", process_group=["1", "undefined"], pg_id=1),
         entry(0, "send", is_p2p=True),
     )
-    assert describe_parting({0: root, 1: other}) == ""
+    assert find_parting({0: root, 1: other}) is None
 
 
 def test_only_calls_that_every_rank_remembers_and_of_its_last_group_are_compared() -> None:
     latest = [entry(number, "all_reduce", pg_id=1) for number in range(4, 7)]
     before = entry(4, "all_gather")  # in a group that the rank has left
-    assert describe_parting({0: calls(before, *latest), 1: calls(*latest[1:])}) == ""
-    assert "#6" in describe_parting({0: calls(before, *latest), 1: calls(latest[1])})
+    assert find_parting({0: calls(before, *latest), 1: calls(*latest[1:])}) is None
+    parting = find_parting({0: calls(before, *latest), 1: calls(latest[1])})
+    assert parting is not None and "#6" in parting.sentence
     assert read_calls({"entries": latest}, since_ns=6) == calls(latest[2])
 
 
@@ -239,7 +245,7 @@ def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_pa
 
 def test_numbers_that_are_far_apart_take_no_longer() -> None:
     far = [SUM, entry(10**15, "all_reduce")]
-    assert describe_parting({0: calls(*far), 1: calls(*far)}) == ""
+    assert find_parting({0: calls(*far), 1: calls(*far)}) is None
 
 
 @pytest.mark.parametrize(
@@ -261,11 +267,12 @@ def test_files_that_are_not_those_of_the_ranks_of_one_run_are_refused(
 
 def test_the_last_call_is_named_where_the_record_of_a_lost_rank_is_not_known() -> None:
     def told(*statuses: RankStatus) -> list[tuple[str, ...]]:
-        last = report("rank 0 was lost", [RankStatus(0), *statuses]).splitlines()[-1]
-        return facts(last.partition(": ")[2])
+        seen = PostMortem("rank 0 was lost", [RankStatus(0), *statuses])
+        return facts(seen.told_of_calls.partition(": ")[2])
 
     waiting = RankStatus(1, calls=calls(SUM, WAITING))
     parted = [("1", "called", "all_reduce #1", TWO), ("2", "no call")]
     assert told(waiting, RankStatus(2, calls=[])) == parted
     assert told(waiting) == [("1", "called", "all_gather #2", TWO)]
-    assert "last in" not in report("no calls", [RankStatus(0), RankStatus(1, calls=[])])
+    no_calls = [RankStatus(0), RankStatus(1, calls=[])]
+    assert PostMortem("no calls", no_calls).told_of_calls == ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 import sys
 import threading
 from typing import Any
@@ -78,6 +80,28 @@ def test_a_rank_that_does_not_answer_hides_no_other_rank() -> None:
     where = f"in {hang_deafly_on_0.__name__}"
     deaf, heard = report_of(hang_deafly_on_0).split("stack of rank 0:")[1].split("stack of rank 1:")
     assert ("Python" in deaf, where in deaf, where in heard) == (True, False, True)
+
+
+def end_or_wait(backend: Any, how: str) -> None:
+    if how == "raises":
+        raise KeyError(how)
+    if how == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    backend.all_gather_object(0)
+
+
+def test_an_error_knows_of_each_rank_how_it_ended_and_where_it_is() -> None:
+    with World(SOCKETS, 2) as world, pytest.raises(WorldError) as caught:
+        world.run(end_or_wait, "waits", "raises")
+    waits, other = caught.value.ranks
+    assert (waits.rank, other.rank, waits.host) == (0, 1, socket.gethostname())
+    assert (waits.position.inside, waits.position.name) == (True, "all_gather_object")
+    assert end_or_wait.__name__ in [call.function for call in waits.frames]
+    assert [call.function for call in other.frames] == [end_or_wait.__name__]
+    assert other.raised == "KeyError: 'raises'"
+    with World(SOCKETS, 2) as world, pytest.raises(WorldError) as caught:
+        world.run(end_or_wait, "waits", "is killed")
+    assert [status.signal for status in caught.value.ranks] == ["", "SIGKILL"]
 
 
 def print_and_raise_controls(backend: Any) -> None:

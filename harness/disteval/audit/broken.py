@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from disteval.audit.case import Settings
 from disteval.audit.findings import Kind
 from disteval.errors import WorldError, describe_error
-from disteval.worlds.postmortem import LAST, PARTED
+from disteval.worlds import RankStatus
+from disteval.worlds.postmortem import list_ranks
 
-_TORCH_CALL = re.compile(r"distributed_c10d\.py\", line \d+ in ([^_]\w+)")
-_WRAPPER = "wrapper"
-_SECTION = re.compile(
-    r"^(?:\S+: )?stack of (.*):$"
-)  # after the name of a host, if there are several
-_RANK = re.compile(r"^  (?:\S+: )?(rank \d+): (.*)$")
-_WAITS = re.compile(r"waits in (\w+) #\d+$")
-_NO_CALL = re.compile(r"rank (\d+) made no call")
-_LATE = re.compile(r"no progress for \S+ s")
-_FRAME = re.compile(r"^ *File \"(.*)\", line (\d+) in (\S+)")
-_EXITED = re.compile(r"exited with status|its thread ended")
-_LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
+_TORCH_FILE, _WRAPPER = "distributed_c10d.py", "wrapper"
+_LIBRARIES = {"site-packages", "dist-packages"}
 _FOLDERS = tuple(
     f"{folder}{os.sep}"
     for folder in (
@@ -45,17 +36,31 @@ class Broken(NamedTuple):
         sentence: What each rank did.
         alone: Whether no rank had to wait for another one, so that every call may break like it.
         lost: Whether ranks were lost, so that nothing is known of the others.
+        may_be_slow: Whether ranks that hang may be slow instead: not if they called different
+            collectives.
     """
 
     kind: Kind
     sentence: str
     alone: bool = False
     lost: bool = False
+    may_be_slow: bool = False
+
+
+class _Place(NamedTuple):
+    """Where some ranks are, and whether they have returned or wait for others."""
+
+    ranks: Sequence[int]
+    sentence: str
+    waits: bool
 
 
 def describe(error: WorldError, world_size: int = 2) -> Broken:
     """Return the kind and the sentence of a call that raised, lost ranks or did not return."""
-    headline = str(error).partition("\n")[0].rpartition("; the order was to")[0]
+    found = error.post_mortem
+    happened = str(error).partition("\n")[0] if found is None else found.happened
+    told = "" if found is None else found.told_of_calls
+    calls = f"; {told}" if told else ""
     alone = error.in_step or world_size == 1
     raised = ""
     if error.errors:
@@ -66,18 +71,21 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
             raised = f"{len(error.errors)} ranks raised, {raised}"
     if error.lost:
         # What other ranks raise then is that they can't reach it.
-        lost = headline or str(error).partition("\n")[0]
-        alone |= bool(_EXITED.search(lost))
-        crashed = f"{lost}; {raised}" if raised else lost
-        return Broken("crashes", crashed + _parted(str(error)), alone, lost=True)
-    places = "; ".join(_places(str(error)))
-    parted = _parted(str(error))
+        alone |= found is not None and found.ended_itself
+        crashed = f"{happened}; {raised}" if raised else happened
+        return Broken("crashes", crashed + calls, alone, lost=True)
+    places = _places(error.ranks)
+    where = "; ".join(place.sentence for place in places)
     if raised:
-        crashed = f"{raised}; meanwhile {places}" if places else raised
-        return Broken("crashes", crashed + parted, alone)
-    late = _LATE.search(headline)
-    hangs = f"{places}: {late[0] if late else 'no progress'}" if places else headline
-    return Broken("hangs", hangs + parted, alone)
+        crashed = f"{raised}; meanwhile {where}" if where else raised
+        return Broken("crashes", crashed + calls, alone)
+    waited = found.waited if found is not None else 0.0
+    late = f"no progress for {waited:g} s" if waited else "no progress"
+    hangs = f"{where}: {late}" if where else happened
+    waiting = {rank for place in places if place.waits for rank in place.ranks}
+    parting = None if found is None else found.parting
+    may_be_slow = parting is None or not waiting.issuperset(parting.without)
+    return Broken("hangs", hangs + calls, alone, may_be_slow=may_be_slow)
 
 
 def hint_of_time(found: Broken, was_fresh: bool, size: int) -> str:
@@ -85,30 +93,10 @@ def hint_of_time(found: Broken, was_fresh: bool, size: int) -> str:
 
     A first call may compile. One rank waits for no other, so it may be slow in any call.
     """
-    if not (was_fresh or size == 1) or not may_be_slow(found):
+    if not (was_fresh or size == 1) or not found.may_be_slow:
         return ""
     first = "; this was the first call of these ranks" if was_fresh else ""
     return f"{first}; if it is merely slow, allow more with --timeout"
-
-
-def may_be_slow(found: Broken) -> bool:
-    """Return whether ranks that hang may also be slow: not if they called different collectives."""
-    if PARTED.strip() not in found.sentence:
-        return found.kind == "hangs"
-    late = _NO_CALL.findall(found.sentence)
-    return found.kind == "hangs" and any(not _waits(rank, found.sentence) for rank in late)
-
-
-def _waits(rank: str, sentence: str) -> bool:
-    """Return whether a rank has returned, or waits for others in a collective."""
-    some = rf"(?:all \d+ ranks|ranks? (?:\d+, )*{rank}(?:, \d+)*)"
-    return re.search(rf"\b{some} (?:has returned|waits? in)\b", sentence) is not None
-
-
-def _parted(text: str) -> str:
-    """Return the call of torch.distributed at which ranks parted, or the last of those left."""
-    found = next((line for line in text.splitlines() if line.startswith((PARTED, LAST))), "")
-    return f"; {found.strip()}" if found else ""
 
 
 def _what_to_do(error: Exception) -> str:
@@ -167,56 +155,45 @@ def _goes_further(traits: tuple[int, ...], hung: tuple[int, ...]) -> bool:
     return has_all and (any(parted) or ranks == 1)
 
 
-def _places(text: str) -> list[str]:
-    """Return where each rank is: in which collective, and in which line of the user's own file."""
-    collectives: dict[str, str] = {}
-    found: dict[str, str] = {}
-    lines = text.splitlines()
-    for line in lines:
-        if match := _RANK.match(line):
-            if waits := _WAITS.search(match[2]):
-                collectives[match[1]] = waits[1]
-            elif match[2] == "returned":
-                found[match[1]] = f"{match[1]} has returned"
-            elif match[2].startswith("is stopped"):
-                found[match[1]] = f"{match[1]} is stopped by a signal"
-    for at, line in enumerate(lines):
-        if section := _SECTION.match(line):
-            ranks = section[1]
-            rest = lines[at + 1 :]
-            length = next((i for i, each in enumerate(rest) if each[:1] != " "), len(rest))
-            first = ranks.replace("ranks", "rank").partition(",")[0]
-            own = collectives.get("rank 0" if ranks.startswith("all") else first, "")
-            found[ranks] = _place(ranks, rest[:length], own)
-    return list(found.values())
+def _places(ranks: Sequence[RankStatus]) -> list[_Place]:
+    """Return where ranks are: in which collective, and in which line of the user's own file."""
+    found = []
+    alike: dict[tuple[object, ...], list[RankStatus]] = {}
+    for status in ranks:
+        if status.returned:
+            found.append(_Place([status.rank], f"rank {status.rank} has returned", True))
+        elif status.stopped:
+            sentence = f"rank {status.rank} is stopped by a signal"
+            found.append(_Place([status.rank], sentence, False))
+        elif status.stack or status.no_stack:
+            alike.setdefault((*status.frames, status.no_stack), []).append(status)
+    return found + [_place(some, len(ranks)) for some in alike.values()]
 
 
-def _place(ranks: str, stack: list[str], collective: str) -> str:
-    one = ranks.startswith("rank ")
-    begin = next((i for i, line in enumerate(stack) if "main thread" in line), 0) + 1
-    frames = []
-    for line in stack[begin:]:
-        if not (match := _FRAME.match(line)):
-            break
-        frames.append(match)
-    calls = (_TORCH_CALL.search(frame[0]) for frame in frames)
+def _place(some: Sequence[RankStatus], world_size: int) -> _Place:
+    ranks = [status.rank for status in some]
+    name, one, frames = list_ranks(ranks, world_size), len(ranks) == 1, some[0].frames
     # A collective of torch.distributed is what people call; a backend of ours may be under it, and
     # under one for objects are those for tensors.
-    called = [c[1] for c in calls if c and c[1] != _WRAPPER]
+    called = [f.function for f in frames if Path(f.file).name == _TORCH_FILE]
+    called = [each for each in called if not each.startswith("_") and each != _WRAPPER]
+    collective = some[0].position.name if some[0].position.inside else ""
     collective = called[-1] if called else collective
-    users = [frame for frame in frames if _is_users(frame[1])]
+    users = [frame for frame in frames if _is_users(frame.file)]
     # Other files than those beside the function may be a library that is not installed.
-    folder = str(Path(users[-1][1]).parent) if users else ""
-    own = next((frame for frame in users if frame[1].startswith(folder)), None)
-    where = f"{Path(own[1]).name}, line {own[2]}" if own else ""
+    folder = str(Path(users[-1].file).parent) if users else ""
+    own = next((frame for frame in users if frame.file.startswith(folder)), None)
+    where = f"{Path(own.file).name}, line {own.line}" if own else ""
     if collective:
-        wait = f"{ranks} wait{'s' * one} in {collective}"
-        return f"{wait} ({where})" if where else wait
-    be = f"{ranks} {'is' if one else 'are'}"
+        wait = f"{name} wait{'s' * one} in {collective}"
+        return _Place(ranks, f"{wait} ({where})" if where else wait, True)
+    be = f"{name} {'is' if one else 'are'}"
     if own:
-        return f"{be} in {own[3]} ({where})"
-    return f"{be} in {frames[0][3]}" if frames else f"{be} blocked outside of Python"
+        return _Place(ranks, f"{be} in {own.function} ({where})", False)
+    inside = f"in {frames[0].function}" if frames else "blocked outside of Python"
+    return _Place(ranks, f"{be} {inside}", False)
 
 
 def _is_users(path: str) -> bool:
-    return not (_LIBRARIES.search(path) or path.startswith(_FOLDERS))
+    is_library = path.startswith(("<", *_FOLDERS)) or not _LIBRARIES.isdisjoint(Path(path).parts)
+    return not is_library

@@ -9,7 +9,7 @@ import click
 
 from disteval.errors import UsageError
 from disteval.text import visible
-from disteval.worlds.torch_calls import describe_parting
+from disteval.worlds.torch_calls import find_parting
 from disteval.worlds.torch_dumps import read_dumps
 
 
@@ -33,6 +33,8 @@ def calls_command(folder: Path) -> None:
         click.echo(visible(f"rank {rank}: {len(own)} collective{plural} remembered{last}"))
     if len(calls) < 2:
         raise UsageError(f"{folder} has a file of one rank alone; add those of the other ranks")
-    parting = describe_parting(calls)
-    click.echo(visible(f"first parted: {parting}" if parting else "no parting is to be seen"))
+    parting = find_parting(calls)
+    click.echo(
+        visible(f"first parted: {parting.sentence}" if parting else "no parting is to be seen")
+    )
     sys.exit(1 if parting else 0)

@@ -42,7 +42,7 @@ from disteval.report.model import (
     reasons,
     rules_of,
 )
-from disteval.text import visible
+from disteval.text import visible, with_sections
 from disteval.worlds import (
     OuterWorld,
     detect_outer_world,
@@ -273,7 +273,8 @@ def _show_failure(console: Console, failure: Failure, also: list[Cell]) -> None:
     lines.append(escape(result["sentence"]))
     if result["counterexample"]:
         lines.append(f"example: {escape(visible(result['counterexample']))}")
-    lines.append(escape(visible(result["message"])))
+    found = with_sections(result["message"], result["evidence"])
+    lines.append(escape(visible(found)))
     if cause := cause_of(failure.cell):
         lines.append(f"[bold]likely cause:[/bold] {escape(visible(cause))}")
     if also:

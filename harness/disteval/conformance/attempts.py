@@ -73,6 +73,7 @@ def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> tup
     except (BrokenRuleError, LostWorld) as error:
         result.outcome, result.message = "failed", error.what
         result.counterexample = error.counterexample
+        result.evidence = error.error.evidence if error.error else []
         result.cause = likely_cause(rule, bench, error)
         if isinstance(error, LostWorld) and error.may_not_recur:
             loss = first_line(error.what)
@@ -126,6 +127,7 @@ def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Re
         return
     if result.outcome == "failed":
         result.outcome, result.message, result.cause = "unsupported", reason, ""
+        result.evidence = []
     elif (
         result.outcome == "passed" and result.world_size > 1
     ):  # at world size 1 there is no other rank

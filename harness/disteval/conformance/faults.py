@@ -84,7 +84,7 @@ def _check_fault(bench: Bench, deed: str) -> None:
         lost.close()
         example = "an all-gather, before any rank was lost"
         if error.in_step:
-            raise BrokenRuleError(str(error), example, error=error) from error
+            raise BrokenRuleError(error.summary, example, error=error) from error
         raise LostWorld(error, example) from error
     tasks = [(guilty, deed)] * world
     outcome = lost.attempt(lose_a_rank, *tasks, awaited=others, seconds=bound)

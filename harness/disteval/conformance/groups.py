@@ -22,7 +22,7 @@ from disteval.conformance.rules import (
 from disteval.conformance.trials import Collective, trial_of
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError, describe_error
-from disteval.worlds.postmortem import first_line
+from disteval.worlds.world import LEAVE
 
 _TIMEOUT = re.compile("timed? ?out", re.IGNORECASE)
 _COLLECTIVES = 8
@@ -99,7 +99,7 @@ def _join_again(bench: Bench) -> None:
     try:
         bench.worlds.join_again()
     except WorldError as error:
-        leaving = "leave the group" in first_line(str(error))
+        leaving = error.post_mortem is not None and error.post_mortem.order == LEAVE
         raise LostWorld(error, "", NOT_LEFT if leaving else None) from error
     check_identity(bench)
     check_identity_before(bench)

@@ -26,6 +26,7 @@ from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import Capabilities
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
+from disteval.text import with_sections
 from disteval.worlds import (
     OuterWorld,
     World,
@@ -242,7 +243,7 @@ def failure_text(config: pytest.Config, backend: str, result: Result) -> str:
             same = f"likely cause, the same as of {first}: {result.cause}"
             return f"{result.sentence}\n{same}\nthe example is shown by the next command"
     example = f"example: {result.counterexample}" if result.counterexample else ""
-    lines = [result.sentence, example, result.message]
+    lines = [result.sentence, example, with_sections(result.message, result.evidence)]
     lines += [f"likely cause: {result.cause}"] if result.cause else []
     return "\n".join(filter(None, lines))
 

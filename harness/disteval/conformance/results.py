@@ -34,6 +34,7 @@ class Result:
         examples: The number of examples that were tried.
         seconds: The time that the rule took.
         message: The failure, or the reason why the rule was not judged.
+        evidence: The title and the text of each traceback, stack and output of ranks.
         counterexample: The smallest failing example found.
         cause: The likely cause of the failure and what to do about it, if it could be seen.
         observed: What the ranks did, for rules that report more than that they passed, and for
@@ -50,6 +51,7 @@ class Result:
     examples: int = 0
     seconds: float = 0.0
     message: str = ""
+    evidence: list[tuple[str, str]] = field(default_factory=list)
     counterexample: str = ""
     observed: str = ""
     replay: str = ""

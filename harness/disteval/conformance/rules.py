@@ -66,7 +66,7 @@ class LostWorld(BaseException):
     """
 
     def __init__(self, error: WorldError, counterexample: str, facts: Any = None) -> None:
-        self.error, self.what = error, str(error)
+        self.error, self.what = error, error.summary
         self.counterexample = counterexample
         self.differences: Sequence[Difference] = ()
         self.facts = facts
@@ -172,7 +172,7 @@ class Bench:
             # A wrong example may have made the ranks hang.
             example = str(examples[min([number, *(number for number, _ in wrong)])])
             if error.in_step:
-                raise BrokenRuleError(str(error), example, error=error) from error
+                raise BrokenRuleError(error.summary, example, error=error) from error
             lost = LostWorld(error, example)
             if wrong:
                 lost.came_after(f"rank {min(wrong)[1]} had a wrong result")

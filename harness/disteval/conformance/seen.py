@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from disteval.conformance.fingerprint import Gathered, describe, digest
+from disteval.errors import WorldError
+from disteval.worlds import RankStatus
 
 if TYPE_CHECKING:
     from disteval.conformance.rules import Trial
@@ -175,21 +177,34 @@ class Seen:
     Attributes:
         files: The source files of the backend's class and of the classes that it extends.
         world_size: The number of ranks.
-        report: The report of the world, with tracebacks, stacks and the ends of ranks, if a rank
-            raised, hung or was lost; nothing if results differ.
+        error: The error of the world, if a rank raised, hung or was lost; None if results differ.
         shown: The wrong results of the example that is shown.
         every: The wrong results of all examples that failed, at every try.
-        errors: The exceptions that ranks raised, by rank.
         facts: What the check itself found; what it is depends on the rule.
     """
 
     files: Sequence[str]
     world_size: int
-    report: str = ""
+    error: WorldError | None = None
     shown: Sequence[Difference] = ()
     every: Sequence[Difference] = ()
-    errors: Mapping[int, Exception] = field(default_factory=dict)
     facts: Any = None
+
+    @property
+    def errors(self) -> Mapping[int, Exception]:
+        """The exceptions that ranks raised, by rank."""
+        return self.error.errors if self.error else {}
+
+    @property
+    def ranks(self) -> Sequence[RankStatus]:
+        """What is known of each rank; nothing if results differ."""
+        return self.error.ranks if self.error else ()
+
+    @property
+    def lost(self) -> RankStatus | None:
+        """The rank that was lost first; None if there is none."""
+        some = self.error.lost[:1] if self.error else ()
+        return next((status for status in self.ranks if status.rank in some), None)
 
 
 def source_files(cls: type) -> list[str]:

@@ -211,7 +211,7 @@ def _naming_the_cause(world_size: int) -> Iterator[None]:
     try:
         yield
     except WorldError as error:
-        if cause := by_words(Seen((), world_size, str(error), errors=error.errors)):
+        if cause := by_words(Seen((), world_size, error)):
             error.args = (f"{error}\nlikely cause: {cause}",)
         raise
 

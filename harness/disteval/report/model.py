@@ -40,13 +40,6 @@ VERDICTS = {"conformant": "passed", "broken": "failed", "incomplete": "error"}
 
 _MAX_CELLS = 100_000
 
-_EVIDENCE = re.compile(
-    r"^((?:traceback|stack|end of the output) of (?:all \d+ ranks|ranks? [\d, ]+)"
-    r"|end of the launcher's output):\n"
-    r"((?:  .*\n?)+)",
-    re.MULTILINE,
-)
-
 
 @dataclass(frozen=True)
 class Column:
@@ -251,13 +244,3 @@ def reasons(columns: Iterable[Column]) -> list[Reason]:
             told = [f"{', '.join(ids)} at {sizes}" for sizes, ids in where.items()]
             found.append(Reason(column, outcome, text, told))
     return found
-
-
-def evidence(message: str) -> tuple[str, list[tuple[str, str]]]:
-    """Split the message of a lost world into a summary, and the title and text of each part.
-
-    Parts are the stacks and the output of ranks. Another message is all summary.
-    """
-    parts = [(title, re.sub("^  ", "", text, flags=re.M).rstrip("\n"))
-             for title, text in _EVIDENCE.findall(message)]  # fmt: skip
-    return _EVIDENCE.sub("", message).rstrip("\n"), parts

@@ -101,7 +101,6 @@ def render(
         as_is=_as_is,
         signs=model.SIGNS,
         verdicts=model.VERDICTS,
-        evidence=model.evidence,
         shown=shown,
         day=day,
         draw=lambda chart: _as_is(draw(chart, f"chart-{next(number)}")),

@@ -5,6 +5,7 @@ from disteval.worlds.elastic import ElasticWorld, LostRank, Survival
 from disteval.worlds.environment import OuterWorld, detect_outer_world
 from disteval.worlds.group import START_SECONDS
 from disteval.worlds.launchers import Launcher, LocalLauncher, RayLauncher
+from disteval.worlds.postmortem import PostMortem, RankStatus
 from disteval.worlds.rank import report_progress, send_note
 from disteval.worlds.world import World, check_world_size
 
@@ -15,6 +16,8 @@ __all__ = [
     "LocalLauncher",
     "LostRank",
     "OuterWorld",
+    "PostMortem",
+    "RankStatus",
     "RayLauncher",
     "Survival",
     "World",

@@ -20,7 +20,7 @@ from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.environment import refuse_worlds_of_each
 from disteval.worlds.group import WorkerGroup
 from disteval.worlds.launchers import Launcher, get_launcher
-from disteval.worlds.postmortem import RankStatus, first_line, record_failure, report
+from disteval.worlds.postmortem import PostMortem, RankStatus, first_line, record_failure
 from disteval.worlds.rank import Rank
 
 _TICK_SECONDS = 0.05
@@ -183,7 +183,7 @@ class ElasticWorld(WorkerGroup):
         status = RankStatus(rank, hello)
         self._launcher.examine(self._directory, [status])
         how = "is stopped (SIGSTOP)" if status.stopped else "runs"
-        return LostRank(rank, how, report(f"rank {rank} {how}", [status]))
+        return LostRank(rank, how, str(PostMortem(f"rank {rank} {how}", [status])))
 
 
 class _Run:
@@ -260,13 +260,13 @@ class _Run:
         self._tell(status, how)
 
     def _tell(self, status: RankStatus, how: str) -> None:
-        text = report(f"rank {status.rank} was lost: {how}", [status])
+        found = PostMortem(f"rank {status.rank} was lost: {how}", [status])
         replies = {} if status.reply is None else {status.rank: status.reply}
         error = Outcome(1, replies).exceptions().get(status.rank)
-        lost = LostRank(status.rank, how, text, error)
+        lost = LostRank(status.rank, how, str(found), error)
         self.survival.lost.append(lost)
         if (recorder := self._world._recorder) is not None:
-            record_failure(recorder, f"rank {status.rank} was lost: {how}", [status])
+            record_failure(recorder, found)
         self._on_lost(lost)
 
     def _lose_late(self, ranks: list[int], grace: float) -> None:

@@ -27,7 +27,13 @@ from disteval.worlds.elsewhere import ask_for_calls, examine_elsewhere
 from disteval.worlds.interrupts import interrupted_later
 from disteval.worlds.launchers import Launcher
 from disteval.worlds.output_log import OutputLog
-from disteval.worlds.postmortem import RankStatus, describe_failure, record_failure, report
+from disteval.worlds.postmortem import (
+    PostMortem,
+    RankStatus,
+    ended_itself,
+    of_order,
+    record_failure,
+)
 from disteval.worlds.watched import Watched
 
 START_SECONDS = 60.0
@@ -111,9 +117,13 @@ class WorkerGroup:
             why = "; ".join(f"process {i}: {how}" for i, how in self._launcher.ended().items())
             started = f"{len(self._channel.hellos)} of {self.world_size} ranks started"
             late = f"{started} within {self._start_seconds:g} s; start fewer, or raise the timeout"
-            ranks = self._examine(Outcome(self.world_size))
-            text = report(why or late, ranks, self._launcher.log())
-            raise WorldError(text, lost=self._launcher.ended())
+            ended = self._launcher.ended()
+            found = PostMortem(
+                why or late, self._examine(Outcome(self.world_size)),
+                ended_itself=any(map(ended_itself, ended.values())),
+                launcher_log=self._launcher.log(),
+            )  # fmt: skip
+            raise WorldError(found, lost=ended)
         if self.attached and not self._hosts.shared:
             seen = [self._channel.hellos[rank].address for rank in range(self.world_size)]
             self._hosts = replace(self._hosts, ranks=[own or self._hosts.leader for own in seen])
@@ -185,13 +195,12 @@ class WorkerGroup:
     def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
         """Return the error of an order that not every rank has carried out."""
         ranks = self._examine(outcome)
-        headline = describe_failure(what, outcome, ranks, timeout)
         # mpirun logs how the process ended.
         log = self._launcher.log(_LOG_SECONDS if outcome.lost else 0.0)
+        found = of_order(what, outcome, ranks, timeout, log)
         if self._recorder is not None:
-            record_failure(self._recorder, headline, ranks)
-        text = report(headline, ranks, log)
-        return WorldError(text, outcome.exceptions(), in_step=outcome.in_step, lost=outcome.lost)
+            record_failure(self._recorder, found)
+        return WorldError(found, outcome.exceptions(), in_step=outcome.in_step, lost=outcome.lost)
 
     def _examine(self, outcome: Outcome) -> list[RankStatus]:
         """Return the status of each rank, with all that can be seen of it from outside."""

@@ -8,58 +8,191 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from disteval.text import visible
+from disteval.text import visible, with_sections
 from disteval.traces import Recorder
-from disteval.worlds.channel.messages import Hello, Reply
+from disteval.worlds.channel.messages import Frame, Hello, Reply
 from disteval.worlds.channel.outcome import Outcome
 from disteval.worlds.collective_log import NOWHERE, Position, read_position
 from disteval.worlds.rank_files import STACK_SIGNAL, Kind, rank_file, this_machine
-from disteval.worlds.torch_calls import Call, describe_last, describe_parting
+from disteval.worlds.torch_calls import Call, Parting, describe_last, find_parting
 
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
-# Below these frames of a stack lies this library, not the function that it was asked to run.
-_OWN_FRAME = re.compile(r"worlds.rank\.py\", line \d+ in (carry_out|run)$")
-# Threads that wait in every rank alike: for orders, for the end of Ray's node, for Ray's garbage.
-_IDLE_THREAD = re.compile(
-    r"(inbox\.py\", line \d+ in _watch|ray.node\.py\", .* in watch|gc_collect_manager\.py\", .*"
-    r"|worlds.process\.py\", .* in _end_with|traces.recorder\.py\", line \d+ in _run)$"
-)
-PARTED = "  first parted in torch.distributed: "
-"""What the line begins with that names the call of torch.distributed at which ranks parted."""
-
-LAST = "  last in torch.distributed: "
-"""What the line begins with that names the last calls, where those of a lost rank are not known."""
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')  # as faulthandler writes it
+# Below these calls of a stack lies this library, not the function that it was asked to run.
+_OWN = {("worlds", "rank.py", "carry_out"), ("worlds", "rank.py", "run")}
+# What threads do that wait in every rank alike: for orders, for the end of Ray's node.
+_IDLE = {
+    ("channel", "inbox.py", "_watch"), ("ray", "node.py", "watch"),
+    ("worlds", "process.py", "_end_with"), ("traces", "recorder.py", "_run"),
+}  # fmt: skip
+_IDLE_FILES = {"gc_collect_manager.py"}  # of Ray
 
 _OUTPUT_LINES = 20
 _OUTPUT_BYTES = 1 << 16
 _LINE_LENGTH = 1000
 
 
+class Thread(NamedTuple):
+    """The calls in which a thread of a rank is.
+
+    Attributes:
+        name: ``main thread`` or ``another thread``.
+        frames: The calls, the innermost first.
+    """
+
+    name: str
+    frames: Sequence[Frame]
+
+    def __str__(self) -> str:
+        """Return the calls as lines."""
+        lines = [f'  File "{f.file}", line {f.line or "?"} in {f.function}' for f in self.frames]
+        return "\n".join([f"{self.name} (innermost call first):", *lines])
+
+
 @dataclass
 class RankStatus:
-    """What is known of one rank of a world that failed."""
+    """What is known of one rank of a world that failed.
+
+    Attributes:
+        rank: Its number.
+        hello: Its process and host; None if it never reported to the leader.
+        reply: What it answered to the order; None if it did not.
+        end: How its process ended, or why its connection closed; nothing if it is there.
+        unseen: Why its files could not be read.
+        stopped: Whether a signal has stopped its process.
+        position: Where it is among the collectives of its backend.
+        calls: Its calls of torch.distributed; None if they are not known.
+        stack: The calls of its threads, the main thread first.
+        no_stack: Why there is no stack, if it was asked for one.
+        output: The last lines of its output.
+    """
 
     rank: int
     hello: Hello | None = None
     reply: Reply | None = None
-    end: str = ""  # how its process ended, or why its connection closed
-    unseen: str = ""  # why its files could not be read
-    stopped: bool = False  # by a signal
+    end: str = ""
+    unseen: str = ""
+    stopped: bool = False
     position: Position = NOWHERE
-    calls: Sequence[Call] | None = None  # of torch.distributed; None if they are not known
-    stack: str = ""  # of all its threads, innermost call first
+    calls: Sequence[Call] | None = None
+    stack: Sequence[Thread] = ()
+    no_stack: str = ""
     output: str = ""
+
+    @property
+    def host(self) -> str:
+        """The name of its host; nothing if it never reported."""
+        return self.hello.host if self.hello else ""
 
     @property
     def raised(self) -> str:
         """The type and message of the exception that it raised, or an empty text."""
         return self.reply.message if self.reply else ""
+
+    @property
+    def returned(self) -> bool:
+        """Whether it has carried out its order."""
+        return self.reply is not None and not self.raised
+
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended its process, such as SIGKILL; nothing without one."""
+        return self.end.removeprefix(_KILLED) if self.end.startswith(_KILLED) else ""
+
+    @property
+    def frames(self) -> Sequence[Frame]:
+        """The calls in which it raised, or is if it did not; the innermost first."""
+        if self.reply is not None:
+            return self.reply.frames
+        return self.stack[0].frames if self.stack else ()
+
+
+@dataclass(frozen=True)
+class PostMortem:
+    """What is known of a world that failed.
+
+    Attributes:
+        happened: What happened, in a few words.
+        ranks: What is known of each rank.
+        order: What the ranks were to do; nothing if they had not all started.
+        waited: The seconds for which no rank made progress, if that is what ended the order.
+        ended_itself: Whether the process that was lost first had exited, rather than been ended.
+        launcher_log: The output of the launcher.
+    """
+
+    happened: str
+    ranks: Sequence[RankStatus]
+    order: str = ""
+    waited: float = 0.0
+    ended_itself: bool = False
+    launcher_log: str = ""
+
+    @property
+    def headline(self) -> str:
+        """What happened, and the order."""
+        if self.order and (shared := raised_alike(self.ranks)):
+            everybody = list_ranks(range(len(self.ranks)), len(self.ranks))
+            return f"the order to {self.order} failed on {everybody}: {shared}"
+        return f"{self.happened}; the order was to {self.order}" if self.order else self.happened
+
+    @property
+    def parting(self) -> Parting | None:
+        """The call of torch.distributed at which ranks parted; None if none is known."""
+        return find_parting(self._calls)
+
+    @property
+    def told_of_calls(self) -> str:
+        """Where ranks parted in torch.distributed, or the last calls if a rank's are not known."""
+        if parting := self.parting:
+            return f"first parted in torch.distributed: {parting.sentence}"
+        latest = "" if len(self._calls) == len(self.ranks) else describe_last(self._calls)
+        return f"last in torch.distributed: {latest}" if latest else ""
+
+    @property
+    def _calls(self) -> dict[int, Sequence[Call]]:
+        return {s.rank: s.calls for s in self.ranks if s.calls is not None}
+
+    @property
+    def summary(self) -> str:
+        """The headline, and a line for each rank; all control characters are shown as escapes.
+
+        Where all ranks have raised alike, the headline says what, and nothing repeats it.
+        """
+        ranks = self.ranks
+        last = max(ranks, key=lambda s: s.position.entered).position
+        lines = [self.headline]
+        # There may be a thousand of these; the others are described one by one.
+        if missing := [s.rank for s in ranks if s.hello is None]:
+            lines.append(f"  {list_ranks(missing, len(ranks))} never reported to the leader")
+        there = [] if raised_alike(ranks) else [s for s in ranks if s.hello]
+        lines += [f"  {_host(ranks, [s])}rank {s.rank}: {_describe(s, last)}" for s in there]
+        lines += [f"  {told}" for told in [self.told_of_calls] if told]
+        return visible("\n".join(lines))
+
+    @property
+    def evidence(self) -> list[tuple[str, str]]:
+        """The title and the text of each traceback, stack and output, each different one once."""
+        ranks, shared = self.ranks, raised_alike(self.ranks)
+        raised = {s.rank: s.reply.trace.rstrip().removesuffix(shared) for s in ranks if s.reply}
+        stacks = {s.rank: "\n\n".join(map(str, s.stack)) or s.no_stack for s in ranks}
+        found = [
+            *_shared("traceback", raised, ranks),
+            *_shared("stack", stacks, ranks),
+            *_shared("end of the output", {s.rank: s.output for s in ranks}, ranks),
+            ("end of the launcher's output", _last_lines(self.launcher_log)),
+        ]
+        return [(visible(title), visible(text.rstrip())) for title, text in found if text.strip()]
+
+    def __str__(self) -> str:
+        """Return the summary, then the evidence."""
+        return with_sections(self.summary, self.evidence)
 
 
 def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
@@ -81,60 +214,41 @@ def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
     _await_stacks(directory, asked)
 
 
-def report(headline: str, ranks: Sequence[RankStatus], launcher_log: str = "") -> str:
-    """Return the post-mortem as text: the headline, a line for each rank, then the evidence.
+def of_order(
+    what: str, outcome: Outcome, ranks: Sequence[RankStatus], timeout: float, log: str
+) -> PostMortem:
+    """Return the post-mortem of an order that not every rank has carried out.
 
-    Where all ranks have raised alike, the headline says what, and nothing repeats it. Control
-    characters in the text of ranks are shown as escapes.
+    Args:
+        what: The order, in a few words.
+        outcome: What came of it.
+        ranks: What is known of each rank.
+        timeout: The seconds that ranks may make no progress.
+        log: The output of the launcher.
     """
-    last = max(ranks, key=lambda s: s.position.entered).position
-    shared = raised_alike(ranks)
-    lines = [headline]
-    # There may be a thousand of these; the others are described one by one.
-    missing = [s.rank for s in ranks if s.hello is None]
-    if missing:
-        lines.append(f"  {list_ranks(missing, len(ranks))} never reported to the leader")
-    there = [] if shared else [s for s in ranks if s.hello]
-    lines += [f"  {_host(ranks, [s])}rank {s.rank}: {_describe(s, last)}" for s in there]
-    calls = {s.rank: s.calls for s in ranks if s.calls is not None}
-    if parting := describe_parting(calls):
-        lines.append(f"{PARTED}{parting}")
-    elif len(calls) < len(ranks) and (latest := describe_last(calls)):
-        lines.append(f"{LAST}{latest}")
-    traces = {s.rank: s.reply.trace.rstrip() for s in ranks if s.reply}
-    lines += _evidence("traceback", {r: t.removesuffix(shared) for r, t in traces.items()}, ranks)
-    lines += _evidence("stack", {s.rank: s.stack for s in ranks}, ranks)
-    lines += _evidence("end of the output", {s.rank: s.output for s in ranks}, ranks)
-    lines += _section("end of the launcher's output", _last_lines(launcher_log))
-    return visible("\n".join(lines))
-
-
-def describe_failure(
-    what: str, outcome: Outcome, ranks: Sequence[RankStatus], timeout: float
-) -> str:
-    """Return the headline of the report on an order that not every rank has carried out."""
-    size = len(ranks)
     raised = [f"rank {s.rank} raised {first_line(s.raised)}" for s in ranks if s.raised]
-    if shared := raised_alike(ranks):
-        return f"the order to {what} failed on {list_ranks(range(size), size)}: {shared}"
+    waited, how = 0.0, ""
     if outcome.lost:
         first, *others = outcome.lost
-        happened = f"rank {first} was lost ({ranks[first].end})"
+        how = ranks[first].end
+        happened = f"rank {first} was lost ({how})"
         # A launcher that loses one rank ends the others, so the first is to blame.
-        happened += f"; and then {list_ranks(others, size)}" if others else ""
+        happened += f"; and then {list_ranks(others, len(ranks))}" if others else ""
     elif raised:
         happened = "; ".join(raised)
     else:
-        happened = f"no progress for {timeout:g} s on {list_ranks(outcome.late(), size)}"
-    return f"{happened}; the order was to {what}"
+        waited = timeout
+        happened = f"no progress for {timeout:g} s on {list_ranks(outcome.late(), len(ranks))}"
+    return PostMortem(happened, ranks, what, waited, ended_itself(how), log)
 
 
-def record_failure(recorder: Recorder, headline: str, ranks: Sequence[RankStatus]) -> None:
+def record_failure(recorder: Recorder, found: PostMortem) -> None:
     """Record in a trace that an order failed, and what each rank was doing."""
+    ranks = found.ranks
     last = max(ranks, key=lambda s: s.position.entered).position
     doing = {f"rank {s.rank}": visible(_describe(s, last)) for s in ranks if s.hello}
     now = time.monotonic_ns()
-    recorder.add("failure", visible(headline), now, now, **doing)
+    recorder.add("failure", visible(found.headline), now, now, **doing)
     recorder.flush()
 
 
@@ -150,14 +264,22 @@ def list_ranks(ranks: Sequence[int], world_size: int) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
+_KILLED = "killed by "
+
+
+def ended_itself(how: str) -> bool:
+    """Return whether this, as `exit_text` says it, is the end of what nobody has ended."""
+    return how.startswith(("its process exited", "its thread ended"))
+
+
 def exit_text(status: int | None) -> str:
     """Return the exit status of a process in words."""
     if status is None:
         return "its process ended"
     if status < 0:
         with suppress(ValueError):  # a real-time signal has no name
-            return f"killed by {signal.Signals(-status).name}"
-        return f"killed by signal {-status}"
+            return f"{_KILLED}{signal.Signals(-status).name}"
+        return f"{_KILLED}signal {-status}"
     if status == 0 and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         return "its process ended, and how is not known because this process ignores SIGCHLD"
     return f"its process exited with status {status}"
@@ -201,8 +323,8 @@ def _ask_for_stack(status: RankStatus) -> bool:
     if status.hello.pid == os.getpid():
         frame = sys._current_frames().get(status.hello.thread)
         calls = traceback.extract_stack(frame)[::-1] if frame else []
-        lines = [f'  File "{c.filename}", line {c.lineno} in {c.name}' for c in calls]
-        status.stack = _trim("\n".join(["Current thread", *lines]))
+        frames = [Frame(c.filename, c.lineno or 0, c.name) for c in calls]
+        status.stack = _without_own([Thread("main thread", frames)])
         return False
     try:
         os.kill(status.hello.pid, STACK_SIGNAL)
@@ -222,24 +344,34 @@ def _await_stacks(directory: Path, ranks: Sequence[RankStatus]) -> None:
             text = path.read_text(errors="replace") if path.exists() else ""
             # Two equal readings: the stack is complete.
             if text.endswith("\n") and text == before.get(status.rank):
-                threads = map(_trim, text.split("\n\n"))
-                status.stack = "\n\n".join(filter(None, threads))
+                status.stack = _without_own(map(_thread, text.split("\n\n")))
             before[status.rank] = text
         ranks = [status for status in ranks if not status.stack]
     for status in ranks:
         why = f"it is blocked outside of Python, or handles {STACK_SIGNAL.name} itself"
-        status.stack = f"(the rank wrote no stack: {why})"
+        status.no_stack = f"(the rank wrote no stack: {why})"
 
 
-def _trim(thread: str) -> str:
-    """Return one thread's calls without this library's own, which are the same in every rank."""
-    header, *frames = thread.splitlines()
-    if any(_IDLE_THREAD.search(frame) for frame in frames):
-        return ""
-    own = [i for i, frame in enumerate(frames) if _OWN_FRAME.search(frame)]
-    frames = frames[: own[0]] if own else frames
-    title = "main thread" if header.startswith("Current thread") else "another thread"
-    return "\n".join([f"{title} (innermost call first):", *frames]) if frames else ""
+def _thread(text: str) -> Thread:
+    """Return a thread of which faulthandler has written the calls."""
+    header, *lines = text.splitlines()
+    found = [match.groups() for line in lines if (match := _FRAME.fullmatch(line))]
+    frames = [Frame(file, int(line) if line.isdigit() else 0, name) for file, line, name in found]
+    is_main = header.startswith("Current thread")
+    return Thread("main thread" if is_main else "another thread", frames)
+
+
+def _without_own(threads: Iterable[Thread]) -> list[Thread]:
+    """Return threads without this library's own calls, which are the same in every rank."""
+    found = []
+    for thread in threads:
+        calls = [(*Path(f.file).parts[-2:], f.function) for f in thread.frames]
+        if any(call in _IDLE or call[-2] in _IDLE_FILES for call in calls):
+            continue
+        end = next((i for i, call in enumerate(calls) if call in _OWN), len(calls))
+        if end:
+            found.append(thread._replace(frames=thread.frames[:end]))
+    return sorted(found, key=lambda thread: thread.name, reverse=True)  # the main thread first
 
 
 def _tail(path: Path) -> str:
@@ -259,14 +391,14 @@ def _cut(line: str) -> str:
     return line if len(line) <= _LINE_LENGTH else f"{line[:_LINE_LENGTH]} … (cut)"
 
 
-def _evidence(what: str, texts: dict[int, str], ranks: Sequence[RankStatus]) -> list[str]:
-    """Return a section for each different text, with the ranks that share it in its title."""
-    lines = []
+def _shared(
+    what: str, texts: Mapping[int, str], ranks: Sequence[RankStatus]
+) -> Iterator[tuple[str, str]]:
+    """Yield each different text, and a title that names the ranks that share it."""
     for text in dict.fromkeys(texts.values()):
         sharing = [rank for rank, other in texts.items() if other == text]
         host = _host(ranks, [status for status in ranks if status.rank in sharing])
-        lines += _section(f"{host}{what} of {list_ranks(sharing, len(ranks))}", text)
-    return lines
+        yield f"{host}{what} of {list_ranks(sharing, len(ranks))}", text
 
 
 def _host(ranks: Sequence[RankStatus], some: Sequence[RankStatus]) -> str:
@@ -274,10 +406,6 @@ def _host(ranks: Sequence[RankStatus], some: Sequence[RankStatus]) -> str:
     if len({status.hello.machine for status in ranks if status.hello}) < 2:
         return ""
     return ", ".join(dict.fromkeys(s.hello.host for s in some if s.hello)) + ": "
-
-
-def _section(title: str, text: str) -> list[str]:
-    return [f"{title}:", *(f"  {line}" for line in text.rstrip().splitlines())] if text else []
 
 
 def first_line(text: str) -> str:

@@ -13,12 +13,12 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 import cloudpickle
@@ -156,7 +156,7 @@ class Rank:
             _current.set(self)
             reply = messages.Reply(messages.packed(function(self, *arguments)))
         except Exception as error:
-            reply = failed(error, _traceback(error))
+            reply = failed(error, _users(error))
         finally:
             if recorder is not None:
                 recorder.add(category_of(what), what, begin, time.monotonic_ns())
@@ -285,9 +285,9 @@ def _end_fork(reply: messages.Reply) -> NoReturn:
     os._exit(bool(reply.trace))
 
 
-def _traceback(error: Exception) -> str:
-    """Return the traceback as text, without the frames of this module at its top."""
+def _users(error: Exception) -> TracebackType | None:
+    """Return the traceback without the calls of this module at its top."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
+    return trace

@@ -148,8 +148,20 @@ Numbered = Mapping[int, Call]
 """The calls of one rank in one group, by their numbers."""
 
 
-def describe_parting(calls: Mapping[int, Sequence[Call]]) -> str:
-    """Return what each rank did in the first call at which ranks parted; an empty text without one.
+class Parting(NamedTuple):
+    """The first call at which ranks parted.
+
+    Attributes:
+        sentence: What each rank did.
+        without: The ranks that made no such call.
+    """
+
+    sentence: str
+    without: Sequence[int]
+
+
+def find_parting(calls: Mapping[int, Sequence[Call]]) -> Parting | None:
+    """Return the first call at which ranks parted; None if there is none.
 
     In other groups than the default one only ranks that called different collectives have parted:
     one that made no call there may be in no such group, or be held up in the default group.
@@ -166,8 +178,13 @@ def describe_parting(calls: Mapping[int, Sequence[Call]]) -> str:
         if found and not (group and lacks_a_call):
             begin = min(call.begin_ns for call in found.values() if call)
             # Ranks may lack a call of the default group because they parted in another one.
-            partings.append((lacks_a_call, begin, _describe(found, members, calls)))
-    return min(partings)[2] if partings else ""
+            number = next(call.number for call in found.values() if call)
+            without = [
+                r for r, c in found.items() if c is None and not _is_past(number, members[r])
+            ]
+            parting = Parting(_describe(found, members, calls), without)
+            partings.append((lacks_a_call, begin, parting))
+    return min(partings)[2] if partings else None
 
 
 def describe_last(calls: Mapping[int, Sequence[Call]]) -> str:
@@ -240,11 +257,16 @@ def _object_note(number: int, own: Numbered, together: bool) -> str:
 
 def _so_far(number: int, own: Numbered, calls: Sequence[Call]) -> str:
     """Describe what a rank did that made no such call."""
-    if own and max(own) > number:
+    if _is_past(number, own):
         return f"made a call #{number} that torch does not record, such as monitored_barrier"
     text = f"made no call after {own[max(own)]}" if own else "made no call"
     elsewhere = [call for call in calls if call.inside and call.group]
     return f"{text} and is in {elsewhere[-1]}" if elsewhere else text
+
+
+def _is_past(number: int, own: Numbered) -> bool:
+    """Return whether a rank has made later calls than one of this number."""
+    return max(own, default=0) > number
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -33,6 +33,9 @@ ONE_PROCESS = (
     "meant to have a World of its own, give the World a launcher, such as launcher='local'."
 )
 
+LEAVE = "leave the group"
+"""The order by which ranks leave it, see `disteval.worlds.PostMortem.order`."""
+
 W = TypeVar("W", bound="World")
 
 
@@ -224,7 +227,7 @@ class World(WorkerGroup):
         """Have every rank leave the group that it has joined; without one this does nothing."""
         if self._joined:
             self._joined = False
-            self._order("leave the group", Rank.leave)
+            self._order(LEAVE, Rank.leave)
 
     def run(
         self,

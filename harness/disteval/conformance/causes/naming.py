@@ -11,14 +11,12 @@ from disteval.conformance.seen import Seen, source_files
 
 def likely_cause(rule: Rule, bench: Bench, error: BrokenRuleError | LostWorld) -> str:
     """Return the likely cause of a failure and what to do about it, or nothing."""
-    world = error.error
     seen = Seen(
         source_files(bench.cls),
         bench.world_size,
-        str(world or ""),
+        error.error,
         error.differences,
         bench.wrong,
-        world.errors if world else {},
         error.facts,
     )
     for cause in (raised.by_words, *rule.causes, raised.at_one_place):

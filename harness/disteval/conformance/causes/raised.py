@@ -9,7 +9,7 @@ from pathlib import Path
 
 from disteval.conformance.seen import Seen
 from disteval.errors import HarnessError
-from disteval.report.model import evidence
+from disteval.worlds.channel.messages import Frame
 
 ADDRESS_IN_USE = (
     "the backend listens on a fixed port, which another process has; let rank 0 listen on "
@@ -74,9 +74,6 @@ _WAITS = (
     "all ranks wait in {} ({}, line {}), so that none sends what the others wait for; let each "
     "rank send before it waits, and give every wait a timeout"
 )
-_FRAME = re.compile(r'File "(.+)", line (\d+),? in (\S+)')
-_RAISED = re.compile(r"^(?:.*(?:raised|ranks?): )?[A-Za-z_][\w.]*: .*$", re.MULTILINE)
-_KIND = re.compile(r"(?:raised|failed on [\w ,]+:) ([A-Za-z_][\w.]*)")
 _SENDING = re.compile(
     r"(?:^|\.)_?(send|sendall|send_bytes|sendmsg|write|put)(?:$|\()", re.IGNORECASE
 )
@@ -84,80 +81,61 @@ _SENDING = re.compile(
 
 def by_words(seen: Seen) -> str:
     """Recognise errors of the operating system and of libraries, and signals."""
-    ended = re.search(r"^(rank \d+) was lost \(killed by (SIG\w+)", seen.report)
+    lost = seen.lost
     said = [f"{type(error).__name__}: {error}" for error in seen.errors.values()]
-    summary, parts = evidence(seen.report)
-    said += _RAISED.findall(summary)
-    for title, text in parts:
-        if title.startswith("traceback") or ended:
-            said += text.splitlines() if "output" in title else _RAISED.findall(text)
+    for status in seen.ranks:
+        trace = status.reply.trace if status.reply else ""
+        # An exception, also one behind another, begins a line of a traceback.
+        said += [line for line in trace.splitlines() if not line[:1].isspace()]
+        said += status.output.splitlines() if lost and lost.signal else []
     for pattern, cause in _BY_WORDS.items():
         if any(re.search(pattern, line, re.IGNORECASE) for line in said):
             return cause
-    if ended is None:
+    if lost is None or not lost.signal:
         return ""
-    rank, signal = ended.groups()
-    return _KILLED.format(rank) if signal == "SIGKILL" else _CRASHED.format(rank, signal)
+    rank = f"rank {lost.rank}"
+    return _KILLED.format(rank) if lost.signal == "SIGKILL" else _CRASHED.format(rank, lost.signal)
 
 
 def at_one_place(seen: Seen) -> str:
     """Recognise an exception, or a wait of all ranks, at one line of the backend."""
-    summary, parts = evidence(seen.report)
-    if _all_send(seen, parts):
+    if _all_send(seen):
         return SENDS
-    texts = [text for title, text in parts if title.startswith("traceback")]
-    places = {_place(_frames(text), seen.files) for text in texts}
-    kinds = {type(error).__name__ for error in seen.errors.values()}
-    if not kinds:  # exceptions that can't be pickled
-        kinds = {name.rpartition(".")[2] for name in _KIND.findall(summary)}
+    raised = [status for status in seen.ranks if status.raised]
+    places = {_place(status.frames, seen.files) for status in raised}
+    kinds = {status.raised.partition(":")[0].rpartition(".")[2].strip() for status in raised}
     # An error of disteval says itself what to do, and may come of what another rank does.
     own = any(isinstance(error, HarnessError) for error in seen.errors.values())
     if len(places) == len(kinds) == 1 and all(places) and not own:
         return _AT.format(*kinds, *places.pop())
-    stacks = [_frames(text)[::-1] for title, text in parts if title.startswith("stack")]
-    places = {_place(frames, seen.files) for frames in stacks}
-    everybody = sum(_how_many(title) for title, _ in parts if title.startswith("stack"))
-    alone = seen.world_size == 1 or everybody < seen.world_size
-    if alone or texts or len(places) != 1 or not all(places):
+    waiting = [status for status in seen.ranks if status.stack and not status.reply]
+    places = {_place(status.frames, seen.files) for status in waiting}
+    alone = seen.world_size == 1 or len(waiting) < seen.world_size
+    if alone or raised or len(places) != 1 or not all(places):
         return ""
     return _WAITS.format(*places.pop())
 
 
-def _all_send(seen: Seen, parts: Sequence[tuple[str, str]]) -> bool:
+def _all_send(seen: Seen) -> bool:
     """Return whether every rank waits in a call that sends, or gave up one after its timeout."""
-    calls = [part for part in parts if part[0].startswith(("traceback", "stack"))]
-    everybody = sum(_how_many(title) for title, _ in calls) >= seen.world_size > 1
+    everybody = len(seen.ranks) == seen.world_size > 1
     late = all(isinstance(error, TimeoutError) for error in seen.errors.values())
-    return everybody and late and all(_sends(title, text, seen.files) for title, text in calls)
+    return everybody and late and all(_sends(status.frames, seen.files) for status in seen.ranks)
 
 
-def _sends(title: str, text: str, files: Sequence[str]) -> bool:
+def _sends(frames: Sequence[Frame], files: Sequence[str]) -> bool:
     """Return whether the innermost calls of a rank send something, for the backend."""
-    frames = _frames(text)[:: -1 if title.startswith("stack") else 1]
     if not _place(frames, files):
         return False
-    file, line, _ = frames[-1]  # it may call a function of C, which has no frame
-    said = [*(name for *_, name in frames[-3:]), linecache.getline(file, int(line)).strip()]
+    inner = frames[0]  # it may call a function of C, which has no frame
+    said = [frame.function for frame in frames[:3]]
+    said.append(linecache.getline(inner.file, inner.line).strip())
     return any(map(_SENDING.search, said))
 
 
-def _how_many(title: str) -> int:
-    """Return of how many ranks a section of a report is."""
-    found = re.findall(r"\d+", title)
-    return int(found[0]) if " all " in title else len(found)
-
-
-def _frames(text: str) -> list[tuple[str, str, str]]:
-    """Return the file, line and function of each call in a traceback or in the main thread."""
-    threads = text.split("\n\n")
-    thread = next((one for one in threads if one.startswith("main thread")), threads[0])
-    return [found.groups() for found in _FRAME.finditer(thread)]  # type: ignore[misc]
-
-
-def _place(frames: Sequence[tuple[str, str, str]], files: Sequence[str]) -> tuple[str, ...]:
+def _place(frames: Sequence[Frame], files: Sequence[str]) -> tuple[str, ...]:
     """Return the function, file and line of the innermost call in the backend's files."""
-    own = [frame for frame in frames if frame[0] in files]
-    if not own:
-        return ()
-    file, line, function = own[-1]
-    return function, Path(file).name, line
+    for frame in frames:
+        if frame.file in files:
+            return frame.function, Path(frame.file).name, str(frame.line)
+    return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -78,9 +77,6 @@ ORDER_OF_TENSORS = (
     "the tensors are in another order than that of the ranks; return that of rank r at index r"
 )
 
-_WENT_ON = re.compile(r"^  rank \d+: returned$", re.MULTILINE)
-_WAITS = re.compile(r"^  rank \d+: (?:waits in|never entered) ", re.MULTILINE)
-
 
 def identity(seen: Seen) -> str:
     """Recognise what ranks say in rule 1.1: whether in a group, the rank and the world size."""
@@ -144,7 +140,11 @@ def errors(seen: Seen) -> str:
 
     The facts of each difference are whether collectives worked before the error.
     """
-    if _WENT_ON.search(seen.report) and _WAITS.search(seen.report):
+    last = max((status.position.entered for status in seen.ranks), default=0)
+    late = [
+        s for s in seen.ranks if not s.reply and (s.position.inside or s.position.entered < last)
+    ]
+    if late and any(status.returned for status in seen.ranks):
         return ONE_IS_TOLD
     told = {d.rank: d.got[0] for d in seen.shown if d.got and len(d.got) == 2}
     if not told or len(told) < len(seen.shown):

@@ -74,13 +74,25 @@ class KeyValue(NamedTuple):
     value: str | bytes | None = None
 
 
+class Frame(NamedTuple):
+    """A call in which a thread is, or was when it raised; line 0 is an unknown one."""
+
+    file: str
+    line: int
+    function: str
+
+
 class Reply(NamedTuple):
-    """The result of an order: a value, or an exception with its traceback and message as text."""
+    """The result of an order: a value, or an exception with its traceback and message as text.
+
+    ``frames`` are the calls in which it was raised, the innermost first.
+    """
 
     value: bytes | None
     error: bytes | None = None
     trace: str = ""
     message: str = ""
+    frames: Sequence[Frame] = ()
 
 
 class Examine(NamedTuple):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 import traceback
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, cast
 
 import cloudpickle
 
 from disteval.errors import HarnessError
-from disteval.worlds.channel.messages import Reply, unpacked
+from disteval.worlds.channel.messages import Frame, Reply, unpacked
 
 
 @dataclass
@@ -63,8 +64,10 @@ class Outcome:
         }
 
 
-def failed(error: Exception, trace: str) -> Reply:
-    """Return the reply of a rank that raised an exception, with its traceback as text."""
+def failed(error: Exception, since: TracebackType | None) -> Reply:
+    """Return the reply of a rank that raised an exception, from a call in its traceback on."""
+    trace = "".join(traceback.format_exception(type(error), error, since))
+    calls = [Frame(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(since)]
     lines = "".join(traceback.format_exception_only(error)).splitlines()
     # A SyntaxError begins with its place.
     begin = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), 0)
@@ -72,7 +75,7 @@ def failed(error: Exception, trace: str) -> Reply:
         data = bytes(cloudpickle.dumps(error))
     except Exception:  # an exception may hold anything; its traceback is sent as text all the same
         data = None
-    return Reply(None, data, trace, "\n".join(lines[begin:]))
+    return Reply(None, data, trace, "\n".join(lines[begin:]), calls[::-1])
 
 
 def _load_exception(data: bytes) -> Exception:
