@@ -5,26 +5,17 @@ from __future__ import annotations
 from disteval import ledger
 from disteval.coverage import Counted, certify, unpacked_ids
 from disteval.ledger import Ledger, Log, Part, merged
-from disteval.metrics.totals import (
-    add_totals,
-    compute_totals,
-    pack_totals,
-    take_totals,
-    unpack_totals,
-)
+from disteval.metrics.totals import compute_totals, take_totals
 
 __all__ = [
     "Counted",
     "Ledger",
     "Log",
     "Part",
-    "add_totals",
     "certify",
     "compute_totals",
     "ledger",
     "merged",
-    "pack_totals",
     "take_totals",
-    "unpack_totals",
     "unpacked_ids",
 ]

@@ -60,7 +60,7 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = [
     ("confusion matrix", ([0, 4], [0, 1]), {}, ("predictions", "sample 11", "4")),
     ("confusion matrix", ([0, 1], [0, math.inf]), {}, ("labels", "sample 11", "inf")),
     ("mean", (0.5,), {}, ("values", "()")),
-    ("mean", (Z((2, 1)),), {}, ("values", "(2, 1)")),
+    ("mean", (Z((2, 2)),), {}, ("values", "(2, 2)")),
     ("mean", ([0, 2**53 + 1],), {}, ("values", "sample 11", "9007199254740993")),
     ("mean", (np.array([2**64 - 1], "uint64"),), {}, ("sample 10", "18446744073709551615")),
     ("mean", ([1.0, "b"],), {}, ("values", "sample 10", "'1.0'")),
@@ -238,9 +238,21 @@ SETTINGS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: Accuracy(topk=0), ("topk", "0")),
     (lambda: Accuracy(topk=(1, 2.0)), ("topk", "2.0")),  # type: ignore[arg-type]
     (lambda: Accuracy(topk=()), ("topk", "empty")),
-    (lambda: Accuracy(topk=(1, 1)), ("top1, top1",)),
+    (
+        lambda: Accuracy(topk=(1, 1)),
+        (
+            "topk",
+            "1, 1",
+        ),
+    ),
     (lambda: Accuracy(topk=np.array(1)), ("topk", "array(1)")),  # type: ignore[arg-type]
-    (lambda: Accuracy(thrs=(0.101, 0.102)), ("top1_thr-0.10, top1_thr-0.10",)),
+    (
+        lambda: Accuracy(thrs=(0.101, 0.102)),
+        (
+            "thrs",
+            "_thr-0.10, _thr-0.10",
+        ),
+    ),
     (lambda: Accuracy(thrs="0.5"), ("thrs", "'0'")),  # type: ignore[arg-type]
     (lambda: Accuracy(thrs=NAN), ("thrs", "nan")),
     (lambda: Accuracy(counts="no"), ("counts", "'no'")),  # type: ignore[arg-type]
@@ -259,7 +271,7 @@ SETTINGS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: Perplexity(shift=1), ("shift", "1")),  # type: ignore[arg-type]
     (lambda: CrossEntropy(refuse_probabilities=None), ("refuse_probabilities", "None")),  # type: ignore[arg-type]
     *[
-        (lambda topk=topk: Retrieval(topk), ("topk" if topk != (1, 1) else "recall@1",))  # type: ignore[misc]
+        (lambda topk=topk: Retrieval(topk), ("topk",))  # type: ignore[misc]
         for topk in (0, (1, 1), (1, 2.5), True)
     ],
     (lambda: Segmentation(3, ignore_label="255"), ("ignore_label", "'255'")),  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -84,18 +85,21 @@ def test_a_metric_that_was_evaluated_takes_batches_of_its_own_again() -> None:
     metric = Bootstrap(Mean(), resamples=5)
     evaluate(predict, DATA, {"mean": metric}, "non_dist", 7)
     assert metric([1.0, 2.0, 1.0], ids=[0, 1, 0])["mean"]["value"] == 1.5
-    metric.reset()
     metric.add([1.0, 2.0, 1.0], ids=[0, 1, 0])
     assert metric.compute(size=2)["mean"]["value"] == 1.5
 
 
-def test_repeated_ids_are_never_counted_twice_after_an_evaluation() -> None:
-    """A metric keeps only sums then, which ids must not be ignored for."""
+@pytest.mark.parametrize(
+    "evaluation",
+    [{}, {"predict": lambda batch: None}, {"update": "no function"}, {"limit": -1}],
+)
+def test_repeated_ids_are_never_counted_twice_after_an_evaluation(evaluation: Any) -> None:
+    """A metric keeps only sums while it is evaluated, even if that ends with an error."""
     metric = Weighted(Mean())
-    evaluate(predict, DATA, {"mean": metric}, "non_dist", 7)
-    for _ in range(2):
-        metric.add([1.0, 2.0, 1.0], weights=[1, 1, 1], ids=[0, 1, 0])
-        with pytest.raises(HarnessError, match="reset"):
-            metric.compute()
-        with pytest.raises(RankError):
-            evaluate(lambda batch: None, DATA, {"mean": metric}, "non_dist", 7)
+    with suppress(HarnessError):
+        evaluate(**{"predict": predict, "samples": DATA, "metrics": {"mean": metric}, **evaluation})
+    metric.add([1.0, 2.0, 1.0], weights=[1, 1, 1], ids=[0, 1, 0])
+    assert metric.compute() == {"mean": 1.5}
+    metric.add([3.0], weights=[1], ids=[1])
+    with pytest.raises(HarnessError):
+        metric.compute()

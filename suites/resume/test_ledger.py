@@ -16,9 +16,8 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from disteval import get_dist_backend
 from disteval.errors import LedgerError, UsageError
-from disteval.metrics import ConfusionMatrix, MetricGroup
+from disteval.metrics import ConfusionMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,13 +26,10 @@ from suites.helpers.ledger import (
     Ledger,
     Log,
     Part,
-    add_totals,
     certify,
     compute_totals,
     ledger,
-    pack_totals,
     take_totals,
-    unpack_totals,
     unpacked_ids,
 )
 from suites.helpers.namespaces import run_alone
@@ -264,19 +260,16 @@ def confusion(start: int, samples: int) -> bytes:
     """Return the states of a part as a rank commits them."""
     drawn = np.random.default_rng(start).integers(0, CLASSES, (2, samples))
     metrics = {"confusion": ConfusionMatrix(CLASSES)}
-    MetricGroup(metrics, get_dist_backend("non_dist")).reset_to_sums()
+    metrics["confusion"].reset_to_sums()
     metrics["confusion"].add(*drawn)
-    return pack_totals(take_totals(metrics, start))
+    return take_totals(metrics, start)
 
 
 def computed(parts: Any) -> Any:
     """Return the confusion matrix of all parts."""
     metrics = {"confusion": ConfusionMatrix(CLASSES)}
-    totals: Any = None
-    for each in parts:
-        found = unpack_totals(each.states)
-        totals = found if totals is None else add_totals(totals, found)
-    return compute_totals(metrics, totals)["confusion"]["matrix"].tolist()
+    states = [each.states for each in parts]
+    return compute_totals(metrics, states)["confusion"]["matrix"].tolist()
 
 
 @settings(max_examples=20, deadline=None)

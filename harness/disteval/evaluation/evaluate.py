@@ -153,16 +153,21 @@ def evaluate_task(
         settings = work.settings | found
     except Exception as caught:  # the other ranks wait for this one
         error = caught
-    agree(backend, settings, error, None if work is None else work.look)
-    assert work is not None
-    if leases is None or leases.group_size == 1:  # otherwise ranks may have parts of a model
-        work.canary.compare(work)
-    if leases is None:
-        result = Fixed(work, folder).evaluate()
-    else:
-        from disteval.evaluation.borrowed import evaluate_in_leases  # not needed by fixed shares
+    try:
+        agree(backend, settings, error, None if work is None else work.look)
+        assert work is not None
+        if leases is None or leases.group_size == 1:  # otherwise ranks may have parts of a model
+            work.canary.compare(work)
+        if leases is None:
+            result = Fixed(work, folder).evaluate()
+        else:
+            # Fixed shares do not need it.
+            from disteval.evaluation.borrowed import evaluate_in_leases
 
-        result = evaluate_in_leases(work, leases, folder)
+            result = evaluate_in_leases(work, leases, folder)
+    finally:
+        if work is not None:
+            work.end()
     unknown = incomparable(work.evaluated | work.held)
     if result.stored and unknown and backend.rank == 0:
         _log.warning(

@@ -12,7 +12,7 @@ from disteval.data.plan import Indices
 from disteval.errors import UsageError
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.naming import naming
-from disteval.metrics.wrapper import layers
+from disteval.metrics.wrapper import Wrapper
 
 Update = Callable[[Any, Any], Any]
 """A function of the outputs and the batch; it returns the arguments of a metric's ``add``."""
@@ -85,9 +85,11 @@ def default_update(name: str, metric: BaseMetric) -> Update:
     labels. A metric with one argument gets the outputs alone. The fields mask, byte_counts, weights
     and groups of a dict are for the metrics, and the wrappers around them, with such a parameter.
     """
-    *wrappers, inner = layers(metric)
+    inner, needed = metric, set[str]()
+    while isinstance(inner, Wrapper):
+        needed |= set(WRAPPED) & set(signature(inner.add).parameters)
+        inner = inner.metric
     parameters = list(signature(inner.add).parameters.values())
-    needed = {n for each in wrappers for n in signature(each.add).parameters if n in WRAPPED}
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     places = [p for p in parameters if p.kind in kinds]
     alone = len(places) == 1 and all(p.kind is not Parameter.VAR_POSITIONAL for p in parameters)

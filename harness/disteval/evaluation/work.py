@@ -44,15 +44,7 @@ from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates, check_rows
 from disteval.identity import describe, describe_model, is_whole
 from disteval.ledger import PREDICTIONS, Part, all_repeatable, lengths_of
-from disteval.metrics.group import MetricGroup
-from disteval.metrics.totals import (
-    add_totals,
-    check_totals,
-    compute_totals,
-    pack_totals,
-    take_totals,
-    unpack_totals,
-)
+from disteval.metrics.totals import begin_totals, check_own, compute_totals, take_totals
 from disteval.outputs import OUTPUTS
 
 _log = logging.getLogger("disteval")
@@ -82,7 +74,6 @@ class Work:
         opened: The samples; None if they are a stream.
         stream: Its source, if they are.
         look: What was seen of the samples, if it is compared with other ranks or earlier runs.
-        group: The metrics.
         target: Where predictions are written; None writes none.
         writer: What writes them to a folder.
         canary: The calls of ``predict`` that are not counted.
@@ -109,13 +100,10 @@ class Work:
             check_flag("progress", progress)
         self.form = task.form
         self.takes_ids = takes_ids(task.predict)
-        self.group = MetricGroup(task.metrics, backend)
-        check_totals(task.metrics)
         self.updates = Updates(task.metrics, task.update)
         self.target = _target(predictions)
         is_folder = isinstance(self.target, Predictions)
         self.writer = PartWriter(self.target) if isinstance(self.target, Predictions) else None
-        self.group.reset_to_sums()
         self.canary = Canary()
         self.is_kept = is_kept or is_folder
         self.evaluated: dict[str, str] = {}
@@ -147,6 +135,12 @@ class Work:
             "the number of samples":
                 self.size if self.stream is None else settings_of(self.stream.sharded),
         }  # fmt: skip
+        begin_totals(task.metrics, backend)  # last: what fails before leaves them as they were
+
+    def end(self) -> None:
+        """Reset the metrics, which may be given samples of their own again."""
+        for metric in self.task.metrics.values():
+            metric.reset()
 
     @property
     def size(self) -> int | None:
@@ -296,7 +290,7 @@ class _Done:
         first = int(unpacked_ids(ids[:1])[0]) if ids else 0
         part = Part(
             self._rank, ids, self._counted.certificate(),
-            pack_totals(take_totals(work.task.metrics, first)),
+            take_totals(work.task.metrics, first),
             () if work.writer is None else work.writer.take(),
             {} if stream is None else dict(stream.lengths),
             self._contents,
@@ -308,7 +302,8 @@ class _Done:
     def drop(self) -> None:
         """Forget it."""
         self._forget()
-        self._work.group.reset_to_sums()
+        for metric in self._work.task.metrics.values():
+            metric.reset_to_sums()
         if self._work.writer is not None:
             self._work.writer.drop()
 
@@ -336,9 +331,9 @@ def run(
     done = _Done(work, schedule.rank)
     place, ids, is_whole = "starting", np.zeros(0, np.int64), True
     try:
-        work.group.check_own()
+        check_own(work.task.metrics)
         place = "reading"
-        with work.noting(schedule.rank), work.group.trusting_ids():
+        with work.noting(schedule.rank):
             for units in schedule.leases():
                 with closing(source.read(units)) as batches:
                     for batch in traces.loading(batches, _size_of):
@@ -430,10 +425,7 @@ def finish(work: Work, parts: Sequence[Part]) -> Outcome:
             shards[part.rank] = np.concatenate([shards[part.rank], unpacked_ids(part.ids)])
         raise fault_of(shards, ids)
     proved = add_certificates(certificates)
-    totals = take_totals(work.task.metrics, 0)
-    for part in parts:
-        totals = add_totals(totals, unpack_totals(part.states))
-    results = compute_totals(work.task.metrics, totals)
+    results = compute_totals(work.task.metrics, [part.states for part in parts])
     if isinstance(work.target, Predictions):
         files = [file for part in parts for file in part.files]
         complete(work.target, work.task.name, files, size, proved)

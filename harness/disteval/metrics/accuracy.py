@@ -9,19 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disteval.arguments import check_count, check_flag
+from disteval.arguments import check_flag
 from disteval.errors import UsageError
-from disteval.metrics.arrays import is_on_host, rank_labels, shape_of, to_numpy
+from disteval.metrics.arrays import Array, is_on_host, rank_labels, shape_of, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
-from disteval.metrics.labels import (
-    above,
-    check_names,
-    check_paired,
-    class_indices,
-    each_of,
-    suffixes,
-    thresholds_of,
-)
+from disteval.metrics.labels import above, check_paired, class_indices, thresholds_of, topk_of
 from disteval.metrics.naming import refuse_rows
 
 
@@ -56,16 +48,12 @@ class Accuracy(SummableMetric):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        self.topk: tuple[int, ...] = each_of(topk)
-        self.thrs = thresholds_of(thrs)
         check_flag("counts", counts)
-        self.counts = counts
-        for k in self.topk:
-            check_count("each k of topk", k)
+        thresholds = thresholds_of(thrs)
+        self.topk, self.thrs, self.counts = topk_of(topk), tuple(thresholds.values()), counts
         if not self.topk or not self.thrs:
             raise UsageError("topk and thrs must not be empty")
-        self._keys = [f"top{k}{suffix}" for k, suffix in product(self.topk, suffixes(self.thrs))]
-        check_names(self._keys)
+        self._keys = [f"top{k}{suffix}" for k, suffix in product(self.topk, thresholds)]
 
     def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.
@@ -84,7 +72,13 @@ class Accuracy(SummableMetric):
             )
         check_paired(predictions, labels)
         if len(shape) == 1:
-            self._append(self._compare(predictions, class_indices(labels)), ids)
+            if self.thrs != (None,):
+                raise UsageError(
+                    f"predicted labels have no scores to compare with thrs={self.thrs}; "
+                    f"give scores of shape (N, C), or thrs=None"
+                )
+            right = class_indices(predictions, what="predictions") == class_indices(labels)
+            self._append(np.packbits([right] * len(self._keys), axis=0).T, ids)
             return
         classes = shape[1]
         if max(self.topk) > classes:
@@ -99,11 +93,10 @@ class Accuracy(SummableMetric):
         else:
             self._append_later(len(true), lambda: self._verdicts(*ranked), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Count the right samples for each key: int64 of shape (keys,)."""
         hits = np.unpackbits(column, axis=1, count=len(self._keys))
-        counts: Sums = hits.sum(axis=0, dtype=np.int64)
-        return counts
+        return np.asarray(hits.sum(axis=0, dtype=np.int64))
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
         """Divide the counts by ``size``."""
@@ -113,15 +106,6 @@ class Accuracy(SummableMetric):
             found |= {f"correct_{key}": hits for key, hits in correct.items()}
             found["size"] = size
         return found
-
-    def _compare(self, predictions: Any, true: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        if self.thrs != (None,):
-            raise UsageError(
-                f"predicted labels have no scores to compare with thrs={self.thrs}; "
-                f"give scores of shape (N, C), or thrs=None"
-            )
-        right = class_indices(predictions, what="predictions") == true
-        return np.packbits(np.repeat(right[:, None], len(self._keys), axis=1), axis=1)
 
     def _verdicts(self, ranks: Any, own: Any, missing: Any) -> npt.NDArray[np.uint8]:
         refuse_rows("predictions", to_numpy(missing))

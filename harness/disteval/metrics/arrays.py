@@ -16,6 +16,11 @@ import numpy.typing as npt
 from disteval.errors import UsageError
 from disteval.metrics.naming import sample
 
+Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
 
 def kind_of(array: Any) -> str:
     """Return ``torch``, ``jax``, ``tensorflow`` or ``numpy``, which includes lists."""
@@ -36,7 +41,7 @@ def shape_of(array: Any, what: str = "values") -> tuple[int, ...]:
     return tuple(array.shape) if hasattr(array, "shape") else _as_numpy(array, what).shape
 
 
-def to_numpy(array: Any, what: str = "values") -> npt.NDArray[Any]:
+def to_numpy(array: Any, what: str = "values") -> Array:
     """Convert an array of any framework, or a list of numbers, to NumPy.
 
     bfloat16, which NumPy lacks, becomes float32. An array that is in the host's memory may be
@@ -58,7 +63,17 @@ def to_numpy(array: Any, what: str = "values") -> npt.NDArray[Any]:
     return found
 
 
-def _odd_one(found: npt.NDArray[Any]) -> str:
+def column_of(values: Any, what: str) -> Array:
+    """Convert numbers of any framework, of shape (N,) or (N, 1), to NumPy's of shape (N,)."""
+    found = to_numpy(values, what)
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.ndim != 1:
+        raise UsageError(f"{what} must have shape (N,) or (N, 1), not {found.shape}")
+    return found
+
+
+def _odd_one(found: Array) -> str:
     """Say which value is the first that is no real number."""
     values = found.reshape(-1).tolist()
     at = next((at for at, value in enumerate(values) if not isinstance(value, Real)), None)
@@ -67,7 +82,7 @@ def _odd_one(found: npt.NDArray[Any]) -> str:
     return f": {sample(at // (found.size // len(found)))} has {values[at]!r:.100}"
 
 
-def _as_numpy(array: Any, what: str) -> npt.NDArray[Any]:
+def _as_numpy(array: Any, what: str) -> Array:
     if array is None or isinstance(array, Mapping | Set | Iterator):
         kind = "None" if array is None else f"a value of type {type(array).__name__}"
         raise UsageError(f"{what} must be an array or a list of numbers, not {kind}")
@@ -94,7 +109,7 @@ def is_on_host(array: Any) -> bool:
     return kind == "numpy" or (kind == "torch" and array.device.type == "cpu")
 
 
-def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
+def rank_labels(scores: Any, labels: Numbers) -> tuple[Any, Any, Any]:
     """Rank each sample's label among its scores, on the device that holds the scores.
 
     A label's rank is the number of classes before it, if classes are ordered by falling score and,
@@ -108,41 +123,32 @@ def rank_labels(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, A
         The ranks, integers; the labels' own scores; and which rows hold NaN, whose ranks mean
         nothing: each of shape (N,), on the device, which may still be computing them.
     """
-    dtype = str(getattr(scores, "dtype", ""))
+    kind, dtype = kind_of(scores), str(getattr(scores, "dtype", ""))
     if "complex" in dtype or "str" in dtype:
         raise UsageError(f"predictions must be real numbers, not of {dtype}")
-    operations = {"torch": _rank_torch, "jax": _rank_jax, "tensorflow": _rank_tensorflow}
-    return operations.get(kind_of(scores), _rank_numpy)(scores, labels)
-
-
-def _rank_numpy(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
-    found, index = to_numpy(scores, "predictions"), labels[:, None]
-    own = np.take_along_axis(found, index, axis=1)
-    return _ranked(found, own, np.arange(found.shape[1]) < index)
-
-
-def _rank_jax(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
-    jnp = sys.modules["jax"].numpy
-    # int32 holds any class index, and JAX has no int64 unless it is told to.
-    index = jnp.asarray(labels.astype(np.int32))[:, None]  # it follows the scores to their device
-    own = jnp.take_along_axis(scores, index, axis=1)
-    return _ranked(scores, own, jnp.arange(scores.shape[1]) < index)
-
-
-def _rank_torch(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
-    torch = sys.modules["torch"]
-    scores = scores.detach().to_dense()
-    index = torch.from_numpy(labels).to(scores.device)[:, None]
-    earlier = torch.arange(scores.shape[1], device=scores.device) < index
-    return _ranked(scores, scores.gather(1, index), earlier)
-
-
-def _ranked(scores: Any, own: Any, earlier: Any) -> tuple[Any, Any, Any]:
+    if kind == "tensorflow":
+        return _rank_tensorflow(scores, labels)
+    if kind == "torch":
+        torch = sys.modules["torch"]
+        scores = scores.detach().to_dense()
+        index = torch.from_numpy(labels).to(scores.device)[:, None]
+        own = scores.gather(1, index)
+        earlier = torch.arange(scores.shape[1], device=scores.device) < index
+    elif kind == "jax":
+        jnp = sys.modules["jax"].numpy
+        # int32 holds any class index, and JAX has no int64 unless it is told to.
+        index = jnp.asarray(labels.astype(np.int32))[:, None]  # it follows the scores' device
+        own = jnp.take_along_axis(scores, index, axis=1)
+        earlier = jnp.arange(scores.shape[1]) < index
+    else:
+        scores, index = to_numpy(scores, "predictions"), labels[:, None]
+        own = np.take_along_axis(scores, index, axis=1)
+        earlier = np.arange(scores.shape[1]) < index
     before = (scores > own) | ((scores == own) & earlier)
     return before.sum(axis=1), own[:, 0], (scores != scores).any(axis=1)
 
 
-def _rank_tensorflow(scores: Any, labels: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:
+def _rank_tensorflow(scores: Any, labels: Numbers) -> tuple[Any, Any, Any]:
     tf = sys.modules["tensorflow"]
     if scores.dtype == tf.bool:  # has no order in TensorFlow
         scores = tf.cast(scores, tf.int8)

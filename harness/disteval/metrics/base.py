@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextvars import copy_context
+from copy import copy
 from functools import reduce, wraps
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
@@ -18,28 +19,29 @@ from disteval.coverage import Certificate, certify, prove
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.identity import Check, checking, digest_of, text
+from disteval.metrics.arrays import Array
 from disteval.metrics.naming import naming
 from disteval.metrics.state import (
     NO_IDS,
-    Bring,
-    Column,
     Ids,
     Once,
     add_sums,
     all_have_ids,
     as_array,
+    check_collected,
     in_order,
     kept_rows,
     merge,
+    no_samples,
     pack,
     rows_of,
     sendable,
     unpack,
 )
 
-Rows = npt.NDArray[Any]
+Rows = Array
 
-Sums = npt.NDArray[Any]
+Sums = Array
 """Exact sums: an array of int64, or of Python integers (dtype object) where int64 is too small."""
 
 Steps = Generator[tuple[str, Callable[[], Any]], Sequence[Any], Any]
@@ -48,14 +50,17 @@ and a function that does it and returns what to send; it gets what all ranks hav
 each step follows from what all ranks have sent, all take the same ones, and raise the same errors.
 An error of the function itself is raised on every rank as well."""
 
+_PENDING = 4
+"""The most batches whose rows may still be on a device, which bounds the memory they take there."""
+
 
 class BaseMetric(ABC):
     """A metric that accumulates one entry for each sample and computes over all ranks' entries.
 
     A subclass defines two methods: `add`, which passes one entry for each sample to `_extend`; and
     `compute_metric`, which turns the entries of all samples, in the order of the data set, into the
-    result. Entries of one simple type travel as arrays, others as objects. Every rank receives all
-    entries, so prefer `SummableMetric` if the result follows from sums.
+    result. Every rank receives all entries, so prefer `SummableMetric` if the result follows from
+    sums.
 
     The interface follows mmeval's ``BaseMetric``. Unlike in mmeval 0.2.1, shards of unequal length
     lose no samples, a ``size`` of more samples than were added is an error at any world size, and
@@ -82,7 +87,7 @@ class BaseMetric(ABC):
     """
 
     uses_ids: bool = True
-    _reset_by: int | None = None
+    _begun_by: int | None = None  # the thread that evaluates, see `totals.check_own`
     made_with: str
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -122,8 +127,14 @@ class BaseMetric(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let errors of a class's ``add`` name the metric, and samples by their ids."""
         super().__init_subclass__(**kwargs)
-        if "add" in vars(cls):
-            cls.add = _naming_samples(cls.add)  # type: ignore[method-assign]
+        if (add := vars(cls).get("add")) is not None:
+
+            @wraps(add)
+            def named(self: BaseMetric, *args: Any, **kwargs: Any) -> None:
+                with naming(type(self).__name__, kwargs.get("ids")):
+                    add(self, *args, **kwargs)
+
+            cls.add = named  # type: ignore[method-assign]
 
     @property
     def dist_backend(self) -> BaseDistBackend:
@@ -155,7 +166,7 @@ class BaseMetric(ABC):
 
     def reset(self) -> None:
         """Remove every entry."""
-        self._results = self._fresh()
+        self._results: Any = []
         self._ids = Ids()
 
     def compute(self, size: int | None = None) -> Any:
@@ -180,40 +191,34 @@ class BaseMetric(ABC):
                 samples with equal ids have different entries.
             RankError: On every rank, when a rank's entries can't be sent or rank 0 can't compute.
         """
-        backend, digest = self.dist_backend, digest_of(self._settings())
-        check = checking(backend, digest, self._settings)
-        return compute_together(backend, [self], size, digest, check)[0]
+        settings = {"the metric": self._describe()}
+        return compute_together(self.dist_backend, [self], size, settings)[0]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute over these samples alone; entries that were added before stay as they were.
 
         Takes the arguments of `add`; every rank must call it.
         """
-        kept = self._results, self._ids
-        self._results, self._ids = self._fresh(), Ids()
-        try:
-            self.add(*args, **kwargs)
-            return self.compute()
-        finally:
-            self._results, self._ids = kept
+        alone = copy(self)
+        alone.reset()
+        alone.add(*args, **kwargs)
+        return alone.compute()
 
     def _describe(self) -> str:
         """Describe the class and its settings, so that metrics which can't be added up differ."""
         return describe_settings(self, vars(self))
 
-    def _settings(self) -> dict[str, str]:
-        return {"the metric": self._describe()}
-
     def add_numbered(self, ids: Any, *args: Any, **kwargs: Any) -> None:
-        """Call an `add` that takes no ids, and give ids to the entries that it has added."""
-        before = len(self._results)
-        self._ids.are_later = True
+        """Call an `add` that takes no ids, and give ids to the entries that it adds."""
+        kept = self._results, self._ids
+        self._results, self._ids = [], Ids()
         try:
             self.add(*args, **kwargs)
+            added = self._results
         finally:
-            self._ids.are_later = False
-        if added := len(self._results) - before:
-            self._ids.add(self._ids.check(ids, added, before))
+            self._results, self._ids = kept
+        if added:
+            self._extend(added, ids)
 
     def _extend(self, entries: Iterable[Any], ids: Any = None) -> None:
         """Add one entry for each row, and the ids that `add` was given."""
@@ -224,21 +229,21 @@ class BaseMetric(ABC):
         self._ids.add(checked)
 
     def reset_to_sums(self) -> None:
-        """Remove every entry; a metric that can keeps only sums from now on."""
-        self.reset()
+        """Remove every entry; a metric that can keeps only sums, and no ids, until it is reset.
 
-    def _fresh(self) -> Any:
-        """Return an empty container of entries."""
-        return []
+        Then memory does not grow with the number of samples; that each occurs once, the caller
+        proves.
+        """
+        self.reset()
 
     def _state(self) -> Any:
         """Return what was added, to be sent."""
-        return self._ids.all() if self._ids.samples else None, *pack(self._results)
+        return self._ids.all() if self._ids.samples else None, pack(self._results)
 
     def _merged(self, states: Sequence[Any], size: int | None = None, mode: str = "cat") -> Any:
         """Compute over what `_state` returned on ranks or for parts, in this process alone."""
-        entries = [unpack(form, packed) for _, form, packed in states]
-        ids = [sent for sent, *_ in states]
+        entries = [unpack(packed) for _, packed in states]
+        ids = [sent for sent, _ in states]
         if any(sent is not None for sent in ids):
             return self.compute_metric(merge(entries, [sent or NO_IDS for sent in ids], size))
         return self.compute_metric(in_order(entries, mode)[:size])
@@ -281,7 +286,8 @@ class SummableMetric(BaseMetric):
     """
 
     uses_ids: bool = False
-    _results: Column
+    # Two underscores, because a metric of one's own may have attributes of these names.
+    __keeps_rows = __keeps_sums = True
 
     @abstractmethod
     def sums_of(self, column: Rows) -> Sums:
@@ -299,65 +305,113 @@ class SummableMetric(BaseMetric):
         column = np.asarray(results)
         return self.from_sums(self.sums_of(column), len(column))
 
-    def reset_to_sums(self) -> None:
-        """Remove every row, and keep only the sums of rows that are added before the next reset.
+    def reset(self) -> None:
+        """Remove every row."""
+        super().reset()
+        self.__sums: Sums | None = None
+        self.__length = 0
+        self.__pending: deque[tuple[int, Callable[[], Rows]]] = deque()
+        self.__keeps_rows = True
 
-        Then memory does not grow with the number of samples, but `compute` can't drop any.
-        """
+    def reset_to_sums(self) -> None:
+        """Remove every row, see `BaseMetric.reset_to_sums`."""
         self.reset()
-        self._results = Column(keeps_rows=False)
+        self.__keeps_rows, self._ids = False, Ids(are_kept=False)
 
     def _append(self, column: Rows, ids: Any = None) -> None:
         """Add one row for each sample, and the ids that `add` was given."""
-        checked = self._ids.check(ids, len(column), len(self._results))
-        self._results.append(column, self.sums_of)
+        checked = self._ids.check(ids, len(column), self.__length)
+        self.__settle()
+        self.__take(column)
+        self.__length += len(column)
         self._ids.add(checked)
 
-    def _append_later(self, length: int, bring: Bring, ids: Any = None) -> None:
+    def _append_later(self, length: int, bring: Callable[[], Rows], ids: Any = None) -> None:
         """Add ``length`` rows that a device is still computing, which ``bring`` waits for."""
-        checked = self._ids.check(ids, length, len(self._results))
+        checked = self._ids.check(ids, length, self.__length)
+        self.__settle(_PENDING - 1)
         context = copy_context()  # so that a late error names the samples of its own batch
-        self._results.append_later(length, lambda: context.run(bring), self.sums_of)
+        self.__pending.append((length, lambda: context.run(bring)))
+        self.__length += length
         self._ids.add(checked)
 
-    def _fresh(self) -> Any:
-        return Column()
+    def _rows_of_batch(self, *args: Any, **kwargs: Any) -> tuple[int, Callable[[], Rows], bool]:
+        """Return what a batch makes: how many rows, their function, and whether it has to wait."""
+        taken = copy(self)
+        taken.reset()
+        taken.__keeps_sums = False
+        taken.add(*args, **kwargs)
+        return taken.__length, taken.__rows, bool(taken.__pending)
 
-    def _state(self) -> Any:
-        return len(self._results), sendable(self._results.sums(self.sums_of))
+    def __settle(self, most: int = 0) -> None:
+        """Bring pending rows until no more than ``most`` batches are pending."""
+        while len(self.__pending) > most:
+            length, bring = self.__pending[0]
+            rows = bring()
+            self.__take(rows)
+            self.__length += len(rows) - length
+            # Not before: rows that can't be had must fail again, instead of being forgotten.
+            self.__pending.popleft()
+
+    def __take(self, rows: Rows) -> None:
+        if len(rows):
+            if self.__keeps_sums:
+                self.__sums = add_sums(self.__sums, self.sums_of(rows))
+            if self.__keeps_rows:
+                self._results.append(np.array(rows))  # a copy: the caller may reuse the memory
+
+    def __rows(self) -> Rows:
+        """Return all rows."""
+        self.__settle()
+        if len(self._results) != 1:
+            self._results = [np.concatenate(self._results or [np.zeros(0)])]
+        rows: Rows = self._results[0]
+        return rows
+
+    def _state(self, kept: Any = None, dropped: Any = None) -> tuple[int, Any]:
+        """Return the number of rows and their sums, to be sent: of all, or of those at ``kept``."""
+        self.__settle()
+        if kept is None:
+            return self.__length, sendable(self.__sums)
+        rows, others = self.__rows()[kept], self.__rows()[dropped]
+        if len(others) >= len(rows):
+            sums = self.sums_of(rows) if len(rows) else None
+        else:  # so that padding costs the same for any number of rows
+            sums = self.__sums - self.sums_of(others) if len(others) else self.__sums
+        return len(rows), sendable(sums)
 
     def _merged(self, states: Sequence[Any], size: int | None = None, mode: str = "cat") -> Any:
         lengths, sums = zip(*states, strict=True)
         if sum(lengths) == 0:
             raise no_samples()
-        return self.from_sums(as_array(reduce(add_sums, sums)), sum(lengths))
+        return self.from_sums(reduce(add_sums, map(as_array, sums)), sum(lengths))
+
+    def _counted(self) -> tuple[int, Certificate | None]:
+        return self.__length, super()._counted()[1]
 
     def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
         do, rank = f"sum up {type(self).__name__}", backend.rank
 
-        def some(rows: Any) -> Any:
-            number = rows if isinstance(rows, int) else int(np.count_nonzero(rows))
-            return number, sendable(self._results.sums(self.sums_of, rows))
-
         def each_once(mask: Any, repeated: Any) -> Any:
             lengths = self._ids.all().rows
-            values = rows_of(self._results.rows(self.sums_of), lengths, repeated)
-            return some(np.repeat(mask, lengths)), [rows.tolist() for rows in values]
+            values = rows_of(self.__rows(), lengths, repeated)
+            rows = np.repeat(mask, lengths)
+            return self._state(rows, ~rows), [each.tolist() for each in values]
 
-        sent = yield do, lambda: (self._state(), self._counted())
-        states: Sequence[Any] = [state for state, _ in sent]
-        lengths, proofs = zip(*(counted for _, counted in sent), strict=True)
+        states: Sequence[Any]
+        counted, states = zip(*(yield do, lambda: (self._counted(), self._state())), strict=True)
+        lengths, proofs = zip(*counted, strict=True)
         if all_have_ids(lengths, proofs):
             if size is None or not prove([proof for proof in proofs if proof], size):
                 once = Once((yield do, lambda: self._ids.all().ids), size)
                 sent = yield do, lambda: each_once(*once.of_rank(rank))
-                once.compare([*chain.from_iterable(values for _, values in sent)])
-                states = [state for state, _ in sent]
+                states, values = zip(*sent, strict=True)
+                once.compare([*chain.from_iterable(values)])
         else:
             check_collected(size, sum(lengths))
             if size is not None and size < sum(lengths):
-                mode = self.dist_collect_mode
-                states = yield do, lambda: some(kept_rows(lengths, rank, mode, size))
+                first = kept_rows(lengths, rank, self.dist_collect_mode, size)
+                states = yield do, lambda: self._state(slice(first), slice(first, None))
         return self._merged(states)
 
 
@@ -365,8 +419,7 @@ def compute_together(
     backend: BaseDistBackend,
     metrics: Sequence[BaseMetric],
     size: int | None,
-    digest: bytes,
-    check: Check,
+    settings: Mapping[str, str],
 ) -> list[Any]:
     """Compute several metrics in shared collectives, with the errors of `BaseMetric.compute`.
 
@@ -374,12 +427,13 @@ def compute_together(
         backend: The backend that carries sums and entries.
         metrics: The metrics, the same ones on every rank.
         size: The samples in the data set, see `BaseMetric.compute`.
-        digest: What must be the same on every rank, and is sent along with the first sums.
-        check: Gets every rank's digest, before anything else is sent or computed.
+        settings: What must be the same on every rank; its digest is sent along with the first sums.
 
     Returns:
         The results, in the order of ``metrics``.
     """
+    digest = digest_of(settings)
+    check = checking(backend, digest, lambda: settings)
     running = [_begin(size, digest, check), *(metric._steps(backend, size) for metric in metrics)]
     todo = {at: next(steps) for at, steps in enumerate(running)}
     ended: dict[int, Any] = {}
@@ -416,24 +470,6 @@ def _begin(size: int | None, digest: bytes, check: Check) -> Steps:
         check_count("size", size, 0)
 
 
-def _naming_samples(add: Callable[..., None]) -> Callable[..., None]:
-    @wraps(add)
-    def named(metric: BaseMetric, *args: Any, **kwargs: Any) -> None:
-        with naming(type(metric).__name__, kwargs.get("ids")):
-            add(metric, *args, **kwargs)
-
-    return named
-
-
-def check_collected(size: int | None, collected: int) -> None:
-    """Raise UsageError if all ranks together added fewer samples than ``size``."""
-    if size is not None and size > collected:
-        raise UsageError(
-            f"size={size}, but all ranks together added {collected} samples: "
-            f"{size - collected} are missing"
-        )
-
-
 def describe_settings(metric: object, attributes: Mapping[str, Any]) -> str:
     """Return the class of a metric and its settings, equal for metrics that can be added up.
 
@@ -461,11 +497,3 @@ def spelled(value: Any) -> str:
     if found is None and isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {spelled(part)}' for key, part in value.items())}}}"
     return found or str(getattr(value, "__qualname__", type(value).__qualname__))
-
-
-def no_samples() -> UsageError:
-    """Return the error of a metric that is computed before any rank added a sample."""
-    return UsageError(
-        "no samples: add() was not called on any rank, or with empty batches, as of an empty data "
-        "set or with limit=0; give one sample or more"
-    )

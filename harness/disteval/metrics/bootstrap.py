@@ -12,6 +12,7 @@ import numpy.typing as npt
 from disteval.arguments import check_count
 from disteval.coverage import GAMMA, mix
 from disteval.errors import UsageError
+from disteval.metrics.arrays import Array, Floats, Numbers
 from disteval.metrics.base import Rows, SummableMetric, Sums
 from disteval.metrics.weighted import Weighted
 from disteval.metrics.wrapper import Wrapper, row_sums
@@ -118,8 +119,7 @@ class Bootstrap(Wrapper):
             counts[:, 0] += times.sum(axis=0).astype(np.int64)
         sums = sums.reshape(-1, *first.shape)
         whole = np.broadcast_to(counts.reshape(-1, *[1] * first.ndim), sums[:, :1].shape)
-        found: Sums = np.concatenate([sums, whole], axis=1)
-        return found
+        return np.concatenate([sums, whole], axis=1)
 
     def from_sums(self, sums: Sums, size: int) -> Any:
         """Compute the metric's result, and its intervals from the results of the resamples."""
@@ -133,7 +133,7 @@ class Bootstrap(Wrapper):
                 continue
         return _with_intervals(value, others, self.confidence)
 
-    def _times(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def _times(self, ids: Numbers) -> Floats:
         """Return how often each sample is in the data set, and in each resample: (N, B + 1)."""
         bits = mix(mix(ids.astype(np.uint64))[:, None] + self._streams)
         drawn = _TIMES[bits.astype("<u8", copy=False).view("<u2")]
@@ -142,7 +142,7 @@ class Bootstrap(Wrapper):
         return times
 
 
-def _products(values: npt.NDArray[Any], of_row: Any, times: Any) -> npt.NDArray[Any]:
+def _products(values: Array, of_row: Any, times: Any) -> Array:
     """Multiply integers by numbers of times, and sum over rows without rounding.
 
     Args:
@@ -154,7 +154,7 @@ def _products(values: npt.NDArray[Any], of_row: Any, times: Any) -> npt.NDArray[
         Python integers of shape (B, U), or int64.
     """
     if values.dtype != object and (values >> _LIMB == 0).all():
-        narrow: npt.NDArray[Any] = times.T @ values.astype(np.float64)[of_row]
+        narrow: Array = times.T @ values.astype(np.float64)[of_row]
         return narrow.astype(np.int64)
     flat = [int(value) for value in values.reshape(-1)]
     limbs = max((value.bit_length() for value in flat), default=0) // _LIMB + 1
@@ -177,23 +177,18 @@ def _with_intervals(value: Any, others: list[Any], confidence: float) -> Any:
             key: _with_intervals(each, [other[key] for other in others], confidence)
             for key, each in value.items()
         }
-    if (
-        not isinstance(value, float | np.floating | np.ndarray)
-        or np.asarray(value).dtype.kind != "f"
-    ):
+    is_real = isinstance(value, float | np.floating | np.ndarray)
+    if not is_real or np.asarray(value).dtype.kind != "f":
         return value
+    shape = np.shape(value)
+    results = np.array(others, np.float64).reshape(len(others), *shape)
+    # NaN, of which there is one or more, is sorted behind all numbers.
+    results = np.sort(np.concatenate([results, np.full((1, *shape), np.nan)]), axis=0)
+    numbers = np.count_nonzero(~np.isnan(results), axis=0, keepdims=True)
+    outside = (numbers * (1 - confidence) / 2 + 1e-9).astype(int)  # which rounding may not lower
+    low, high = (
+        np.take_along_axis(results, at, axis=0)[0] for at in (outside, numbers - 1 - outside)
+    )
     if not isinstance(value, np.ndarray):
-        low, high = _interval(np.array(others, dtype=np.float64), confidence)
-        return {"value": value, "low": low, "high": high}
-    columns = np.array(others, dtype=np.float64).reshape(len(others), -1).T
-    ends = np.array([_interval(column, confidence) for column in columns]).reshape(-1, 2).T
-    low, high = ends.reshape(2, *value.shape)
+        low, high = float(low), float(high)
     return {"value": value, "low": low, "high": high}
-
-
-def _interval(results: npt.NDArray[np.float64], confidence: float) -> tuple[float, float]:
-    found = np.sort(results[~np.isnan(results)])
-    if len(found) == 0:
-        return np.nan, np.nan
-    outside = int(len(found) * (1 - confidence) / 2 + 1e-9)  # which rounding may not make smaller
-    return float(found[outside]), float(found[-1 - outside])

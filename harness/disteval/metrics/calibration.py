@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_count
-from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts, exact_sum
-from disteval.metrics.labels import check_paired, class_indices
+from disteval.metrics.labels import class_indices, scores_of
 from disteval.metrics.mean import ROUNDING
-from disteval.metrics.naming import refuse, refuse_nan
+from disteval.metrics.naming import refuse
 
 _UNIT = 1 << 1074
 
@@ -58,14 +56,8 @@ class CalibrationError(SummableMetric):
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
         """
-        found = to_numpy(predictions, "predictions")
-        if found.ndim not in (1, 2) or 0 in found.shape[1:]:
-            raise UsageError(
-                f"predictions must be probabilities of shape (N, C) or (N,), not {found.shape}"
-            )
-        check_paired(found, labels)
-        found = found.astype(np.float64)
-        refuse_nan("predictions", found)
+        must = "probabilities of shape (N, C) or (N,)"
+        found = scores_of(predictions, labels, must, (1, 2)).astype(np.float64)
         must, remedy = "probabilities from 0 to 1", "; give the softmax or the sigmoid of logits"
         refuse(f"predictions must be {must}", found, (found < 0) | (found > 1), remedy)
         if found.ndim == 1:
@@ -79,7 +71,7 @@ class CalibrationError(SummableMetric):
             right = class_indices(labels, found.shape[1]) == found.argmax(axis=1)
         self._append(np.stack([confidence, right], axis=1), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Sum exactly: Python integers of shape (B, 3).
 
         These are the number of samples of each bin, the right ones, and the sum of the confidences

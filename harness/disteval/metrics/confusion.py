@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_count
-from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array, Floats
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import as_counts
-from disteval.metrics.labels import check_paired, class_indices
-from disteval.metrics.naming import refuse_nan
+from disteval.metrics.labels import class_indices, scores_of
 
 
 class ConfusionMatrix(SummableMetric):
@@ -53,22 +50,17 @@ class ConfusionMatrix(SummableMetric):
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
         """
-        scores = to_numpy(predictions, "predictions")
-        check_paired(scores, labels)
-        true = class_indices(labels, self.num_classes)
-        if scores.ndim == 1:
-            predicted = class_indices(scores, self.num_classes, "predictions")
-        elif scores.ndim == 2 and scores.shape[1] == self.num_classes:
-            refuse_nan("predictions", scores)
-            predicted = scores.argmax(axis=1)
+        classes = self.num_classes
+        must = f"scores of shape (N, {classes}) or classes of shape (N,)"
+        found = scores_of(predictions, labels, must, (1, 2), classes)
+        true = class_indices(labels, classes)
+        if found.ndim == 1:
+            predicted = class_indices(found, classes, "predictions")
         else:
-            raise UsageError(
-                f"predictions must be scores of shape (N, {self.num_classes}) or classes of shape "
-                f"(N,), not {scores.shape}"
-            )
+            predicted = found.argmax(axis=1)
         self._append(np.stack([true, predicted], axis=1).astype(self._dtype), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Count the samples of each true and predicted class: int64 of shape (C, C)."""
         classes = self.num_classes
         cells = column[:, 0].astype(np.int64) * classes + column[:, 1]
@@ -89,9 +81,7 @@ class ConfusionMatrix(SummableMetric):
         return found
 
 
-def precision_recall_f1(
-    right: Sums, true: Sums, predicted: Sums
-) -> dict[str, npt.NDArray[np.float64]]:
+def precision_recall_f1(right: Sums, true: Sums, predicted: Sums) -> dict[str, Floats]:
     """Return precision, recall and F1 of each class from counts of shape (C,)."""
     return {
         "precision": fractions(right, predicted),
@@ -100,7 +90,7 @@ def precision_recall_f1(
     }
 
 
-def fractions(parts: Sums, wholes: Sums, empty: float = 0.0) -> npt.NDArray[np.float64]:
+def fractions(parts: Sums, wholes: Sums, empty: float = 0.0) -> Floats:
     """Divide counts of shape (C,) and round once; ``empty`` stands where the denominator is 0."""
     pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
     return np.array([part / whole if whole else empty for part, whole in pairs], np.float64)

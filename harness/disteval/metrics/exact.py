@@ -11,10 +11,9 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array, Floats, Numbers, column_of
 from disteval.metrics.base import Sums
 from disteval.metrics.naming import refuse, refuse_nan
 
@@ -27,19 +26,17 @@ _UNITS = 1074
 _EXACT = 2**53
 
 
-def float64_of(values: Any, what: str) -> npt.NDArray[np.float64]:
+def float64_of(values: Any, what: str) -> Floats:
     """Copy numbers of any framework to the host as float64, without rounding any.
 
     Args:
-        values: Shape (N,); floats of 64 bits or less, integers or truth values.
+        values: Shape (N,) or (N, 1); floats of 64 bits or less, integers or truth values.
         what: The values' name in messages.
 
     Raises:
-        UsageError: The shape is not (N,), a value is NaN, or float64 can't hold it exactly.
+        UsageError: The shape is another, a value is NaN, or float64 can't hold it exactly.
     """
-    found = to_numpy(values, what)
-    if found.ndim != 1:
-        raise UsageError(f"{what} must have shape (N,), one for each sample, not {found.shape}")
+    found = column_of(values, what)
     if found.dtype.kind == "f" and found.dtype.itemsize > 8:
         raise UsageError(f"{what} of {found.dtype} do not fit float64; round them to it first")
     if found.dtype.kind in "iu":
@@ -50,13 +47,7 @@ def float64_of(values: Any, what: str) -> npt.NDArray[np.float64]:
     return found.astype(np.float64)
 
 
-def numbers_of(values: Any, what: str) -> npt.NDArray[np.float64]:
-    """Return `float64_of` numbers of shape (N,) or (N, 1)."""
-    found = to_numpy(values, what)
-    return float64_of(found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found, what)
-
-
-def exact_sum(values: npt.NDArray[Any]) -> Sums:
+def exact_sum(values: Array) -> Sums:
     """Sum floats without rounding.
 
     Args:
@@ -105,7 +96,7 @@ def as_counts(sums: Sums) -> Sums:
     return sums.astype(np.int64) if fits else sums
 
 
-def exact_dot(xs: npt.NDArray[np.float64], ys: npt.NDArray[np.float64]) -> int:
+def exact_dot(xs: Floats, ys: Floats) -> int:
     """Sum the products of finite values of shape (N,) without rounding, in units of 2**-2148."""
     total = 0
     for at in range(0, len(xs), _CHUNK):
@@ -118,14 +109,14 @@ def exact_dot(xs: npt.NDArray[np.float64], ys: npt.NDArray[np.float64]) -> int:
     return total >> 2 * 52
 
 
-def _parts(values: npt.NDArray[np.float64]) -> tuple[Any, Any]:
+def _parts(values: Floats) -> tuple[Any, Any]:
     """Return integers of 53 bits, and exponents from 0 up: units of 2**-1126 times 2**exponent."""
     fractions, exponents = np.frexp(values)
     # The exponent is 0 for the smallest subnormal.
     return np.ldexp(fractions, 53).astype(np.int64), exponents + (_UNITS - 1)
 
 
-def _binned(integers: npt.NDArray[np.int64], bins: npt.NDArray[Any]) -> int:
+def _binned(integers: Numbers, bins: Array) -> int:
     """Sum up to `_CHUNK` integers of 55 bits or less, each times 2 to the power of its bin."""
     high = np.bincount(bins, weights=integers >> _HALF)
     low = np.bincount(bins, weights=integers & _LOW)

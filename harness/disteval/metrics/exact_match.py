@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.labels import check_paired, truths_of
 from disteval.metrics.naming import refuse_nan, sample
@@ -19,8 +18,7 @@ class ExactMatch(SummableMetric):
     """The fraction of samples whose prediction is exactly their label.
 
     A sample is a text, or an array such as a sequence of tokens, all of which must be equal. The
-    result is a dict with ``exact_match``, and the integers ``matches`` and
-    ``size``.
+    result is a dict with ``exact_match``, and the integers ``matches`` and ``size``.
 
     The arguments are those of `BaseMetric`.
     """
@@ -37,14 +35,14 @@ class ExactMatch(SummableMetric):
                 match.
             ids: The samples' global numbers, see `BaseMetric.add`.
         """
-        texts = _are_texts(predictions), _are_texts(labels)
-        if texts[0] != texts[1] or (texts[0] and mask is not None):
+        kinds = ["texts" if _are_texts(each) else "numbers" for each in (predictions, labels)]
+        if kinds[0] != kinds[1] or (kinds[0] == "texts" and mask is not None):
             raise UsageError(
-                f"predictions are {_kind(texts[0])} and labels are {_kind(texts[1])}, with mask "
+                f"predictions are {kinds[0]} and labels are {kinds[1]}, with mask "
                 f"{'None' if mask is None else 'given'}; give texts for both and no mask, or "
                 f"numbers for both"
             )
-        if texts[0]:
+        if kinds[0] == "texts":
             _check_texts(predictions, "predictions")
             _check_texts(labels, "labels")
             check_paired(np.zeros(len(predictions)), np.zeros(len(labels)))
@@ -63,7 +61,7 @@ class ExactMatch(SummableMetric):
         equal = (found == true) | ~counted
         self._append(equal.all(axis=tuple(range(1, equal.ndim))), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Count the matches: int64 of shape (1,)."""
         return np.array([np.count_nonzero(column)], dtype=np.int64)
 
@@ -85,7 +83,3 @@ def _check_texts(values: Any, what: str) -> None:
     for row, value in enumerate(values):
         if not isinstance(value, str):
             raise UsageError(f"{what} must be texts, but {sample(row)} has {value!r:.100}")
-
-
-def _kind(texts: bool) -> str:
-    return "texts" if texts else "numbers"

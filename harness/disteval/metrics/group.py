@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from inspect import isroutine
-from threading import get_ident
 from typing import Any
 
 from disteval.by_sample import takes_ids
 from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import UsageError
-from disteval.identity import checking, digest_of
-from disteval.metrics.base import BaseMetric, SummableMetric, compute_together
-from disteval.metrics.wrapper import layers
+from disteval.metrics.base import BaseMetric, compute_together
 
 
 class MetricGroup:
@@ -40,53 +36,24 @@ class MetricGroup:
         check_metrics(metrics)
         self._metrics = dict(metrics)
         self._without_ids = [name for name, m in self._metrics.items() if not takes_ids(m.add)]
-        self._backend = self._given() if dist_backend is None else dist_backend
-        if self._backend is not None:
-            get_dist_backend(self._backend)  # a wrong name is an error before the first batch
+        given = {n: m._backend for n, m in self._metrics.items() if m._backend is not None}
+        if dist_backend is None and given:
+            if len({id(get_dist_backend(backend)) for backend in given.values()}) > 1:
+                raise UsageError(
+                    f"the metrics of a group compute over one backend, and these were given "
+                    f"several: {given}; pass the one to use as dist_backend="
+                )
+            dist_backend = next(iter(given.values()))
+        if dist_backend is not None:
+            get_dist_backend(dist_backend)  # a wrong name is an error before the first batch
+        self._backend = dist_backend
         for metric in self._metrics.values():
-            metric.dist_backend = self._backend
+            metric._backend = dist_backend
 
     def reset(self) -> None:
         """Remove every entry of every metric."""
         for metric in self._metrics.values():
             metric.reset()
-
-    def reset_to_sums(self) -> None:
-        """Remove every entry; metrics that can keep only sums of samples from now on."""
-        for metric in self._metrics.values():
-            metric.reset_to_sums()
-            for layer in layers(metric):
-                layer._reset_by = get_ident()
-
-    def check_own(self) -> None:
-        """Raise UsageError if another thread has reset a metric since this one did.
-
-        Then ranks that are threads share the metric, and would add to it and reset it at once.
-        """
-        for name, metric in self._metrics.items():
-            if any(layer._reset_by != get_ident() for layer in layers(metric)):
-                raise UsageError(
-                    f"the metric {name!r} is one object that several threads evaluate with; make "
-                    f"the metrics on each rank, in the function that calls evaluate"
-                )
-
-    @contextmanager
-    def trusting_ids(self) -> Iterator[None]:
-        """Let metrics of sums keep no ids, because the caller proves that each occurs once."""
-        ids = [m._ids for m in self._metrics.values() if isinstance(m, SummableMetric)]
-        for each in ids:
-            each.are_proved = True
-        try:
-            yield
-        finally:
-            for each in ids:
-                each.are_proved = False
-
-    def settings(self) -> dict[str, Any]:
-        """Return what must be the same on every rank: names, and each metric's settings."""
-        names = sorted(self._metrics, key=str)
-        described = {f"the metric {name!r}": self._metrics[name]._describe() for name in names}
-        return {"metrics": names, **described}
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch to every metric, with the samples' ids if any, which each must take then."""
@@ -107,27 +74,15 @@ class MetricGroup:
         See `BaseMetric.compute` for ``size`` and for the errors. Ranks whose metrics or settings
         differ raise UsageError.
         """
-        backend = joining_backend(self._backend)
-        digest = digest_of(self.settings())
-        check = checking(backend, digest, self.settings)
         # By name, because each rank may have made its dict in another order, as from a set.
-        ordered = {name: self._metrics[name] for name in sorted(self._metrics, key=str)}
-        own = [name for name, metric in ordered.items() if computes_alone(metric)]
-        shared = {name: metric for name, metric in ordered.items() if name not in own}
-        results = compute_together(backend, [*shared.values()], size, digest, check)
+        metrics = {name: self._metrics[name] for name in sorted(self._metrics, key=str)}
+        settings = {f"the metric {name!r}": each._describe() for name, each in metrics.items()}
+        shared = {name: each for name, each in metrics.items() if not computes_alone(each)}
+        backend = joining_backend(self._backend)
+        results = compute_together(backend, [*shared.values()], size, settings)
         found = dict(zip(shared, results, strict=True))
-        found |= {name: ordered[name].compute(size) for name in own}
+        found |= {name: metrics[name].compute(size) for name in metrics if name not in shared}
         return {name: found[name] for name in self._metrics}
-
-    def _given(self) -> str | BaseDistBackend | None:
-        """Return the backend that the metrics were given; None where they were given none."""
-        given = {n: m._backend for n, m in self._metrics.items() if m._backend is not None}
-        if len({id(get_dist_backend(backend)) for backend in given.values()}) > 1:
-            raise UsageError(
-                f"the metrics of a group compute over one backend, and these were given several: "
-                f"{given}; pass the one to use as dist_backend="
-            )
-        return next(iter(given.values()), None)
 
 
 def computes_alone(metric: BaseMetric) -> bool:

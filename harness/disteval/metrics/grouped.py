@@ -55,16 +55,7 @@ class Grouped(Wrapper):
         new = set(keys) - self._seen
         self._check_number(len(self._seen) + len(new), "this rank has")
         self._add_with("groups", keys, ids, args, kwargs)
-        self._seen |= new
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute over these samples alone, whose groups are not counted with other ones."""
-        kept = self._seen
-        self._seen = set()
-        try:
-            return super().__call__(*args, **kwargs)
-        finally:
-            self._seen = kept
+        self._seen = self._seen | new
 
     def reset(self) -> None:
         """Remove every entry, and forget the groups."""

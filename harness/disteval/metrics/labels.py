@@ -7,17 +7,16 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from disteval.arguments import is_count
+from disteval.arguments import check_count, is_count
 from disteval.errors import UsageError
-from disteval.metrics.arrays import shape_of, to_numpy
-from disteval.metrics.naming import refuse
+from disteval.metrics.arrays import Array, Mask, Numbers, column_of, shape_of, to_numpy
+from disteval.metrics.naming import refuse, refuse_nan
 
 
 def class_indices(
     labels: Any, classes: int | None = None, what: str = "labels", rows: Any = None
-) -> npt.NDArray[np.int64]:
+) -> Numbers:
     """Turn labels of any framework and dtype into int64 of shape (N,).
 
     Args:
@@ -27,11 +26,7 @@ def class_indices(
         what: The labels' name in messages.
         rows: The row of the batch that each label belongs to; None if each has one of its own.
     """
-    found = to_numpy(labels, what)
-    if found.ndim == 2 and found.shape[1] == 1:
-        found = found[:, 0]
-    if found.ndim != 1:
-        raise UsageError(f"{what} must have shape (N,) or (N, 1), not {found.shape}")
+    found = column_of(labels, what)
     with np.errstate(invalid="ignore"):  # the comparison finds what int64 can't hold
         whole = found.astype(np.int64)
     wrong = whole != found
@@ -45,13 +40,11 @@ def class_indices(
 
 def check_ignored(label: Any) -> int | None:
     """Return a label that does not count as an int, or None; UsageError if it is another value."""
-    if label is None:
-        return None
-    if not is_count(label, -(1 << 63)):
+    if label is not None and not is_count(label, -(1 << 63)):
         raise UsageError(
             f"ignore_label must be a whole number, or None to count every label, not {label!r:.200}"
         )
-    return int(label)
+    return None if label is None else int(label)
 
 
 def check_paired(predictions: Any, labels: Any) -> None:
@@ -64,7 +57,32 @@ def check_paired(predictions: Any, labels: Any) -> None:
         )
 
 
-def of_shape(values: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
+def scores_of(
+    predictions: Any,
+    labels: Any,
+    must: str,
+    ndims: Sequence[int] = (2,),
+    classes: int | None = None,
+) -> Array:
+    """Convert predictions of any framework to NumPy.
+
+    Args:
+        predictions: An array whose first axis is that of the labels, without NaN.
+        labels: The labels.
+        must: What predictions must be, for the message.
+        ndims: The numbers of axes that they may have.
+        classes: The number of classes, on axis 1 if there is one; 0 admits any other number.
+    """
+    found = to_numpy(predictions, "predictions")
+    counts = found.shape[1:2]
+    if found.ndim not in ndims or 0 in counts or (classes and counts not in ((), (classes,))):
+        raise UsageError(f"predictions must be {must}, not {found.shape}")
+    check_paired(found, labels)
+    refuse_nan("predictions", found)
+    return found
+
+
+def of_shape(values: Any, shape: tuple[int, ...], what: str) -> Array:
     """Convert an array of any framework to NumPy, or raise UsageError if its shape is another."""
     found = to_numpy(values, what)
     if found.shape != shape:
@@ -72,43 +90,49 @@ def of_shape(values: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]
     return found
 
 
-def truths_of(values: Any, shape: tuple[int, ...], what: str = "mask") -> npt.NDArray[np.bool_]:
+def truths_of(values: Any, shape: tuple[int, ...], what: str = "mask") -> Mask:
     """Turn truth values, 0 or 1, into bool of a shape, or raise UsageError if they are others."""
     found = of_shape(values, shape, what)
     refuse(f"{what} must be truth values, 0 or 1", found, (found != 0) & (found != 1))
-    truths: npt.NDArray[np.bool_] = found != 0
-    return truths
+    return np.asarray(found != 0)
 
 
-def each_of(given: Any) -> tuple[Any, ...]:
+def topk_of(topk: Any) -> tuple[int, ...]:
+    """Return one k or several, each from 1 up, as a tuple; UsageError if one is given twice."""
+    found = tuple(check_count("each k of topk", k) for k in _each(topk))
+    _check_distinct("topk", found)
+    return found
+
+
+def thresholds_of(thrs: Any) -> dict[str, float | None]:
+    """Return one threshold or several, each a number or None, by what names of results end in.
+
+    Raises:
+        UsageError: One is of another kind, or two would have one name.
+    """
+    found = _each(thrs)
+    for thr in found:
+        if thr is not None and (isinstance(thr, bool) or not isinstance(thr, Real) or thr != thr):
+            raise UsageError(f"each threshold of thrs must be a number or None, not {thr!r}")
+    if len(found) == 1:
+        return {"": found[0]}
+    suffixes = ["_no-thr" if thr is None else f"_thr-{thr:.2f}" for thr in found]
+    _check_distinct("thrs", suffixes)
+    return dict(zip(suffixes, found, strict=True))
+
+
+def _each(given: Any) -> tuple[Any, ...]:
     """Return several values as a tuple, or one value as a tuple of it, as an array without axes."""
     several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
     return tuple(given) if several else (given,)
 
 
-def thresholds_of(thrs: float | Sequence[float | None] | None) -> tuple[float | None, ...]:
-    """Return thresholds as a tuple, or raise UsageError if one is neither a number nor None."""
-    found = each_of(thrs)
-    for thr in found:
-        if thr is not None and (isinstance(thr, bool) or not isinstance(thr, Real) or thr != thr):
-            raise UsageError(f"each threshold of thrs must be a number or None, not {thr!r}")
-    return found
-
-
-def suffixes(thrs: Sequence[float | None]) -> list[str]:
-    """Return what names of results end in; nothing if there is one threshold."""
-    if len(thrs) == 1:
-        return [""]
-    return ["_no-thr" if thr is None else f"_thr-{thr:.2f}" for thr in thrs]
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise UsageError if two results would have one name."""
+def _check_distinct(what: str, names: Sequence[Any]) -> None:
     if len(set(names)) < len(names):
-        raise UsageError(f"two results would have the same name: {', '.join(names)}")
+        raise UsageError(f"{what} gives two results one name: {', '.join(map(str, names))}")
 
 
-def above(scores: npt.NDArray[Any], threshold: float) -> npt.NDArray[np.bool_]:
+def above(scores: Array, threshold: float) -> Mask:
     """Return which scores are strictly greater than a threshold, in the scores' precision.
 
     The threshold is rounded: 0.1 in float32 is not 0.1 in float64. Float16 counts as float32.
@@ -116,5 +140,4 @@ def above(scores: npt.NDArray[Any], threshold: float) -> npt.NDArray[np.bool_]:
     if scores.dtype == np.float16:
         scores = scores.astype(np.float32)
     rounded = scores.dtype.type(threshold) if scores.dtype.kind == "f" else threshold
-    found: npt.NDArray[np.bool_] = scores > rounded
-    return found
+    return np.asarray(scores > rounded)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_flag
 from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array, Floats, Numbers
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum, float64_of
-from disteval.metrics.labels import check_paired, class_indices
-from disteval.metrics.naming import refuse_nan
+from disteval.metrics.labels import class_indices, scores_of
 
 ROUNDING = 1e-2  # of the sum of a row of probabilities in half precision
+_LOGITS_AT_ONCE = 1 << 22  # which take 32 MiB as float64
 
 
 class _ExactMean(SummableMetric):
@@ -23,7 +22,7 @@ class _ExactMean(SummableMetric):
 
     _name: ClassVar[str]
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Sum exactly, see `exact_sum`."""
         return exact_sum(column)
 
@@ -47,8 +46,8 @@ class Mean(_ExactMean):
         """Add a batch.
 
         Args:
-            values: Shape (N,), real numbers of any framework and dtype. Integers must be from
-                -2**53 to 2**53. Losses must not be averaged over the batch: torch's need
+            values: Shape (N,) or (N, 1), real numbers of any framework and dtype. Integers must be
+                from -2**53 to 2**53. Losses must not be averaged over the batch: torch's need
                 ``reduction="none"``.
             ids: The samples' global numbers, see `BaseMetric.add`.
         """
@@ -84,21 +83,14 @@ class CrossEntropy(_ExactMean):
             labels: The true classes, shape (N,) or (N, 1); integers, or floats that hold integers.
             ids: The samples' global numbers, see `BaseMetric.add`.
         """
-        logits = to_numpy(predictions, "predictions")
-        if logits.ndim != 2 or logits.shape[1] == 0:
-            raise UsageError(
-                f"predictions must be logits of shape (N, C) with C of 1 or more, "
-                f"not {logits.shape}"
-            )
-        check_paired(logits, labels)
-        refuse_nan("predictions", logits)
+        logits = scores_of(predictions, labels, "logits of shape (N, C) with C of 1 or more")
         true = class_indices(labels, logits.shape[1])
         if self.refuse_probabilities:
             check_logits(logits)
-        self._append(cross_entropies(logits.astype(np.float64), true), ids)
+        self._append(cross_entropies(logits, true), ids)
 
 
-def check_logits(logits: npt.NDArray[Any]) -> None:
+def check_logits(logits: Array) -> None:
     """Raise UsageError if every row of logits, shape (N, C), holds probabilities that sum to 1."""
     if 0 in logits.shape or logits.shape[1] == 1 or logits.min() < 0 or logits.max() > 1:
         return
@@ -112,18 +104,21 @@ def check_logits(logits: npt.NDArray[Any]) -> None:
         )
 
 
-def cross_entropies(
-    logits: npt.NDArray[np.float64], true: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    """Return the cross-entropy of each row of logits, shape (N, C), with a class of shape (N,)."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        own = np.take_along_axis(shifted, true[:, None], axis=1)[:, 0]
-        losses: npt.NDArray[np.float64] = np.log(_row_sums(np.exp(shifted))) - own
+def cross_entropies(logits: Array, true: Numbers) -> Floats:
+    """Return each row's cross-entropy, of logits of shape (N, C) and classes of shape (N,)."""
+    losses = np.zeros(len(logits))
+    step = max(1, _LOGITS_AT_ONCE // logits.shape[1])
+    for at in range(0, len(logits), step):
+        some = slice(at, at + step)
+        with np.errstate(invalid="ignore", over="ignore"):
+            shifted = logits[some].astype(np.float64)
+            shifted -= shifted.max(axis=1, keepdims=True)
+            own = np.take_along_axis(shifted, true[some, None], axis=1)[:, 0]
+            losses[some] = np.log(_row_sums(np.exp(shifted))) - own
     return losses
 
 
-def _row_sums(terms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _row_sums(terms: Floats) -> Floats:
     """Sum each row by adding its halves, in an order that does not depend on the number of rows.
 
     NumPy's own order follows from the memory layout, and so from the batch.

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_count
 from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import precision_recall_f1
 from disteval.metrics.exact import as_counts
-from disteval.metrics.labels import above, check_names, suffixes, thresholds_of, truths_of
-from disteval.metrics.naming import refuse_nan
+from disteval.metrics.labels import above, scores_of, thresholds_of, truths_of
 
 
 class MultiLabel(SummableMetric):
@@ -42,12 +40,10 @@ class MultiLabel(SummableMetric):
     ) -> None:
         super().__init__(**common)
         self.num_classes = check_count("num_classes", num_classes)
-        found = thresholds_of(thrs)
-        self.thrs = tuple(thr for thr in found if thr is not None)
-        if len(self.thrs) < max(1, len(found)):
+        self._thresholds = thresholds_of(thrs)
+        self.thrs = tuple(thr for thr in self._thresholds.values() if thr is not None)
+        if len(self.thrs) < max(1, len(self._thresholds)):
             raise UsageError(f"thrs must be one number or several, not {thrs!r}")
-        self._suffixes = suffixes(self.thrs)
-        check_names([f"f1{suffix}" for suffix in self._suffixes])
 
     def add(self, predictions: Any, labels: Any, *, ids: Any = None) -> None:
         """Add a batch.
@@ -58,17 +54,14 @@ class MultiLabel(SummableMetric):
             labels: Which labels each sample has, shape (N, C): truth values, 0 or 1.
             ids: The samples' global numbers, see `BaseMetric.add`.
         """
-        scores = to_numpy(predictions, "predictions")
-        if scores.ndim != 2 or scores.shape[1] != self.num_classes:
-            raise UsageError(
-                f"predictions must be scores of shape (N, {self.num_classes}), not {scores.shape}"
-            )
-        refuse_nan("predictions", scores)
+        classes = self.num_classes
+        must = f"scores of shape (N, {classes})"
+        scores = scores_of(predictions, labels, must, classes=classes)
         true = truths_of(labels, scores.shape, "labels")
         bits = np.concatenate([true, *(above(scores, thr) for thr in self.thrs)], axis=1)
         self._append(np.packbits(bits, axis=1), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Count samples: int64 of shape (1 + 2 K, C), for K thresholds.
 
         These are the samples that have each label; then, for each threshold, those for which it was
@@ -77,14 +70,13 @@ class MultiLabel(SummableMetric):
         shape = (len(column), 1 + len(self.thrs), self.num_classes)
         bits = np.unpackbits(column, axis=1, count=shape[1] * shape[2]).reshape(shape)
         right = bits[:, 1:] & bits[:, :1]
-        counts: Sums = np.concatenate([bits, right], axis=1).sum(axis=0, dtype=np.int64)
-        return counts
+        return np.asarray(np.concatenate([bits, right], axis=1).sum(axis=0, dtype=np.int64))
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
         """Compute the fractions from the counts."""
         true, *counts = as_counts(sums)
         found: dict[str, Any] = {}
-        for at, suffix in enumerate(self._suffixes):
+        for at, suffix in enumerate(self._thresholds):
             parts = counts[len(self.thrs) + at], true, counts[at]
             whole = precision_recall_f1(*(part.sum(keepdims=True) for part in parts))
             for name, values in precision_recall_f1(*parts).items():

@@ -6,20 +6,18 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_flag
 from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array, Floats, Numbers, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import check_ignored, class_indices, of_shape, truths_of
 from disteval.metrics.mean import check_logits, cross_entropies
 from disteval.metrics.naming import refuse, refuse_nan
 
-_SCORES_AT_ONCE = 1 << 22  # which take 32 MiB as float64
 _LARGEST_LOG = 1e-3  # rounding may make the logarithm of a probability that small a number above 0
-_NOT_GIVEN = -1.0
+_NOT_GIVEN = -1
 
 
 class Perplexity(SummableMetric):
@@ -111,23 +109,34 @@ class Perplexity(SummableMetric):
                 )
             scores, true, counted = scores[:, :-1], true[:, 1:], counted[:, 1:]
         refuse_nan("predictions", scores, counted if true is None else counted[..., None])
-        if true is not None and self.refuse_probabilities:
-            check_logits(scores[counted])
-        losses = _log_losses(scores, counted) if true is None else _losses(scores, true, counted)
+        kept, rows = scores[counted], np.nonzero(counted)[0]
+        if true is None:
+            losses = -kept.astype(np.float64)
+            remedy = "; give the logarithms of the labels' probabilities, not losses"
+            must = "log-probabilities must be 0 or less"
+            refuse(must, kept, kept > _LARGEST_LOG, remedy, rows)
+        else:
+            if self.refuse_probabilities:
+                check_logits(kept)
+            what = "labels of tokens that count"
+            classes = class_indices(true[counted], scores.shape[2], what, rows)
+            losses = cross_entropies(kept, classes)
         tokens = counted.sum(axis=1)
         parts = np.split(losses, np.cumsum(tokens)[:-1]) if len(tokens) else []
         sizes = np.full(len(tokens), _NOT_GIVEN)
         if byte_counts is not None:
             sizes = _byte_counts(byte_counts, len(tokens))
-        self._append(np.stack([[_sum(part) for part in parts], tokens, sizes], axis=1), ids)
+        totals = np.array([_sum(part) for part in parts], np.float64)
+        self._append(np.stack([totals, tokens, sizes], axis=1), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Sum exactly: Python integers of shape (12,), in the order in which `from_sums` reads."""
-        totals, tokens = column[column[:, 1] > 0, :2].T
-        given = column[column[:, 2] != _NOT_GIVEN, 2]
-        counts = [len(tokens), _whole(tokens), len(given), _whole(given)]
-        sums: Sums = np.concatenate([exact_sum(totals), exact_sum(totals / tokens), counts])
-        return sums
+        tokens, sizes = column[:, 1:].astype(np.int64).T
+        counted, given = tokens > 0, sizes != _NOT_GIVEN
+        totals = column[counted, 0]
+        means = totals / tokens[counted]
+        counts = [int(each.sum()) for each in (counted, tokens, given, sizes[given])]
+        return np.concatenate([exact_sum(totals), exact_sum(means), counts])
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
         """Divide the sums, each of which is rounded once."""
@@ -155,51 +164,21 @@ class Perplexity(SummableMetric):
         return found | {"tokens": tokens, "sequences": sequences}
 
 
-def _losses(
-    scores: npt.NDArray[Any], true: npt.NDArray[Any], counted: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
-    """Return the cross-entropies of the tokens that count, one sequence after another."""
-    classes = scores.shape[2]
-    kept = scores[counted]
-    rows = np.nonzero(counted)[0]
-    indices = class_indices(true[counted], classes, "labels of tokens that count", rows)
-    step = max(1, _SCORES_AT_ONCE // classes)
-    losses = np.zeros(len(kept))
-    for at in range(0, len(kept), step):
-        some = slice(at, at + step)
-        losses[some] = cross_entropies(kept[some].astype(np.float64), indices[some])
-    return losses
-
-
-def _log_losses(
-    scores: npt.NDArray[Any], counted: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
-    kept = scores[counted].astype(np.float64)
-    remedy = "; give the logarithms of the labels' probabilities, not losses or probabilities"
-    must, rows = "log-probabilities must be 0 or less", np.nonzero(counted)[0]
-    refuse(must, kept, kept > _LARGEST_LOG, remedy, rows)
-    return -kept
-
-
-def _byte_counts(values: Any, sequences: int) -> npt.NDArray[np.float64]:
+def _byte_counts(values: Any, sequences: int) -> Numbers:
     found = class_indices(values, what="byte_counts")
     if len(found) != sequences or (found < 0).any():
         raise UsageError(
             f"byte_counts must be {sequences} numbers from 0 up, one for each sequence, "
             f"not {found.tolist()!r:.100}"
         )
-    return found.astype(np.float64)
+    return found
 
 
-def _sum(losses: npt.NDArray[np.float64]) -> float:
+def _sum(losses: Floats) -> float:
     try:
         return math.fsum(losses)  # rounded once
     except OverflowError:
         return math.inf
-
-
-def _whole(numbers: npt.NDArray[np.float64]) -> int:
-    return int(numbers.astype(np.int64).sum())
 
 
 def _exp(number: float) -> float:

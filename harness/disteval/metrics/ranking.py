@@ -7,14 +7,13 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.metrics.base import BaseMetric, no_samples
-from disteval.metrics.exact import numbers_of
+from disteval.metrics.arrays import Numbers
+from disteval.metrics.base import BaseMetric
+from disteval.metrics.exact import float64_of
 from disteval.metrics.labels import check_paired, class_indices
-
-Counts = npt.NDArray[np.int64]
+from disteval.metrics.state import no_samples
 
 
 class _Ranking(BaseMetric):
@@ -32,7 +31,7 @@ class _Ranking(BaseMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
         """
         check_paired(predictions, labels)
-        scores = numbers_of(predictions, "predictions")
+        scores = float64_of(predictions, "predictions")
         true = class_indices(labels, 2)
         self._extend(zip(scores.tolist(), true.tolist(), strict=True), ids)
 
@@ -58,7 +57,7 @@ class _Ranking(BaseMetric):
         return {self._name: self._of(positives, negatives)}
 
     @abstractmethod
-    def _of(self, positives: Counts, negatives: Counts) -> float:
+    def _of(self, positives: Numbers, negatives: Numbers) -> float:
         """Compute from the counts of samples at each distinct score, the highest score first."""
 
 
@@ -74,7 +73,7 @@ class AveragePrecision(_Ranking):
 
     _name = "average_precision"
 
-    def _of(self, positives: Counts, negatives: Counts) -> float:
+    def _of(self, positives: Numbers, negatives: Numbers) -> float:
         found = positives.cumsum()
         precision = found / (found + negatives.cumsum())
         return math.fsum((precision * positives).tolist()) / int(found[-1])
@@ -92,7 +91,7 @@ class AUROC(_Ranking):
 
     _name = "auroc"
 
-    def _of(self, positives: Counts, negatives: Counts) -> float:
+    def _of(self, positives: Numbers, negatives: Numbers) -> float:
         # Twice U, an integer: each positive sample above a negative one counts two.
         above = 2 * positives.cumsum() - positives
         pairs = int(positives.sum()) * int(negatives.sum())

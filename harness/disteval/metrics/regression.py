@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from disteval.metrics.arrays import Array
 from disteval.metrics.base import SummableMetric, Sums
-from disteval.metrics.exact import exact_dot, exact_sum, numbers_of, quotient
+from disteval.metrics.exact import exact_dot, exact_sum, float64_of, quotient
 from disteval.metrics.labels import check_paired
 
 _UNIT, _SQUARED = 1 << 1074, 1 << 2148
@@ -45,32 +46,24 @@ class Regression(SummableMetric):
             ids: The samples' global numbers, see `BaseMetric.add`.
         """
         check_paired(predictions, labels)
-        columns = [numbers_of(predictions, "predictions"), numbers_of(labels, "labels")]
+        columns = [float64_of(predictions, "predictions"), float64_of(labels, "labels")]
         self._append(np.stack(columns, axis=1), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Sum exactly: Python integers of shape (8,), in the order in which `from_sums` reads them.
 
         Values are in units of 2**-1074, products in units of 2**-2148.
         """
         finite = np.isfinite(column).all(axis=1)
         kept, odd = column[finite], column[~finite]
-        predicted, true = kept.T
         with np.errstate(invalid="ignore"):
             missing = int(np.isnan(odd[:, 0] - odd[:, 1]).sum())
         # A difference may have to be rounded; the larger and the smaller value need not.
-        absolute = exact_sum(kept.max(axis=1))[0] - exact_sum(kept.min(axis=1))[0]
-        sums = [
-            absolute,
-            exact_sum(predicted)[0],
-            exact_sum(true)[0],
-            exact_dot(predicted, predicted),
-            exact_dot(predicted, true),
-            exact_dot(true, true),
-            missing,
-            len(odd) - missing,
-        ]
-        return np.array(sums, dtype=object)
+        high, low, p, t = (
+            exact_sum(each)[0] for each in (kept.max(axis=1), kept.min(axis=1), *kept.T)
+        )
+        products = [exact_dot(*pair) for pair in combinations_with_replacement(kept.T, 2)]
+        return np.array([high - low, p, t, *products, missing, len(odd) - missing], dtype=object)
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, float]:
         """Compute each number from the sums, as a fraction that is rounded once."""

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from disteval.arguments import check_count
 from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array, Floats, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum
-from disteval.metrics.labels import check_names, each_of, of_shape, truths_of
+from disteval.metrics.labels import of_shape, topk_of, truths_of
 from disteval.metrics.naming import refuse, refuse_nan, sample
 
 _MOST = 2.0**53
@@ -44,10 +42,9 @@ class Retrieval(SummableMetric):
 
     def __init__(self, topk: int | Sequence[int] = (1, 10), **common: Any) -> None:
         super().__init__(**common)
-        self.topk = tuple(check_count("each k of topk", k) for k in each_of(topk))
-        names = [f"{name}@{k}" for name in ("recall", "ndcg") for k in self.topk]
-        check_names(names)
-        self._names = ["mrr", "ndcg", *names]
+        self.topk = topk_of(topk)
+        at_k = [f"{name}@{k}" for name in ("recall", "ndcg") for k in self.topk]
+        self._names = ["mrr", "ndcg", *at_k]
 
     def add(self, predictions: Any, labels: Any, mask: Any = None, *, ids: Any = None) -> None:
         """Add a batch of N queries, filled up to D documents each.
@@ -81,16 +78,15 @@ class Retrieval(SummableMetric):
         rows = [self._of(each) for each in np.take_along_axis(gains, order, axis=1)]
         self._append(np.array(rows, dtype=np.float64).reshape(len(rows), len(self._names)), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Sum each number exactly: Python integers of shape (numbers, 4), see `exact_sum`."""
-        sums: Sums = np.stack([exact_sum(each) for each in column.T])
-        return sums
+        return np.stack([exact_sum(each) for each in column.T])
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, float]:
         """Divide by the number of queries and round once."""
         return {name: exact_mean(each, size) for name, each in zip(self._names, sums, strict=True)}
 
-    def _of(self, gains: npt.NDArray[np.float64]) -> list[float]:
+    def _of(self, gains: Floats) -> list[float]:
         """Return the numbers of one query, from its documents' relevance in their order."""
         places = np.flatnonzero(gains).tolist()
         parts = [gains[at] / math.log2(at + 2) for at in places]

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_count
 from disteval.errors import UsageError
-from disteval.metrics.arrays import to_numpy
+from disteval.metrics.arrays import Array, Numbers, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts
@@ -75,7 +74,7 @@ class Segmentation(SummableMetric):
         found = class_indices(found[counted], classes, "predictions at labels that count", rows)
         samples = rows * classes
 
-        def count(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        def count(places: Numbers) -> Numbers:
             cells = np.bincount(places, minlength=len(counted) * classes)
             return cells.reshape(len(counted), classes)
 
@@ -83,10 +82,9 @@ class Segmentation(SummableMetric):
         parts = [count((samples + true)[right]), count(samples + true), count(samples + found)]
         self._append(np.stack(parts, axis=1), ids)
 
-    def sums_of(self, column: npt.NDArray[Any]) -> Sums:
+    def sums_of(self, column: Array) -> Sums:
         """Count the places of each class: right, true and predicted ones; int64 of shape (3, C)."""
-        counts: Sums = column.sum(axis=0, dtype=np.int64)
-        return counts
+        return np.asarray(column.sum(axis=0, dtype=np.int64))
 
     def from_sums(self, sums: Sums, size: int) -> dict[str, Any]:
         """Compute the fractions from the counts."""

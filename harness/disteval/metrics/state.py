@@ -1,45 +1,28 @@
-"""What ranks have added to a metric: entries or rows, exact sums of rows, and ids of samples."""
+"""What ranks have added to a metric: ids of samples, entries in order, and exact sums."""
 
 from __future__ import annotations
 
 import pickle
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.coverage import describe_faults, name_some
 from disteval.errors import CoverageError, UsageError, describe_error
-from disteval.metrics.arrays import to_numpy
-
-Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int64]
-
-SumsOf = Callable[[Array], Array]
-"""Sums rows exactly, see `SummableMetric.sums_of`."""
-
-Bring = Callable[[], Array]
-"""Waits for rows that a device is computing, and returns them, in the host's memory."""
+from disteval.metrics.arrays import Array, Mask, Numbers, to_numpy
 
 _FEW = 16
 """Sums up to this number travel as integers, which take fewer bytes than an array."""
-
-_PENDING = 4
-"""The most batches whose rows may still be on a device, which bounds the memory they take there."""
 
 _ROUNDING: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-6, "equal_nan": True}
 """How far two values of one sample may differ, because libraries for matrices round a row by the
 size of its batch; enough for float32, and far less than another model makes."""
 
 _ABSENT: Any = object()
-_KINDS: dict[type, str] = {bool: "?", int: "<i8", float: "<f8"}
-_INT64 = np.iinfo(np.int64)
 
 
 class SampleRows(NamedTuple):
@@ -61,18 +44,17 @@ NO_IDS = SampleRows(np.zeros(0, np.int64), np.zeros(0, np.int64))
 class Ids:
     """The ids of the samples that one rank added, and the number of rows that each has.
 
+    Args:
+        are_kept: False checks ids alone, for a caller that proves that each occurs once.
+
     Attributes:
         samples: The number of samples that have ids.
         rows: The number of their rows.
-        are_later: Whether rows that are added without ids get theirs afterwards.
-        are_proved: Whether the caller proves that each id occurs once, so that none is kept.
     """
 
-    def __init__(self) -> None:
-        self.samples = 0
-        self.rows = 0
-        self.are_later = False
-        self.are_proved = False
+    def __init__(self, are_kept: bool = True) -> None:
+        self._are_kept = are_kept
+        self.samples = self.rows = 0
         self._parts = [NO_IDS]
 
     def check(self, ids: Any, rows: int, collected: int) -> SampleRows | None:
@@ -88,10 +70,10 @@ class Ids:
                 some batches only.
         """
         if ids is None:
-            if rows and self.samples and not self.are_later:
+            if rows and self.samples:
                 raise UsageError("this batch has no ids, but earlier ones had; give ids to each")
             return None
-        if collected != self.rows and not self.are_proved:
+        if collected != self.rows and self._are_kept:
             raise UsageError("this batch has ids, but earlier ones had none; give ids to each")
         several = isinstance(ids, SampleRows)
         found = integers("ids", ids.ids if several else ids)
@@ -112,7 +94,7 @@ class Ids:
 
     def add(self, checked: SampleRows | None) -> None:
         """Add the ids that `check` returned."""
-        if checked is not None and not self.are_proved:
+        if checked is not None and self._are_kept:
             self._parts.append(checked)
             self.samples += len(checked.ids)
             self.rows += int(checked.rows.sum())
@@ -120,8 +102,7 @@ class Ids:
     def all(self) -> SampleRows:
         """Return all ids, in the order in which they were added, and the rows of each."""
         if len(self._parts) > 1:
-            ids, rows = map(np.concatenate, zip(*self._parts, strict=True))
-            self._parts = [SampleRows(ids, rows)]
+            self._parts = [SampleRows(*map(np.concatenate, zip(*self._parts, strict=True)))]
         return self._parts[0]
 
 
@@ -140,6 +121,23 @@ def integers(what: str, values: Any) -> Numbers:
         wrong = found[whole < 0][0]
         raise UsageError(f"{what} must be integers from 0 to 2**63-1, but one is {wrong}")
     return whole
+
+
+def no_samples() -> UsageError:
+    """Return the error of a metric that is computed before any rank added a sample."""
+    return UsageError(
+        "no samples: add() was not called on any rank, or with empty batches, as of an empty data "
+        "set or with limit=0; give one sample or more"
+    )
+
+
+def check_collected(size: int | None, collected: int) -> None:
+    """Raise UsageError if all ranks together added fewer samples than ``size``."""
+    if size is not None and size > collected:
+        raise UsageError(
+            f"size={size}, but all ranks together added {collected} samples: "
+            f"{size - collected} are missing"
+        )
 
 
 def all_have_ids(lengths: Sequence[int], ids: Sequence[Any]) -> bool:
@@ -276,80 +274,6 @@ def _same(one: Any, other: Any) -> bool:
     return pickle.dumps(one) == pickle.dumps(other)
 
 
-class Column:
-    """The rows of one rank's samples, and their exact sums so far; or one of both alone.
-
-    Methods take the function that sums rows. If the column kept it, the metric and the column would
-    refer to each other, and their memory would not be freed at once.
-
-    Args:
-        keeps_rows: Whether rows are kept, so that some can be dropped again. Without them, memory
-            does not grow.
-        keeps_sums: Whether rows are summed when they come.
-    """
-
-    def __init__(self, keeps_rows: bool = True, keeps_sums: bool = True) -> None:
-        self._keeps_rows, self._keeps_sums = keeps_rows, keeps_sums
-        self._chunks: list[Array] = []
-        self._length = 0
-        self._sums: Array | None = None
-        self.pending: deque[tuple[int, Bring]] = deque()
-
-    def __len__(self) -> int:
-        return self._length + sum(length for length, _ in self.pending)
-
-    def append(self, rows: Array, sums_of: SumsOf) -> None:
-        """Add rows, after those that are pending."""
-        self._settle(sums_of)
-        self._append(rows, sums_of)
-
-    def append_later(self, length: int, bring: Bring, sums_of: SumsOf) -> None:
-        """Add ``length`` rows that ``bring`` returns; the oldest pending rows are brought first."""
-        self._settle(sums_of, _PENDING - 1)
-        self.pending.append((length, bring))
-
-    def sums(self, sums_of: SumsOf, counted: int | Mask | None = None) -> Array | None:
-        """Return the sums of all rows, of the first ones, or of those of a mask; None of none."""
-        self._settle(sums_of)
-        if counted is None or self._sums is None:
-            return self._sums
-        rows = self.rows(sums_of)
-        if isinstance(counted, int):
-            kept, others = rows[:counted], rows[counted:]
-        else:
-            kept, others = rows[counted], rows[~counted]
-        if len(others) < len(kept):  # so that padding costs the same for any number of rows
-            return self._sums - sums_of(others) if len(others) else self._sums
-        return sums_of(kept) if len(kept) else None
-
-    def rows(self, sums_of: SumsOf) -> Array:
-        """Return all rows."""
-        self._settle(sums_of)
-        if self._length and not self._keeps_rows:
-            raise UsageError(
-                "samples can't be dropped from a metric that disteval.evaluate computed, which "
-                "keeps their sums alone; reset the metric, and add the samples again"
-            )
-        if len(self._chunks) != 1:
-            self._chunks = [np.concatenate(self._chunks or [np.zeros(0)])]
-        return self._chunks[0]
-
-    def _settle(self, sums_of: SumsOf, most: int = 0) -> None:
-        """Bring pending rows until no more than ``most`` batches are pending."""
-        while len(self.pending) > most:
-            self._append(self.pending[0][1](), sums_of)
-            # Not before: rows that can't be had must fail again, instead of being forgotten.
-            self.pending.popleft()
-
-    def _append(self, rows: Array, sums_of: SumsOf) -> None:
-        if len(rows):
-            if self._keeps_sums:
-                self._sums = add_sums(self._sums, sums_of(rows))
-            if self._keeps_rows:
-                self._chunks.append(np.array(rows))  # a copy: the caller may reuse the memory
-            self._length += len(rows)
-
-
 def sendable(sums: Array | None) -> Array | list[Any] | None:
     """Return sums as they travel, or raise UsageError if they are not an array of integers."""
     if sums is None:
@@ -382,33 +306,17 @@ def as_array(sums: Any) -> Array:
     return np.array(sums, dtype=object) if isinstance(sums, list) else sums
 
 
-def pack(entries: Sequence[Any]) -> tuple[str, Any]:
-    """Turn entries of one type into arrays, which travel many times faster; others stay a list.
-
-    Entries may be bool, int of 64 bits, float, NumPy scalars or arrays of one dtype and shape, or
-    tuples of such, all of one length. The first value that is returned is the form, for `unpack`.
-    """
-    entries = list(entries)
+def pack(entries: list[Any]) -> Any:
+    """Return entries as they travel: NumPy's of one form as one array, many times faster."""
     kinds = {type(entry) for entry in entries}
     kind = kinds.pop() if len(kinds) == 1 else None
-    fits = kind is not int or _INT64.min <= min(entries) <= max(entries) <= _INT64.max
-    if kind in _KINDS and fits:
-        return kind.__name__, np.array(entries, dtype=_KINDS[kind])
-    if kind is not None and (issubclass(kind, np.generic) or kind is np.ndarray):
+    if kind is not None and (kind is np.ndarray or issubclass(kind, np.generic)):
         forms = {(entry.dtype.str, entry.shape) for entry in entries}
         if len(forms) == 1 and entries[0].dtype.kind in "biufc":
-            return ("array" if kind is np.ndarray else "scalar"), np.stack(entries)
-    if kind is tuple and len({len(entry) for entry in entries}) == 1 and entries[0]:
-        return "tuple", [pack(column) for column in zip(*entries, strict=True)]
-    return "list", entries
+            return np.stack(entries)
+    return entries
 
 
-def unpack(form: str, packed: Any) -> list[Any]:
+def unpack(packed: Any) -> list[Any]:
     """Return the entries that `pack` was given, with their types."""
-    if form == "list":
-        return list(packed)
-    if form == "tuple":
-        return list(zip(*(unpack(*column) for column in packed), strict=True))
-    if form == "array":
-        return [row.copy() for row in packed]
-    return list(packed) if form == "scalar" else list(packed.tolist())
+    return list(packed.copy() if isinstance(packed, np.ndarray) else packed)

@@ -7,7 +7,7 @@ Here all states travel together, as one object.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from numbers import Number
 from typing import Any, Literal, NamedTuple
@@ -17,9 +17,9 @@ import numpy as np
 from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, check_once
 from disteval.errors import UsageError
-from disteval.metrics.arrays import kind_of, shape_of, to_numpy
-from disteval.metrics.base import BaseMetric, Steps, check_collected, describe_settings, no_samples
-from disteval.metrics.state import Numbers, all_have_ids
+from disteval.metrics.arrays import Array, Numbers, kind_of, shape_of, to_numpy
+from disteval.metrics.base import BaseMetric, Steps, describe_settings
+from disteval.metrics.state import all_have_ids, check_collected, no_samples
 
 _MOST = np.iinfo(np.int64).max
 
@@ -87,11 +87,12 @@ class _TorchMetric(BaseMetric):
     """See `from_torchmetrics`."""
 
     def __init__(self, metric: Metric, **common: Any) -> None:
-        self._metric = metric
+        self._metric = metric.clone()
+        self._metric.reset()
         super().__init__(**common)
         # For `_describe`, by which ranks with other metrics are found.
-        self.kind = " ".join(map(_described, _metrics_in(self._fresh().metric)))
-        self.uses_ids = bool(_lengths(self._fresh().metric))  # only lists have an order
+        self.kind = " ".join(map(_described, _metrics_in(self._metric)))
+        self.uses_ids = bool(_lengths(self._metric))  # only lists have an order
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch; an empty one is ignored.
@@ -129,24 +130,24 @@ class _TorchMetric(BaseMetric):
         states = yield f"send {name}", self._state
         return self._merged(states, mode=self.dist_collect_mode)
 
-    def compute_metric(self, results: list[Any]) -> Any:
+    def compute_metric(self, results: list[_Share]) -> Any:
         """Merge the states of the ranks that have samples, and compute on every rank."""
         merged = self._results.metric.clone()
         for at, metric in enumerate(_metrics_in(merged)):
-            shards = [share.shards[at] for share in results]
             # Else the metric would gather again if torch.distributed is initialised.
             metric.distributed_available_fn = lambda: False
-            metric._update_count = sum(shard.updates for shard in shards)
-            for name, value in shards[0].others.items():
+            metric._update_count = sum(share.updates[at] for share in results)
+            for name, value in results[0].others[at].items():
                 setattr(metric, name, _unpack(value, metric.device))
             listed: dict[str, list[_Block]] = {}
             for name, reduction in metric._reductions.items():
-                states = [_unpack(shard.states[name], metric.device) for shard in shards]
+                states = [_unpack(share.states[at][name], metric.device) for share in results]
                 if any(isinstance(state, list) for state in states):
+                    each = zip(results, states, strict=True)
                     listed[name] = [
                         block
-                        for share, shard, state in zip(results, shards, states, strict=True)
-                        for block in _blocks(share, shard.grown.get(name, []), state)
+                        for share, state in each
+                        for block in _blocks(share, share.grown.get((at, name), []), state)
                     ]
                 else:
                     setattr(metric, name, _merge(states, reduction))
@@ -157,11 +158,18 @@ class _TorchMetric(BaseMetric):
                 setattr(metric, name, entries if plain else reduction(entries))
         return merged.compute()
 
-    def _state(self) -> Any:
+    def _state(self) -> _Share:
         added, ids = self._results, self._ids.all()
-        places = np.repeat(*ids) if self.uses_ids and self._ids.samples else None
-        shards = _pack_states(added, self._fresh().metric)
-        return _Share(len(added), places, added.batches, shards)
+        pairs = [*zip(_metrics_in(added.metric), _metrics_in(self._metric), strict=True)]
+        return _Share(
+            len(added),
+            np.repeat(*ids) if self.uses_ids and self._ids.samples else None,
+            added.batches,
+            added.grown,
+            [found._update_count for found, _ in pairs],
+            [_packed({n: getattr(found, n) for n in found._reductions}) for found, _ in pairs],
+            [_packed(_changed(found, fresh)) for found, fresh in pairs],
+        )
 
     def _merged(self, states: Sequence[_Share], size: int | None = None, mode: str = "cat") -> Any:
         """Compute over what ranks or leases have added, with a place for each sample."""
@@ -175,14 +183,13 @@ class _TorchMetric(BaseMetric):
         if not added:
             raise no_samples()
         if len(states) > 1:
-            lengths = [share.samples for share in added]
-            _check_mergeable(self._results.metric, lengths, [share.shards for share in added])
+            _check_mergeable(self._results.metric, added)
         return self.compute_metric(added)
 
-    def _fresh(self) -> _Added:
-        metric = self._metric.clone()
-        metric.reset()
-        return _Added(metric)
+    def reset(self) -> None:
+        """Remove every entry."""
+        super().reset()
+        self._results = _Added(self._metric.clone())
 
 
 class _Added:
@@ -204,36 +211,33 @@ class _Added:
             self.grown.setdefault(key, []).append(now - before.get(key, 0))
 
 
-class _Shard(NamedTuple):
-    """What a rank sends of one metric: its states, and what else ``update`` changed.
-
-    Attributes:
-        updates: How often the metric was updated.
-        states: The states by name, see `_pack`.
-        grown: How many entries each batch added to the states that are lists.
-        others: Attributes that are not states.
-    """
-
-    updates: int
-    states: dict[str, Any]
-    grown: dict[str, list[int]]
-    others: dict[str, Any]
-
-
 class _Share(NamedTuple):
-    """What one rank or lease has added.
+    """What one rank or lease has added. The metrics are the metric, and all that it wraps.
 
     Attributes:
         samples: The number of its samples.
         places: The place of each sample in the data set, shape (samples,); None if it has no ids.
         batches: The number of samples of each batch.
-        shards: What the metric, and each one that it wraps, keeps of them.
+        grown: How many entries each batch added to a state that is a list, see `_lengths`.
+        updates: How often each metric was updated.
+        states: The states of each metric by name, packed.
+        others: The attributes of each metric that ``update`` changed although they are not states.
     """
 
     samples: int
     places: Numbers | None
     batches: list[int]
-    shards: list[_Shard]
+    grown: dict[tuple[int, str], list[int]]
+    updates: list[int]
+    states: list[dict[str, Any]]
+    others: list[dict[str, Any]]
+
+
+class _Tensor(NamedTuple):
+    """A tensor as it travels: NumPy's arrays travel faster, and have no device."""
+
+    dtype: str
+    array: Array
 
 
 _Block = tuple[Numbers, list[Any]]
@@ -325,19 +329,6 @@ def _merge(states: list[Any], reduction: Any) -> Any:
     return stacked if reduction is None else reduction(stacked)
 
 
-def _pack_states(added: _Added, fresh: Metric) -> list[_Shard]:
-    pairs = zip(_metrics_in(added.metric), _metrics_in(fresh), strict=True)
-    return [
-        _Shard(
-            found._update_count,
-            {name: _pack(getattr(found, name)) for name in found._reductions},
-            {name: grown for (part, name), grown in added.grown.items() if part == at},
-            {name: _pack(value) for name, value in _changed(found, unused).items()},
-        )
-        for at, (found, unused) in enumerate(pairs)
-    ]
-
-
 def _changed(metric: Metric, fresh: Metric) -> dict[str, Any]:
     """Return the attributes that ``update`` changed although they are not states.
 
@@ -365,49 +356,56 @@ def _equal(one: Any, other: Any) -> bool:
     return simple and type(one) is type(other) and repr(one) == repr(other)
 
 
-def _check_mergeable(metric: Metric, lengths: Sequence[int], ranks: Sequence[list[_Shard]]) -> None:
+def _check_mergeable(metric: Metric, shares: Sequence[_Share]) -> None:
     """Raise UsageError, on every rank, where merged states would not be those of one process."""
-    mean = _utilities().dim_zero_mean
-    for found, shards in zip(_metrics_in(metric), zip(*ranks, strict=True), strict=True):
-        for name in {name for shard in shards for name in shard.others}:
-            values = [_unpack(shard.others.get(name, ("object", None)), "cpu") for shard in shards]
-            if not all(_equal(value, values[0]) for value in values[1:]):
+
+    def differ(packed: Iterable[Any]) -> bool:
+        first, *others = (_unpack(value, "cpu") for value in packed)
+        return not all(_equal(value, first) for value in others)
+
+    lengths = [share.samples for share in shares]
+    for at, found in enumerate(_metrics_in(metric)):
+        kind = type(found).__name__
+        for name in {name for share in shares for name in share.others[at]}:
+            if differ(share.others[at].get(name) for share in shares):
                 raise UsageError(
-                    f"update of {type(found).__name__} changes {name}, which is not one of its "
-                    f"states, and ranks have different values; make it a state with add_state"
+                    f"update of {kind} changes {name}, which is not one of its states, and ranks "
+                    f"have different values; make it a state with add_state"
                 )
-        for name in (name for name, kind in found._reductions.items() if kind is mean):
-            values = [_unpack(shard.states[name], "cpu") for shard in shards]
-            if len({*lengths}) > 1 and not all(_equal(value, values[0]) for value in values[1:]):
+        for name, reduction in found._reductions.items():
+            averages = reduction is _utilities().dim_zero_mean and len({*lengths}) > 1
+            if averages and differ(share.states[at][name] for share in shares):
                 raise UsageError(
-                    f"{type(found).__name__} averages its state {name} over ranks as if they had "
-                    f"equally many samples, but they have {[*lengths]}; make it a sum, and count "
-                    f"the samples in another state"
+                    f"{kind} averages its state {name} over ranks as if they had equally many "
+                    f"samples, but they have {lengths}; make it a sum, and count the samples in "
+                    f"another state"
                 )
 
 
-def _pack(value: Any) -> tuple[Any, ...]:
-    """Turn a state into NumPy arrays, which travel faster than tensors and have no device."""
+def _packed(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _pack(value) for name, value in values.items()}
+
+
+def _pack(value: Any) -> Any:
     if isinstance(value, list):
-        return "list", [_pack(entry) for entry in value]
+        return [_pack(entry) for entry in value]
     if kind_of(value) != "torch":
-        return "object", value
+        return value
     dtype = str(value.dtype).removeprefix("torch.")
     tensor = value.detach().cpu().contiguous()
     if dtype == "bfloat16":  # NumPy lacks it
         tensor = tensor.view(sys.modules["torch"].int16)
-    return "tensor", dtype, tensor.numpy()
+    return _Tensor(dtype, tensor.numpy())
 
 
-def _unpack(packed: tuple[Any, ...], device: Any) -> Any:
-    """Rebuild the state that `_pack` was given, with new tensors on a device."""
-    if packed[0] == "list":
-        return [_unpack(entry, device) for entry in packed[1]]
-    if packed[0] == "object":
-        return packed[1]
+def _unpack(packed: Any, device: Any) -> Any:
+    """Rebuild the value that `_pack` was given, with new tensors on a device."""
+    if isinstance(packed, list):
+        return [_unpack(entry, device) for entry in packed]
+    if not isinstance(packed, _Tensor):
+        return packed
     torch = sys.modules["torch"]
-    _, dtype, array = packed
-    return torch.tensor(array).view(getattr(torch, dtype)).to(device)
+    return torch.tensor(packed.array).view(getattr(torch, packed.dtype)).to(device)
 
 
 def _length(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""The state of metrics over parts of a data set, which is added up in any order.
+"""The states of metrics over parts of a data set, as bytes, which are added up in any order.
 
 The sums of a summable metric are added exactly. Other metrics keep each part's state with its
 place, and compute over all states in the order of the data set, as one rank would.
@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from disteval.contract import BaseDistBackend
 from disteval.default_backend import get_dist_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
+from disteval.metrics.arrays import Array
 from disteval.metrics.base import BaseMetric, SummableMetric
 from disteval.metrics.group import computes_alone
-from disteval.metrics.state import add_sums
+from disteval.metrics.state import add_sums, as_array
 
 _SMALL = 4096
-"""Sums up to this number are kept as they are."""
-_SUMS, _WITH_STATES = b"+", b"."  # before packed totals
+"""Sums up to this number travel as they are."""
+_SUMS, _WITH_STATES = b"+", b"."  # the first byte
+
+Total = tuple[int, Any, list[tuple[int, Any]]]
+"""The rows of a summable metric and their sums; the place of each part and its state of others."""
 
 
 class SparseSums(NamedTuple):
@@ -31,35 +37,21 @@ class SparseSums(NamedTuple):
 
     Attributes:
         shape: The shape of the array.
-        places: Where the array, in one dimension, is not 0.
+        places: Where the array, in one dimension and C's order, is not 0.
         values: The sums that are there.
     """
 
     shape: tuple[int, ...]
     places: npt.NDArray[np.intp]
-    values: npt.NDArray[Any]
+    values: Array
 
 
-class Total(NamedTuple):
-    """The state of one metric over some parts of the data set.
+def begin_totals(metrics: Mapping[str, BaseMetric], backend: BaseDistBackend) -> None:
+    """Have metrics compute over a backend, and keep only sums if they can, see `check_own`.
 
-    Attributes:
-        rows: The number of rows whose sums are added up; None if states are kept one by one.
-        sums: These sums, an array or `SparseSums`.
-        states: The place of each part, and the metric's state over it.
+    Raises:
+        UsageError: A metric's class replaces ``compute``, so that states can't be added.
     """
-
-    rows: int | None
-    sums: Any
-    states: list[tuple[int, Any]]
-
-
-Totals = dict[str, Total]
-"""The total of each metric, by the metric's name."""
-
-
-def check_totals(metrics: Mapping[str, BaseMetric]) -> None:
-    """Raise UsageError if a metric's class replaces ``compute``, so that states can't be added."""
     for name, metric in metrics.items():
         if computes_alone(metric):
             raise UsageError(
@@ -67,56 +59,66 @@ def check_totals(metrics: Mapping[str, BaseMetric]) -> None:
                 f"compute of its own, which gathers the entries of all ranks; define "
                 f"compute_metric instead, which gets them, or sums_of and from_sums"
             )
+    for metric in metrics.values():
+        metric._backend, metric._begun_by = backend, get_ident()
+        metric.reset_to_sums()
 
 
-def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> Totals:
-    """Return the metrics' state over one part of the data set, and reset the metrics.
+def check_own(metrics: Mapping[str, BaseMetric]) -> None:
+    """Raise UsageError if another thread has begun with a metric since this one did.
+
+    Then ranks that are threads share the metric, and would add to it and reset it at once.
+    """
+    for name, metric in metrics.items():
+        if metric._begun_by != get_ident():
+            raise UsageError(
+                f"the metric {name!r} is one object that several threads evaluate with; make the "
+                f"metrics on each rank, in the function that calls evaluate"
+            )
+
+
+def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> bytes:
+    """Return the metrics' states over one part of the data set, and reset the metrics.
 
     Args:
         metrics: The metrics, by name.
         place: A number that is greater for a later part.
     """
-    found = {}
+    totals: dict[str, Total] = {}
     for name, metric in metrics.items():
         state = metric._state()
-        if isinstance(metric, SummableMetric):
-            found[name] = Total(state[0], _sparse(state[1]), [])
-        else:
-            found[name] = Total(None, None, [(place, state)])
+        is_sum = isinstance(metric, SummableMetric)
+        totals[name] = (*state, []) if is_sum else (0, None, [(place, state)])
         metric.reset_to_sums()
-    return found
+    return _pack(totals)
 
 
-def add_totals(one: Totals, other: Totals) -> Totals:
-    """Add the totals of different parts; the sum is the same in any order. ``one`` is used up."""
-    found = {}
-    for name, (rows, sums, states) in one.items():
-        more, more_sums, more_states = other[name]
-        states.extend(more_states)
-        added = None if rows is None or more is None else rows + more
-        found[name] = Total(added, _add(sums, more_sums), states)
-    return found
+def fold_totals(parts: Iterable[bytes]) -> bytes | None:
+    """Return the sums of parts as one; None if there are states, which would take no less."""
+    parts = [*parts]
+    return _pack(_add_up(parts)) if all(part.startswith(_SUMS) for part in parts) else None
 
 
-def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[str, Any]:
+def compute_totals(metrics: Mapping[str, BaseMetric], parts: Iterable[bytes]) -> dict[str, Any]:
     """Compute metrics over all parts in this process, as one rank that had added all samples would.
 
     Args:
         metrics: The metrics, by name.
-        totals: The totals of all parts.
+        parts: What `take_totals` or `fold_totals` returned.
 
     Raises:
         UsageError: There are no samples, or a metric refuses them.
         RankError: A metric could not compute.
         CoverageError: Samples with equal ids have different entries.
     """
-    found = {}
+    found, totals = {}, _add_up(parts)
     for name, metric in metrics.items():
-        rows, sums, states = totals[name]
+        rows, sums, states = totals.get(name, (0, None, []))
         in_order = [state for _, state in sorted(states, key=lambda placed: placed[0])]
+        is_sum = isinstance(metric, SummableMetric)
         backend, metric._backend = metric._backend, get_dist_backend("non_dist")
         try:
-            found[name] = metric._merged(in_order if rows is None else [(rows, _dense(sums))])
+            found[name] = metric._merged([(rows, sums)] if is_sum else in_order)
         except (CoverageError, UsageError):
             raise
         except Exception as error:
@@ -127,49 +129,36 @@ def compute_totals(metrics: Mapping[str, BaseMetric], totals: Totals) -> dict[st
     return found
 
 
-def pack_totals(totals: Totals) -> bytes:
-    """Return totals as bytes."""
-    has_states = any(total.states for total in totals.values())
-    plain = {name: tuple(total) for name, total in totals.items()}
-    return (_WITH_STATES if has_states else _SUMS) + pickle.dumps(plain, protocol=5)
+def _pack(totals: Mapping[str, Total]) -> bytes:
+    small = {name: (rows, _small(sums), states) for name, (rows, sums, states) in totals.items()}
+    has_states = any(states for _, _, states in totals.values())
+    return (_WITH_STATES if has_states else _SUMS) + pickle.dumps(small, protocol=5)
 
 
-def unpack_totals(data: bytes) -> Totals:
-    """Return what was given to `pack_totals`."""
-    found = pickle.loads(memoryview(data)[1:])
-    return {name: Total(*total) for name, total in found.items()}
-
-
-def fold_totals(parts: Iterable[bytes]) -> bytes | None:
-    """Add up packed totals; None if there are states, which take no less."""
-    folded: Totals = {}
-    for data in parts:
-        if not data.startswith(_SUMS):
-            return None
-        folded = add_totals(folded, unpack_totals(data)) if folded else unpack_totals(data)
-    return pack_totals({n: each._replace(sums=_sparse(each.sums)) for n, each in folded.items()})
-
-
-def _sparse(sums: Any) -> Any:
+def _small(sums: Any) -> Any:
     """Return sums without those that are 0, if most of many are."""
-    if not isinstance(sums, np.ndarray) or sums.size <= _SMALL:
-        return sums
-    places = np.flatnonzero(sums)
-    few = len(places) <= sums.size // 4
-    return SparseSums(sums.shape, places, sums.ravel()[places]) if few else sums
+    if isinstance(sums, np.ndarray) and sums.size > _SMALL:
+        places = np.flatnonzero(sums)
+        if len(places) <= sums.size // 4:
+            return SparseSums(sums.shape, places, sums.ravel()[places])
+    return sums
 
 
-def _dense(sums: Any) -> Any:
-    return (
-        _add(np.zeros(sums.shape, sums.values.dtype), sums)
-        if isinstance(sums, SparseSums)
-        else sums
-    )
+def _add_up(parts: Iterable[bytes]) -> dict[str, Total]:
+    totals: dict[str, Total] = {}
+    for part in parts:
+        for name, (rows, sums, states) in pickle.loads(memoryview(part)[1:]).items():
+            others, total, all_states = totals.get(name, (0, None, []))
+            all_states.extend(states)
+            totals[name] = rows + others, _add(total, sums), all_states
+    return totals
 
 
 def _add(one: Any, other: Any) -> Any:
-    """Add the sums of two parts; the array that a `SparseSums` makes takes those that follow."""
-    if isinstance(other, SparseSums) and getattr(one, "dtype", None) == other.values.dtype:
-        one.flat[other.places] += other.values  # in C's order, in whichever order the array lies
-        return one
-    return add_sums(_dense(one), _dense(other))
+    """Add the sums of two parts; sparse ones to an array in its place, which takes less time."""
+    if not isinstance(other, SparseSums):
+        return add_sums(one, as_array(other))
+    if one is None or one.dtype != other.values.dtype or not one.flags.writeable:
+        one = add_sums(one, np.zeros(other.shape, other.values.dtype))
+    one.flat[other.places] += other.values
+    return one

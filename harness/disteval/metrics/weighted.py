@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.errors import UsageError
+from disteval.metrics.arrays import Array, Floats
 from disteval.metrics.base import Rows, Sums
 from disteval.metrics.exact import float64_of, quotient
 from disteval.metrics.naming import refuse
@@ -74,8 +74,7 @@ class Weighted(Wrapper):
         weighted[single.places] = total @ single.values.astype(object)
         whole = np.full_like(plain[:1], weights.sum(), dtype=object)
         parts = [weighted.reshape(plain.shape), plain.astype(object), whole]
-        sums: Sums = np.concatenate(parts)
-        return sums
+        return np.concatenate(parts)
 
     def row_sums(self, rows: Rows) -> RowSums:
         """Sum each of N rows by itself; faster than `wrapper.row_sums`, as weights differ."""
@@ -110,7 +109,7 @@ class Weighted(Wrapper):
         return _weighted(name, values, found, twice, often)
 
 
-def _units(weights: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+def _units(weights: Floats) -> Array:
     """Return weights as Python integers, in units of 2**-309."""
     fractions, exponents = np.frexp(weights)
     whole = np.ldexp(fractions, _BITS).astype(np.int64).tolist()
@@ -130,36 +129,20 @@ def _weighted(name: str, value: Any, counted: Any, twice: Any, often: Any) -> An
         often: The same if there were four times as many.
     """
     if isinstance(value, Mapping):
-        return {
-            key: _weighted(
-                f"{name}[{key!r}]", *(each[key] for each in (value, counted, twice, often))
-            )
-            for key in value
-        }
-    if _are_whole(twice):
-        if np.array_equal(np.multiply(twice, 2), often):
-            return _in_units(counted)
-        if np.array_equal(twice, often):
-            return value
-    elif isinstance(twice, float | np.ndarray | np.floating):
-        if np.allclose(twice, often, rtol=1e-9, atol=0, equal_nan=True):
-            return value
-    elif twice == often:
-        return value
-    raise UsageError(
-        f"{name} can't be weighted: it is no count, and changes from {twice} to {often} if there "
-        f"are twice as many of each sample; compute it without weights"
-    )
-
-
-def _are_whole(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind in "iuO"
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _in_units(counts: Any) -> Any:
-    if isinstance(counts, np.ndarray):
-        found = [quotient(int(count), 1 << _UNIT) for count in counts.reshape(-1)]
-        return np.array(found).reshape(counts.shape)
-    return quotient(int(counts), 1 << _UNIT)
+        each = (value, counted, twice, often)
+        return {key: _weighted(f"{name}[{key!r}]", *(part[key] for part in each)) for key in value}
+    is_number = isinstance(twice, int | float | np.number | np.ndarray)
+    kind = np.asarray(twice).dtype.kind if is_number else "text"
+    if kind in "iuO" and np.array_equal(np.multiply(twice, 2), often):
+        units = np.array([quotient(int(count), 1 << _UNIT) for count in np.ravel(counted)])
+        return units.reshape(counted.shape) if isinstance(counted, np.ndarray) else float(units[0])
+    if kind == "f":
+        same = np.allclose(twice, often, rtol=1e-9, atol=0, equal_nan=True)
+    else:
+        same = bool(np.all(twice == often))
+    if not same:
+        raise UsageError(
+            f"{name} can't be weighted: it is no count, and changes from {twice} to {often} if "
+            f"there are twice as many of each sample; compute it without weights"
+        )
+    return value

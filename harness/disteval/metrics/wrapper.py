@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import copy
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.metrics.base import BaseMetric, Rows, SummableMetric
-from disteval.metrics.state import Column
+from disteval.metrics.arrays import Array, Numbers
+from disteval.metrics.base import Rows, SummableMetric
 
 
 class Wrapper(SummableMetric):
@@ -49,43 +47,32 @@ class Wrapper(SummableMetric):
         They become a structured array with the fields row and value. Values are named by ``what``
         in messages, and have shape (N,); None stands for the samples' ids.
         """
-        taken = self.metric._results = Column(keeps_sums=False)
         if self.metric.uses_ids or isinstance(self.metric, Wrapper):  # whose samples have rows
             kwargs = {**kwargs, "ids": ids}
-        try:
-            self.metric.add(*args, **kwargs)
-        finally:
-            self.metric.reset()
-        checked = self._ids.check(ids, len(taken), len(self._results))
-        found, samples = values, len(taken)
-        if checked is not None:
-            found, samples = checked.ids if values is None else values, len(checked.ids)
-        if found is None or len(found) != samples:
+        length, bring, is_late = self.metric._rows_of_batch(*args, **kwargs)
+        checked = self._ids.check(ids, length, self._ids.rows)
+        if values is None and checked is not None:
+            values = checked.ids
+        found = 0 if values is None else len(values)
+        samples = length if checked is None else len(checked.ids)
+        if values is None or found != samples:
             raise UsageError(
-                f"{what} have {0 if found is None else len(found)} values, but the batch has "
-                f"{samples} samples; give one for each sample"
+                f"{what} have {found} values, but the batch has {samples} samples; give one for "
+                f"each sample"
             )
-        by_row = found if checked is None else np.repeat(found, checked.rows)
+        by_row = values if checked is None else np.repeat(values, checked.rows)
 
         def joined() -> Rows:
-            rows = taken.rows(self.metric.sums_of)
+            rows = bring()
             form = [("row", rows.dtype, rows.shape[1:]), ("value", by_row.dtype)]
             both = np.empty(len(rows), np.dtype(form))
             both["row"], both["value"] = rows, by_row
             return both
 
-        if taken.pending:
-            self._append_later(len(taken), joined, ids)
+        if is_late:
+            self._append_later(length, joined, ids)
         else:
             self._append(joined(), ids)
-
-
-def layers(metric: BaseMetric) -> Iterator[BaseMetric]:
-    """Yield a metric, and from outside to inside those that it wraps."""
-    yield metric
-    while isinstance(metric, Wrapper):
-        metric = metric.metric
-        yield metric
 
 
 class RowSums(NamedTuple):
@@ -99,9 +86,9 @@ class RowSums(NamedTuple):
     """
 
     shape: tuple[int, ...]
-    places: npt.NDArray[np.int64]
-    values: npt.NDArray[Any]
-    of_row: npt.NDArray[np.int64]
+    places: Numbers
+    values: Array
+    of_row: Numbers
 
 
 def row_sums(metric: SummableMetric, rows: Rows) -> RowSums:
