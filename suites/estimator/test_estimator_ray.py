@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from suites.helpers.needs import framework, needs
 
 framework("torch")
@@ -14,18 +12,14 @@ framework("torch")
 from disteval.estimator import Estimator  # noqa: E402
 
 from suites.estimator import tiny  # noqa: E402
-from suites.estimator.test_estimator_faults import CREATORS, WORKFLOW, config_of  # noqa: E402
+from suites.estimator.test_estimator_faults import (  # noqa: E402
+    CREATORS,
+    KILLED,
+    WORKFLOW,
+    config_of,
+)
 
 pytestmark = needs("torch", "ray")
-
-STAGE = {"stage": "after_train_iter"}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
-    """The same training on local processes."""
-    folder = tmp_path_factory.mktemp("local")
-    return fit(config_of(folder), folder / "end.pt", launcher="local"), folder / "end.pt"
 
 
 def fit(config: dict[str, Any], end: Path, **options: Any) -> list[dict[str, Any]]:
@@ -38,10 +32,10 @@ def fit(config: dict[str, Any], end: Path, **options: Any) -> list[dict[str, Any
     return records
 
 
-def test_ray_trains_as_local_processes_do_and_replaces_a_killed_worker(
-    undisturbed: Any, tmp_path: Path
-) -> None:
-    records = fit(config_of(tmp_path, STAGE), tmp_path / "end.pt", max_failures=1)
+def test_ray_trains_as_local_processes_do_and_replaces_a_killed_worker(tmp_path: Path) -> None:
+    local, end = tmp_path / "local", tmp_path / "end.pt"
+    undisturbed = fit(config_of(local), tmp_path / "local.pt", launcher="local")
+    records = fit(config_of(tmp_path, KILLED), end, max_failures=1)
     assert (tmp_path / "once").exists()
-    assert tiny.facts(records) == tiny.facts(undisturbed[0])
-    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
+    assert tiny.facts(records) == tiny.facts(undisturbed)
+    tiny.assert_same_state(end, tmp_path / "local.pt")

@@ -43,37 +43,26 @@ class Tiny(torch.nn.Module):
 
 
 class Crime(Hook):
-    """Does something terrible on one rank, at one stage of one epoch, once.
+    """Does something terrible on one rank, at one stage of one epoch.
 
     Args:
         stage: When: a stage of hooks, or ``save`` for the middle of writing a checkpoint.
         epoch: How many epochs must be complete.
         rank: Who.
-        once: A file that says that it was done.
+        once: A file with a byte for each time that it was done.
         kind: ``kill``, ``raise`` or ``hang``.
         often: How often to do it, each time on other processes.
-        damage: A file of which one bit is flipped before that.
     """
 
     def __init__(
-        self,
-        stage: str,
-        epoch: int,
-        rank: int,
-        once: str,
-        kind: str = "kill",
-        often: int = 1,
-        damage: str | None = None,
+        self, stage: str, epoch: int, rank: int, once: str, kind: str = "kill", often: int = 1
     ) -> None:
-        self._when = (epoch, rank)
-        self._once = Path(once)
-        self._kind = kind
-        self._often = often
-        self._damage = damage
-        if stage == "save":
-            self.before_run = self._lie_in_wait
-        else:
-            setattr(self, stage, self._commit)
+        self._when, self._once, self._kind, self._often = (epoch, rank), Path(once), kind, often
+        setattr(
+            self,
+            "before_run" if stage == "save" else stage,
+            self._lie_in_wait if stage == "save" else self._commit,
+        )
 
     def _lie_in_wait(self, runner: Any) -> None:
         save = torch.save
@@ -87,20 +76,15 @@ class Crime(Hook):
 
         torch.save = save_half
 
-    def _done(self) -> int:
-        return self._once.stat().st_size if self._once.exists() else 0
-
     def _is_due(self, runner: Any) -> bool:
-        return (runner.epoch, runner.rank) == self._when and self._done() < self._often
+        done = self._once.stat().st_size if self._once.exists() else 0
+        return (runner.epoch, runner.rank) == self._when and done < self._often
 
     def _commit(self, runner: Any) -> None:
         if not self._is_due(runner):
             return
-        self._once.write_bytes(b"x" * (self._done() + 1))
-        if self._damage is not None:
-            content = bytearray(Path(self._damage).read_bytes())
-            content[len(content) // 2] ^= 1
-            Path(self._damage).write_bytes(content)
+        with self._once.open("ab") as file:
+            file.write(b"x")
         if self._kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self._kind == "hang":
@@ -147,14 +131,13 @@ def runner(config: dict[str, Any]) -> EpochBasedRunner:
 
 
 def training(config: dict[str, Any]) -> DataLoader:
-    """Shuffled training data: ``size`` samples, ``batch_size`` a worker."""
-    data = samples(config.get("size", 96))
-    return DataLoader(data, batch_size=config.get("batch_size", 8), shuffle=True)
+    """Shuffled training data, ``batch_size`` a worker."""
+    return DataLoader(samples(96), batch_size=config.get("batch_size", 8), shuffle=True)
 
 
 def validation(config: dict[str, Any]) -> DataLoader:
     """Validation data, in a number that no number of workers divides."""
-    return DataLoader(samples(config.get("val_size", 101), seed=1), batch_size=16, shuffle=True)
+    return DataLoader(samples(101, seed=1), batch_size=16, shuffle=True)
 
 
 def facts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
