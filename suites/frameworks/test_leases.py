@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from disteval import Leases, evaluate
 from disteval.data import ShardedStream
-from disteval.metrics import Accuracy
+from disteval.metrics import AUROC, Accuracy
 from disteval.worlds import World
 
 from suites.helpers.needs import needs
@@ -50,10 +52,6 @@ os._exit(0)  # gloo would wait for the rank that is gone
 
 
 def test_a_rank_of_gloo_is_killed(tmp_path: Path) -> None:
-    import numpy as np
-    from disteval import evaluate
-    from disteval.metrics import AUROC, Accuracy
-
     places = [str(tmp_path / "store"), str(tmp_path / "ledger")]
     ranks = [
         subprocess.Popen(
@@ -104,8 +102,14 @@ def sharded(backend: Any, samples: Any, leases: Any) -> Any:
     return found.metrics == alone.metrics, found.size
 
 
+@pytest.fixture(scope="module")
+def three() -> Iterator[World]:
+    with World("torch_cpu", 3, timeout=30) as world:
+        yield world
+
+
 @pytest.mark.parametrize("kind", ["rows", "leases", "shards"])
-def test_a_model_with_sharded_parameters_is_called_equally_often(kind: str) -> None:
+def test_a_model_with_sharded_parameters_is_called_equally_often(three: World, kind: str) -> None:
     """Else a rank would wait for ever: 7 samples in batches of 2 are 4 batches for 3 ranks."""
     import torch
 
@@ -113,8 +117,5 @@ def test_a_model_with_sharded_parameters_is_called_equally_often(kind: str) -> N
     samples: Any = rows
     if kind == "shards":
         samples = ShardedStream(range(2), lambda shard: rows[:5] if shard else rows[5:])
-    with World("torch_cpu", 3, timeout=30) as world:
-        told = world.run(
-            partial(sharded, samples=samples, leases=None if kind != "leases" else Leases())
-        )
-    assert told == [(True, 7)] * 3
+    leases = None if kind != "leases" else Leases()
+    assert three.run(partial(sharded, samples=samples, leases=leases)) == [(True, 7)] * 3

@@ -205,16 +205,6 @@ def test_a_worker_ends_after_its_rank_was_killed() -> None:
     assert rank.returncode == -signal.SIGKILL
 
 
-def test_workers_end_after_an_interrupt() -> None:
-    def predict(batch: Any) -> Any:
-        assert len(multiprocessing.active_children()) == 1
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(predict, Samples(), {}, "non_dist", 8, workers=1)
-    assert multiprocessing.active_children() == []
-
-
 class Augmented:
     """A data set that draws a random number for each of its samples."""
 

@@ -11,12 +11,11 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import UsageError
-from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
+from disteval.padding import pad_shard_unpad, with_infinite_padding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.needs import JAX_DEVICES, framework, needs
-from suites.helpers.thread_world import run_ranks, values
 
 DTYPES = ["float32", "uint8", "bfloat16", "int32"]
 
@@ -44,7 +43,7 @@ def same(found: Any, expected: Any) -> None:
 
 
 @needs("jax", "flax")
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     size=st.integers(1, 40),
     dtype=st.sampled_from(DTYPES),
@@ -75,12 +74,11 @@ def test_it_agrees_with_flax(
 
 
 @needs("jax")
-@settings(max_examples=25)
-@given(size=st.integers(1, 40), dtype=st.sampled_from(DTYPES), devices=st.integers(1, JAX_DEVICES))
-def test_jit_over_a_mesh_sees_the_same_rows(jax: Any, size: int, dtype: str, devices: int) -> None:
-    double = pad_shard_unpad(jax.jit(lambda x: x + x), (), sharding=over(jax, devices))
-    x = rows(jax, size, dtype)
-    same(double(x), x + x)
+def test_jit_over_a_mesh_sees_the_same_rows(jax: Any) -> None:
+    double = pad_shard_unpad(jax.jit(lambda x: x + x), (), sharding=over(jax, 3))
+    for size, dtype in zip((1, 3, 17, 40), DTYPES, strict=True):
+        x = rows(jax, size, dtype)
+        same(double(x), x + x)
 
 
 def count(jax: Any, x: Any, mask: Any) -> Any:
@@ -156,29 +154,6 @@ def test_a_mask_of_the_callers_own_is_not_replaced(jax: Any) -> None:
     counting = pad_shard_unpad(lambda x, *, mask: mask.sum(), (), static_return=True, mask="mask")
     with pytest.raises(UsageError, match="'mask'"):
         counting(np.ones((4, 2)), mask=np.array([True, True, False, False]))
-
-
-def batches(count: int, rows: int = 2) -> list[dict[str, Any]]:
-    return [{"x": np.full((rows, 3), n, dtype=np.float32)} for n in range(1, count + 1)]
-
-
-def test_hosts_with_different_numbers_of_batches_end_together() -> None:
-    have = [3, 1, 0, 5]
-
-    def work(backend: Any) -> Any:
-        endless = with_infinite_padding(batches(have[backend.rank]), like=batches(1)[0])
-        seen = list(in_step(endless, backend))
-        return len(seen), sum(int(batch["mask"].sum()) for batch in seen)
-
-    assert values(run_ranks(4, work)) == [(5, 2 * batches) for batches in have]
-
-
-def test_padding_has_the_shapes_and_none_of_the_values_of_the_batches() -> None:
-    endless = with_infinite_padding(batches(2))
-    seen = [next(endless) for _ in range(5)]
-    assert [batch["mask"].tolist() for batch in seen] == [[True] * 2] * 2 + [[False] * 2] * 3
-    assert all(batch["x"].shape == (2, 3) for batch in seen)
-    assert [float(batch["x"].sum()) for batch in seen] == [6, 12, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

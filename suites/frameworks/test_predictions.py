@@ -12,7 +12,8 @@ from disteval.metrics import Accuracy
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.data.test_predictions import LISTS, OUTPUTS, same, write_alone
-from suites.helpers.needs import framework, needs
+from suites.helpers.models import to_numpy
+from suites.helpers.needs import each, framework, needs
 from suites.helpers.thread_world import run_ranks
 
 pytestmark = needs("pyarrow")
@@ -68,56 +69,44 @@ def test_text_that_is_no_unicode_is_refused(parquet: Any, tmp_path: Path) -> Non
 
 
 FORMATS = ["jsonl", "npy", "parquet"]
+DTYPES = {
+    "torch": ["float32", "bfloat16", "float16", "int64", "bool", "uint8"],
+    "jax": ["float32", "bfloat16", "int32"],
+    "tensorflow": ["float32", "bfloat16", "int64"],
+}
 
 
-@needs("torch")
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool", "uint8"])
-def test_tensors_of_torch_come_back(
-    kind: Any,
-    dtype: str,
-    parquet: Any,
-    tmp_path: Path,
-) -> None:
-    torch = framework("torch")
-    values = (torch.arange(18).reshape(6, 3) / 7).to(getattr(torch, dtype))
-    found = written(tmp_path, kind, {"scores": values, "more": values[:, 0]})
-    for name, tensor in (("scores", values), ("more", values[:, 0])):
-        expected = (tensor.float() if dtype == "bfloat16" else tensor).numpy()
-        assert found[name].dtype == expected.dtype
-        assert found[name].tobytes() == expected.tobytes()
+def sevenths(library: str, dtype: str) -> Any:
+    """Return an array of a library with six rows."""
+    numbers = np.arange(18, dtype=np.float32).reshape(6, 3) / 7
+    if library == "torch":
+        torch = framework("torch")
+        return torch.from_numpy(numbers).to(getattr(torch, dtype))
+    if library == "jax":
+        return framework("jax.numpy").asarray(numbers).astype(dtype)
+    return framework("tensorflow").cast(numbers, dtype)
+
+
+@pytest.mark.parametrize("library", each(*DTYPES))
+def test_arrays_of_every_framework_come_back(library: str, parquet: Any, tmp_path: Path) -> None:
+    for dtype in DTYPES[library]:
+        numbers, plain = sevenths(library, dtype), "float32" if dtype == "bfloat16" else dtype
+        expected = np.asarray(to_numpy(numbers), plain)
+        for kind in FORMATS:
+            outputs = {"scores": numbers, "more": numbers[:, 0]}
+            found = written(tmp_path / f"{dtype}-{kind}", kind, outputs)
+            for name, array in (("scores", expected), ("more", expected[:, 0])):
+                assert (found[name].dtype, found[name].tolist()) == (array.dtype, array.tolist())
 
 
 @needs("torch")
 def test_ragged_tensors_come_back(parquet: Any, tmp_path: Path) -> None:
     torch = framework("torch")
     rows = [torch.arange(n * 2).reshape(n, 2).bfloat16() for n in (1, 3, 2, 1, 0, 4)]
-    for format in ("jsonl", "parquet"):  # noqa: A001
-        found = written(tmp_path / format, format, rows)
+    for kind in ("jsonl", "parquet"):
+        found = written(tmp_path / kind, kind, rows)
         assert [row.dtype for row in found] == [np.float32] * 6
         assert all(map(np.array_equal, found, (row.float().numpy() for row in rows)))
-
-
-@needs("jax")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
-def test_arrays_of_jax_come_back(dtype: str, parquet: Any, tmp_path: Path) -> None:
-    jax = framework("jax")
-    outputs = jax.numpy.arange(18, dtype=dtype).reshape(6, 3) / jax.numpy.array(7, dtype)
-    expected = np.asarray(outputs, np.float32 if dtype == "bfloat16" else None)
-    for format in FORMATS:  # noqa: A001
-        found = written(tmp_path / format, format, outputs)
-        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
-
-
-@needs("tensorflow")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
-def test_tensors_of_tensorflow_come_back(dtype: str, parquet: Any, tmp_path: Path) -> None:
-    tf = framework("tensorflow")
-    outputs = tf.cast(tf.reshape(tf.range(18.0) / 7, (6, 3)), dtype)
-    expected = (tf.cast(outputs, tf.float32) if dtype == "bfloat16" else outputs).numpy()
-    for format in FORMATS:  # noqa: A001
-        found = written(tmp_path / format, format, outputs)
-        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
 
 
 @needs("torch")

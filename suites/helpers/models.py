@@ -6,7 +6,7 @@ from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.metrics.arrays import to_numpy
 from disteval.models.folding import fold_norms, is_folded
 from disteval.models.preprocess import preprocess
-from disteval.models.resnet18 import buffer_shapes, parameter_shapes, to_channels_last
+from disteval.models.resnet18 import buffer_shapes, parameter_shapes
 
 __all__ = [
     "FRAMEWORKS",
@@ -16,6 +16,5 @@ __all__ = [
     "is_folded",
     "parameter_shapes",
     "preprocess",
-    "to_channels_last",
     "to_numpy",
 ]

@@ -49,13 +49,6 @@ def test_bfloat16_is_close_and_coarser(model: Any) -> None:
     assert 1e-4 < error < 0.2
 
 
-def test_every_normalisation_is_gone() -> None:
-    folded = fold_norms(_trained())
-    assert is_folded(folded)
-    assert not [name for name in folded if "bn" in name or "downsample.1" in name]
-    assert len(folded) == 20 * 2 + 2  # kernels and biases of the convolutions, and the last layer
-
-
 @pytest.mark.parametrize(("part", "value"), [("weight", 3e38), ("running_var", -1.0)])
 def test_what_float32_does_not_hold_is_left_alone(part: str, value: float) -> None:
     weights = _trained()

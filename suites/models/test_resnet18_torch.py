@@ -54,23 +54,15 @@ def test_torchvisions_network_gives_the_same_scores(torch: Any) -> None:
         torch.testing.assert_close(ours(batch), theirs(batch))
 
 
-def test_the_default_model_is_well_above_chance_and_below_perfect(torch: Any, predict: Any) -> None:
-    dataset = load_embedded()
-    scores = predict(dataset.images[:2000])
-    assert scores.shape == (2000, 10)
-    right = (scores.argmax(dim=1).numpy() == dataset.labels[:2000]).mean()
-    assert 0.6 < right < 0.95
-
-
 def test_a_pictures_scores_do_not_depend_on_its_place_in_the_batch(
     torch: Any, predict: Any
 ) -> None:
-    images = load_embedded().images[:256]
-    order = np.random.default_rng(0).permutation(256)
+    images = load_embedded().images[:140]
+    order = np.random.default_rng(0).permutation(140)
     assert torch.equal(predict(images)[order], predict(np.ascontiguousarray(images[order])))
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture
 def threads(request: pytest.FixtureRequest, torch: Any) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -78,7 +70,9 @@ def threads(request: pytest.FixtureRequest, torch: Any) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "threads"), [("float32", 1), ("float32", 2), ("bfloat16", 2)], indirect=["threads"]
+)
 def test_a_pictures_scores_do_not_depend_on_its_place_in_a_batch_of_any_size(
     torch: Any, dtype: str, threads: int
 ) -> None:
@@ -86,13 +80,13 @@ def test_a_pictures_scores_do_not_depend_on_its_place_in_a_batch_of_any_size(
 
     predict = make_predict(default_weights(), dtype=dtype)
     picture = load_embedded().images[5:6]
-    for rows in (1, 2, 3, 5, 6, 7, 9, 11, 13, 18, 27, 64, 131):
+    for rows in (1, 2, 3, 6, 7, 11, 18, 27, 131):
         scores = predict(np.repeat(picture, rows, axis=0))
         assert torch.equal(scores, scores[:1].expand(rows, -1)), f"in a batch of {rows}"
 
 
 @pytest.mark.usefixtures("without_canary")
-@pytest.mark.parametrize(("batch_size", "size"), [(131, 300), (7, 30)])
+@pytest.mark.parametrize(("batch_size", "size"), [(131, 170), (7, 30)])
 def test_scores_have_the_same_bits_at_another_world_size(
     torch: Any, predict: Any, batch_size: int, size: int
 ) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import traceback
 import zipfile
 from importlib import resources
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,8 @@ from disteval.models import default_weights, load_weights, random_trunk, save_we
 from suites.helpers.models import buffer_shapes, parameter_shapes
 from suites.helpers.needs import framework, needs
 
-PARAMETERS = 11_181_642
 # Taken once: whatever changes it changes every default model's every answer.
 TRUNK_DIGEST = "47c5818caa6d545f07894ac490d4480e1a3770544452465b7e14ec08b16384e3"
-
-
-def test_the_network_has_the_known_number_of_parameters() -> None:
-    assert sum(prod(shape) for shape in parameter_shapes().values()) == PARAMETERS
-    assert len(parameter_shapes()) == 62
-    assert len(buffer_shapes()) == 40
 
 
 def test_the_default_weights_are_the_same_everywhere() -> None:
@@ -42,16 +34,6 @@ def test_the_default_weights_are_whole() -> None:
         parameter_shapes() | buffer_shapes()
     )
     assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
-
-
-def test_he_initialisation() -> None:
-    # Uniform over ±sqrt(6 / fan-in): the variance is 2 / fan-in.
-    for name, array in random_trunk().items():
-        if array.ndim == 4:
-            fan_in = prod(array.shape[1:])
-            assert np.abs(array).max() <= np.sqrt(6 / fan_in)
-            assert array.var() == pytest.approx(2 / fan_in, rel=0.05), name
-            assert abs(array.mean()) < 4 * np.sqrt(2 / fan_in / array.size)
 
 
 def test_what_ships_is_small() -> None:
@@ -73,7 +55,7 @@ def test_safetensors_round_trip(tmp_path: Path, weights: dict[str, Any]) -> None
 
 @needs("torch")
 @pytest.mark.parametrize(
-    "form", ["plain", "wrapped", "ddp", "parameters", "channels_last", "float64", "bfloat16"]
+    "form", ["wrapped, of ddp", "parameters, channels_last", "float64", "bfloat16"]
 )
 def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None:
     torch = framework("torch")
@@ -81,14 +63,11 @@ def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None
     state["bn1.num_batches_tracked"] = torch.tensor(7)
     if form in ("float64", "bfloat16"):
         state = {name: tensor.to(getattr(torch, form)) for name, tensor in state.items()}
-    elif form == "ddp":
-        state = {f"module.{name}": tensor for name, tensor in state.items()}
-    elif form == "parameters":
-        state |= {name: torch.nn.Parameter(state[name]) for name in parameter_shapes()}
-    elif form == "channels_last":
+    elif form == "wrapped, of ddp":
+        state = {"state_dict": {f"module.{name}": t for name, t in state.items()}, "epoch": 3}
+    else:
         state["conv1.weight"] = state["conv1.weight"].to(memory_format=torch.channels_last)
-    elif form == "wrapped":
-        state = {"state_dict": state, "epoch": 3}
+        state |= {name: torch.nn.Parameter(state[name]) for name in parameter_shapes()}
     torch.save(state, tmp_path / "w.pt")
     loaded = load_weights(tmp_path / "w.pt")
     assert loaded.keys() == weights.keys()
@@ -100,7 +79,7 @@ def test_torch_files(tmp_path: Path, weights: dict[str, Any], form: str) -> None
 
 
 @needs("torch")
-@pytest.mark.parametrize("form", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("form", ["bfloat16", "float64"])
 def test_safetensors_of_other_floats(tmp_path: Path, weights: dict[str, Any], form: str) -> None:
     torch = framework("torch")
     from safetensors.torch import save_file
@@ -125,24 +104,16 @@ class _Trap:
 
 
 @needs("torch")
-def test_a_torch_file_runs_nothing(tmp_path: Path) -> None:
-    torch = framework("torch")
-    torch.save({"fc.weight": _Trap(tmp_path / "trap")}, tmp_path / "w.pt")
-    with pytest.raises(WeightsError, match=r"\bw\.pt\b"):
-        load_weights(tmp_path / "w.pt")
-    assert not (tmp_path / "trap").exists()
-
-
-@needs("torch")
 @pytest.mark.parametrize("older", [False, True])
-def test_nobody_is_told_to_trust_a_torch_file(tmp_path: Path, older: bool) -> None:
-    torch = framework("torch")
-    path = tmp_path / "w.pt"
-    torch.save(
-        {"a": _Trap(path)}, path, pickle_protocol=2, _use_new_zipfile_serialization=not older
-    )
-    with pytest.raises(WeightsError, match="UnpicklingError") as told:
+def test_a_torch_file_runs_nothing_and_nobody_is_told_to_trust_it(
+    tmp_path: Path, older: bool
+) -> None:
+    torch, path, trap = framework("torch"), tmp_path / "w.pt", tmp_path / "trap"
+    options = {"pickle_protocol": 2, "_use_new_zipfile_serialization": not older}
+    torch.save({"fc.weight": _Trap(trap)}, path, **options)
+    with pytest.raises(WeightsError, match=r"\bw\.pt\b.*UnpicklingError") as told:
         load_weights(path)
+    assert not trap.exists()
     shown = "".join(traceback.format_exception(told.value))
     assert "weights_only` set" not in shown and "trusted source" not in shown
 
