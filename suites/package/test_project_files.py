@@ -72,15 +72,6 @@ def test_github_reads_its_files(clone: Path, schema: str, pattern: str) -> None:
 
 
 @needs("yaml")
-def test_the_hooks_are_read_and_are_all_local(clone: Path) -> None:
-    yaml: Any = framework("yaml")
-    done = run_here("pre_commit", "validate-config", str(clone / ".pre-commit-config.yaml"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    repos = yaml.safe_load((clone / ".pre-commit-config.yaml").read_text())["repos"]
-    assert [repo["repo"] for repo in repos] == ["local"]
-
-
-@needs("yaml")
 def test_ci_runs_the_sessions_of_the_noxfile(clone: Path, tmp_path: Path) -> None:
     yaml: Any = framework("yaml")
     jobs = yaml.safe_load((clone / ".github/workflows/ci.yml").read_text())["jobs"]

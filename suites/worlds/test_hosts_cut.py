@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -24,6 +23,7 @@ from suites.helpers.command import main
 from suites.helpers.hosts import ADDRESSES, Hosts, ended
 from suites.helpers.processes import wait_for
 from suites.helpers.waits import shorten_silence
+from suites.worlds.test_hosts_launched import check_report
 
 SECONDS = 120
 SILENCE = "3"
@@ -104,15 +104,6 @@ def cut(hosts: Hosts, folder: Path) -> None:
     """Cut the cable when both hosts have begun, and let the samples go on."""
     assert wait_for(lambda: len([*folder.glob("begun-*")]) == 2, SECONDS)
     hosts.set_link(1, "down")
-
-
-def check_report(path: Path) -> dict[str, Any]:
-    """Check that each of the 101 samples was counted once; 27 of them have the right label."""
-    report: dict[str, Any] = json.loads(path.read_text())
-    assert report["metrics"]["accuracy"] == {"top1": 27 / 101}
-    assert report["coverage"] == "exact"
-    assert report["evaluated"] == 101
-    return report
 
 
 def test_an_elastic_evaluation_goes_on_without_a_host_that_was_cut_off(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,13 +83,13 @@ def hosts(folder: Path) -> Iterator[Hosts]:
         yield two
 
 
-def check_report(path: Path) -> None:
+def check_report(path: Path) -> dict[str, Any]:
     """Check that each of the 101 samples was counted once; 27 of them have the right label."""
-    report = json.loads(path.read_text())
-    assert report["world_size"] == 2
+    report: dict[str, Any] = json.loads(path.read_text())
     assert report["metrics"]["accuracy"] == {"top1": 27 / 101}
     assert report["coverage"] == "exact"
     assert report["evaluated"] == 101
+    return report
 
 
 @needs("torch")
@@ -116,7 +117,7 @@ def test_torchrun_on_two_nodes_does_everything_over_a_shared_private_folder(
     ]
     printed = [ended(node, SECONDS) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], printed
-    check_report(folder / "torch.json")
+    assert check_report(folder / "torch.json")["world_size"] == 2
     assert "1 passed" in printed[0]
     tried = json.loads((folder / "check.json").read_text())["rules"]
     assert [(each["world_size"], each["outcome"]) for each in tried] == [(2, "passed")] * 4
@@ -150,4 +151,4 @@ def mpirun(hosts: Hosts, *work: str) -> str:
 def test_mpirun_with_a_hostfile_needs_nothing_else(hosts: Hosts, folder: Path) -> None:
     work = ["eval", "my_task:task", "--backend", "mpi4py", "--json", "mpi.json"]
     mpirun(hosts, *DISTEVAL, *work)
-    check_report(folder / "mpi.json")
+    assert check_report(folder / "mpi.json")["world_size"] == 2

@@ -60,7 +60,7 @@ def test_srun_evaluates_and_checks_over_a_shared_private_folder(
 ) -> None:
     shared = {"DISTEVAL_CONTROL_DIR": str(folder / "private")}
     run(cluster, [*SRUN, *evaluate("torch_cpu", folder / "torch.json")], shared)
-    check_report(folder / "torch.json")
+    assert check_report(folder / "torch.json")["world_size"] == 2
     run(cluster, [*SRUN, *check("torch_cpu")], shared)
     assert list((folder / "private").iterdir()) == []
 
@@ -70,7 +70,7 @@ def test_srun_needs_no_mpi(cluster: tuple[Hosts, dict[str, str]], folder: Path, 
     shared, path = {"DISTEVAL_CONTROL_DIR": str(folder / "private")}, folder / f"{how}.json"
     work = evaluate("suites.mutants.sockets:Sockets", path)
     run(cluster, [*SRUN, f"--mpi={how}", *work], shared)
-    check_report(path)
+    assert check_report(path)["world_size"] == 2
 
 
 @needs("mpi4py")
@@ -91,5 +91,5 @@ def test_mpi_in_an_allocation_needs_nothing_else(
         # UCX takes two hosts with one kernel for one, and would use memory that they don't share.
         cable = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": INTERFACE}
     run(cluster, [*start, *evaluate("mpi4py", folder / "mpi.json")], cable)
-    check_report(folder / "mpi.json")
+    assert check_report(folder / "mpi.json")["world_size"] == 2
     run(cluster, [*start, *check("mpi4py")], cable)
