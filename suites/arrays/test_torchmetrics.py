@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -13,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import ByLength, CoverageError, Leases, ShardPlan, UsageError, evaluate
-from disteval.data import ArrayDataset
-from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SampleRows, from_torchmetrics
+from disteval.metrics import BaseMetric, MetricGroup, SampleRows, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import framework, needs
@@ -190,28 +187,6 @@ def test_lists_of_texts_and_dicts_are_passed_on(tm: Any) -> None:
     assert numbers(wrapped.compute(size=3)) == {"task": pytest.approx(2 / 3)}
 
 
-def test_in_an_evaluation_it_agrees_with_accuracy(tm: Any) -> None:
-    random = np.random.default_rng(0)
-    images = random.integers(0, 256, (23, 3, 4, 4), dtype=np.uint8)
-    labels = random.integers(0, CLASSES, 23)
-    dataset = ArrayDataset("noise", images, labels, ("a", "b", "c"))
-
-    def rank(backend: ThreadsDist) -> Any:
-        metrics = {
-            "theirs": from_torchmetrics(
-                tm.classification.MulticlassAccuracy(CLASSES, average="micro")
-            ),
-            "ours": Accuracy(),
-        }
-        found = evaluate(lambda b: b.mean(axis=(2, 3)), dataset, metrics, backend, batch_size=4)
-        return found.metrics
-
-    for world in (1, 3, 5):
-        for found in values(run_ranks(world, rank)):
-            assert found["theirs"].item() == pytest.approx(found["ours"]["top1"], rel=1e-6)
-            assert found["theirs"] == values(run_ranks(1, rank))[0]["theirs"]
-
-
 def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is(tm: Any) -> None:
     class Calls(tm.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -359,19 +334,6 @@ def test_ids_prove_that_each_sample_was_added_once_or_name_the_others(tm: Any) -
     once, twice = "1 missing (4)", "1 counted more than once (3)"
     expected = [6.0, 6.0, once, twice, twice, once, 6.0]
     assert values(run_ranks(2, rank)) == [expected] * 2
-
-
-def test_importing_it_imports_no_framework() -> None:
-    code = (
-        "import sys\n"
-        "from disteval.metrics import from_torchmetrics\n"
-        "try:\n    from_torchmetrics(1)\n"
-        "except ValueError as error:\n    print(error)\n"
-        "print([name for name in ('torch', 'torchmetrics', 'sklearn') if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    message = "expected a torchmetrics.Metric, not a value of type int"
-    assert done.stdout.splitlines() == [message, "[]"], done.stderr
 
 
 INPUTS: list[tuple[Any, int, Any]] = [

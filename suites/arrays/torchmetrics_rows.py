@@ -22,9 +22,47 @@ Maker = Callable[[np.random.Generator], Columns]
 _WORDS = ("a", "cat", "the", "mat", "sat", "on", "dog", "ran", "far")
 
 
+def _reals(random: np.random.Generator, shape: Any) -> Any:
+    return random.random(shape, dtype=np.float32)
+
+
+def _positive(random: np.random.Generator, shape: Any) -> Any:
+    return _reals(random, shape) + np.float32(0.5)
+
+
+def _normal(random: np.random.Generator, shape: Any) -> Any:
+    return random.normal(size=shape)
+
+
+def _classes(random: np.random.Generator, shape: Any) -> Any:
+    return random.integers(0, CLASSES, shape)
+
+
+def _pairs(draw: Callable[[np.random.Generator, Any], Any], *shape: int) -> Maker:
+    """Return what makes two columns whose entries have a shape."""
+    return lambda random: tuple(draw(random, (2, SAMPLES, *shape)))
+
+
+def _noisy(draw: Callable[[np.random.Generator, Any], Any], noise: float, *shape: int) -> Maker:
+    """Return what makes a column whose entries have a shape, after the same with noise."""
+
+    def make(random: np.random.Generator) -> Columns:
+        one, other = (draw(random, (SAMPLES, *shape)).astype(np.float32) for _ in range(2))
+        return one + other * np.float32(noise), one
+
+    return make
+
+
+def _clipped(make: Maker) -> Maker:
+    return lambda random: tuple(np.clip(column, 0, 1) for column in make(random))
+
+
+def _scores(random: np.random.Generator) -> Any:
+    return random.permutation(SAMPLES).astype(np.float32) / np.float32(SAMPLES)
+
+
 def binary(random: np.random.Generator) -> Columns:
-    scores = random.permutation(SAMPLES).astype(np.float32) / np.float32(SAMPLES)
-    return scores, random.integers(0, 2, SAMPLES)
+    return _scores(random), random.integers(0, 2, SAMPLES)
 
 
 def binary_groups(random: np.random.Generator) -> Columns:
@@ -36,34 +74,12 @@ def multiclass(random: np.random.Generator) -> Columns:
     return scores, np.concatenate([np.arange(CLASSES), random.integers(0, CLASSES, SAMPLES - 3)])
 
 
-def multiclass_places(random: np.random.Generator) -> Columns:
-    shape = (2, SAMPLES, 5)
-    one, other = random.integers(0, CLASSES, shape)
-    return one, other
-
-
 def multilabel(random: np.random.Generator) -> Columns:
-    scores = random.random((SAMPLES, LABELS), dtype=np.float32)
-    return scores, random.integers(0, 2, (SAMPLES, LABELS))
-
-
-def numbers(random: np.random.Generator) -> Columns:
-    one, other = random.random((2, SAMPLES), dtype=np.float32) + np.float32(0.5)
-    return one, other
+    return _reals(random, (SAMPLES, LABELS)), random.integers(0, 2, (SAMPLES, LABELS))
 
 
 def one_number(random: np.random.Generator) -> Columns:
-    return (random.random(SAMPLES, dtype=np.float32),)
-
-
-def vectors(random: np.random.Generator) -> Columns:
-    one, other = random.random((2, SAMPLES, 3), dtype=np.float32)
-    return one, other
-
-
-def distributions(random: np.random.Generator) -> Columns:
-    one, other = random.dirichlet(np.ones(4), (2, SAMPLES))
-    return one, other
+    return (_reals(random, SAMPLES),)
 
 
 def ensembles(random: np.random.Generator) -> Columns:
@@ -90,44 +106,34 @@ def translations(random: np.random.Generator) -> Columns:
 
 
 def answers(random: np.random.Generator) -> Columns:
-    predicted, right = _texts(random), _texts(random)
+    predicted, right = texts(random)
+    rights = [[text, other[:6]] for text, other in zip(right, predicted, strict=True)]
     return (
         [{"prediction_text": text, "id": str(i)} for i, text in enumerate(predicted)],
         [
-            {"answers": {"answer_start": [0], "text": [text, predicted[i][:6]]}, "id": str(i)}
-            for i, text in enumerate(right)
+            {"answers": {"answer_start": [0], "text": each}, "id": str(i)}
+            for i, each in enumerate(rights)
         ],
     )
 
 
-def pictures(random: np.random.Generator) -> Columns:
-    one = random.random((SAMPLES, 3, 16, 16), dtype=np.float32)
-    noise = random.random((SAMPLES, 3, 16, 16), dtype=np.float32) * np.float32(0.2)
-    return np.clip(one + noise, 0, 1), one
+pictures = _clipped(_noisy(_reals, 0.2, 3, 16, 16))
+large_pictures = _clipped(_noisy(_reals, 0.1, 1, 48, 48))
+sounds, speakers = _noisy(_normal, 0.5, 200), _noisy(_normal, 0.5, 2, 200)
+spectra = _noisy(_normal, 0.5, 1, 129, 5, 2)
+numbers, number_pairs = _pairs(_positive), _pairs(_positive, 2)
+weighted, vectors = _pairs(_reals), _pairs(_reals, 3)
+shapes, faces = _pairs(_normal, 6, 3), _pairs(_normal, 5, 3)
+clusters, multiclass_places, masks = _pairs(_classes), _pairs(_classes, 5), _pairs(_classes, 8, 8)
+distributions = _pairs(lambda random, shape: random.dirichlet(np.ones(4), shape))
 
 
 def grey_pictures(random: np.random.Generator) -> Columns:
-    one, other = pictures(random)
-    return one[:, :1], other[:, :1]
-
-
-def large_pictures(random: np.random.Generator) -> Columns:
-    one = random.random((SAMPLES, 1, 48, 48), dtype=np.float32)
-    return np.clip(one + np.float32(0.1) * random.random(one.shape, dtype=np.float32), 0, 1), one
+    return tuple(column[:, :1] for column in pictures(random))
 
 
 def one_picture(random: np.random.Generator) -> Columns:
     return pictures(random)[:1]
-
-
-def sounds(random: np.random.Generator) -> Columns:
-    one = random.normal(size=(SAMPLES, 200)).astype(np.float32)
-    return one + random.normal(size=one.shape).astype(np.float32) / 2, one
-
-
-def speakers(random: np.random.Generator) -> Columns:
-    one = random.normal(size=(SAMPLES, 2, 200)).astype(np.float32)
-    return one + random.normal(size=one.shape).astype(np.float32) / 2, one
 
 
 def _distortion(predicted: Any, right: Any) -> Any:
@@ -135,26 +141,10 @@ def _distortion(predicted: Any, right: Any) -> Any:
     return functional.scale_invariant_signal_distortion_ratio(predicted, right)
 
 
-def spectra(random: np.random.Generator) -> Columns:
-    one, other = random.normal(size=(2, SAMPLES, 1, 129, 5, 2)).astype(np.float32)
-    return one + other / 2, one
-
-
 def panoptic(random: np.random.Generator) -> Columns:
     shape = (2, SAMPLES, 6, 6)
     kinds, numbers_ = random.integers(0, 3, shape), random.integers(0, 2, shape)
-    one, other = np.stack([kinds, numbers_], axis=-1)
-    return one, other
-
-
-def masks(random: np.random.Generator) -> Columns:
-    one, other = random.integers(0, CLASSES, (2, SAMPLES, 8, 8))
-    return one, other
-
-
-def clusters(random: np.random.Generator) -> Columns:
-    one, other = random.integers(0, CLASSES, (2, SAMPLES))
-    return one, other
+    return tuple(np.stack([kinds, numbers_], axis=-1))
 
 
 def points(random: np.random.Generator) -> Columns:
@@ -166,29 +156,7 @@ def raters(random: np.random.Generator) -> Columns:
 
 
 def queries(random: np.random.Generator) -> Columns:
-    scores = random.permutation(SAMPLES).astype(np.float32) / np.float32(SAMPLES)
-    target = np.arange(SAMPLES) // 3 % 2
-    return scores, target, np.arange(SAMPLES) % 4
-
-
-def shapes(random: np.random.Generator) -> Columns:
-    one, other = random.normal(size=(2, SAMPLES, 6, 3))
-    return one, other
-
-
-def faces(random: np.random.Generator) -> Columns:
-    one, other = random.normal(size=(2, SAMPLES, 5, 3))
-    return one, other
-
-
-def number_pairs(random: np.random.Generator) -> Columns:
-    one, other = random.random((2, SAMPLES, 2), dtype=np.float32) + np.float32(0.5)
-    return one, other
-
-
-def weighted(random: np.random.Generator) -> Columns:
-    one, other = random.random((2, SAMPLES), dtype=np.float32)
-    return one, other
+    return _scores(random), np.arange(SAMPLES) // 3 % 2, np.arange(SAMPLES) % 4
 
 
 def two_tasks(random: np.random.Generator) -> Columns:
@@ -197,8 +165,7 @@ def two_tasks(random: np.random.Generator) -> Columns:
 
 
 def one_hot_masks(random: np.random.Generator) -> Columns:
-    one, other = np.moveaxis(np.eye(CLASSES, dtype=np.int64)[np.stack(masks(random))], -1, 2)
-    return one, other
+    return tuple(np.moveaxis(np.eye(CLASSES, dtype=np.int64)[np.stack(masks(random))], -1, 2))
 
 
 @dataclass(frozen=True)

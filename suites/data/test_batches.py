@@ -199,12 +199,6 @@ def test_wrong_lengths_are_the_same_error_on_every_rank(
     assert all(word in message for word in words), message
 
 
-def test_a_sample_whose_length_raises_is_an_error_on_every_rank() -> None:
-    for outcome in on_ranks(TEXTS, 3, 4, length=lambda s: 10 // (9 - s["n"]), max_tokens=50):
-        assert isinstance(outcome, RankError)
-        assert "sample 9" in str(outcome) and "ZeroDivision" in str(outcome)
-
-
 @pytest.mark.parametrize(
     ("length", "words"),
     [

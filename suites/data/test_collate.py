@@ -170,18 +170,16 @@ def test_getitems_returns_a_list_of_one_sample_for_each_index() -> None:
     assert kept(Columns([5, 6])).real.tolist() == [5, 6]
 
 
-@pytest.mark.parametrize("many", [True, False])
-def test_a_sample_that_raises_is_named(many: bool) -> None:
-    class Samples:
+def test_a_sample_that_raises_is_named_where_many_are_fetched_at_once() -> None:
+    class Many:
         def __len__(self) -> int:
             return 6
 
         def __getitem__(self, index: int) -> int:
             return 10 // (index - 3)
 
-    class Many(Samples):
         def __getitems__(self, indices: list[int]) -> list[int]:
             return [self[index] for index in indices]
 
     with pytest.raises(RankError, match=r"sample 3\b.*ZeroDivisionError"):
-        kept(Many() if many else Samples(), batch_size=2)
+        kept(Many(), batch_size=2)

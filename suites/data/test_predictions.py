@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import (
-    ByLength,
     CoverageError,
     DataError,
     LibraryMissingError,
@@ -26,11 +25,9 @@ from disteval import (
     predict_all,
 )
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from suites.helpers.data import impatient
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import run_ranks
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
@@ -112,32 +109,6 @@ def test_a_line_of_json_has_the_id_and_the_fields(tmp_path: Path) -> None:
         {"sample_id": 1, "label": 3, "text": "a"},
     ]
     assert sorted(p.name for p in tmp_path.iterdir()) == [".manifest.json", path.name]
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    st.integers(0, 40), st.integers(1, 4), st.integers(1, 7), st.integers(1, 5),
-    st.sampled_from(["jsonl", "npy"]), st.randoms(use_true_random=False),
-)  # fmt: skip
-def test_they_are_in_the_order_of_the_data_set(
-    tmp_path_factory: pytest.TempPathFactory, size: int, world: int, batch_size: int, rows: int,
-    format: Any, random: Any,  # noqa: A002
-) -> None:  # fmt: skip
-    folder = tmp_path_factory.mktemp("folder")
-
-    def rank(backend: ThreadsDist) -> None:
-        where = Predictions(folder, format, rows_per_part=rows)
-        lengths = ByLength([random.randrange(5) for _ in range(size)])
-        evaluate(
-            lambda x: 2 * x, np.arange(size), {}, backend, batch_size, predictions=where,
-            by_length=backend.broadcast_object(lengths, src=0),
-        )  # fmt: skip
-
-    values(run_ranks(world, rank))
-    found = load_predictions(folder)
-    assert list(found.items()) == [(number, 2 * number) for number in range(size)]
-    assert len(found) == size
-    assert list(found.all()) == [2 * number for number in range(size)]
 
 
 class Model:

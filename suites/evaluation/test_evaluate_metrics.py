@@ -12,7 +12,7 @@ import pytest
 from disteval import evaluate
 from disteval.metrics import Mean
 
-from suites.evaluation.test_evaluate_anything import Entries, Made
+from suites.evaluation.test_evaluate_anything import Made
 
 
 class Pair(NamedTuple):
@@ -52,16 +52,6 @@ def test_outputs_keep_their_form_where_a_batch_was_filled_up(kind: str) -> None:
     found = evaluate(make, data, {"mean": Mean()}, "non_dist", 7, update=update)
     assert found.metrics["mean"]["mean"] == data.mean()
     assert len(set(seen)) == 1
-
-
-def test_a_collate_that_takes_fields_out_of_samples_works_for_a_batch_that_is_filled_up() -> None:
-    def collate(samples: list[dict[str, Any]]) -> Any:
-        labels = [sample.pop("label") for sample in samples]
-        return {"x": np.array([sample["x"] for sample in samples]), "label": labels}
-
-    data = [{"x": i, "label": i % 2} for i in range(5)]
-    found = evaluate(lambda b: b["x"], data, {"e": Entries()}, "non_dist", 4, collate=collate)
-    assert found.metrics["e"] == [(i, i % 2) for i in range(5)]
 
 
 def test_a_sample_costs_little_more_than_the_dict_that_holds_it() -> None:

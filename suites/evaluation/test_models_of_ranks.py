@@ -50,13 +50,6 @@ def test_ranks_with_different_weights_are_refused(leases: Any) -> None:
         assert "weights" in str(error) and "rank 1" in str(error)
 
 
-def test_ranks_with_the_same_weights_are_not() -> None:
-    def rank(backend: Any) -> Any:
-        return mean_of(model_of(0), backend).metrics
-
-    assert values(run_ranks(3, rank)) == [mean_of(model_of(0)).metrics] * 3
-
-
 def test_the_comparison_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTEVAL_DIGEST", "off")
     values(run_ranks(2, lambda backend: mean_of(model_of(backend.rank), backend).metrics))

@@ -192,38 +192,6 @@ def interrupted(folder: Path, **options: Any) -> tuple[Model, list[Any]]:
     return model, outcomes
 
 
-def test_a_failure_of_predict_is_told_and_loses_nothing(tmp_path: Path) -> None:
-    model, outcomes = interrupted(tmp_path)
-    for outcome in outcomes:
-        assert isinstance(outcome, RankError)
-        assert "samples 8, 9" in str(outcome) and "PowerError" in str(outcome)
-    values(evaluated(model, tmp_path, 3))
-    assert {*model.asked} == {2, 3, 6, 7, 8, 9, 10, 11}
-    assert len(list(load_predictions(tmp_path))) == 12
-
-
-def test_a_run_does_not_go_on_with_other_samples(tmp_path: Path) -> None:
-    def run(samples: Any, **options: Any) -> list[Any]:
-        calls = iter(range(99 if options else 2))
-
-        def rank(backend: ThreadsDist) -> Any:
-            def predict(batch: Any) -> Any:
-                if next(calls, None) is None:
-                    raise PowerError
-                return batch.tolist()
-
-            return predict_all(predict, samples, backend, 2, folder=tmp_path, **options)
-
-        return run_ranks(2, rank)
-
-    assert all(isinstance(outcome, RankError) for outcome in run(np.arange(12)))
-    for outcome in run(np.arange(12)[::-1].copy(), workers=0):
-        assert isinstance(outcome, UsageError)
-        assert "contents" in str(outcome)
-    found, _ = values(run(np.arange(12), workers=0))
-    assert list(found) == list(range(12))
-
-
 def test_a_stream_that_became_shorter_is_no_result(tmp_path: Path) -> None:
     def run(size: int, **options: Any) -> Any:
         def predict(batch: Any) -> Any:

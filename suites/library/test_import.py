@@ -15,11 +15,16 @@ def _python(code: str) -> str:
 
 
 @needs("torch", "jax", "tensorflow")
-def test_importing_the_harness_imports_no_framework() -> None:
+def test_importing_and_using_the_harness_imports_no_framework() -> None:
     loaded = _python(
         "import sys, disteval, disteval.cli, disteval.worlds\n"
+        "assert 'disteval_backends' not in sys.modules\n"
+        "from disteval.metrics import Accuracy, from_torchmetrics\n"
+        "assert Accuracy()([[0, 1]], [1]) == {'top1': 1.0}\n"
+        "try:\n    from_torchmetrics(1)\n"
+        "except ValueError as error:\n    assert 'int' in str(error)\n"
         "print({name.partition('.')[0] for name in sys.modules})"
     )
-    for framework in ("torch", "jax", "tensorflow", "paddle", "mlx", "mpi4py", "horovod", "ray"):
-        assert f"'{framework}'" not in loaded
-    assert "'disteval_backends'" not in loaded
+    libraries = "torch torchmetrics sklearn jax tensorflow paddle mlx mpi4py horovod ray"
+    for name in libraries.split():
+        assert f"'{name}'" not in loaded

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from disteval import HarnessError, RankError, evaluate
 from disteval.metrics import Bootstrap, Grouped, Mean, Perplexity, Regression, Weighted
-from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import Counting, run_ranks, values
 from suites.metrics.cases import alone, assert_same
 
 SIZE = 50
@@ -24,39 +22,12 @@ DATA = {
 }
 
 
-class Numbered(Mean):
-    """A metric that follows from sums, and asks for ids."""
-
-    uses_ids = True
-
-
 def all_three() -> Grouped:
     return Grouped(Bootstrap(Weighted(Regression()), resamples=40))
 
 
 def predict(batch: Any) -> Any:
     return batch["x"]
-
-
-def test_fields_of_a_batch_reach_the_wrappers_in_any_world() -> None:
-    named = {"weights": DATA["weights"], "groups": DATA["groups"], "ids": np.arange(SIZE)}
-    expected = alone(all_three(), (DATA["x"], DATA["label"]), named)
-    for world in (1, 2, 3):
-
-        def rank(backend: ThreadsDist) -> Any:
-            metrics = {"all": all_three(), "plain": Regression(), "mean": Weighted(Mean())}
-            metrics |= {"numbered": Numbered()}
-            counting = Counting(backend)
-            found = evaluate(predict, DATA, metrics, counting, 7)
-            return found.metrics, len(counting.sent)
-
-        for found, collectives in values(run_ranks(world, rank)):
-            assert_same(found["all"], expected)
-            assert_same(found["plain"], alone(Regression(), (DATA["x"], DATA["label"]), {}))
-            weighted = alone(Weighted(Mean()), (DATA["x"],), {"weights": DATA["weights"]})
-            assert_same(found["mean"], weighted)
-            assert_same(found["numbered"], alone(Mean(), (DATA["x"],), {}))
-            assert collectives == 2 + (world > 1)  # the settings, the sums; and some outputs
 
 
 def test_an_update_may_give_them_too() -> None:

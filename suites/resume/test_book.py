@@ -205,17 +205,6 @@ def test_what_was_done_of_a_lease_that_is_given_up_is_counted_as_repeated() -> N
     assert (book.counts.repeated, book.counts.lost) == (7, lease.units)
 
 
-def test_a_silent_rank_is_found_among_ranks_that_work() -> None:
-    book = Book(9, timeout=60.0)
-    for rank in range(3):
-        book.ask(rank, 0.0)
-    book.progress(2, 40.0)
-    book.progress(0, 50.0)
-    assert book.expire(61.0) == [1]
-    assert book.expire(101.0) == [2]
-    assert book.counts.lost == 2
-
-
 def test_units_that_take_longer_than_the_timeout_are_committed_at_last() -> None:
     """Each rank loses its lease before it has finished, and its commit counts all the same."""
     book, now = Book(3, timeout=60.0), 0.0

@@ -287,11 +287,6 @@ def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> No
         assert any("no memory" in text for text in found.leases.failed)
 
 
-def test_a_stream_is_refused() -> None:
-    with pytest.raises(UsageError, match="stream"):
-        evaluate(lambda x: x, iter([1, 2]), {}, leases=Leases())
-
-
 class Count(BaseMetric):
     """The number of samples, after a function was called."""
 
@@ -344,17 +339,6 @@ def test_an_error_while_the_result_is_computed_reaches_every_rank() -> None:
     for outcome in run_ranks(2, rank):
         assert isinstance(outcome, RankError)
         assert "no result today" in str(outcome)
-
-
-def test_a_rank_with_another_batch_size_is_refused_by_both_values() -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        size = 4 + 3 * backend.rank
-        return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, size, leases=Leases())
-
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, UsageError)
-        assert "batch_size" in str(outcome)
-        assert "4" in str(outcome) and "7" in str(outcome)
 
 
 def test_ranks_of_other_hosts_reach_the_lender_by_its_address(

@@ -150,17 +150,6 @@ def test_finished_predictions_are_not_replaced_unasked(tmp_path: Path, world: in
     assert [number for number, _ in read(tmp_path)] == [*range(12)]
 
 
-def test_an_interrupted_run_in_leases_goes_on_in_static_shares(tmp_path: Path) -> None:
-    machine = Machine(last=29)
-    predict = machine.model()
-    for outcome in run(2, "columns", 60, tmp_path / "one", Leases(), predict=predict):
-        assert isinstance(outcome, HarnessError)
-    machine.give_back()
-    values(run(2, "columns", 60, tmp_path / "one", None, predict=predict))
-    values(run(1, "columns", 60, tmp_path / "two", None))
-    assert read(tmp_path / "one") == read(tmp_path / "two")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_a_rank_that_fails_do_not_count_and_are_removed(kind: str, tmp_path: Path) -> None:
     failed: list[int] = []
