@@ -10,7 +10,9 @@ import sys
 import termios
 import time
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
@@ -55,6 +57,7 @@ class MPI4PyDist(BytesBaseDistBackend):
         self._of_comm = _collectives_of(self._comm) if self.is_initialized else Collectives()
         if self.world_size > 1:
             _abort_on_uncaught(self._comm)
+            _remove_names_of_shared_memory()
 
     @property
     def is_initialized(self) -> bool:
@@ -127,6 +130,19 @@ def _collectives_of(comm: MPI.Intracomm) -> Collectives:
         found = Collectives()
         comm.Set_attr(_keyval, found)
     return found
+
+
+@cache
+def _remove_names_of_shared_memory() -> None:
+    """Remove the files behind MPICH's shared memory, which all ranks of this host have open now.
+
+    MPICH does so at its end, which ranks that are killed do not reach.
+    """
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else []:
+        path = Path(line.split(maxsplit=5)[-1])
+        if path.name.startswith("mpich_shm_"):
+            path.unlink(missing_ok=True)
 
 
 def _memory(size: int) -> memoryview:

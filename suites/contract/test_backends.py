@@ -160,10 +160,19 @@ def _use_own_communicator(backend: Any) -> Any:
 
 
 @needs("mpi4py")
-def test_large_mpi_objects_travel_in_rounds() -> None:
+def test_large_mpi_objects_travel_in_rounds_and_leave_no_file_to_ranks_that_are_killed() -> None:
     with World("mpi4py", 3) as world:
         sizes = world.run(_gather_in_small_rounds)
+        files = world.run(_files_of_mpi)
     assert sizes == [([10_000, 0, 333], [10_000, 0, 333])] * 3
+    assert files == [[]] * 3
+
+
+def _files_of_mpi(backend: Any) -> list[str]:
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    found = {line.split(maxsplit=5)[-1] for line in maps}
+    return [name for name in found if "mpich" in Path(name).name and Path(name).exists()
+            and name.startswith("/dev/shm/")]  # fmt: skip
 
 
 def _gather_in_small_rounds(backend: Any) -> Any:
