@@ -39,11 +39,7 @@ class Model(LightningModule):
     def test_step(self, batch: Any) -> None:
         self.batches.append(batch[0])
 
-    def validation_step(self, batch: Any) -> None:
-        self.batches.append(batch[0])
-
-    def predict_step(self, batch: Any) -> None:
-        self.batches.append(batch[0])
+    validation_step = predict_step = test_step
 
 
 def say(name: str, batches: Iterable[Any], size: int | None = SIZE) -> None:
@@ -99,16 +95,10 @@ def accelerate_samplers() -> None:
 
 def lightning_samplers() -> None:
     def trainer(**settings: Any) -> Any:
-        return Trainer(
-            accelerator="cpu",
-            devices=dist.get_world_size(),
-            strategy="ddp",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            **settings,
-        )
+        silent = ["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"]
+        settings |= dict.fromkeys(silent, False)
+        devices = dist.get_world_size()
+        return Trainer(accelerator="cpu", devices=devices, strategy="ddp", **settings)
 
     for name, run in (
         ("test", trainer().test),

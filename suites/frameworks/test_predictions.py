@@ -12,7 +12,6 @@ from disteval.metrics import Accuracy
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.data.test_predictions import LISTS, OUTPUTS, same, write_alone
-from suites.helpers.models import to_numpy
 from suites.helpers.needs import each, framework, needs
 from suites.helpers.thread_world import run_ranks
 
@@ -76,12 +75,11 @@ DTYPES = {
 }
 
 
-def sevenths(library: str, dtype: str) -> Any:
-    """Return an array of a library with six rows."""
-    numbers = np.arange(18, dtype=np.float32).reshape(6, 3) / 7
+def cast(library: str, numbers: Any, dtype: str) -> Any:
+    """Return numbers as an array of a library."""
     if library == "torch":
         torch = framework("torch")
-        return torch.from_numpy(numbers).to(getattr(torch, dtype))
+        return torch.as_tensor(numbers).to(getattr(torch, dtype))
     if library == "jax":
         return framework("jax.numpy").asarray(numbers).astype(dtype)
     return framework("tensorflow").cast(numbers, dtype)
@@ -90,8 +88,9 @@ def sevenths(library: str, dtype: str) -> Any:
 @pytest.mark.parametrize("library", each(*DTYPES))
 def test_arrays_of_every_framework_come_back(library: str, parquet: Any, tmp_path: Path) -> None:
     for dtype in DTYPES[library]:
-        numbers, plain = sevenths(library, dtype), "float32" if dtype == "bfloat16" else dtype
-        expected = np.asarray(to_numpy(numbers), plain)
+        numbers = cast(library, np.arange(18, dtype=np.float32).reshape(6, 3) / 7, dtype)
+        plain = "float32" if dtype == "bfloat16" else dtype
+        expected = np.asarray(cast(library, numbers, plain))
         for kind in FORMATS:
             outputs = {"scores": numbers, "more": numbers[:, 0]}
             found = written(tmp_path / f"{dtype}-{kind}", kind, outputs)

@@ -17,6 +17,7 @@ from suites.helpers.jobs import (
 )
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
+TORCHRUN = ELASTIC | {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 PADDLE = Job("paddle.distributed.launch", 1, 2, 2)
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
 SLURM3 = SLURM | {
@@ -55,6 +56,9 @@ STALE = {"RANK": "3", "WORLD_SIZE": "8"}
         (SLURM3 | {"SLURM_NODEID": "7"}, Job("srun", 1, 5, 2)),
         # What a script derives from its launcher's variables is no contradiction.
         (SLURM | {"RANK": "1", "WORLD_SIZE": "2"}, Job("srun", 1, 2, 2)),
+        # The launcher that started the ranks comes before the one that started it.
+        (SLURM | TORCHRUN, Job("torchrun", 3, 4, 2)),
+        (SLURM | {"PMI_RANK": "0", "PMI_SIZE": "1"}, Job("srun", 1, 2, 2)),
         # A task of which only the job's variables are left.
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Job("srun", 1, 2, 1)),
         (SLURM | {"SLURM_NTASKS": "8"}, Job("srun", 1, 2, 2)),
@@ -79,12 +83,6 @@ def test_mlx_launch_names_a_file_with_an_entry_for_each_rank(tmp_path: Path) -> 
             launched_job(variables)
     with pytest.raises(UsageError, match="MLX_RANK=1"):
         launched_job({"MLX_RANK": "1"})
-
-
-def test_the_launcher_that_started_the_ranks_comes_before_the_one_that_started_it() -> None:
-    torchrun = ELASTIC | {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
-    assert launched_job(SLURM | torchrun) == Job("torchrun", 3, 4, 2)
-    assert launched_job(SLURM | {"PMI_RANK": "0", "PMI_SIZE": "1"}) == Job("srun", 1, 2, 2)
 
 
 @pytest.mark.parametrize(

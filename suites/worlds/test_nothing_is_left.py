@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import json
 import os
 import signal
@@ -16,9 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -599,44 +596,3 @@ def lead_without_proc() -> None:
 
 def test_a_world_starts_and_ends_where_there_is_no_proc(tmp_path: Path) -> None:
     assert run("lead_without_proc", folder=tmp_path) == [[0, 1], []]
-
-
-def test_ctrl_c_at_any_line_of_a_world_leaves_no_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
-    try:
-        for number in itertools.count(1):
-            reached = close_and_press(World("threads", 1), number)
-            assert list(tmp_path.iterdir()) == [], f"pressed at line {number}"
-            if not reached:
-                break
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert number > 10
-
-
-def close_and_press(world: World, number: int) -> bool:
-    """Close a world, and press Ctrl-C as its nth line begins; return False if it has fewer."""
-    before = sys.gettrace()
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal number
-        name = frame.f_code.co_filename
-        if "disteval" not in name and not name.endswith("weakref.py"):
-            return None
-        if event == "line":
-            number -= 1
-            if number == 0:
-                sys.settrace(before)
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    with suppress(KeyboardInterrupt):
-        sys.settrace(trace)
-        try:
-            world.close()
-        finally:
-            sys.settrace(before)
-    return number <= 0

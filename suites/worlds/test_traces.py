@@ -19,7 +19,6 @@ from disteval.worlds import LocalLauncher, World
 
 from suites.helpers.command import invoke
 from suites.helpers.faults import fill_disk_of_trace
-from suites.helpers.needs import needs
 from suites.helpers.traces import Summary, WorldTrace, read_worlds, summarise, timeline
 
 SECONDS = 0.1  # that the slow rank takes longer for each of its batches
@@ -106,22 +105,6 @@ def test_threads_of_which_one_is_slow(what: str, tmp_path: Path) -> None:
     # What an evaluation imports is loaded by then, for which one of the ranks would take longer.
     evaluate(lambda labels: np.eye(4)[labels], SlowRows(20, 0.0), {"a": Accuracy()}, "non_dist")
     check_slow(traced(tmp_path / "run", "threads", what), what)
-
-
-@needs("torch_cpu")
-def test_gloo_ranks_of_which_one_is_slow(tmp_path: Path) -> None:
-    with World("torch_cpu", 2, trace=tmp_path / "run") as world:
-        world.run(import_this)
-        world.run(evaluate_slowly, "data", "data")
-        world.run(evaluate_slowly, "compute", "compute")
-    (read,) = read_worlds(tmp_path / "run")
-    # Two evaluations in one world: rank 1 is the slowest, in what took it longest in all.
-    summary = summarise(read)
-    assert summary.slowest is not None and summary.slowest.rank == 1
-    behind = summary.waits.behind[1]
-    assert behind["data", "load"] / 1e9 > SECONDS * BATCHES / 2
-    assert behind["compute", "predict"] / 1e9 > SECONDS * BATCHES / 2
-    assert len({row.header["pid"] for row in read.rows}) == 3
 
 
 class AnotherClock(LocalLauncher):
