@@ -198,9 +198,7 @@ def test_resumed_on_as_many_ranks_equals_not_interrupted(
         assert told[1:] == records[len(records) - len(told) + 1 :]
 
 
-def test_a_checkpoint_of_two_ranks_is_resumed_on_another_number(
-    trained: tuple[Path, Any],
-) -> None:
+def test_a_checkpoint_of_two_ranks_is_resumed_on_another_number(trained: tuple[Path, Any]) -> None:
     folder, _ = trained
     path = str(folder / "iter_4.pt")  # in the middle of the second epoch
     with World("torch_cpu", 3, timeout=60.0) as world:
@@ -228,11 +226,7 @@ def give_rank_1_something_else(backend: Any, what: str) -> None:
 
 @pytest.mark.parametrize(
     ("what", "told"),
-    [
-        ("workflow", "workflow"),
-        ("batches", r"\[2\].*rank 0.*\[4\]"),
-        ("mode", "'test'"),
-    ],
+    [("workflow", "workflow"), ("batches", r"\[2\].*rank 0.*\[4\]"), ("mode", "'test'")],
 )
 def test_a_mistake_of_one_rank_is_told_to_all(two: World, what: str, told: str) -> None:
     with pytest.raises(WorldError) as caught:

@@ -26,15 +26,7 @@ from disteval.models import default_weights
 from disteval.models.resnet18_torch import make_predict
 
 from suites.faults.checker import judge
-from suites.faults.runs import (
-    ENDING_SECONDS,
-    KINDS,
-    START_SECONDS,
-    TIMEOUTS,
-    Draw,
-    Kind,
-    draw,
-)
+from suites.faults.runs import ENDING_SECONDS, KINDS, START_SECONDS, TIMEOUTS, Draw, Kind, draw
 from suites.helpers.pictures import write_small_cifar10
 
 _UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--net", "--fork"]

@@ -135,10 +135,7 @@ def test_padding_holds_nothing_of_the_batch_before(jax: Any) -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (
-            {"x": np.zeros((4, 2)), "y": np.zeros(3)},
-            r"'y'.* 3 .*'x'.* 4",
-        ),
+        ({"x": np.zeros((4, 2)), "y": np.zeros(3)}, r"'y'.* 3 .*'x'.* 4"),
         ({"x": np.zeros((4, 2)), "y": 1.5}, r"1\['y'\].* 1\.5"),
         ({"x": np.zeros((0, 2))}, r"1\['x'\].*empty"),
         ({}, "no array"),

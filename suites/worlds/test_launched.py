@@ -8,13 +8,7 @@ import pytest
 from disteval import UsageError
 from disteval.worlds import OuterWorld, detect_outer_world
 
-from suites.helpers.jobs import (
-    Job,
-    given_leader,
-    launched_job,
-    meeting,
-    outside_environment,
-)
+from suites.helpers.jobs import Job, given_leader, launched_job, meeting, outside_environment
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 TORCHRUN = ELASTIC | {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}

@@ -17,23 +17,12 @@ from typing import Any
 import pytest
 from disteval import UsageError, WorldError, get_dist_backend
 from disteval.metrics import Mean
-from disteval.worlds import (
-    ElasticWorld,
-    Launcher,
-    LocalLauncher,
-    World,
-    report_progress,
-    send_note,
-)
+from disteval.worlds import ElasticWorld, Launcher, LocalLauncher, World, report_progress, send_note
 
 from suites.helpers.faults import limit_messages
 from suites.helpers.frames import Unloadable
 from suites.helpers.needs import each, needs
-from suites.helpers.processes import (
-    ThreadsLauncher,
-    left_over,
-    register_launcher,
-)
+from suites.helpers.processes import ThreadsLauncher, left_over, register_launcher
 from suites.helpers.waits import shorter_start
 
 # A hung rank costs this long. Ranks that work answer in milliseconds, or report in every fifth of a
@@ -331,9 +320,7 @@ def test_launchers_are_open_to_third_parties() -> None:
 
 
 @pytest.mark.parametrize("launcher", [LocalLauncher(), ThreadsLauncher()])
-def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(
-    launcher: Launcher,
-) -> None:
+def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(launcher: Launcher) -> None:
     with World(None, 2, launcher=launcher) as first:
         for start in (partial(World, None), ElasticWorld):
             with pytest.raises(UsageError, match="launcher"):
