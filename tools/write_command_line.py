@@ -61,7 +61,9 @@ def whole(page: str) -> str:
     """Return the page with new sections."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    sections = [describe(name, main.commands[name]) for name in sorted(main.commands)]
+    context = click.Context(main)
+    commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    sections = [describe(name, command) for name, command in commands.items() if command]
     return "\n\n".join([before.rstrip(), BEGIN, *sections, END + after.rstrip()]) + "\n"
 
 

@@ -3,14 +3,17 @@
 Importing this imports no framework: backends and models are loaded when they are asked for.
 """
 
-from disteval.by_sample import seeds
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from disteval.contract import (
     BaseDistBackend,
     Capabilities,
     No,
     Rendezvous,
 )
-from disteval.data import ByLength, PredictionReader, Predictions, load_predictions
 from disteval.default_backend import get_dist_backend, set_default_dist_backend
 from disteval.errors import (
     AuditError,
@@ -28,10 +31,16 @@ from disteval.errors import (
     WeightsError,
     WorldError,
 )
-from disteval.evaluation import Coverage, Covered, Evaluation, Leases, Task, evaluate, predict_all
 from disteval.registry import list_all_backends, register_backend
 from disteval.sharding import ShardPlan
 from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
+
+if TYPE_CHECKING:
+    from disteval.by_sample import seeds
+    from disteval.data import ByLength, PredictionReader, Predictions, load_predictions
+    from disteval.evaluation import Coverage, Covered, Evaluation, Leases, Task
+    from disteval.evaluation.evaluate import evaluate
+    from disteval.evaluation.predict_all import predict_all
 
 __all__ = [
     "AuditError",
@@ -72,3 +81,21 @@ __all__ = [
     "seeds",
     "set_default_dist_backend",
 ]
+
+# Imported when they are used: ranks and most commands evaluate nothing.
+_LATER = {
+    "disteval.by_sample": {"seeds"},
+    "disteval.data": {"ByLength", "PredictionReader", "Predictions", "load_predictions"},
+    "disteval.evaluation": {
+        "Coverage", "Covered", "Evaluation", "Leases", "Task", "evaluate", "predict_all",
+    },
+}  # fmt: skip
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        for home, names in _LATER.items():
+            if name in names:
+                return globals().setdefault(name, getattr(import_module(home), name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

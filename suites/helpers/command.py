@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from disteval.cli import main
 
-COMMANDS = [*main.commands]
+COMMANDS = main.list_commands(click.Context(main))
 """The names of all sub-commands."""
 
 PLAIN = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}

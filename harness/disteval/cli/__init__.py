@@ -1,25 +1,20 @@
-"""The ``disteval`` command; each sub-command is one module."""
+"""The ``disteval`` command; each sub-command is one module, which is imported when it is called."""
 
 from __future__ import annotations
 
 import click
 
-from disteval.cli.audit import audit_command
-from disteval.cli.backends import backends_command
-from disteval.cli.calls import calls_command
-from disteval.cli.check import check_command
-from disteval.cli.completion import completion_command
-from disteval.cli.doctor import doctor_command
-from disteval.cli.eval import eval_command
-from disteval.cli.fit import fit_command
-from disteval.cli.new import new_command
-from disteval.cli.report import report_command
 from disteval.cli.terminal import Commands
-from disteval.cli.trace import trace_command
+
+_NAMES = (
+    "audit", "backends", "calls", "check", "completion", "doctor", "eval", "fit", "new", "report",
+    "trace",
+)  # fmt: skip
 
 
 @click.group(
     cls=Commands,
+    names=_NAMES,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
@@ -49,16 +44,3 @@ def main() -> None:
 
     Every command takes --quiet and --verbose, also after its name. NO_COLOR=1 removes colours.
     """
-
-
-main.add_command(eval_command)
-main.add_command(new_command)
-main.add_command(fit_command)
-main.add_command(check_command)
-main.add_command(audit_command)
-main.add_command(backends_command)
-main.add_command(report_command)
-main.add_command(trace_command)
-main.add_command(calls_command)
-main.add_command(doctor_command)
-main.add_command(completion_command)

@@ -17,7 +17,6 @@ from disteval.arguments import check_count, check_output_file, check_output_fold
 from disteval.cli.alone_rank import NO_BACKEND
 from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.elastic_options import Elastic, check_elastic, elastic_options
-from disteval.cli.eval_elastic import lend
 from disteval.cli.eval_in_step import Starter, evaluate_in_step
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.cli.eval_table import print_evaluation
@@ -48,7 +47,6 @@ from disteval.errors import UsageError
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import SCHEMA_VERSION, write_run
-from disteval.report.page import write_page
 from disteval.worlds import (
     OuterWorld,
     RayLauncher,
@@ -246,7 +244,12 @@ def eval_command(
     shown = progress and not is_quiet()
     start = Starter(size, starter, outer, timeout, threads, shown, trace_folder(trace))
     job = EvalJob(source, backend, batch_size, limit, target)
-    report = evaluate_in_step(start, job) if options is None else lend(start, job, options)
+    if options is None:
+        report = evaluate_in_step(start, job)
+    else:
+        from disteval.cli.eval_elastic import lend  # not needed without leases
+
+        report = lend(start, job, options)
     if predictions is not None and target is not None and not join:  # a leader does it
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
     if expect_digest is not None and report["digest"] != expect_digest:
@@ -259,6 +262,8 @@ def eval_command(
     try:
         write_run(json_path, run)
         if html_path is not None:
+            from disteval.report.page import write_page  # not needed without a page
+
             write_page(html_path, [(task or "ResNet-18", run)])
     finally:
         print_evaluation(report)

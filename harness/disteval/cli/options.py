@@ -11,9 +11,7 @@ from typing import Any
 import click
 
 from disteval.arguments import check_output_file, check_output_folder
-from disteval.data import download_cifar10
 from disteval.errors import UsageError
-from disteval.report.page import check_page_path
 from disteval.traces import TraceFolder
 from disteval.worlds import cores, detect_outer_world
 from disteval.worlds.launchers import get_launcher
@@ -132,10 +130,16 @@ def check_room(launcher: str, world_size: int) -> None:
         cores.check_room(world_size)
 
 
+def _check_page(option: str, path: Path) -> None:
+    from disteval.report.page import check_page_path  # not needed without a page
+
+    check_page_path(option, path)
+
+
 def html_option(**more: Any) -> Command:
     """Return the option ``--html``."""
     what = "Write a page to this file."
-    return click.option("--html", "html_path", type=OutputPath(check_page_path), help=what, **more)
+    return click.option("--html", "html_path", type=OutputPath(_check_page), help=what, **more)
 
 
 def data_options(command: Command) -> Command:
@@ -157,7 +161,11 @@ def data_folder(data: str, download: bool) -> Path | None:
         DataError: CIFAR-10 could not be downloaded.
     """
     if data != "embedded":
-        return download_cifar10(data) if download else Path(data)
+        if not download:
+            return Path(data)
+        from disteval.data.cifar10 import download_cifar10  # needed here alone
+
+        return download_cifar10(data)
     if download:
         raise UsageError("--download needs a folder to put CIFAR-10 in: add --data DIR")
     return None

@@ -8,20 +8,19 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from disteval.cli.streams import printing_safely
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.launched import Job, launched_job
 from disteval.report.files import write_run
-from disteval.report.page import write_page
 from disteval.text import visible
 from disteval.worlds import exit_now
 from disteval.worlds.launchers.threads import rank_threads_left
@@ -35,16 +34,33 @@ _LOGGER = logging.getLogger("disteval")
 
 
 class Commands(click.Group):
-    """A group whose commands share ``--quiet``, ``--verbose`` and the handling of errors."""
+    """A group whose commands share ``--quiet``, ``--verbose`` and the handling of errors.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Args:
+        names: The names of commands that are imported when they are asked for. That of ``eval`` is
+            ``eval_command`` of the module `disteval.cli.eval`.
+    """
+
+    def __init__(self, *args: Any, names: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._names = names
         self._share_with(self)
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command, and give it the shared options."""
         self._share_with(cmd)
         super().add_command(cmd, name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*self._names, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, which is imported first; None if there is none of that name."""
+        if cmd_name in self._names and cmd_name not in self.commands:
+            module = import_module(f"disteval.cli.{cmd_name}")
+            self.add_command(getattr(module, f"{cmd_name}_command"))
+        return super().get_command(ctx, cmd_name)
 
     def _share_with(self, command: click.Command) -> None:
         command.params += _options()
@@ -178,6 +194,8 @@ def _nothing_on_stdout() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _log_on_stderr() -> Iterator[None]:
+    from tqdm.contrib.logging import logging_redirect_tqdm  # which imports asyncio
+
     handler, level = logging.StreamHandler(sys.stderr), _LOGGER.level
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.INFO)
@@ -213,6 +231,8 @@ def write_reports(
     written = True
     writers = [partial(write_run, json_path, found)]
     if html_path is not None:
+        from disteval.report.page import write_page  # not needed without a page
+
         writers.append(partial(write_page, html_path, [(target, found)]))
     for write in writers:
         try:
