@@ -69,9 +69,7 @@ def test_a_lost_worker_costs_nothing_beyond_the_last_checkpoint(
 def test_checkpoints_of_an_earlier_training_are_not_taken_for_this_one(
     undisturbed: Any, tmp_path: Path
 ) -> None:
-    config = config_of(tmp_path, lr=0.5)
-    tiny.runner(config).run([tiny.training(config)], [("train", 1)])
-    assert len(checkpoints(tmp_path / "work")) == EPOCHS
+    fit(config_of(tmp_path, lr=0.5), tmp_path / "earlier.pt")
     crime = {"stage": "after_train_iter", "epoch": 0}
     records = fit(config_of(tmp_path, crime), tmp_path / "end.pt", max_failures=1)
     assert tiny.facts(records) == tiny.facts(undisturbed[0])
