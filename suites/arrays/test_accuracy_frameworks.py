@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,35 +15,21 @@ from hypothesis import strategies as st
 
 from suites.helpers.needs import framework, needs
 from suites.metrics.test_accuracy import batches
+from suites.properties.cases import array
 
 pytestmark = needs("torch", "jax", "tensorflow")  # one process has them all
 
-Convert = Callable[[Any], Any]
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32"]
+CASTS: dict[str, Callable[[Any, str], Any]] = {
+    "torch": lambda values, dtype: values.to(getattr(framework("torch"), dtype)),
+    "jax": lambda values, dtype: values.astype(dtype),
+    "tensorflow": lambda values, dtype: framework("tensorflow").cast(values, dtype),
+}
 
 
-def _torch() -> tuple[Convert, Callable[[Any, str], Any]]:
-    torch = framework("torch")
-    return torch.as_tensor, lambda array, dtype: array.to(getattr(torch, dtype))
-
-
-def _jax() -> tuple[Convert, Callable[[Any, str], Any]]:
-    import jax.numpy as jnp
-
-    return jnp.asarray, lambda array, dtype: array.astype(dtype)
-
-
-def _tensorflow() -> tuple[Convert, Callable[[Any, str], Any]]:
-    tf = framework("tensorflow")
-    return tf.constant, tf.cast
-
-
-FRAMEWORKS = {"torch": _torch, "jax": _jax, "tensorflow": _tensorflow}
-
-
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(params=CASTS)
 def converters(request: pytest.FixtureRequest) -> Any:
-    return FRAMEWORKS[request.param]()
+    return partial(array, request.param), CASTS[request.param]
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from disteval.metrics import Accuracy, Bootstrap, Grouped, Mean, Perplexity, Wei
 
 from suites.helpers.needs import framework, needs
 from suites.metrics.cases import CASES, SIZE, alone, assert_same
-from suites.properties.cases import LABELS, SCORES, Case
+from suites.properties.cases import LABELS, SCORES, Case, array
 
 pytestmark = needs("torch", "jax", "tensorflow")  # one process has them all
 
@@ -22,13 +23,11 @@ FORMS = ["list", "torch", "jax", "tensorflow"]
 
 def forms(form: str) -> Callable[[np.ndarray], Any]:
     """Return the function that makes an array of a framework from a NumPy array."""
-    if form == "list":
-        return np.ndarray.tolist
     if form == "torch":
-        return lambda array: framework("torch").tensor(array, requires_grad=array.dtype.kind == "f")
-    if form == "jax":
-        return lambda array: framework("jax").numpy.asarray(array)
-    return lambda array: framework("tensorflow").constant(array)
+        return lambda values: framework("torch").tensor(
+            values, requires_grad=values.dtype.kind == "f"
+        )
+    return np.ndarray.tolist if form == "list" else partial(array, form)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -15,7 +15,7 @@ from disteval.metrics import BaseMetric, MetricGroup, SampleRows, from_torchmetr
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import framework, needs
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import Counting, run_ranks, values
 
 pytestmark = needs("torch", "torchmetrics")
 
@@ -119,26 +119,15 @@ def test_lists_arrive_rank_by_rank_with_their_dtypes(tm: Any) -> None:
         assert found.tolist() == [0, 2, 2, 2]
 
 
-class Counting(ThreadsDist):
-    """A backend that counts its collectives."""
-
-    calls = 0
-
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        self.calls += 1
-        return super().all_gather_object(obj)
-
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        self.calls += 1
-        return super().broadcast_object(obj, src)
-
-
 def test_all_states_travel_in_one_collective(tm: Any) -> None:
-    backend = Counting()
-    metric = from_torchmetrics(tm.regression.PearsonCorrCoef(), backend)
-    metric.add([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
-    assert metric.compute(3).item() == pytest.approx(0.98198, rel=1e-4)
-    assert backend.calls == 2  # the number of samples, and the states
+    def rank(backend: ThreadsDist) -> Any:
+        counting = Counting(backend)
+        metric = from_torchmetrics(tm.regression.PearsonCorrCoef(), counting)
+        metric.add([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
+        return metric.compute(3).item(), len(counting.sent)
+
+    # The number of samples, and the states.
+    assert values(run_ranks(1, rank)) == [(pytest.approx(0.98198, rel=1e-4), 2)]
 
 
 def test_torchmetrics_does_not_synchronise_on_its_own(tm: Any) -> None:

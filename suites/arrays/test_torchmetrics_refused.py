@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Leases, RankError, ShardPlan, UsageError, evaluate
+from disteval import RankError, ShardPlan, UsageError, evaluate
 from disteval.metrics import BaseMetric, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -105,9 +104,7 @@ def test_a_mean_of_states_is_refused_where_ranks_with_different_states_weigh_ali
 
 
 @pytest.mark.parametrize("few", [True, False])
-def test_ranks_or_a_ledger_with_other_thresholds_are_refused(
-    few: bool, tm: Any, tmp_path: Path
-) -> None:
+def test_ranks_with_other_thresholds_are_refused(few: bool, tm: Any) -> None:
     """Torchmetrics keeps them in a tensor, which is a setting as any other."""
 
     def made(other: bool) -> BaseMetric:
@@ -130,44 +127,6 @@ def test_ranks_or_a_ledger_with_other_thresholds_are_refused(
             assert isinstance(outcome, UsageError)
             assert ("'auc'" if function is evaluated else "BinaryAUROC") in str(outcome)
             assert "on rank 1" in str(outcome)
-
-    def with_ledger(other: bool) -> Any:
-        return evaluate(
-            lambda x: x,
-            samples,
-            {"auc": made(other)},
-            "non_dist",
-            leases=Leases(),
-            ledger=tmp_path / "ledger",
-        )
-
-    with_ledger(False)
-    with pytest.raises(UsageError, match="'auc'"):
-        with_ledger(True)
-
-
-def test_a_metric_of_ones_own_with_other_settings_is_refused_by_name(tm: Any) -> None:
-    class Scaled(tm.Metric):  # type: ignore[misc]
-        def __init__(self, scale: float) -> None:
-            super().__init__()
-            self.scale = scale
-            self.add_state("total", framework("torch").tensor(0.0), "sum")
-
-        def update(self, values: Any) -> None:
-            self.total += values.sum() * self.scale
-
-        def compute(self) -> Any:
-            return float(self.total)
-
-    def rank(backend: ThreadsDist) -> Any:
-        metric = from_torchmetrics(Scaled(1.0 + backend.rank), backend)
-        metric.add([1.0])
-        return metric.compute()
-
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, UsageError)
-        assert "scale=1.0" in str(outcome)
-        assert "scale=2.0" in str(outcome)
 
 
 @pytest.mark.parametrize("grows", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,22 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
+from suites.properties.cases import Indexed, Stream
 
 SIZE = 1000
 Row = dict[str, Any]
-
-
-class Indexed:
-    """A data set as torch's are: it has a length, and makes a sample when it is asked for one."""
-
-    def __init__(self, rows: list[Row]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Row:
-        return dict(self.rows[index])
 
 
 def columns(rows: list[Row]) -> dict[str, Any]:
@@ -46,12 +34,8 @@ def shards(rows: list[Row]) -> ShardedStream:
     return ShardedStream(range(5), lambda shard: iter(rows[200 * shard : 200 * (shard + 1)]))
 
 
-def stream(rows: list[Row]) -> Callable[[], Iterator[Row]]:
-    return lambda: iter(rows)
-
-
 KINDS: dict[str, Callable[[list[Row]], Any]] = {
-    "list": list, "columns": columns, "dataset": Indexed, "shards": shards, "stream": stream,
+    "list": list, "columns": columns, "dataset": Indexed, "shards": shards, "stream": Stream,
 }  # fmt: skip
 
 
@@ -241,7 +225,7 @@ class Augmented(Indexed):
     """A data set that draws other random numbers each time."""
 
     def __getitem__(self, index: int) -> Row:
-        return self.rows[index] | {"noise": float(np.random.default_rng().random())}
+        return super().__getitem__(index) | {"noise": float(np.random.default_rng().random())}
 
 
 def test_samples_that_are_random_are_not_taken_for_those_of_another_data_set() -> None:

@@ -139,10 +139,6 @@ def refused_on_every_rank(outcomes: list[Any], said: list[str]) -> None:
     assert "rank 2" not in message
 
 
-def pair(one: Any, other: Any, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    return {name: one}, {name: other}
-
-
 @pytest.mark.parametrize("name", UPDATES)
 def test_an_update_that_differs_on_a_rank_is_refused_by_name(name: str) -> None:
     one, other, said = UPDATES[name]
@@ -158,9 +154,9 @@ def test_a_metric_that_differs_on_a_rank_is_refused_by_name(name: str) -> None:
 
 
 def test_collate_and_the_code_of_the_model_are_compared() -> None:
-    outcomes = outcomes_of_ranks(*pair(stacked, partial(cut, most=9), "collate"))
+    outcomes = outcomes_of_ranks({"collate": stacked}, {"collate": partial(cut, most=9)})
     refused_on_every_rank(outcomes, ["collate", "stacked", "cut"])
-    outcomes = outcomes_of_ranks(*pair(predict, lambda batch: predict(batch) + 1, "predict"))
+    outcomes = outcomes_of_ranks({}, {"predict": lambda batch: predict(batch) + 1})
     refused_on_every_rank(outcomes, ["predict"])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import UsageError
-from disteval.metrics import Grouped, Perplexity
+from disteval.metrics import Perplexity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,18 +95,6 @@ def test_shifted_labels_are_those_of_the_next_place(shape: tuple[int, int, int, 
     )
 
 
-@needs("torch")
-def test_a_causal_model_of_transformers_has_the_loss_of_shifted_labels() -> None:
-    torch = framework("torch")
-    logits, labels, _, _ = drawn(3, 6, 9, 0)
-    # As in transformers: labels equal the input, and the loss is that of the next token.
-    loss = torch.nn.functional.cross_entropy(
-        torch.tensor(logits[:, :-1]).double().flatten(0, 1), torch.tensor(labels[:, 1:]).flatten()
-    )
-    found = Perplexity(shift=True, dist_backend="non_dist")(logits, labels)
-    assert found["cross_entropy"] == pytest.approx(loss.item(), rel=1e-12)
-
-
 @pytest.mark.parametrize("length", [0, 1])
 def test_a_sequence_without_a_next_token_does_not_count(length: int) -> None:
     shifted = Perplexity(shift=True, dist_backend="non_dist")
@@ -148,16 +136,6 @@ def test_the_two_means_differ_where_lengths_do() -> None:
     assert [found[key] for key in KEYS] == [2.0, math.exp(2.0), 3.0, 4.0]
     assert found["perplexity_by_sequence"] == math.exp(3.0)
     assert (found["tokens"], found["sequences"]) == (4, 2)
-
-
-def test_the_perplexity_of_each_document_is_that_of_its_group() -> None:
-    logits, labels, _, sizes = drawn(4, 5, 7, 0)
-    metric = Grouped(Perplexity(dist_backend="non_dist"))
-    metric.add(logits, labels, byte_counts=sizes, groups=["a.txt", "b.txt", "a.txt", "c.txt"])
-    found = metric.compute()["groups"]
-    for name, rows in (("a.txt", [0, 2]), ("b.txt", [1]), ("c.txt", [3])):
-        own = Perplexity(dist_backend="non_dist")
-        assert found[name] == own(logits[rows], labels[rows], byte_counts=sizes[rows])
 
 
 def test_infinite_losses_are_seen() -> None:

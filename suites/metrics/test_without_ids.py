@@ -145,21 +145,6 @@ def test_entries_of_any_kind_come_back_as_they_were_and_only_rank_0_computes() -
     assert {*computed_on} == {0}
 
 
-def test_a_group_takes_both_kinds_of_metrics_in_any_order_of_names() -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        names = ["a", "b", "c"][backend.rank :] + ["a", "b", "c"][: backend.rank]
-        metrics: dict[str, BaseMetric] = {n: Listed() if n == "b" else Total() for n in names}
-        group = MetricGroup(metrics, backend)
-        group.add([backend.rank, backend.rank + 10])
-        found = group.compute(4)
-        group.reset()
-        group.add([backend.rank])
-        return list(found) == names, sorted(found.items()), group.compute(3)["b"]
-
-    first = [("a", (4, 13)), ("b", [0, 1, 2, 10]), ("c", (4, 13))]
-    assert values(run_ranks(3, rank)) == [(True, first, [0, 1, 2])] * 3
-
-
 def test_metrics_of_entries_share_two_more_collectives_and_a_compute_of_ones_own_is_called() -> (
     None
 ):
