@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import WorldError
 from disteval.audit import Audit, AuditError, Case, audit
 
 from suites.audit.parts import batches, gathered, padded, rights, strided
@@ -29,18 +28,12 @@ class Evaluation:
         return {"accuracy": factor * sums_of_integers(case)["accuracy"]}
 
 
-def raises(case: Case) -> Any:
-    raise ValueError("no model")
-
-
 @pytest.mark.parametrize(
     ("loop", "options", "verdict", "told"),
     [
         (partial(Evaluation(), factor=1.0), {}, "sound", ""),
         (partial(Evaluation(), factor=100.0), {}, "not judged", "accuracy is 100"),
         (lambda case: {"f1": 1 / len(case.dataset)}, {}, "not judged", "f1 is the same"),
-        (lambda case: {"f1": float("nan")}, {}, "not judged", "f1"),
-        (raises, {"first": True}, "not judged", "rank 0 raised"),
         (sums_of_integers, {"seconds": 1e-9}, "not judged", "1e-09 s"),
     ],
 )
@@ -63,14 +56,6 @@ def assumes(*names: str) -> Any:
 def test_a_function_that_assumes_every_case_away_is_not_judged() -> None:
     report = Audit(assumes("one_rank"), (2, 3), backend="threads").run()
     assert (report.verdict, report.exit_code, len(report.cases)) == ("not judged", 2, 0)
-
-
-def test_a_coroutine_function_is_refused() -> None:
-    async def evaluate(case: Case) -> Any:
-        return sums_of_integers(case)
-
-    with pytest.raises(WorldError, match="coroutine"):
-        Audit(evaluate, (1,), backend="threads").run()
 
 
 def crashes_with_one_sample(case: Case) -> Any:

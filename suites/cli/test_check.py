@@ -79,7 +79,7 @@ def check(tmp_path: Path) -> Any:
 
 def test_a_conformant_backend(check: Any, tmp_path: Path) -> None:
     report = tmp_path / "r.json"
-    done = check("mine:Good", "--world-size=1,2", "--examples=10", f"--json={report}")
+    done = check("mine:Good", "--world-size=1,2", "--examples=3", f"--json={report}")
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads(report.read_text())
     assert f"mine:Good {found['covers']}\n" in done.stdout

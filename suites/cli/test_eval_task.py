@@ -308,9 +308,8 @@ def on_torch():
     assert report["versions"]["torchmetrics"] == metadata.version("torchmetrics")
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_predictions_as_one_file_are_in_the_order_of_the_samples(run: Run, size: int) -> None:
-    options = (f"--world-size={size}", "--batch-size=4", "--predictions=p.jsonl", "--json=r.json")
+def test_predictions_as_one_file_are_in_the_order_of_the_samples(run: Run) -> None:
+    options = ("--batch-size=4", "--predictions=p.jsonl", "--json=r.json")
     assert run("own:recorded", *options, code=RECORDED).exit_code == 0
     rows = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
     assert [row["sample_id"] for row in rows] == list(range(101))

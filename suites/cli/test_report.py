@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from click.testing import Result
 
 from suites.helpers.command import invoke
 from suites.helpers.needs import needs
+from suites.helpers.reports import Page
 from suites.report.runs import FIT
 
 pytestmark = needs("jinja2", "matplotlib")
@@ -74,22 +74,6 @@ def history(tmp_path: Path) -> Path:
 
 def report(folder: Path, page: Path) -> Result:
     return invoke("report", f"--history={folder}", f"--html={page}")
-
-
-class Page(HTMLParser):
-    """The elements of a page that a browser would see."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.texts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.tags.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 def test_the_page_has_every_value_and_says_what_is_missing(history: Path, tmp_path: Path) -> None:

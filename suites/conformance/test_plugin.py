@@ -109,16 +109,9 @@ def test_bad_tests_fail_one_by_one_and_each_says_why(run: Run) -> None:
         assert re.search(found, done.stdout), found
 
 
-def test_stopping_selecting_and_repeating_work_as_ever(run: Run) -> None:
+def test_stopping_at_the_first_failure_works_as_ever(run: Run) -> None:
     options = (SOCKETS, "--world-size=2", "--world-timeout=5")
     assert counts(run(BAD_TESTS, *options, "-x")) == {"failed": 1, "passed": 1}
-    assert counts(run(BAD_TESTS, *options, "--lf")) == {"failed": 1}
-
-
-def test_workers_have_worlds_of_their_own(run: Run) -> None:
-    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
-    done = run(BAD_TESTS, SOCKETS, "--world-size=2,3", "--world-timeout=5", "-n2", "-k", "gather")
-    assert counts(done) == {"passed": 6}, done.stdout + done.stderr
 
 
 def test_markers(run: Run, tmp_path: Path) -> None:
@@ -170,6 +163,7 @@ def test_a_test_that_fails_as_expected_was_tried(run: Run) -> None:
 
 
 SUITE = ("--pyargs", "disteval.conformance.suite")
+ALL_ON_TWO = ("--backend=threads", "--backend=non_dist", "--world-size=2")
 
 
 def verdicts(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -179,11 +173,11 @@ def verdicts(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_the_summary_says_what_was_tried_also_by_several_workers(run: Run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
-    # One declares that it can't do these world sizes, so it is skipped.
-    options = ("--backend=threads", "--backend=non_dist", "--world-size=2,3", "-n2")
+    # Each worker has worlds of its own. One backend can't do these world sizes, so it is skipped.
+    options = (SOCKETS, "--backend=non_dist", "--world-size=2,3", "-n2")
     done = run("", *SUITE, *options, "--examples=5", "-k", "1.1 or W3-2.1")
     tried, *untried = verdicts(done)
-    assert re.match(rf"threads .*1\.1 \(of {RULES}\).* 2 and 3.* 2\.1 .* 3$", tried)
+    assert re.match(rf"\S*Sockets .*1\.1 \(of {RULES}\).* 2 and 3.* 2\.1 .* 3$", tried)
     assert [line.count("non_dist") for line in untried] == [1, 1]
     assert done.returncode == 2, done.stdout + done.stderr
 
@@ -201,8 +195,7 @@ def test_a_summary_tells_what_is_broken_and_what_one_world_size_does_not_prove(r
 @pytest.mark.parametrize(
     ("tests", "options"),
     [
-        ("", (*SUITE, "--backend=threads", "-k", "9.1")),
-        ("", (*SUITE, "--backend=non_dist", "--world-size=2", "-k", "1.1")),
+        ("", (*SUITE, *ALL_ON_TWO, "-k", "9.1 or (non_dist and 1.1)")),
         (MARKED, ("--backend=modest:Modest", "-k", "needs")),
     ],
 )

@@ -110,7 +110,6 @@ def test_the_default_is_non_dist_until_it_is_set() -> None:
     ("name", "library", "extra"),
     [
         ("torch_cpu", "torch", "torch"),
-        ("torch_cuda", "torch", "torch"),
         ("mpi4py", "mpi4py", "mpi"),
     ],
 )

@@ -18,25 +18,6 @@ from disteval.data.loading import Loader
 from disteval.data.plan import Batch, Plan
 from disteval.data.safe_pickle import load_arrays
 
-__all__ = [
-    "BINARY_FOLDER",
-    "PYTHON_FOLDER",
-    "Counted",
-    "Elements",
-    "IncomparableError",
-    "certify",
-    "digest_of",
-    "digests_of",
-    "digests_of_rows",
-    "download",
-    "impatient",
-    "load",
-    "load_arrays",
-    "pickled_for_workers",
-    "snapshots",
-    "total",
-]
-
 
 def load(samples: Any, workers: int, size: int = 50) -> list[Batch]:
     """Read so many samples in batches of eight, as one rank does with so many processes."""

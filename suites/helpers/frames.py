@@ -12,20 +12,6 @@ from disteval.conformance.fingerprint import digest
 from disteval.frames import layout, serialising, tags
 from hypothesis import strategies as st
 
-__all__ = [
-    "Unloadable",
-    "Unpicklable",
-    "arrays_and_objects",
-    "configured",
-    "digest",
-    "has_key",
-    "keyed",
-    "layout",
-    "objects",
-    "serialising",
-    "tags",
-]
-
 _ARRAYS: tuple[Callable[[], Any], ...] = (
     lambda: np.arange(3),
     lambda: np.array(2.5),

@@ -6,16 +6,3 @@ from disteval import ledger
 from disteval.coverage import Counted, certify, unpacked_ids
 from disteval.ledger import Ledger, Log, Part, merged
 from disteval.metrics.totals import compute_totals, take_totals
-
-__all__ = [
-    "Counted",
-    "Ledger",
-    "Log",
-    "Part",
-    "certify",
-    "compute_totals",
-    "ledger",
-    "merged",
-    "take_totals",
-    "unpacked_ids",
-]

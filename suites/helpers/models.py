@@ -7,14 +7,3 @@ from disteval.metrics.arrays import to_numpy
 from disteval.models.folding import fold_norms, is_folded
 from disteval.models.preprocess import preprocess
 from disteval.models.resnet18 import buffer_shapes, parameter_shapes
-
-__all__ = [
-    "FRAMEWORKS",
-    "ResNet18",
-    "buffer_shapes",
-    "fold_norms",
-    "is_folded",
-    "parameter_shapes",
-    "preprocess",
-    "to_numpy",
-]

@@ -28,27 +28,6 @@ from disteval.worlds.launchers import (
 )
 from disteval.worlds.rank_files import rank_file
 
-__all__ = [
-    "ThreadsLauncher",
-    "collectives_left",
-    "collectives_left_below",
-    "horovodrun",
-    "hosts_of",
-    "is_running",
-    "left_over",
-    "mpi_variables",
-    "mpirun",
-    "private_folder",
-    "processes_below",
-    "ranks_below",
-    "register_launcher",
-    "run_on_a_terminal",
-    "run_plainly",
-    "start_as_from_a_terminal",
-    "torchrun",
-    "wait_for",
-]
-
 T = TypeVar("T")
 
 

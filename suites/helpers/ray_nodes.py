@@ -20,15 +20,6 @@ from disteval.worlds.launchers.ray import joined_ray, share_of_cpu
 
 from suites.helpers.processes import processes_below, wait_for
 
-__all__ = [
-    "RayNodes",
-    "addresses_of_ranks",
-    "joined_ray",
-    "listening",
-    "processes_of_ranks",
-    "share_of_cpu",
-]
-
 # Read when Ray is imported, here and in what is started: nobody without the token gets in.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

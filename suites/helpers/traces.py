@@ -15,13 +15,6 @@ from disteval.traces.waits import find_waits
 from disteval.worlds import PostMortem, RankStatus
 from disteval.worlds.torch_calls import Call, find_parting, read_calls
 
-__all__ = [
-    "MERGED", "Call", "Event", "Place", "PostMortem", "RankStatus", "Recorder", "Row",
-    "Summary", "TraceFolder", "WorldTrace", "cap_for", "find_parting", "find_waits", "lanes",
-    "merged_events", "own_clock", "place_from_zero", "read_calls", "read_worlds", "start_with",
-    "summarise", "timeline", "traces", "write_merged",
-]  # fmt: skip
-
 
 def place_from_zero(folder: Path | TraceFolder, title: str, world_size: int) -> Place:
     """Return where a new world's ranks are recorded, whose time begins at 0."""

@@ -110,12 +110,13 @@ def test_one_mistake_has_one_cause_whichever_rule_finds_it() -> None:
 def test_no_correct_backend_is_called_broken(backend: type[BaseDistBackend]) -> None:
     # Rank 0 is lost at world size 2, and rank 1 at world size 3; threads can't be lost.
     sizes = (1, 2, 3) if backend is Sockets else (1, 3)
-    rules = [rule for rule in select_rules() if backend is Sockets or rule.number not in LARGE]
+    rules = [rule.number for rule in select_rules() if rule.number not in LARGE]
     options: Any = {"examples": EXAMPLES_OF_CORRECT, "timeout": TIMEOUT_OF_CORRECT}
-    report = check_backend(backend, sizes, rules=rules, **options)
-    wrong = [r for r in report.rules if r.outcome not in ("passed", "unsupported")]
-    assert wrong == []
-    assert report.exit_code == 0
+    found = check(backend, sizes, *rules, **options).rules
+    if backend is Sockets:
+        found += check(backend, (3,), *LARGE, **options).rules
+    assert [one for one in found if one.outcome not in ("passed", "unsupported")] == []
+    assert {one.outcome for one in found} >= {"passed"}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -21,9 +20,8 @@ from disteval.errors import UsageError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.helpers.command import invoke
+from suites.helpers.command import disteval, invoke
 from suites.helpers.needs import framework, needs
-from suites.helpers.processes import run_plainly
 from suites.helpers.reports import page, why_no_run
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.report.runs import EVALUATION, FIT, TASK
@@ -62,8 +60,8 @@ def test_a_check_is_as_its_schema_says(validator: Any, broken: dict[str, Any]) -
 def test_an_evaluation_is_as_its_schema_says(
     validator: Any, small_cifar10: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "disteval.cli", "eval", "--world-size=1", "--json=e.json"]
-    done = run_plainly([*command, f"--data={small_cifar10}"], tmp_path, 300)
+    words = ("eval", "--world-size=1", "--json=e.json", f"--data={small_cifar10}")
+    done = disteval(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "e.json").read_text())
     validator.validate(found)
@@ -161,14 +159,6 @@ def test_a_table_of_results_is_refused_before_it_is_made(broken: dict[str, Any])
     diagonal = [one | {"id": f"1.{i}", "world_size": i} for i in range(1, 1001)]
     with pytest.raises(UsageError, match=r"1000 .* 100000"):
         page(("a file", broken | {"rules": diagonal}))
-
-
-def test_the_wrong_place_is_named(broken: dict[str, Any]) -> None:
-    other = copy.deepcopy(broken)
-    other["rules"][1]["seconds"] = "2"
-    place, _, _ = why_no_run(other).partition(": ")
-    assert place == "rules[1].seconds"
-    assert why_no_run(EVALUATION | {"accuracy": {"top1": None}}).startswith("accuracy.top1: ")
 
 
 def test_a_huge_file_is_not_read_and_a_huge_value_is_not_shown(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +20,11 @@ from disteval.errors import WorldError
 from disteval.worlds import World
 
 from suites.helpers.needs import needs
-from suites.helpers.reports import labels, outcomes, page
+from suites.helpers.reports import Page, outcomes, page
 from suites.mutants.broken.gathered import ReversedOrder
 from suites.report.runs import EVALUATION, FIT, TASK
 
 pytestmark = needs("jinja2")
-
-
-class Page(HTMLParser):
-    """The elements of a page that a browser would see, with attributes and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.texts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +98,6 @@ def test_the_policy_allows_one_style_and_one_script_and_nothing_else(run: dict[s
     assert policy == nowhere.format(*allowed)
     for loads in ("<link", "<img", "<iframe", r"https?://(?!www\.w3)", r"url\((?!#)", "@import"):
         assert not re.search(loads, text)
-
-
-def test_two_checks_of_one_backend_are_told_apart_by_their_files(run: dict[str, Any]) -> None:
-    told = labels(("a.json", run), ("b.json", run))
-    assert told == [f"{ReversedOrder.__name__} ({name}.json)" for name in "ab"]
 
 
 def test_a_rule_that_one_check_left_out_is_an_empty_cell(run: dict[str, Any]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.helpers.processes import run_plainly
+from suites.helpers.command import disteval
 
 if TYPE_CHECKING:
     from suites.web.browser import Browser
@@ -32,7 +31,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory, chromium_browser: Browser)
     found = {}
     for name, check in CHECKS.items():
         found[name] = folder / f"{name}.json"
-        done = _disteval(folder, "check", *check, "--examples=3", f"--json={found[name]}")
+        done = disteval(folder, "check", *check, "--examples=3", f"--json={found[name]}")
         assert found[name].exists(), done
     return found
 
@@ -41,7 +40,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory, chromium_browser: Browser)
 def failing(reports: dict[str, Path]) -> Path:
     """Write the page of one check with many failures."""
     page = reports["hostile"].with_suffix(".html")
-    _disteval(page.parent, "report", str(reports["hostile"]), f"--html={page}")
+    disteval(page.parent, "report", str(reports["hostile"]), f"--html={page}")
     return page
 
 
@@ -49,7 +48,7 @@ def failing(reports: dict[str, Path]) -> Path:
 def several(reports: dict[str, Path]) -> Path:
     """Write the page of all checks."""
     page = reports["threads"].with_name("several.html")
-    _disteval(page.parent, "report", *map(str, reports.values()), f"--html={page}")
+    disteval(page.parent, "report", *map(str, reports.values()), f"--html={page}")
     return page
 
 
@@ -67,13 +66,8 @@ def versions(reports: dict[str, Path]) -> Path:
         file.write_text(json.dumps(told))
         [result] = (r for r in found["rules"] if (r["id"], r["world_size"]) == ("2.1", 2))
         result["outcome"] = "failed"
-    _disteval(page.parent, "report", *map(str, files), f"--html={page}")
+    disteval(page.parent, "report", *map(str, files), f"--html={page}")
     return page
-
-
-def _disteval(folder: Path, *arguments: str) -> str:
-    done = run_plainly([sys.executable, "-m", "disteval.cli", *arguments], folder, 120)
-    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")
