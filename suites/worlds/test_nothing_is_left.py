@@ -55,8 +55,8 @@ HOW = {  # how a rank ends, and what the error then says of it
     "raises": "LookupError: no sample 11",
     "closes its files": "status 1",
 }
-WAYS = {name: ["SIGKILL", "SIGSTOP"] for name in NEEDED}
-WAYS |= {"forked": [*HOW], "started": ["SIGKILL"]}
+WAYS = {"forked": [*HOW], "mpirun": ["SIGKILL", "SIGSTOP"]}
+WAYS |= {"started": ["SIGKILL"], "torchrun": ["SIGKILL"]}
 CHILD = ["sleep", "1000"]
 
 
