@@ -7,7 +7,7 @@ import pickle
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
 from disteval.data.contents import CONTENTS
@@ -126,11 +126,12 @@ def run_leases(
         WorldError: The lender can't be reached or is gone, or no rank is left.
     """
     work = Work(task, get_dist_backend("non_dist"), predictions, progress, is_kept=True)
-    Leases().settings(work, None)
-    work.canary.compare(work)
-    source = work.source()
-    with _joined(work, source, directory, rank, patience) as borrower:
-        return Borrowed(work, source, borrower).evaluate()
+    with closing(work):
+        Leases().settings(work, None)
+        work.canary.compare(work)
+        source = work.source()
+        with _joined(work, source, directory, rank, patience) as borrower:
+            return Borrowed(work, source, borrower).evaluate()
 
 
 def evaluate_in_leases(work: Work, leases: Leases, ledger: Path | None) -> Evaluation:

@@ -167,7 +167,7 @@ def evaluate_task(
             result = evaluate_in_leases(work, leases, folder)
     finally:
         if work is not None:
-            work.end()
+            work.close()
     unknown = incomparable(work.evaluated | work.held)
     if result.stored and unknown and backend.rank == 0:
         _log.warning(

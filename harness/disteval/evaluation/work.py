@@ -137,7 +137,7 @@ class Work:
         }  # fmt: skip
         begin_totals(task.metrics, backend)  # last: what fails before leaves them as they were
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Reset the metrics, which may be given samples of their own again."""
         for metric in self.task.metrics.values():
             metric.reset()

@@ -336,7 +336,7 @@ class SummableMetric(BaseMetric):
         self._ids.add(checked)
 
     def _rows_of_batch(self, *args: Any, **kwargs: Any) -> tuple[int, Callable[[], Rows], bool]:
-        """Return what a batch makes: how many rows, their function, and whether it has to wait."""
+        """Return how many rows `add` makes, a function that returns them, and whether it waits."""
         taken = copy(self)
         taken.reset()
         taken.__keeps_sums = False
