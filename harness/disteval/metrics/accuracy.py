@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_flag
 from disteval.errors import UsageError
@@ -107,7 +106,7 @@ class Accuracy(SummableMetric):
             found["size"] = size
         return found
 
-    def _verdicts(self, ranks: Any, own: Any, missing: Any) -> npt.NDArray[np.uint8]:
+    def _verdicts(self, ranks: Any, own: Any, missing: Any) -> Array:
         refuse_rows("predictions", to_numpy(missing))
         ranks, own = to_numpy(ranks), to_numpy(own)
         hits = [

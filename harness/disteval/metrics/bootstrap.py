@@ -7,7 +7,6 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import check_count
 from disteval.coverage import GAMMA, mix
@@ -71,11 +70,10 @@ class Bootstrap(Wrapper):
         super().__init__(metric)
         self.uses_ids = True
         self.confidence: float = float(confidence)
-        start = mix(np.array([self.seed], dtype=np.uint64))
         # Every four resamples share one number of 64 bits.
-        self._streams: npt.NDArray[np.uint64] = start + np.uint64(GAMMA) * np.arange(
-            -(-self.resamples // 4), dtype=np.uint64
-        )
+        streams = np.arange(-(-self.resamples // 4), dtype=np.uint64)
+        start = mix(np.array([self.seed], np.uint64))
+        self._streams: Array = start + np.uint64(GAMMA) * streams
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
         """Add a batch.

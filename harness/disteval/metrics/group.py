@@ -77,17 +77,14 @@ class MetricGroup:
         # By name, because each rank may have made its dict in another order, as from a set.
         metrics = {name: self._metrics[name] for name in sorted(self._metrics, key=str)}
         settings = {f"the metric {name!r}": each._describe() for name, each in metrics.items()}
-        shared = {name: each for name, each in metrics.items() if not computes_alone(each)}
+        # A metric with a compute of its own gathers by itself.
+        common = BaseMetric.compute
+        shared = {name: each for name, each in metrics.items() if type(each).compute is common}
         backend = joining_backend(self._backend)
         results = compute_together(backend, [*shared.values()], size, settings)
         found = dict(zip(shared, results, strict=True))
         found |= {name: metrics[name].compute(size) for name in metrics if name not in shared}
         return {name: found[name] for name in self._metrics}
-
-
-def computes_alone(metric: BaseMetric) -> bool:
-    """Return whether a metric has a ``compute`` of its own, which gathers by itself."""
-    return type(metric).compute is not BaseMetric.compute
 
 
 def check_metrics(metrics: object) -> None:

@@ -98,9 +98,10 @@ def truths_of(values: Any, shape: tuple[int, ...], what: str = "mask") -> Mask:
 
 
 def topk_of(topk: Any) -> tuple[int, ...]:
-    """Return one k or several, each from 1 up, as a tuple; UsageError if one is given twice."""
+    """Return one k or several as a tuple; UsageError if one is not from 1 up, or given twice."""
     found = tuple(check_count("each k of topk", k) for k in _each(topk))
-    _check_distinct("topk", found)
+    if len({*found}) < len(found):
+        raise UsageError(f"topk must be different numbers, not {found}")
     return found
 
 
@@ -116,20 +117,16 @@ def thresholds_of(thrs: Any) -> dict[str, float | None]:
             raise UsageError(f"each threshold of thrs must be a number or None, not {thr!r}")
     if len(found) == 1:
         return {"": found[0]}
-    suffixes = ["_no-thr" if thr is None else f"_thr-{thr:.2f}" for thr in found]
-    _check_distinct("thrs", suffixes)
-    return dict(zip(suffixes, found, strict=True))
+    named = {"_no-thr" if thr is None else f"_thr-{thr:.2f}": thr for thr in found}
+    if len(named) < len(found):
+        raise UsageError(f"thrs must differ in the two decimals that results name, not {found}")
+    return named
 
 
 def _each(given: Any) -> tuple[Any, ...]:
     """Return several values as a tuple, or one value as a tuple of it, as an array without axes."""
     several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
     return tuple(given) if several else (given,)
-
-
-def _check_distinct(what: str, names: Sequence[Any]) -> None:
-    if len(set(names)) < len(names):
-        raise UsageError(f"{what} gives two results one name: {', '.join(map(str, names))}")
 
 
 def above(scores: Array, threshold: float) -> Mask:

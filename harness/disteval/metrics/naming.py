@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.errors import UsageError
 
-
-class _Batch(NamedTuple):
-    metric: str
-    ids: Any
-
-
-_NONE = _Batch("the metric", None)
-_batch: ContextVar[_Batch] = ContextVar("batch", default=_NONE)
+_batch: ContextVar[tuple[str, Any]] = ContextVar("batch", default=("the metric", None))
+"""The name of the metric that gets a batch, and the ids of the batch."""
 
 
 @contextmanager
 def naming(metric: str | None = None, ids: Any = None) -> Iterator[None]:
     """Name a metric, and samples by ids, in errors of a batch that is added; None changes none."""
     outer = _batch.get()
-    token = _batch.set(_Batch(metric or outer.metric, outer.ids if ids is None else ids))
+    token = _batch.set((metric or outer[0], outer[1] if ids is None else ids))
     try:
         yield
     finally:
@@ -35,7 +28,7 @@ def naming(metric: str | None = None, ids: Any = None) -> Iterator[None]:
 
 def sample(row: int) -> str:
     """Name the sample that has a row of the batch."""
-    ids = _batch.get().ids
+    _, ids = _batch.get()
     with suppress(Exception):  # ids of a wrong kind or length are an error of their own
         if hasattr(ids, "rows"):  # SampleRows
             ids = np.repeat(ids.ids, ids.rows)
@@ -66,11 +59,11 @@ def refuse_nan(what: str, values: Any, counted: Any = True) -> None:
         refuse_rows(what, missing.reshape(len(missing), -1).any(axis=1))
 
 
-def refuse_rows(what: str, missing: npt.NDArray[np.bool_]) -> None:
+def refuse_rows(what: str, missing: Any) -> None:
     """Raise UsageError if rows hold NaN, shape (N,); it says how many do, and names the first."""
     if missing.any():
         raise UsageError(
-            f"{_batch.get().metric} got NaN in {what}, in {np.count_nonzero(missing)} of "
+            f"{_batch.get()[0]} got NaN in {what}, in {np.count_nonzero(missing)} of "
             f"{len(missing)} rows of a batch, the first of which is "
             f"{sample(int(missing.argmax()))}; repair what computes them, or leave those samples "
             f"out"

@@ -19,7 +19,6 @@ from disteval.default_backend import get_dist_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.metrics.arrays import Array
 from disteval.metrics.base import BaseMetric, SummableMetric
-from disteval.metrics.group import computes_alone
 from disteval.metrics.state import add_sums, as_array
 
 _SMALL = 4096
@@ -53,7 +52,7 @@ def begin_totals(metrics: Mapping[str, BaseMetric], backend: BaseDistBackend) ->
         UsageError: A metric's class replaces ``compute``, so that states can't be added.
     """
     for name, metric in metrics.items():
-        if computes_alone(metric):
+        if type(metric).compute is not BaseMetric.compute:
             raise UsageError(
                 f"the metric {name!r} can't be evaluated in parts: {type(metric).__name__} has a "
                 f"compute of its own, which gathers the entries of all ranks; define "
@@ -130,18 +129,15 @@ def compute_totals(metrics: Mapping[str, BaseMetric], parts: Iterable[bytes]) ->
 
 
 def _pack(totals: Mapping[str, Total]) -> bytes:
-    small = {name: (rows, _small(sums), states) for name, (rows, sums, states) in totals.items()}
+    small = {}
+    for name, (rows, sums, states) in totals.items():
+        if isinstance(sums, np.ndarray) and sums.size > _SMALL:
+            places = np.flatnonzero(sums)
+            if len(places) <= sums.size // 4:
+                sums = SparseSums(sums.shape, places, sums.ravel()[places])
+        small[name] = rows, sums, states
     has_states = any(states for _, _, states in totals.values())
     return (_WITH_STATES if has_states else _SUMS) + pickle.dumps(small, protocol=5)
-
-
-def _small(sums: Any) -> Any:
-    """Return sums without those that are 0, if most of many are."""
-    if isinstance(sums, np.ndarray) and sums.size > _SMALL:
-        places = np.flatnonzero(sums)
-        if len(places) <= sums.size // 4:
-            return SparseSums(sums.shape, places, sums.ravel()[places])
-    return sums
 
 
 def _add_up(parts: Iterable[bytes]) -> dict[str, Total]:
