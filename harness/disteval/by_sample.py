@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import Parameter, signature
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ import numpy.typing as npt
 from disteval.arguments import check_count
 from disteval.coverage.proof import GAMMA, mix
 from disteval.errors import UsageError
+
+_PARSING = Lock()
+"""Python 3.11 may fail to parse the signatures of functions of C, such as np.array, in threads."""
 
 
 def seeds(ids: npt.ArrayLike, seed: int = 0) -> npt.NDArray[np.int64]:
@@ -51,7 +55,8 @@ def takes_ids(function: Callable[..., Any]) -> bool:
     """Return whether a function, or the ``forward`` of a model, has a parameter named ``ids``."""
     for found in (function, getattr(function, "forward", None)):
         try:
-            named = signature(found).parameters.get("ids")  # type: ignore[arg-type]
+            with _PARSING:
+                named = signature(found).parameters.get("ids")  # type: ignore[arg-type]
         except (TypeError, ValueError):  # that of some functions of C can't be known
             continue
         if named is not None and named.kind in (

@@ -238,21 +238,9 @@ SETTINGS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: Accuracy(topk=0), ("topk", "0")),
     (lambda: Accuracy(topk=(1, 2.0)), ("topk", "2.0")),  # type: ignore[arg-type]
     (lambda: Accuracy(topk=()), ("topk", "empty")),
-    (
-        lambda: Accuracy(topk=(1, 1)),
-        (
-            "topk",
-            "1, 1",
-        ),
-    ),
+    (lambda: Accuracy(topk=(1, 1)), ("topk", "1, 1")),
     (lambda: Accuracy(topk=np.array(1)), ("topk", "array(1)")),  # type: ignore[arg-type]
-    (
-        lambda: Accuracy(thrs=(0.101, 0.102)),
-        (
-            "thrs",
-            "_thr-0.10, _thr-0.10",
-        ),
-    ),
+    (lambda: Accuracy(thrs=(0.101, 0.102)), ("thrs", "0.101, 0.102")),
     (lambda: Accuracy(thrs="0.5"), ("thrs", "'0'")),  # type: ignore[arg-type]
     (lambda: Accuracy(thrs=NAN), ("thrs", "nan")),
     (lambda: Accuracy(counts="no"), ("counts", "'no'")),  # type: ignore[arg-type]
