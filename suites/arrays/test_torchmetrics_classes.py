@@ -19,7 +19,7 @@ from suites.helpers.thread_world import run_ranks, values
 
 pytestmark = needs("torch", "torchmetrics")
 
-WORLDS = ([[1, 4], [1, 1, 7]], [[], [5, 6, 3]], [[2, 4], [], [5, 1, 2]])
+WORLDS = ([[1, 4], [1, 1, 7]], [[2, 4], [], [5, 1, 2]])
 """The lengths of the batches of each rank, for worlds of two ranks and of three."""
 
 

@@ -156,6 +156,7 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
         "sample 0 .* 0 and 1",
     ),
     "the progress is a number": ({"progress": 3}, r"progress .*\b3\b"),
+    "predictions go to a number": ({"predictions": 3}, r"predictions\b.*\b3\b"),
     "predict returns another shape on a rank": (
         {"predict": ByRank(lambda rank: lambda batch: predict(batch)[:, : 3 - (rank == 1)])},
         "rank 1 .* rank 0",

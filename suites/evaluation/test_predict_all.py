@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -271,25 +270,6 @@ def test_large_predictions_are_gathered_in_several_messages(
 def test_what_can_not_be_done_is_refused(way: Any) -> None:
     for outcome in run_ranks(2, lambda backend: predict_all(scores, [1], backend, **way)):
         assert isinstance(outcome, UsageError)
-
-
-def test_predictions_of_another_kind_are_refused() -> None:
-    for outcome in run_ranks(
-        2, lambda backend: evaluate(scores, [{"x": 1}], {}, backend, predictions=3)
-    ):
-        assert isinstance(outcome, UsageError)
-        assert re.search(r"predictions\b.*\b3\b", str(outcome)), outcome
-
-
-def test_an_object_that_can_not_be_stored_is_an_error_on_every_rank(tmp_path: Path) -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        outputs = object() if backend.rank == 1 else 1
-        return predict_all(lambda x: [outputs] * len(x), np.arange(6), backend, 2, folder=tmp_path)
-
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, RankError)
-        assert outcome.rank == 1 and "samples 2, 3" in str(outcome)
-        assert "type object" in str(outcome)
 
 
 def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def error_of(backend: Any, function: Callable[[], Any]) -> tuple[str, set[int]]:
 _random = np.random.default_rng(0)
 SCORES = (_random.integers(-8, 9, (MOST, CLASSES)) / 4).astype(np.float32)
 LABELS = _random.integers(0, CLASSES, MOST).astype(np.int32)
+RIGHT = SCORES.argmax(axis=1) == LABELS
 LENGTHS = 1 + _random.integers(0, 5, MOST)
 
 
@@ -135,16 +136,20 @@ def shards(rows: list[Any]) -> ShardedStream:
     return ShardedStream(parts, lambda part: iter(rows[slice(*part[1])]))
 
 
-SAMPLES: dict[str, Callable[[int, str], Any]] = {
-    "columns": columns,
-    "rows": rows,
-    "indexed": lambda size, arrays: Indexed(rows(size, arrays)),
-    "stream": lambda size, arrays: Stream(rows(size, arrays)),
-    "shards": lambda size, arrays: shards(rows(size, arrays)),
-}
-"""Each kind of samples: makes so many of them, with the arrays of a framework."""
+OF_ROWS: dict[str, Callable[[list[Any]], Any]] = {
+    "rows": list, "indexed": Indexed, "stream": Stream, "shards": shards,
+}  # fmt: skip
+"""Each kind of samples that is made of a list of them."""
 
-STREAMS = ("stream", "shards")
+
+def _of_rows(kind: str) -> Callable[[int, str], Any]:
+    return lambda size, arrays: OF_ROWS[kind](rows(size, arrays))
+
+
+SAMPLES: dict[str, Callable[[int, str], Any]] = {
+    "columns": columns, **{kind: _of_rows(kind) for kind in OF_ROWS},
+}  # fmt: skip
+"""Each kind of samples: makes so many of them, with the arrays of a framework."""
 
 
 class Model:

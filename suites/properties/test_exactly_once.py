@@ -15,25 +15,21 @@ from disteval.metrics import Accuracy, Mean
 from hypothesis import strategies as st
 
 from suites.properties.cases import (
-    LABELS,
     METRICS,
     MOST,
+    OF_ROWS,
+    RIGHT,
     SAMPLES,
-    SCORES,
-    Indexed,
     Model,
     Numbers,
-    Stream,
     bits,
     error_of,
     rows,
     scored,
-    shards,
 )
 from suites.properties.conftest import Each, counts
 
 KINDS = list(SAMPLES)
-RIGHT = SCORES.argmax(axis=1) == LABELS
 FEW = 17
 
 
@@ -238,10 +234,9 @@ def seen_otherwise(kind: str, backend: Any, drawn: tuple[int, int, int, bool]) -
     if backend.rank == 1 + guilty % (backend.world_size - 1):
         numbers[[one, other]] = (other, one) if swapped else numbers[other]
     samples = [rows(MOST)[number] for number in numbers]
-    wrap = {"indexed": Indexed, "shards": shards, "stream": Stream, "rows": list}
     try:
         found = evaluate(
-            Model(), wrap[kind](samples), {"mean": Mean()}, backend, 4,
+            Model(), OF_ROWS[kind](samples), {"mean": Mean()}, backend, 4,
             update=lambda outputs, batch: (outputs["number"],),
         )  # fmt: skip
     except HarnessError:
@@ -250,7 +245,7 @@ def seen_otherwise(kind: str, backend: Any, drawn: tuple[int, int, int, bool]) -
 
 
 @pytest.mark.world_sizes(2, 3)
-@pytest.mark.parametrize("kind", ["rows", "indexed", "shards", "stream"])
+@pytest.mark.parametrize("kind", OF_ROWS)
 def test_ranks_that_see_other_samples_never_get_a_result_that_is_called_exact(
     each: Each, kind: str
 ) -> None:

@@ -19,25 +19,12 @@ from disteval.metrics import Accuracy
 from disteval.worlds import World
 from hypothesis import strategies as st
 
-from suites.properties.cases import (
-    LABELS,
-    SAMPLES,
-    SCORES,
-    Indexed,
-    Model,
-    Numbers,
-    Stream,
-    error_of,
-    rows,
-    scored,
-    shards,
-)
+from suites.properties.cases import OF_ROWS, RIGHT, SAMPLES, Model, Numbers, error_of, rows, scored
 from suites.properties.conftest import Each, switch_canary
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
 SIZE = 24
-RIGHT = SCORES.argmax(axis=1) == LABELS
 WHOLE = list(range(SIZE)), int(RIGHT[:SIZE].sum()), list(range(SIZE))
 
 
@@ -193,7 +180,7 @@ def changed(kind: str, within: Path, backend: Any, drawn: tuple[int, int, str]) 
     one, other, leases = drawn
     before = rows(SIZE)
     after = [*before[:one], before[other], *before[one + 1 :]]
-    wrap = {"rows": list, "indexed": Indexed, "shards": shards, "stream": Stream}[kind]
+    wrap = OF_ROWS[kind]
     folder = new_folder(backend, within)
     with contextlib.suppress(RankError):
         go_on(Ending(2), wrap(before), folder, backend, 2, leases)
@@ -206,7 +193,7 @@ PLACES = {"shards": [*range(4), *range(12, 20)], "stream": [*range(4)]}
 stream, what was evaluated, for which all of it is read again."""
 
 
-@pytest.mark.parametrize("kind", ["rows", "indexed", "shards", "stream"])
+@pytest.mark.parametrize("kind", OF_ROWS)
 def test_going_on_over_other_samples_is_refused(each: Each, kind: str, tmp_path: Path) -> None:
     """Where one sample is another since; of more than 32 that are read one by one, some are."""
     one = st.sampled_from(PLACES.get(kind, [*range(SIZE)]))

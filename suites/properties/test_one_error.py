@@ -11,7 +11,7 @@ from disteval import evaluate
 from disteval.metrics import Accuracy, Mean, MetricGroup
 from hypothesis import strategies as st
 
-from suites.properties.cases import Indexed, Model, Numbers, Stream, error_of, rows, scored, shards
+from suites.properties.cases import OF_ROWS, Indexed, Model, Numbers, error_of, rows, scored
 from suites.properties.conftest import Each
 
 SIZE = 24
@@ -120,7 +120,7 @@ def alone_otherwise(what: str, backend: Any, guilty: int) -> Any:
     """Call something with other arguments on one rank; return the error of all."""
     differs = backend.rank == guilty % backend.world_size
     samples = rows(SIZE)[: SIZE - differs] if "samples" in what else rows(SIZE)
-    kind = {"samples of a stream": Stream, "samples of shards": shards}.get(what, list)
+    wrap = OF_ROWS.get(what.split()[-1], list)
     top = (1, 2) if differs and what == "settings" else 1
     metrics: dict[str, Any] = {"accuracy": Accuracy(top)}
     updates: dict[str, Any] = {"accuracy": scored}
@@ -131,7 +131,7 @@ def alone_otherwise(what: str, backend: Any, guilty: int) -> Any:
     return error_of(
         backend,
         lambda: evaluate(
-            model, kind(samples), metrics, backend, batch_size,
+            model, wrap(samples), metrics, backend, batch_size,
 update=updates,
         ),
     )[0]  # fmt: skip
