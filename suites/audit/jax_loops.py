@@ -12,6 +12,8 @@ from disteval.audit import Case
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from suites.audit.parts import strided
+
 WRONG = {
     "counts_what_fills_a_batch": ("counted twice", "N=1,B=1,W=2"),
     "takes_the_mean_over_processes": ("weighted wrongly", "N=1,B=1,W=2"),
@@ -25,10 +27,6 @@ RIGHT = ("sums_over_a_mesh_with_a_mask", "gathers_in_turn")
 _ROWS = 16  # of every global batch on each process, so that nothing is compiled again
 
 
-def _strided(case: Case) -> list[int]:
-    return list(range(case.rank, len(case.dataset), case.world_size))
-
-
 def _rounds(case: Case) -> int:
     """Return the number of batches that the process with the most samples has."""
     return -(-len(case.dataset) // (case.world_size * case.batch_size))
@@ -36,7 +34,7 @@ def _rounds(case: Case) -> int:
 
 def _filled(case: Case, number: int) -> tuple[Any, Any, Any]:
     """Return a batch that the last sample fills up, as pmap needs it, and which rows count."""
-    own = _strided(case)[number * case.batch_size :][: case.batch_size]
+    own = strided(case)[number * case.batch_size :][: case.batch_size]
     rows = (own or [0]) + (own or [0])[-1:] * case.batch_size
     samples = [case.dataset[i] for i in rows[: case.batch_size]]
     x, labels = (np.stack([s[name] for s in samples]) for name in ("x", "label"))
@@ -59,7 +57,7 @@ def counts_what_fills_a_batch(case: Case) -> Any:
 
 def takes_the_mean_over_processes(case: Case) -> Any:
     """Average the processes' accuracies, as pmean does it; wrong."""
-    own = [case.dataset[i] for i in _strided(case)]
+    own = [case.dataset[i] for i in strided(case)]
     right = [_right(case, s["x"][None], s["label"])[0] for s in own]
     means = multihost_utils.process_allgather(np.array([np.mean(right) if right else 0.0]))
     return {"accuracy": means.mean()}

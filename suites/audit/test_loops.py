@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from disteval.audit import Audit
 
-from suites.audit import wrong, wrong_by_slip  # noqa: F401  their loops are in the table
+from suites.audit import wrong  # noqa: F401  whose loops are in the table
 from suites.audit.parts import WRONG, JoinedOnce
 from suites.audit.right import RIGHT, Loop
 from suites.helpers.audits import audited, first_finding
@@ -49,9 +49,9 @@ def test_ranks_of_somebody_else_that_count_alone_are_told_and_kept(name: str) ->
 
 @pytest.mark.parametrize("loop", RIGHT, ids=lambda loop: loop.__name__)
 def test_a_right_loop_is_sound(loop: Loop) -> None:
-    report = Audit(loop, backend="threads").run()
+    report = Audit(loop, (1, 3), "threads").run()  # those of libraries have two ranks
     assert (report.verdict, report.findings, report.reason) == ("sound", [], "")
-    assert report.counts["right"] > 100
+    assert report.counts["right"] > 60
 
 
 @pytest.fixture(

@@ -36,7 +36,7 @@ def test_the_finding_names_the_call(
 ) -> None:
     monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "rank_"))
     shorten_first_calls(monkeypatch)
-    report = audited(f"suites.audit.parted:{name}", timeout=6.0, case="N=2,B=1,W=3")
+    report = audited(f"suites.audit.ends:{name}", timeout=6.0, case="N=2,B=1,W=3")
     found = report.findings[0]
     assert found.kind == "hangs"
     # Ranks that the others have let go on are not in the call any more.

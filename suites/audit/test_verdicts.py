@@ -13,8 +13,7 @@ from disteval.audit import Audit, AuditError, Case, audit
 
 from suites.audit.parts import batches, gathered, padded, rights, strided
 from suites.audit.right import stream_by_position, sums_of_integers
-from suites.audit.wrong import counts_padding
-from suites.audit.wrong_by_slip import fills_the_last_batch_with_zeros
+from suites.audit.wrong import counts_padding, fills_the_last_batch_with_zeros
 from suites.helpers.audits import audited, first_finding
 from suites.helpers.command import invoke
 from suites.helpers.needs import framework, needs

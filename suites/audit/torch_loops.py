@@ -10,7 +10,7 @@ import torch.distributed as dist
 from disteval.audit import Case
 from torch.utils.data import DataLoader, DistributedSampler, get_worker_info
 
-Loop = Callable[[Case], Any]
+from suites.audit.parts import Loop, strided
 
 WRONG: dict[str, tuple[str, str]] = {}
 """The kind and the case of each wrong loop's first finding."""
@@ -18,11 +18,11 @@ WRONG: dict[str, tuple[str, str]] = {}
 RIGHT = ("distributed_sampler_trimmed_in_turn", "stream_sharded_by_rank_and_worker")
 
 
-def wrong(kind: str, case: str) -> Callable[[Loop], Loop]:
+def wrong(kind: str, case: str, assumes: tuple[str, ...] = ()) -> Callable[[Loop], Loop]:
     """Register a loop that the audit must convict of a kind, in that case."""
 
-    def register(loop: Loop) -> Loop:
-        WRONG[loop.__name__] = (kind, case)
+    def register(loop: Any) -> Loop:
+        WRONG[loop.__name__], loop.assumes = (kind, case), assumes
         return loop
 
     return register
@@ -44,11 +44,6 @@ def sampler_of(case: Case) -> Any:
         shuffle=case.shuffle,
         seed=case.seed,
     )
-
-
-def strided(case: Case) -> list[int]:
-    """Return every W-th sample."""
-    return list(range(case.rank, len(case.dataset), case.world_size))
 
 
 def loader_of(case: Case, samples: Any, **settings: Any) -> Any:
@@ -80,16 +75,13 @@ def all_reduce_in_every_batch(case: Case) -> Any:
     return {"accuracy": total[0] / total[1]}
 
 
-@wrong("hangs", "N=3,B=1,W=2")
+@wrong("hangs", "N=3,B=1,W=2", assumes=("nonempty",))
 def all_reduce_in_every_batch_of_ranks_with_samples(case: Case) -> Any:
     total = [0.0, 1e-9]
     for batch in loader_of(case, case.dataset, sampler=strided(case)):
         found = summed(*rights(case, [batch]))
         total = [total[0] + found[0], total[1] + found[1]]
     return {"accuracy": total[0] / total[1]}
-
-
-all_reduce_in_every_batch_of_ranks_with_samples.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @wrong("counted twice", "N=1,B=1,W=2")
@@ -123,15 +115,12 @@ def never_resets(case: Case) -> Any:
     return {"count": summed(*_seen)[1]}
 
 
-@wrong("weighted wrongly", "N=3,B=1,W=2")
+@wrong("weighted wrongly", "N=3,B=1,W=2", assumes=("nonempty",))
 def all_reduces_a_mean(case: Case) -> Any:
     found, seen = rights(case, loader_of(case, case.dataset, sampler=strided(case)))
     tensor = torch.tensor(found / max(seen, 1))
     dist.all_reduce(tensor)
     return {"accuracy": tensor / case.world_size}
-
-
-all_reduces_a_mean.assumes = ("nonempty",)  # type: ignore[attr-defined]
 
 
 @wrong("weighted wrongly", "N=2,B=1,W=2,tokens")

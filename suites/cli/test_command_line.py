@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
@@ -62,24 +63,21 @@ class Attacking(ThreadsDist):
         raise OSError(repr(Attack()))
 """
 
-FALLING = """
-import click
-from disteval.cli.terminal import Commands
 
-@click.group(cls=Commands)
-def main():
-    pass
+@click.group(cls=command.Commands)
+def falling() -> None:
+    """Has commands that raise what nobody expects."""
 
-@main.command()
-def fall():
+
+@falling.command()
+def fall() -> None:
     raise ZeroDivisionError("by nought")
 
-@main.command()
-def read():
+
+@falling.command()
+def read() -> None:
     raise PermissionError(13, "Permission denied", "trace/closed.json")
 
-main(prog_name="disteval")
-"""
 
 ONE_RULE = ["--world-size=2", "--rules=2.1", "--examples=3"]
 
@@ -157,15 +155,14 @@ def test_no_text_of_a_backend_commands_the_terminal(disteval: Any) -> None:
     [("fall", 1, ("ZeroDivisionError", "by nought", "--verbose")), ("read", 2, ("closed.json",))],
 )
 def test_an_error_that_nobody_expected_is_one_line(
-    name: str, status: int, words: tuple[str, ...], tmp_path: Path
+    name: str, status: int, words: tuple[str, ...]
 ) -> None:
-    (tmp_path / "falling.py").write_text(FALLING)
-    done = run_plainly([sys.executable, "falling.py", name], tmp_path, 60)
-    assert (done.returncode, done.stderr.count("\n")) == (status, 1)
+    done = command.invoke(name, group=falling)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (status, "", 1)
     for word in (f"disteval {name}", *words):
         assert word in done.stderr
-    verbose = run_plainly([sys.executable, "falling.py", name, "-v"], tmp_path, 60)
-    assert (verbose.returncode, verbose.stderr[:9]) == (status, "Traceback")
+    verbose = command.invoke(name, "-v", group=falling)
+    assert (verbose.exit_code, verbose.stderr[:9]) == (status, "Traceback")
 
 
 def test_ctrl_c_however_often_ends_with_130_and_no_process(tmp_path: Path) -> None:

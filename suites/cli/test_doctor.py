@@ -6,19 +6,17 @@ import json
 import re
 import resource
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disteval import list_all_backends
 
-from suites.helpers.command import invoke
+from suites.helpers.command import disteval, invoke
 from suites.helpers.needs import needs
-from suites.helpers.processes import private_folder, run_plainly
+from suites.helpers.processes import private_folder
 
 NAMED = ("threads", "non_dist")
-DOCTOR = [sys.executable, "-m", "disteval.cli", "doctor"]
 
 MINE = """
 import os
@@ -59,9 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_doctor(folder: Path, *arguments: str, require: str = "") -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DISTEVAL_REQUIRE", require)
-        return run_plainly([*DOCTOR, *arguments], folder, 180)
+    return disteval(folder, "doctor", *arguments, DISTEVAL_REQUIRE=require)
 
 
 @pytest.fixture(scope="module")

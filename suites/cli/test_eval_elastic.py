@@ -150,35 +150,25 @@ def test_another_command_joins_and_finishes_what_all_ranks_have_left(
     assert sorted(one["rank"] for one in read(led)["leases"]["lost"]) == [0, 1]
 
 
-def lose_one_below(
-    start: Start, launcher: tuple[str, ...], tmp_path: Path, expected: dict[str, Any]
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(mpirun, marks=needs("mpi4py")),
+        pytest.param(torchrun, marks=needs("torch_cpu")),
+    ],
+)
+def test_a_rank_of_somebodys_launcher_may_be_killed(
+    start: Start, launcher: Callable[[int], Any], tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    """Kill rank 1 at its first batch where somebody's launcher has started the ranks.
-
-    Rank 0 takes part at once, and would leave nothing to ranks that start late, so it fails.
-    """
+    """Rank 0 takes part at once, and would leave nothing to ranks that start late, so it fails."""
     report = tmp_path / "r.json"
     faults = json.dumps({"0": ["exception", 0], "1": ["SIGKILL", 0]})
-    words = [*launcher, *COMMAND, "--json", str(report)]
+    words = [*launcher(3), *COMMAND, "--json", str(report)]
     job = start("env", f"{lease_task.FAULTS}={faults}", *words)
     printed, told = job.communicate(timeout=SECONDS)
     assert job.returncode == 0, printed + told
     assert judge(read(report), expected) == ""
     assert {"rank": 1, "how": "killed by SIGKILL"} in read(report)["leases"]["lost"]
-
-
-@needs("mpi4py")
-def test_ranks_of_mpirun_may_be_killed(
-    start: Start, tmp_path: Path, expected: dict[str, Any]
-) -> None:
-    lose_one_below(start, mpirun(3), tmp_path, expected)
-
-
-@needs("torch_cpu")
-def test_ranks_of_torchrun_may_be_killed(
-    start: Start, tmp_path: Path, expected: dict[str, Any]
-) -> None:
-    lose_one_below(start, torchrun(3), tmp_path, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,8 @@
-"""The files of docs/demonstrations.md give the results on the page at any world size.
-
-``python -m suites.docs.test_demonstrations`` writes the results into the page.
-"""
+"""The files of docs/demonstrations.md give the results on the page at any world size."""
 
 from __future__ import annotations
 
 import pprint
-import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +12,7 @@ from disteval import get_dist_backend
 from disteval.contract import BaseDistBackend
 from disteval.worlds import World
 
-from suites.docs.pages import ROOT, blocks_of, write_files
+from suites.docs.pages import blocks_of, write_files
 from suites.docs.tasks import exactly, load
 from suites.helpers.needs import each, needs
 
@@ -68,23 +63,10 @@ def test_the_results_are_those_of_the_page_at_any_world_size(name: str, tmp_path
     prepare(tmp_path)
     alone = evaluate_all(get_dist_backend("non_dist"), tmp_path)
     page = {block.file: block.output for block in blocks_of(PAGE) if block.file}
-    assert {file: shown(found) for file, found in alone.items()} == page, "write the page anew"
+    assert {file: shown(found) for file, found in alone.items()} == page
     for size in SIZES:
         with World(name, size) as world:
             for rank, found in enumerate(world.run(evaluate_all, *[tmp_path] * size)):
                 if rank:  # the file is written on rank 0
                     found["predictions.py"] = alone["predictions.py"]
                 assert exactly(found) == exactly(alone), f"rank {rank} of {size}"
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as there:
-        prepare(Path(there))
-        results = evaluate_all(get_dist_backend("non_dist"), Path(there))
-    page = (ROOT / PAGE).read_text()
-    for file, found in results.items():
-        block = re.compile(
-            rf"(```python\n# {re.escape(file)}\n.*?\n```\n)(\n```text\n.*?```\n)?", re.S
-        )
-        page = block.sub(lambda m, f=found: f"{m[1]}\n```text\n{shown(f)}```\n", page)
-    (ROOT / PAGE).write_text(page)

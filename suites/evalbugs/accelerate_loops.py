@@ -10,7 +10,7 @@ from disteval.audit import Case
 from disteval.metrics import Accuracy
 from torch.utils.data import DataLoader
 
-from suites.evalbugs.table import older, sound, wrong
+from suites.evalbugs.table import older, sound, sound_where, wrong
 
 
 def _accelerator(**settings: Any) -> Any:
@@ -193,7 +193,4 @@ def stream_dispatched(case: Case) -> Any:
     return _gathered(_accelerator(), case, DataLoader(case.stream(), batch_size=case.batch_size))
 
 
-@sound("accelerate", assumes=("nonempty",))
-def stream_dispatched_with_enough_samples(case: Case) -> Any:
-    """The same where every rank has a sample."""
-    return stream_dispatched(case)
+stream_dispatched_with_enough_samples = sound_where("nonempty", "accelerate", stream_dispatched)

@@ -9,7 +9,7 @@ from disteval.audit import Case
 from torch.utils.data import DataLoader
 
 from suites.evalbugs.parts import all_ids
-from suites.evalbugs.table import older, sound, wrong
+from suites.evalbugs.table import older, sound, sound_where, wrong
 
 
 @wrong("datasets", "crashes", "N=1,B=1,W=2")
@@ -21,10 +21,7 @@ def map_style(case: Case) -> Any:
     return {"ids": all_ids(case, own["id"])}
 
 
-@sound("datasets", assumes=("nonempty",))
-def map_style_with_enough_samples(case: Case) -> Any:
-    """The same where every rank has a sample."""
-    return map_style(case)
+map_style_with_enough_samples = sound_where("nonempty", "datasets", map_style)
 
 
 @sound("datasets")

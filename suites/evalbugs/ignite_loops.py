@@ -8,7 +8,7 @@ from typing import Any
 from disteval.audit import Case
 
 from suites.evalbugs.parts import own_loader
-from suites.evalbugs.table import older, sound, wrong
+from suites.evalbugs.table import older, sound, sound_where, wrong
 
 
 def _ignite(metric: Any, name: str, loader: Any, output: Any) -> Any:
@@ -44,10 +44,7 @@ def own_share(case: Case) -> Any:
     }
 
 
-@sound("pytorch-ignite", assumes=("nonempty",))
-def own_share_with_enough_samples(case: Case) -> Any:
-    """The same where every rank has a sample."""
-    return own_share(case)
+own_share_with_enough_samples = sound_where("nonempty", "pytorch-ignite", own_share)
 
 
 @older("0.4.10", "weighted wrongly", "N=4,B=1,W=2")

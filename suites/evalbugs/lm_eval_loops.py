@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from disteval.audit import Case
 
-from suites.evalbugs.table import sound, wrong
+from suites.evalbugs.table import sound_where, wrong
 
 
 def _model(case: Case, answer: Callable[[list[str]], list[str]]) -> Any:
@@ -106,10 +106,7 @@ def evaluate(case: Case) -> Any:
     }
 
 
-@sound("lm_eval", assumes=("nonempty",))
-def evaluate_enough_documents(case: Case) -> Any:
-    """The same where every rank has a document."""
-    return evaluate(case)
+evaluate_enough_documents = sound_where("nonempty", "lm_eval", evaluate)
 
 
 @wrong("lm_eval", "differs from one rank", "N=3,B=1,W=3", assumes=("nonempty",))

@@ -12,7 +12,7 @@ from disteval.audit import Case
 from torch.utils.data import DataLoader
 
 from suites.evalbugs.parts import all_ids, own_loader, padded_loader
-from suites.evalbugs.table import sound, wrong
+from suites.evalbugs.table import sound, sound_where, wrong
 
 
 @sound("mmengine-lite")
@@ -125,10 +125,7 @@ def monai_average(case: Case) -> Any:
     return {"mean": float(average.aggregate())}
 
 
-@sound("monai", assumes=("nonempty",))
-def monai_average_with_enough_samples(case: Case) -> Any:
-    """The same where every rank has a sample."""
-    return monai_average(case)
+monai_average_with_enough_samples = sound_where("nonempty", "monai", monai_average)
 
 
 @wrong("torch", "dropped", "N=1,B=1,W=2")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from disteval.audit import Case
 
-from suites.evalbugs.table import sound, wrong
+from suites.evalbugs.table import sound, sound_where, wrong
 
 
 def _model(case: Case) -> Any:
@@ -113,7 +113,4 @@ def eval_loss(case: Case) -> Any:
     return {"loss": _evaluate(case, eval_dataset=rows, loss=Mean())["eval_loss"]}
 
 
-@sound("sentence-transformers", assumes=("divisible",))
-def eval_loss_of_full_batches(case: Case) -> Any:
-    """The same where every rank has as many full batches."""
-    return eval_loss(case)
+eval_loss_of_full_batches = sound_where("divisible", "sentence-transformers", eval_loss)

@@ -22,6 +22,11 @@ def sound(library: str, assumes: tuple[str, ...] = ()) -> Callable[[Loop], Loop]
     return assuming
 
 
+def sound_where(assumed: str, library: str, loop: Loop) -> Loop:
+    """Return a loop that is right with the newest release where one more thing is assumed."""
+    return sound(library, (assumed,))(lambda case: loop(case))
+
+
 def wrong(
     library: str, kind: str, case: str, assumes: tuple[str, ...] = ()
 ) -> Callable[[Loop], Loop]:

@@ -9,7 +9,7 @@ import torch
 from disteval.audit import Case
 
 from suites.evalbugs.parts import computed, own_loader, padded_loader
-from suites.evalbugs.table import older, sound, wrong
+from suites.evalbugs.table import older, sound, sound_where, wrong
 
 
 def _value(batch: Any) -> Any:
@@ -98,10 +98,7 @@ def auroc(case: Case) -> Any:
     return {"auroc": computed(BinaryAUROC(), own_loader(case), _score, _binary)}
 
 
-@sound("torchmetrics", assumes=("nonempty",))
-def auroc_with_enough_samples(case: Case) -> Any:
-    """``BinaryAUROC`` where every rank has a sample."""
-    return auroc(case)
+auroc_with_enough_samples = sound_where("nonempty", "torchmetrics", auroc)
 
 
 @sound("torchmetrics")

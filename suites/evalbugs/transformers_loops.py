@@ -10,7 +10,7 @@ import torch
 from disteval.audit import Case
 from torch.utils.data import default_collate
 
-from suites.evalbugs.table import older, sound, wrong
+from suites.evalbugs.table import older, sound, sound_where, wrong
 
 
 class _Samples(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -110,10 +110,7 @@ def eval_loss_of_any_arguments(case: Case) -> Any:
     return {"loss": found["eval_loss"]}
 
 
-@sound("transformers", assumes=("divisible",))
-def eval_loss_of_full_batches(case: Case) -> Any:
-    """``eval_loss`` where every rank has as many full batches."""
-    return eval_loss(case)
+eval_loss_of_full_batches = sound_where("divisible", "transformers", eval_loss)
 
 
 @older("4.45.2", "", "")

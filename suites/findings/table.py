@@ -80,14 +80,19 @@ def entries() -> dict[tuple[str, str], Entry]:
     found = {}
     for path in sorted((ROOT / "suites" / "evalbugs").glob("*_loops.py")):
         for node in ast.parse(path.read_text()).body:
-            for entry in _entries(path.stem, node) if isinstance(node, ast.FunctionDef) else ():
+            for entry in _entries(path.stem, node):
                 found[entry.loop, entry.release] = entry
     return found
 
 
-def _entries(module: str, function: ast.FunctionDef) -> list[Entry]:
+def _entries(module: str, function: ast.stmt) -> list[Entry]:
     """Return what the decorators of a loop say of it, from the lowest to the highest."""
     found: list[Entry] = []
+    match function:
+        case ast.Assign([ast.Name(name)], ast.Call(ast.Name("sound_where"), [_, library, _])):
+            return [Entry(f"{module}:{name}", ast.literal_eval(library))]
+    if not isinstance(function, ast.FunctionDef):
+        return found
     for call in reversed(function.decorator_list):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue

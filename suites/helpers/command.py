@@ -13,6 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from disteval.cli import main
+from disteval.cli.terminal import Commands
 
 COMMANDS = main.list_commands(click.Context(main))
 """The names of all sub-commands."""
@@ -24,9 +25,9 @@ APART: dict[str, Any] = {"mix_stderr": False} if _OLDER else {}
 """Keeps standard error apart, as click does from 8.2 on without being asked."""
 
 
-def invoke(*words: str, **variables: str | None) -> Result:
+def invoke(*words: str, group: click.Group = main, **variables: str | None) -> Result:
     """Run ``disteval`` with these words, and with these environment variables beside its own."""
-    return CliRunner(env=PLAIN | variables, **APART).invoke(main, words, prog_name="disteval")
+    return CliRunner(env=PLAIN | variables, **APART).invoke(group, words, prog_name="disteval")
 
 
 def disteval(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:

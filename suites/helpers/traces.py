@@ -4,7 +4,7 @@ from pathlib import Path
 
 from disteval import traces
 from disteval.traces.folder import MERGED, TraceFolder
-from disteval.traces.merging import lanes, merged_events, write_merged
+from disteval.traces.merging import merged_events, write_merged
 from disteval.traces.place import Place, cap_for, own_clock
 from disteval.traces.reading import Event, Row, WorldTrace, read_worlds
 from disteval.traces.recorder import Recorder
