@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.data import (
@@ -124,6 +124,7 @@ ELEMENTS = st.recursive(
 )
 
 
+@settings(max_examples=30)
 @given(ELEMENTS)
 def test_an_element_has_one_digest_in_all_processes(other: OtherProcess, element: Any) -> None:
     assert other.digest_of(element) == digest_of(element)

@@ -130,7 +130,7 @@ class Leases(RuleBasedStateMachine):
 
 
 TestLeases = Leases.TestCase
-TestLeases.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLeases.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 def finished(book: Book, rank: int, now: float, seconds: float) -> Lease:
