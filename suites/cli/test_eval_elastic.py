@@ -150,6 +150,31 @@ def test_another_command_joins_and_finishes_what_all_ranks_have_left(
     assert sorted(one["rank"] for one in read(led)["leases"]["lost"]) == [0, 1]
 
 
+STUCK = """
+import time
+import numpy as np
+from disteval import Task
+from disteval.metrics import Mean
+
+class Stuck(Mean):
+    def from_sums(self, sums, count):
+        while True:
+            time.sleep(1)
+
+task = Task(samples=np.arange(10.0), predict=abs, metrics={"stuck": Stuck()}, batch_size=1)
+"""
+
+
+def test_a_result_that_no_rank_ever_computes_ends_the_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    command = [*COMMAND[:4], "stuck:task", *COMMAND[5:], "--world-size=2", "--timeout=1"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "10 of 10 batches" in done.stderr and "1 s" in done.stderr
+
+
 @pytest.mark.parametrize(
     "launcher",
     [

@@ -212,7 +212,7 @@ def test_units_that_take_longer_than_the_timeout_are_committed_at_last() -> None
         lease = book.ask(0, now)
         assert lease is not None
         now += 90.0
-        assert book.expire(now) == [0]
+        assert [*book.expire(now)] == [0]
         assert book.commit(0, lease.number, now)
     assert book.is_done
 

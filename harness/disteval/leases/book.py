@@ -165,6 +165,11 @@ class Book:
             self._seen[rank] = now
             self._seen.move_to_end(rank)
 
+    def hear_all(self, now: float) -> None:
+        """Have no silence count that was before now."""
+        for rank in self._seen:
+            self._seen[rank] = now
+
     def commit(self, rank: int, number: int, now: float, waited: float = 0.0) -> bool:
         """Count a lease that a rank has finished; return False if it must not count.
 
@@ -224,15 +229,20 @@ class Book:
         self._lost += lease.units
         return lease
 
-    def expire(self, now: float) -> list[int]:
-        """Lose each rank that holds a lease and has been silent for too long; return them."""
-        lost = []
+    def expire(self, now: float) -> dict[int, range]:
+        """Lose each rank that holds a lease and has been silent for too long.
+
+        Returns:
+            The units of which each of them is at one.
+        """
+        lost = {}
         while self._seen:
             rank, at = next(iter(self._seen.items()))
             if now - at <= self._timeout:
                 break
+            hold = self._held[rank]
+            lost[rank] = range(hold.lease.start + hold.done, hold.lease.stop)
             self.lose(rank, now)
-            lost.append(rank)
         return lost
 
     def _lend_fresh(self, size: int) -> Lease | None:

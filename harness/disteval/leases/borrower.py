@@ -6,7 +6,6 @@ import os
 import pickle
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,7 +18,6 @@ import cloudpickle
 from disteval import traces
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.leases.book import Lease
-from disteval.leases.finishing import repeating
 from disteval.leases.messages import (
     MAX_MESSAGE_BYTES,
     Ask,
@@ -100,7 +98,6 @@ class Borrower:
         self._end: Finish | Finished | None = None
         self._gone: WorldError | None = None  # why the lender can't be reached any more
         self.attempt = self._joined = self._rejoined = 0
-        self._sending = threading.Lock()  # a thread sends, too, while this rank computes
         self._connection = self._join(patience)
 
     def __enter__(self) -> Borrower:
@@ -185,8 +182,7 @@ class Borrower:
                     raise _AnotherBeginsError
 
         try:
-            with repeating(self._ping, self._timeout / _PINGS):
-                value = cloudpickle.dumps(compute(parts()))
+            value = cloudpickle.dumps(compute(parts()))
             check_size(value, "the metrics' results", "have a metric write its result to a file")
             answer = Computed(value)
         except _AnotherBeginsError:
@@ -237,14 +233,9 @@ class Borrower:
             return
         try:
             data = pickle.dumps(message, protocol=5)
-            with self._sending:
-                self._connection.send_bytes(data)
+            self._connection.send_bytes(data)
         except OSError as error:
             self._rejoin(error)
-
-    def _ping(self) -> None:
-        with self._sending, suppress(OSError):  # the next message notices it
-            self._connection.send_bytes(pickle.dumps(Ping(), protocol=5))
 
     def _receive(self) -> Any:
         return pickle.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
@@ -260,11 +251,10 @@ class Borrower:
                     return
         self._rejoined += 1
         try:
-            with self._sending:
-                self._connection.close()
-                if self._rejoined > _MOST_REJOINED:
-                    raise WorldError(f"it has ended {_MOST_REJOINED} connections in a row")
-                self._connection = self._join(0.0)
+            self._connection.close()
+            if self._rejoined > _MOST_REJOINED:
+                raise WorldError(f"it has ended {_MOST_REJOINED} connections in a row")
+            self._connection = self._join(0.0)
         except WorldError as gone:
             self._gone = WorldError(
                 f"the lender of leases is gone ({describe_error(error)}, and then: {gone}); it "

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from disteval.leases.members import Member, Members
 from disteval.leases.messages import Finish
@@ -25,12 +23,18 @@ class Finishing:
         self._members, self._timeout = members, timeout
         self._parts: Sequence[Part] = ()
 
-    def begin(self, ledger: Ledger, now: float) -> None:
-        """Ask an idle rank, unless one is at it that was heard of."""
+    def begin(self, ledger: Ledger, units: int, now: float) -> None:
+        """Ask an idle rank, unless one is at it that was heard of.
+
+        The result counts as one more unit than there are.
+        """
         self._parts = ledger.parts
         busy = [each for each in self._members if each.sent is not None]
         if any(now - each.heard <= self._timeout for each in busy):
             return
+        for member in busy:
+            if member.silent_at is None:
+                self._members.note_silent(member, range(units, units + 1))
         for member in self._members:
             if member.waits and member.failure is None:
                 member.waits, member.sent, member.heard = False, 0, now
@@ -51,24 +55,3 @@ class Finishing:
         is_last = member.sent == len(self._parts)
         member.sent += is_last
         member.send(Finish(found, is_last))
-
-
-@contextmanager
-def repeating(call: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call a function in a thread again and again meanwhile.
-
-    A rank that computes for long says so by it. One that is frozen does not, and loses its turn.
-    """
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(seconds):
-            call()
-
-    thread = threading.Thread(target=repeat, name="disteval-computing", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

@@ -190,15 +190,18 @@ class Lending:
         """Do what is due: take leases back, lend them, finish, or give up."""
         if self.outcome is not None or self._ledger is None:
             return
+        was_stopped = self.members.was_stopped(now)
         if self._book is not None:
-            for group in self._book.expire(now):
+            if was_stopped:
+                self._book.hear_all(now)
+            for group, units in self._book.expire(now).items():
                 for member in self.members.group(group):
-                    self.members.note_silent(member)
+                    self.members.note_silent(member, units)
             if self._book.is_done:
-                self._finishing.begin(self._ledger, now)
+                self._finishing.begin(self._ledger, self._units, now)
             else:
                 self._lend(now)
-        error = self.members.why_to_end(now, self.counts)
+        error = self.members.why_to_end(now, self.counts, was_stopped=was_stopped)
         if error is not None:
             self.fail(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from disteval.errors import RankError, WorldError
@@ -15,7 +15,7 @@ from disteval.leases.messages import Commit, Hello, encode
 _log = logging.getLogger("disteval.leases")
 _REMEDY = "give a longer Leases(timeout=…) (on the command line, --timeout)"
 _STOPPED_SECONDS = 1.0  # without a look at the ranks, after which the lender itself was stopped
-_RAISED = 3  # so many ranks that raise an exception at one unit end the evaluation
+_MOST = 3  # so many ranks that raise an exception, or are silent, at one unit end the evaluation
 
 
 class Event(NamedTuple):
@@ -45,7 +45,8 @@ class Member:
         report: Its commit, while the other ranks of its group have not sent theirs.
         failure: Why it takes no more leases; None while it does.
         sent: How many parts it was sent to compute the result of; None if it does not compute it.
-        is_silent: Whether it lost its lease because it sent nothing, and has sent nothing since.
+        silent_at: The units of which it was at one when it lost its lease because it sent nothing;
+            None if it has sent something since.
         has_result: Whether it was sent the end of the evaluation.
     """
 
@@ -59,7 +60,7 @@ class Member:
         self.report: Commit | None = None
         self.failure: str | None = None
         self.sent: int | None = None
-        self.is_silent = False
+        self.silent_at: range | None = None
         self.has_result = False
 
     @property
@@ -135,21 +136,21 @@ class Members:
         self.lost.append(f"{member.name}: {why}")
         self.on_event(Event("lost", member.rank, why))
 
-    def note_silent(self, member: Member) -> None:
-        """Note that a rank has lost its lease because it sent nothing."""
-        member.is_silent = True
+    def note_silent(self, member: Member, units: range) -> None:
+        """Note that a rank has lost its lease, at one of these units, because it sent nothing."""
+        member.silent_at = units
         self.note_lost(member, f"sent nothing for {self._timeout:g} s")
 
     def note_heard(self, member: Member, now: float) -> None:
         """Note that a rank has sent something, and say so if it was thought to be lost."""
-        if member.is_silent:
+        if member.silent_at is not None:
             what = (
                 f"went on after {now - member.heard:.0f} s, when its lease had been taken back; if "
                 f"it was not stopped, one batch takes longer than {self._timeout:g} s: "
                 f"{_REMEDY}"
             )
             self.on_event(Event("slow", member.rank, what))
-        member.heard, member.is_silent = now, False
+        member.heard, member.silent_at = now, None
 
     def note_failed(self, member: Member, unit: int | None, what: str) -> None:
         """Note which exception a rank raised; it says so again after a new connection."""
@@ -158,28 +159,49 @@ class Members:
         self.failed.append((member.rank, unit, what))
         self.on_event(Event("failed", member.rank, what))
 
-    def why_to_end(self, now: float, counts: Counts) -> Exception | None:
+    def was_stopped(self, now: float) -> bool:
+        """Return whether the lender itself was stopped since the last call.
+
+        A job may be stopped as a whole; when it goes on, its ranks have to be heard first.
+        """
+        before, self._looked_at = self._looked_at, now
+        return now - before > max(_STOPPED_SECONDS, self._timeout / 2)
+
+    def why_to_end(self, now: float, counts: Counts, *, was_stopped: bool) -> Exception | None:
         """Return why the evaluation can't go on; None if it can.
 
-        It can't if three ranks, or groups of ranks, raised at one unit; or if no rank is left:
-        every rank that was started raised, or none that takes leases was heard of for too long.
+        It can't if three ranks, or groups of ranks, raised at one unit, or are silent at one, or
+        all of several are; or if no rank is left: every rank that was started raised, or none that
+        takes leases was heard of for too long.
         """
-        at = [unit for unit, _ in {(at, r // self._size) for r, at, _ in self.failed}]
         known = max(self._expected or 0, len(self.by_rank))
         benched = sum(member.failure is not None for member in self)
-        if any(at.count(unit) >= _RAISED for unit in set(at) - {None}) or (
-            self._expected is not None and 0 < known <= benched
+        gone = sum(member.failure is None and member.mailbox is None for member in self)
+        left = (known - benched - gone) // self._size
+        silent = [(each.silent_at, each.rank) for each in self if each.silent_at is not None]
+        raised = [(range(at, at + 1), rank) for rank, at, _ in self.failed if at is not None]
+        if (
+            self._most_at_one(raised) >= _MOST
+            or self._most_at_one(silent) >= min(_MOST, max(2, left))
+            or (self._expected is not None and 0 < known <= benched)
         ):
             return self._reason(counts)
-        # A job may be stopped as a whole; when it goes on, its ranks have to be heard first.
-        was_stopped = now - self._looked_at > max(_STOPPED_SECONDS, self._timeout / 2)
         if was_stopped or any(
             each.mailbox is not None and each.failure is None and now - each.heard <= self._timeout
             for each in self
         ):
             self._alive_at = now
-        self._looked_at = now
         return self._reason(counts) if now - self._alive_at > self._timeout else None
+
+    def _most_at_one(self, places: Sequence[tuple[range, int]]) -> int:
+        """Return the most groups of ranks that may be at one unit, of units with their ranks."""
+        return max(
+            (
+                len({rank // self._size for others, rank in places if units.start in others})
+                for units, _ in places
+            ),
+            default=0,
+        )
 
     def _reason(self, counts: Counts) -> Exception:
         if not self.failed:
