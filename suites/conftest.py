@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from _pytest.mark.expression import Expression
+from disteval.conformance.plugin import required
 from disteval.data import load_cifar10
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
@@ -66,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{marker}: needs one of {', '.join(names)}")
     # A session collects no worlds but those of the backends that it requires.
     if not config.option.backend and detect_outer_world() is None:
-        config.option.backend = [name for name in list_all_backends() if name in needs.required()]
+        config.option.backend = [name for name in list_all_backends() if name in required()]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import WorldError
+from disteval.conformance.plugin import required
 from disteval.conformance.world import BackendWorlds
 from disteval.worlds import World, report_progress
 from hypothesis import HealthCheck, Phase, given, settings
@@ -33,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     that take no `arrays` are tried with NumPy's.
     """
     if "arrays" in metafunc.fixturenames:
-        kinds = [kind for kind in ARRAYS if find_spec(kind) or kind in needs.required()]
+        kinds = [kind for kind in ARRAYS if find_spec(kind) or kind in required()]
         if len(kinds) > 1 and {"threads", "non_dist"}.isdisjoint(metafunc.config.option.backend):
             kinds.remove("numpy")
         metafunc.parametrize("arrays", needs.each(*kinds), indirect=True)
