@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,18 +15,12 @@ from disteval.registry import get_backend_class, load_backend_class
 from disteval_backends.non_dist import NonDist
 
 from suites.helpers.faults import add_class
+from suites.helpers.processes import run_plainly
 
 
-def _run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
-    search = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": search},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def _run(code: str, folder: Path = Path()) -> subprocess.CompletedProcess[str]:
+    """Run a program that finds what is installed in a folder."""
+    return run_plainly([sys.executable, "-c", code], folder, 60)
 
 
 def _distribution(folder: Path, entries: str, **modules: str) -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 from suites.docs.tasks import exactly, load
 from suites.helpers.needs import needs
-from suites.helpers.processes import mpi_variables, mpirun, run_plainly
+from suites.helpers.processes import mpirun, run_plainly
 from suites.helpers.thread_world import run_ranks, values
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -24,39 +22,25 @@ def clone() -> None:
         pytest.skip("the examples are not part of an installed package; run this from a clone")
 
 
-def accuracy(data: Path, *command: str) -> dict[str, float]:
-    done = subprocess.run(
-        command,
-        env=os.environ | {"CIFAR10_ROOT": str(data)} | mpi_variables(),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        pytest.param("single", 1, marks=needs("torch")),
+        pytest.param("torch_dist", 1, marks=needs("torch_cpu")),
+        pytest.param("mpi4py", 3, marks=needs("torch", "mpi4py")),
+    ],
+)
+def test_ways_to_evaluate_print_one_accuracy(
+    name: str, ranks: int, small_accuracy: dict[str, float], small_cifar10: Path
+) -> None:
+    assert small_accuracy["top1"] > 0.7
+    script = str(EXAMPLES / f"cifar10_eval_{name}.py")
+    launcher = mpirun(ranks) if ranks > 1 else ()
+    command = ["env", f"CIFAR10_ROOT={small_cifar10}", *launcher, sys.executable, script]
+    done = run_plainly(command, EXAMPLES, 180.0)
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    found = ast.literal_eval(line)
-    assert isinstance(found, dict)
-    return found
-
-
-@needs("torch")
-def test_single(small_accuracy: dict[str, float], small_cifar10: Path) -> None:
-    assert small_accuracy["top1"] > 0.7
-    script = str(EXAMPLES / "cifar10_eval_single.py")
-    assert accuracy(small_cifar10, sys.executable, script) == small_accuracy
-
-
-@needs("torch_cpu")
-def test_torch_dist(small_accuracy: dict[str, float], small_cifar10: Path) -> None:
-    script = str(EXAMPLES / "cifar10_eval_torch_dist.py")
-    assert accuracy(small_cifar10, sys.executable, script) == small_accuracy
-
-
-@needs("torch", "mpi4py")
-def test_mpi4py(small_accuracy: dict[str, float], small_cifar10: Path) -> None:
-    script = str(EXAMPLES / "cifar10_eval_mpi4py.py")
-    assert accuracy(small_cifar10, *mpirun(3), sys.executable, script) == small_accuracy
+    assert ast.literal_eval(line) == small_accuracy
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from suites.helpers.needs import needs
+from suites.helpers.processes import run_plainly
 
 pytestmark = needs("flax")
 
@@ -21,9 +21,7 @@ RIGHT = ["trims_predictions", "masks_on_devices", "masks_on_a_mesh", "on_three_h
 def test_the_wrong_ways_are_wrong_and_the_right_ways_agree() -> None:
     if not EXAMPLE.exists():
         pytest.skip("the examples are not part of an installed package; run this from a clone")
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_plainly([sys.executable, str(EXAMPLE)], EXAMPLE.parent, 300)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"^(\w+) +(\d+) of (\d+) right", done.stdout, flags=re.MULTILINE)
     right = {name: (int(correct), int(seen)) for name, correct, seen in found}

@@ -33,37 +33,18 @@ LARGE = ("2.4", "3.5")
 
 
 CAUSES = {
-    "NeverInitialized": "init_process",
-    "RanksCountFromOne": "counted from 1",
-    "ReversedOrder": "order",
-    "OwnObjectTwice": "own object",
-    "OnlyRank0Gathers": "only one rank",
-    "PaddedToTheLargest": "padded",
-    "CutAt64K": "65535",
-    "SixteenBitSizes": "16 bits",
-    "TupleBecomesList": "JSON",
-    "SharingLost": "share",
-    "DtypeLost": "dtype",
-    "SrcIgnored": "src",
-    "OwnEntryIsTheInput": "copy",
-    "CachesByIdentity": "cache",
-    "StaleBuffer": "earlier call",
-    "LosesWhoIsLate": "late",
-    "LeaksDescriptors": "files",
-    "LeaksThreads": "threads",
-    "SwallowsTheError": "caught",
-    "PairsWhateverComes": "number",
-    "MeetsAtOnePlace": "port",
-    "WaitsForEver": "Rendezvous.timeout",
-    "LonelyAfterAKill": "closed connection",
-    "LeavesItselfOut": "own",
-    "NotWritten": "NotImplementedError",
-    "SwapsRankAndSize": "swapped",
-    "RankIsText": "int",
-    "EverybodyIsRank0": "rank",
-    "OverJson": "pickle",
+    "NeverInitialized": "init_process", "RanksCountFromOne": "counted from 1",
+    "ReversedOrder": "order", "OwnObjectTwice": "own object", "OnlyRank0Gathers": "only one rank",
+    "PaddedToTheLargest": "padded", "CutAt64K": "65535", "SixteenBitSizes": "16 bits",
+    "TupleBecomesList": "JSON", "SharingLost": "share", "DtypeLost": "dtype", "SrcIgnored": "src",
+    "OwnEntryIsTheInput": "copy", "CachesByIdentity": "cache", "StaleBuffer": "earlier call",
+    "LosesWhoIsLate": "late", "LeaksDescriptors": "files", "LeaksThreads": "threads",
+    "SwallowsTheError": "caught", "PairsWhateverComes": "number", "MeetsAtOnePlace": "port",
+    "WaitsForEver": "Rendezvous.timeout", "LonelyAfterAKill": "closed connection",
+    "LeavesItselfOut": "own", "NotWritten": "NotImplementedError", "SwapsRankAndSize": "swapped",
+    "RankIsText": "int", "EverybodyIsRank0": "rank", "OverJson": "pickle",
     "CannotLeave": "finalize_process",
-}
+}  # fmt: skip
 """A word in the cause that the rule has to name, for mistakes that people are known to make."""
 
 
