@@ -150,6 +150,17 @@ def test_another_command_joins_and_finishes_what_all_ranks_have_left(
     assert sorted(one["rank"] for one in read(led)["leases"]["lost"]) == [0, 1]
 
 
+def test_a_leader_that_is_killed_leaves_no_address_and_no_key(start: Start, tmp_path: Path) -> None:
+    leader = start("env", f"TMPDIR={tmp_path}", *COMMAND, "--world-size=2", seconds=0.5)
+
+    def folders() -> int:
+        return len([*tmp_path.glob("disteval-*/*")])
+
+    assert wait_for(lambda: folders() == 2, SECONDS)  # that of the world, and of the leases
+    leader.kill()
+    assert wait_for(lambda: folders() == 0, SECONDS)
+
+
 STUCK = """
 import time
 import numpy as np

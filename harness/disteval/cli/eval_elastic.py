@@ -23,8 +23,9 @@ from disteval.errors import WorldError
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
-from disteval.worlds import ElasticWorld, LostRank, Survival, control_directory
+from disteval.worlds import ElasticWorld, LostRank, Survival
 from disteval.worlds.given_leader import given_here, has_given_leader
+from disteval.worlds.watched import private_folder
 
 _GRACE_SECONDS = 2.0  # in which ranks return once there is a result
 _RANKS_SHOWN = 8
@@ -51,7 +52,7 @@ def lend(start: Starter, job: EvalJob, options: Elastic) -> dict[str, Any]:
         world = stack.enter_context(start.elastic_world(start.size))
         job = replace(job, shares_memory=not world.own_processes and not world.attached)
         if meeting is not None:
-            groups = options.ranks_per_lease, stack.enter_context(_private_folder())
+            groups = options.ranks_per_lease, stack.enter_context(private_folder())
             survival = _run(world, job, meeting, groups, True, lambda: True, _print_lost)
             return _first_report(survival)
         return _Leader(world, start, job, options, stack).run()
@@ -69,11 +70,10 @@ class _Leader:
         self._lost: list[dict[str, Any]] = []
         self._joined: set[int] = set()  # ranks that somebody else has started
         self._gone: dict[int, str] = {}  # own ranks that get no more leases, and why
-        directory = control_directory.create()
-        stack.callback(directory.remove)
+        directory = stack.enter_context(private_folder())
         self._lender = Lender(
             options.ledger,
-            directory.path,
+            directory,
             *_place(world),
             timeout=start.timeout,
             ranks_per_lease=options.ranks_per_lease,
@@ -82,10 +82,10 @@ class _Leader:
             predictions=job.predictions,
         )
         stack.push(self._lender)  # ranks of other hosts may not have the result yet
-        self._meeting = Meeting.of(directory.path)
+        self._meeting = Meeting.of(directory)
         self._ledger, self._stack = options.ledger, stack
         self._announced = False
-        self._groups = options.ranks_per_lease, directory.path
+        self._groups = options.ranks_per_lease, directory
 
     def run(self) -> dict[str, Any]:
         """Run the evaluation, and return its report."""
@@ -261,15 +261,6 @@ def _tell(what: str) -> None:
     """Print one line on standard error, above the bar."""
     if not is_quiet():
         tqdm.write(visible(f"disteval eval: {what}".replace("\n", " ")), file=sys.stderr)
-
-
-@contextmanager
-def _private_folder() -> Iterator[Path]:
-    directory = control_directory.create()
-    try:
-        yield directory.path
-    finally:
-        directory.remove()
 
 
 @contextmanager

@@ -27,9 +27,9 @@ from disteval.leases.borrower import Borrower
 from disteval.leases.lender import Lender
 from disteval.ledger import Part, stored_of
 from disteval.outputs import OUTPUTS
-from disteval.worlds import control_directory
 from disteval.worlds.address import own_address, resolve
 from disteval.worlds.channel.connection import read_address, write_address
+from disteval.worlds.watched import private_folder
 
 
 class Borrowed:
@@ -184,15 +184,14 @@ def _joined(
 def _meet(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> Path:
     """Start the lender on rank 0, and return where its address is on this rank."""
     backend, target = work.backend, work.target
-    own: control_directory.ControlDirectory | None = None
+    own: Path | None = None
     unmade: HarnessError | None = None
     try:
         if backend.rank == 0:
-            own = control_directory.create()
-            stack.callback(own.remove)
+            own = stack.enter_context(private_folder())
     except HarnessError as error:  # the other ranks wait for the directory
         unmade = error
-    where, host, unmade = backend.broadcast_object((own and own.path, _this_host(), unmade), src=0)
+    where, host, unmade = backend.broadcast_object((own, _this_host(), unmade), src=0)
     if unmade is not None:
         raise unmade
     path = Path(where)
@@ -226,9 +225,7 @@ def _meet(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> 
     if failure is not None:
         raise failure
     if not is_near:
-        mine = control_directory.create()
-        stack.callback(mine.remove)
-        path = mine.path
+        path = stack.enter_context(private_folder())
         write_address(path, address)
     return path
 

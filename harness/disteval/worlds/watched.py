@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from disteval.worlds import watchdog
+from disteval.worlds import control_directory, watchdog
 
 _LOGGER = logging.getLogger("disteval.worlds")
 _END_SECONDS = 5.0
@@ -71,6 +71,22 @@ class Watched(watchdog.Watched):
     def end(self) -> None:
         """Have the watchdog forget the world, of which nothing is left."""
         _watchdog.end(self._name)
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """Yield a control directory, which is removed after the block, or when this process is killed.
+
+    Raises:
+        WorldError: See `disteval.worlds.control_directory.create`.
+    """
+    made = control_directory.create()
+    watched = Watched(made.path)
+    try:
+        yield made.path
+    finally:
+        made.remove()
+        watched.end()
 
 
 class _Watchdog:
