@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
-
 from suites.mutants.broken.base import Gathered, Mutant, add
 
 
@@ -60,7 +58,7 @@ class SizesOfRank0(Gathered):
 
 
 class LosesTheLastOfLongLists(Gathered):
-    """Loses an entry of what a metric with entries sends: an array, at the end of a tuple."""
+    """Loses an entry of what a metric with entries sends: a list, at the end of a tuple."""
 
     breaks = "8.1"
 
@@ -71,7 +69,7 @@ class LosesTheLastOfLongLists(Gathered):
 
     def shorten(self, item: Any) -> Any:
         if type(item) is not tuple or not item:
-            return item[:-1] if isinstance(item, np.ndarray) and len(item) > 3 else item
+            return item[:-1] if type(item) is list and len(item) > 3 else item
         return (*item[:-1], self.shorten(item[-1]))
 
 
