@@ -37,10 +37,7 @@ def alone(case):
     mine = sum(float(sample["value"]) for sample in own)
     return {"sum": sum(get_dist_backend().all_gather_object(mine)) if ranks > 1 else mine}
 """
-STARTED_BY = {
-    "mpi4py": "mpirun -np 2",
-    "torch_cpu": "torchrun --no-python --nproc-per-node 2",
-}
+STARTED_BY = {"mpi4py": "mpirun -np 2", "torch_cpu": "torchrun --no-python --nproc-per-node 2"}
 
 
 @pytest.mark.parametrize("backend", each(*STARTED_BY))

@@ -103,9 +103,7 @@ def test_a_conformant_backend(check: Any, tmp_path: Path) -> None:
         assert applies or result["message"]
 
 
-def test_a_broken_backend_gets_the_smallest_example_and_a_line_that_replays_it(
-    check: Any,
-) -> None:
+def test_a_broken_backend_gets_the_smallest_example_and_a_line_that_replays_it(check: Any) -> None:
     done = check("mine:Swapped", "--world-size=3", "--rules=2.1,2.3")
     assert done.returncode == 1
     assert done.stdout.count("cause: ") == 1  # of two rules

@@ -188,10 +188,7 @@ def test_a_result_that_no_rank_ever_computes_ends_the_evaluation(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "launcher",
-    [
-        pytest.param(mpirun, marks=needs("mpi4py")),
-        pytest.param(torchrun, marks=needs("torch_cpu")),
-    ],
+    [pytest.param(mpirun, marks=needs("mpi4py")), pytest.param(torchrun, marks=needs("torch_cpu"))],
 )
 def test_a_rank_of_somebodys_launcher_may_be_killed(
     start: Start, launcher: Callable[[int], Any], tmp_path: Path, expected: dict[str, Any]

@@ -221,8 +221,7 @@ def test_a_loss_convicts_only_where_it_recurs_and_a_wrong_result_always(name: st
 
 
 @pytest.mark.parametrize(
-    ("backend", "outcomes"),
-    [(HangsOnce, ["error", "passed"]), (Hangs, ["failed", "failed"])],
+    ("backend", "outcomes"), [(HangsOnce, ["error", "passed"]), (Hangs, ["failed", "failed"])]
 )
 def test_a_timeout_convicts_only_where_it_recurs_and_costs_one_more_at_all_sizes(
     folder: Path, backend: type[ThreadsDist], outcomes: list[str]

@@ -103,9 +103,7 @@ def test_a_backend_that_was_chosen_is_taken(started_by: Callable[[str], None]) -
         assert MetricGroup({"mean": metric}).compute() == {"mean": {"mean": 2.0}}
 
 
-def test_a_chosen_backend_that_joins_nothing_is_refused(
-    started_by: Callable[[str], None],
-) -> None:
+def test_a_chosen_backend_that_joins_nothing_is_refused(started_by: Callable[[str], None]) -> None:
     started_by("torchrun")
     with pytest.raises(UsageError, match=r"torchrun.*ThreadsDist"):
         mean_of(1.0, dist_backend="threads").compute()

@@ -100,11 +100,7 @@ def test_the_default_is_non_dist_until_it_is_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "library", "extra"),
-    [
-        ("torch_cpu", "torch", "torch"),
-        ("mpi4py", "mpi4py", "mpi"),
-    ],
+    ("name", "library", "extra"), [("torch_cpu", "torch", "torch"), ("mpi4py", "mpi4py", "mpi")]
 )
 def test_a_missing_library_names_the_extra(name: str, library: str, extra: str) -> None:
     # None in sys.modules is how Python itself marks a module as not to be found.

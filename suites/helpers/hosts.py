@@ -210,10 +210,7 @@ class Hosts:
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
         """Start a process that ends with this one, and wait until it is ready."""
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._started.append(process)
         _await_ready(process)

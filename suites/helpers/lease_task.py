@@ -90,12 +90,7 @@ def task(backend: BaseDistBackend) -> Task:
             "counts": Counts(),
             "outputs": Outputs(),
         },
-        update={
-            "accuracy": scores_of,
-            "confusion": scores_of,
-            "counts": all_of,
-            "outputs": all_of,
-        },
+        update={"accuracy": scores_of, "confusion": scores_of, "counts": all_of, "outputs": all_of},
         batch_size=BATCH,
     )
 

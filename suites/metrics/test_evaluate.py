@@ -61,8 +61,7 @@ def test_a_metric_that_was_evaluated_takes_batches_of_its_own_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "evaluation",
-    [{}, {"predict": lambda batch: None}, {"update": "no function"}, {"limit": -1}],
+    "evaluation", [{}, {"predict": lambda batch: None}, {"update": "no function"}, {"limit": -1}]
 )
 def test_repeated_ids_are_never_counted_twice_after_an_evaluation(evaluation: Any) -> None:
     """A metric keeps only sums while it is evaluated, even if that ends with an error."""

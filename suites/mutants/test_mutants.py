@@ -49,10 +49,7 @@ CAUSES = {
 
 
 def check(
-    cls: type[BaseDistBackend],
-    world_sizes: tuple[int, ...],
-    *rules: str,
-    **options: Any,
+    cls: type[BaseDistBackend], world_sizes: tuple[int, ...], *rules: str, **options: Any
 ) -> Any:
     options = {"timeout": TIMEOUT, **options}
     return check_backend(cls, world_sizes, rules=select_rules(rules), **options)

@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from suites.helpers.command import invoke
-from suites.helpers.traces import (
-    Call,
-    PostMortem,
-    RankStatus,
-    find_parting,
-    read_calls,
-)
+from suites.helpers.traces import Call, PostMortem, RankStatus, find_parting, read_calls
 
 
 def entry(number: int, name: str, *, returned: bool = True, **changed: Any) -> dict[str, Any]:

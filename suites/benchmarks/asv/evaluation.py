@@ -45,12 +45,7 @@ class EvaluationCost(_worlds.InWorld):
     elsewhere.
     """
 
-    params = (
-        list(MODULES),
-        BACKENDS,
-        ["cpu", "cuda"],
-        [1, 2],
-    )
+    params = (list(MODULES), BACKENDS, ["cpu", "cuda"], [1, 2])
     param_names = ("framework", "backend", "device", "world_size")
 
     def setup(self, framework: str, backend: str, device: str, world_size: int) -> None:

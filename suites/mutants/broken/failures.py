@@ -170,9 +170,4 @@ class LonelyBesideTheFrozen(Lonely):
     breaks = "7.3"
 
 
-MUTANTS += [
-    SendsBeforeItReceives,
-    LonelyAfterAnExit,
-    LonelyAfterAKill,
-    LonelyBesideTheFrozen,
-]
+MUTANTS += [SendsBeforeItReceives, LonelyAfterAnExit, LonelyAfterAKill, LonelyBesideTheFrozen]
