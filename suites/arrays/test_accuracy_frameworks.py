@@ -1,7 +1,5 @@
 """The same batch gives the same answer as a torch, JAX or TensorFlow array as it does in NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

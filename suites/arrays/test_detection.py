@@ -1,7 +1,5 @@
 """Mean average precision of detected boxes is that of one process, with tied scores, too."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Each metric gives one result for arrays of NumPy, torch, JAX and TensorFlow, and for lists."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of torchmetrics have the same result over a backend as in one process."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Each class of torchmetrics has the result of one process, or docs/torchmetrics.md lists it."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

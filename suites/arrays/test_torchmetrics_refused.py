@@ -1,7 +1,5 @@
 """What could make torchmetrics' result depend on the ranks is refused, on every rank alike."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """What can't be audited gets one clear paragraph and the exit status 2, never a verdict."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

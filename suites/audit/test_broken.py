@@ -1,7 +1,5 @@
 """A call that raised, lost ranks or hung is a finding that says where each rank is."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

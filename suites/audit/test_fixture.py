@@ -1,7 +1,5 @@
 """The pytest fixture of audits fails a test of a wrong loop, and notes why for JUnit."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from xml.etree import ElementTree

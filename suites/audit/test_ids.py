@@ -1,7 +1,5 @@
 """The ids of samples are planted, and every view of a case has the same ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The audit convicts every wrong loop with its smallest case, and no right one."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from typing import Any

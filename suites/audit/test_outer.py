@@ -1,7 +1,5 @@
 """Inside mpirun and torchrun the audit uses the ranks that are there, and says how to replay."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

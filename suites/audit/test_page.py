@@ -1,7 +1,5 @@
 """The pages about the audit say what it says about their loops, and their tests pass."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An audit names the first call of torch.distributed at which gloo ranks parted."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """A result is judged by the precision that it can have, and no wrong one hides behind it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report of an audit fits the schema, and its page shows the matrix and the weights."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

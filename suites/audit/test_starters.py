@@ -1,7 +1,5 @@
 """Each function to start from, which ``disteval audit --write`` prints, is sound as it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An audit says what it could not judge, and why, instead of calling a function sound."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``disteval backends`` says which backends can be used here, and the documents agree."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

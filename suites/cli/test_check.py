@@ -1,7 +1,5 @@
 """``disteval check`` works for somebody who has written a backend."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

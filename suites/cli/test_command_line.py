@@ -1,7 +1,5 @@
 """All sub-commands of ``disteval`` have common options, errors and exit statuses."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``disteval doctor`` says what works here and what is missing for the rest."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

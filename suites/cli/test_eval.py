@@ -1,7 +1,5 @@
 """``disteval eval`` works as a user starts it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

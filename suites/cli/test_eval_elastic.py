@@ -1,7 +1,5 @@
 """``disteval eval --elastic``: ranks and leaders are lost, and the answer stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``disteval eval module:task`` evaluates a user's own task."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

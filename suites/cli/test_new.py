@@ -1,7 +1,5 @@
 """``disteval new`` writes a task that can be evaluated as it is, and spoils no file."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

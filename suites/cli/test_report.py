@@ -1,7 +1,5 @@
 """``disteval report`` shows what asv and ``--json`` wrote, and trusts none of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

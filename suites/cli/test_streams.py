@@ -1,7 +1,5 @@
 """Results and verdicts survive full disks, closed streams, and terminals that know only ASCII."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -4,8 +4,6 @@ A row of the table is a line as a user types it, and words that have to be in th
 found, and where it helps what would be right.
 """
 
-from __future__ import annotations
-
 import shlex
 import zipfile
 from pathlib import Path

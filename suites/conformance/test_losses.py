@@ -1,7 +1,5 @@
 """A rank that something outside ends makes no backend broken, and none conformant either."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

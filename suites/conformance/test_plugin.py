@@ -1,7 +1,5 @@
 """The plugin runs users' tests on ranks, and reports on those that pass and those that fail."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A report has a result for every rule, whatever the backend does."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """What a backend does beside the contract, to which suites/properties hold every one."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

@@ -1,7 +1,5 @@
 """One of several processes does not answer for itself where nobody chose a backend."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterator

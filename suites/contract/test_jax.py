@@ -1,7 +1,5 @@
 """Ranks of a host that would share its GPUs are refused by JAX's backend, with what works."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MLX's ring: large arrays in pieces, waits that sleep, and one error that is an error for all."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A report says which distribution provides a backend's class, and in which version."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ray's collectives move objects between actors in a group of the user's own, too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from disteval.worlds import World

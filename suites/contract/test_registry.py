@@ -1,7 +1,5 @@
 """The registry finds backends by name, and explains unknown, missing and broken ones."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

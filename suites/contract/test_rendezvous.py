@@ -1,7 +1,5 @@
 """Ranks find each other by what they publish, through the leader alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, ClassVar

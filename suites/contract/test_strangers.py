@@ -1,7 +1,5 @@
 """A process of another user that takes a rank's place can't have its bytes opened."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Templates number the collectives of each group, and move small and large objects."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A data set is refused when its arrays can't be pictures and their labels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """CIFAR-10 is read in both layouts, and damaged and hostile files are refused."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import struct

@@ -1,7 +1,5 @@
 """A download of CIFAR-10 is complete or leaves nothing, and never overwrites files."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import io

@@ -1,7 +1,5 @@
 """Samples become batches by field, and what can't be stacked stays a list."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

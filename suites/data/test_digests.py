@@ -1,7 +1,5 @@
 """Equal elements have equal digests in every process, and other elements have others."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Downloads from misbehaving servers and damaged archives fail with a clear error."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

@@ -1,7 +1,5 @@
 """The embedded data set is the same bytes on every machine and NumPy release."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

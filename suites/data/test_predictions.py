@@ -1,7 +1,5 @@
 """Predictions are read back as they were written, each once, or not at all."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """A pickle of arrays can name nothing else, take much memory, or end the process."""
 
-from __future__ import annotations
-
 import codecs
 import pickle
 import struct

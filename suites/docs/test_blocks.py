@@ -5,8 +5,6 @@ not every session installs is left out elsewhere, and every section runs in some
 block whose first line is a comment with a file name is not run but written to that file.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Every command line of every page is valid, and those that this machine can run do run."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """The files of docs/demonstrations.md give the results on the page at any world size."""
 
-from __future__ import annotations
-
 import pprint
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples run as a user starts them, and all print the same accuracy."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

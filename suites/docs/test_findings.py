@@ -1,7 +1,5 @@
 """docs/findings.md and its reports are what the rows of findings say, and can be run."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The example of full evaluation: its wrong ways are wrong, and the others agree."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

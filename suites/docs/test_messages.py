@@ -5,8 +5,6 @@ What is printed by Python that a page shows is compared in `test_blocks`. Other 
 hold the class and the values that were found to what is right, and leave the words to this file.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

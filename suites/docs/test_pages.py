@@ -1,7 +1,5 @@
 """Links lead to existing targets, and pages that list parts of the code list all of them."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -1,7 +1,5 @@
 """An estimator trains, evaluates and predicts on several workers as one process would."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """What a user sees, and what is lost, when a worker or the driver comes to grief."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The estimator on a Ray that it starts here trains as on local processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

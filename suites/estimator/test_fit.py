@@ -1,7 +1,5 @@
 """``disteval fit`` and the example, as a user starts them."""
 
-from __future__ import annotations
-
 import ast
 import json
 import signal

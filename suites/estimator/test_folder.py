@@ -1,7 +1,5 @@
 """A training resumes from its newest whole checkpoint, and has its folder for itself."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Each hook does what it is for, and what can't be configured is refused by name."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

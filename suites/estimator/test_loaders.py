@@ -1,7 +1,5 @@
 """A loader is dealt to the workers without losing a sample, an option or the user's intention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A runner does what its workflow says, and its records are exact."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

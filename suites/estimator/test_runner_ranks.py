@@ -1,7 +1,5 @@
 """On several ranks: one model is trained, one is evaluated, and all go on or fail together."""
 
-from __future__ import annotations
-
 import logging
 import logging.handlers
 import os

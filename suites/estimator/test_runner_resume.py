@@ -1,7 +1,5 @@
 """Training that was resumed is training that was not interrupted, to the bit."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

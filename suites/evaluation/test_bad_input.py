@@ -1,7 +1,5 @@
 """Whatever is wrong with an evaluation is one clear error on every rank, and nothing hangs."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable

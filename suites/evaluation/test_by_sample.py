@@ -1,7 +1,5 @@
 """Seeds of samples, and what is told of numbers that are not drawn by them."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

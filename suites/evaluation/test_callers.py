@@ -1,7 +1,5 @@
 """The forked child of rule 5.6 ends, also when nobody is left to end it."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

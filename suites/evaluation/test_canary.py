@@ -1,7 +1,5 @@
 """Ranks with other models get no result, wherever the weights are, and random outputs are told."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

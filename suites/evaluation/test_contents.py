@@ -1,7 +1,5 @@
 """Exact means numbers and contents: ranks that hold other samples get no result that is exact."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The ids that a rank counted are all kept, and regular ones take no memory of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

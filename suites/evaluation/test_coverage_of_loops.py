@@ -1,7 +1,5 @@
 """A loop of one's own gets a proof of coverage, or an error on every rank that names samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an evaluation shows, and the data sets of pictures and the outputs that it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Samples of every kind are evaluated once each, and a rank reads only its own."""
 
-from __future__ import annotations
-
 import re
 import tracemalloc
 from functools import partial

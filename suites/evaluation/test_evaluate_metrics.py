@@ -1,7 +1,5 @@
 """Outputs and batches of each form reach the metrics, at little cost for a sample."""
 
-from __future__ import annotations
-
 import time
 from collections import UserDict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every element of a stream is evaluated once, and ranks agree on how many there were."""
 
-from __future__ import annotations
-
 import threading
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranks, and runs that go on, evaluate the same thing, or are told by name what differs."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable

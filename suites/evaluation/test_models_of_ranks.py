@@ -1,7 +1,5 @@
 """Ranks that have different models get no result, and a model in training mode is noticed."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

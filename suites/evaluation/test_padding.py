@@ -1,7 +1,5 @@
 """Batches that can't be padded are refused in a sentence, before any rank waits for another."""
 
-from __future__ import annotations
-
 import sys
 from itertools import islice
 from typing import Any

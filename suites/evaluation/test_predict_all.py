@@ -1,7 +1,5 @@
 """Predictions are complete and in order, and an interrupted run ends as an uninterrupted one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An evaluation on hundreds of ranks is exact and gathers one block of each three times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every sample is in exactly one shard, and padding is known for what it is."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError
 
 import pytest

@@ -1,7 +1,5 @@
 """Streams in processes of their own, each of which has another hash seed under MPI."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

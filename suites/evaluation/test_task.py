@@ -1,7 +1,5 @@
 """A task is refused where it is made, and is evaluated as evaluate does it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import MISSING, fields, replace
 from inspect import Parameter, signature

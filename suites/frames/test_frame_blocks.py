@@ -1,7 +1,5 @@
 """The layout of frames, byte by byte."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import struct

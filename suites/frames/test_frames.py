@@ -1,7 +1,5 @@
 """An encoded object is decoded to an equal one, and bytes that are not a frame are refused."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random bytes are an error, and never cause a crash or an allocation beyond the cap."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any

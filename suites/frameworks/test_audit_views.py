@@ -1,7 +1,5 @@
 """The samples of an audit are the same for torch, TensorFlow and Hugging Face's datasets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole batches give the same bits at any world size, also of models that pad to the longest."""
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Over gloo a killed rank changes no result of leases, and sharded models wait for nobody."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Processes that read ahead give the same batches, and end with the evaluation."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

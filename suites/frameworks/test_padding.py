@@ -1,7 +1,5 @@
 """Batches of any size run on any number of devices, and no row of padding is ever seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 `suites/docs/test_commands.py` evaluates it in the frameworks whose commands pages show.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

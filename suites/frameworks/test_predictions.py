@@ -1,7 +1,5 @@
 """Predictions of every framework come back to the last bit, also from Parquet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The samplers that people have deal samples as docs/coverage.md says, and Coverage notices."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Streams of libraries: torch's iterable data sets and loaders, and those of Hugging Face."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A package that is missing is named, with a command that installs it today."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

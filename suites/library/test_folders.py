@@ -1,7 +1,5 @@
 """What a stranger has put into a folder is not opened, run or written over."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

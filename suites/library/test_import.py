@@ -1,7 +1,5 @@
 """``import disteval`` is light."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

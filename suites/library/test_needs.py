@@ -1,7 +1,5 @@
 """Each test says what it needs: some session runs it, and none that lacks that passes it over."""
 
-from __future__ import annotations
-
 import pytest
 
 from suites.conftest import SESSIONS, SUITES, check_that_a_session_selects

@@ -1,7 +1,5 @@
 """Accuracy agrees with a reference that sorts, for NumPy arrays."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

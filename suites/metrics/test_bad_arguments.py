@@ -1,7 +1,5 @@
 """Bad arguments are refused by name with the value and the sample, and nothing is added."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Confidence intervals against resamples made sample by sample, and closed forms."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from typing import Any

@@ -1,7 +1,5 @@
 """The calibration error against fractions and torchmetrics."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

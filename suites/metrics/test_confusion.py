@@ -1,7 +1,5 @@
 """The confusion matrix against counting by hand, and what follows from it against scikit-learn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights, groups and intervals of `evaluate`, which gives them fields of the batch and ids."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sums of floats are exact: against fractions, in any parts, up to the ends of float64's range."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

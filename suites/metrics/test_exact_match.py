@@ -1,7 +1,5 @@
 """Exact match of texts and of arrays, against Python's own equality."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results by group against the metric on each group alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

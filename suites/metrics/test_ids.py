@@ -1,7 +1,5 @@
 """With ids each sample counts once, or it is named: missing, foreign or with two values."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

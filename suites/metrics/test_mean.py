@@ -1,7 +1,5 @@
 """The cross-entropy against its formula and torch, and the same in any batch."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

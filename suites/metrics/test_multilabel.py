@@ -1,7 +1,5 @@
 """Precision, recall and F1 of several labels against scikit-learn and torchmetrics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Perplexity against its formula, torch and torchmetrics: by token, by sequence and by byte."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

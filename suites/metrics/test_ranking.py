@@ -1,7 +1,5 @@
 """Average precision and AUROC against their definitions, pair by pair, and scikit-learn."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranks whose metrics or settings differ all get one error, and so does a failure on one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

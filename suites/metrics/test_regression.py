@@ -1,7 +1,5 @@
 """Errors of predicted numbers against fractions and scikit-learn."""
 
-from __future__ import annotations
-
 import math
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction

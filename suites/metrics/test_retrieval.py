@@ -1,7 +1,5 @@
 """MRR, recall@k and nDCG@k against their formulas, scikit-learn, torchmetrics and other worlds."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

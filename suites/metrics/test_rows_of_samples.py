@@ -1,7 +1,5 @@
 """A sample may have several rows or none, and large sums are added as small ones are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """IoU and Dice against scikit-learn and torchmetrics."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

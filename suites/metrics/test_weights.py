@@ -1,7 +1,5 @@
 """Weighted samples against repeated samples and scikit-learn."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

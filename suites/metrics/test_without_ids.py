@@ -1,7 +1,5 @@
 """Without ids what counts is the beginning of the data set, in one small collective."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any, Literal

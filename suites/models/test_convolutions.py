@@ -1,7 +1,5 @@
 """JAX and MLX compute convolutions on a CPU in a form that is fast there."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A network runs on the device that was asked for, or not at all."""
 
-from __future__ import annotations
-
 import pytest
 from disteval import UsageError
 from disteval.models import random_trunk

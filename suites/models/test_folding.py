@@ -1,7 +1,5 @@
 """Folding batch normalisations changes rounding, and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

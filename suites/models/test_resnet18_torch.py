@@ -1,7 +1,5 @@
 """The torch network is torchvision's ResNet-18, and its scores depend on the picture alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

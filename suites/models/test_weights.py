@@ -1,7 +1,5 @@
 """The default weights and a user's files, valid and invalid ones, are read correctly."""
 
-from __future__ import annotations
-
 import hashlib
 import traceback
 import zipfile

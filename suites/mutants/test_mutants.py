@@ -1,7 +1,5 @@
 """The rules find every broken backend, and call no correct one broken."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files that others' tools read: they parse, and agree with the project."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The third party's example repository works with the installed wheel."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The published files work in an environment that has nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """However samples are dealt, repeated or streamed, each counts once, or every rank names it."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from functools import partial

@@ -1,7 +1,5 @@
 """Any prefix of an evaluation and a resume are the whole one, with ranks lost on the way."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What fails on one rank is the same error on every rank, and the next collective works."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Padding never counts: that of shares, of fixed shapes, of devices, and of torch's sampler."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

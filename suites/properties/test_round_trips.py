@@ -4,8 +4,6 @@ The rules of the contract say it, and every backend is held to them: at several 
 side, or, on ranks that a launcher has started, one rule after the other.
 """
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")

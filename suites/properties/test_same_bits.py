@@ -1,7 +1,5 @@
 """A metric has one result at every world size, batch size, order and schedule, to the last bit."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The JSON of a check is what its schema says, and a page is made of nothing else."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

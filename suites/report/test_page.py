@@ -1,7 +1,5 @@
 """A page shows the contents of runs, and never interprets their text as markup."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A picture of a trace has a row a rank, and bars as long as what they stand for."""
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path

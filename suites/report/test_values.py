@@ -1,7 +1,5 @@
 """Results of metrics of any kind become JSON and rows of text, and none is lost or changed."""
 
-from __future__ import annotations
-
 import json
 from collections import namedtuple
 from dataclasses import dataclass

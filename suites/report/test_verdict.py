@@ -1,7 +1,5 @@
 """A verdict covers the rules and world sizes that were tried, and never more."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Several checks of one backend are its conformance over time, and a badge says the newest."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """However ranks ask, commit, freeze and die, every unit is committed exactly once."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Evaluation in leases has the bits of one rank, at any world size."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks and leaders that are killed at random moments cost time, and change no result."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the ledger has said to be written survives, and what it can't use it refuses by name."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -1,7 +1,5 @@
 """Predictions of leases are those of a static evaluation, whoever evaluated which lease."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

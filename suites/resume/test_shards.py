@@ -1,7 +1,5 @@
 """Shards that ranks borrow have the results of one rank that reads them all."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

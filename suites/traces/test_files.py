@@ -1,7 +1,5 @@
 """What was recorded is what is read, also from files that were not written to their end."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

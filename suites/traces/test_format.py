@@ -1,7 +1,5 @@
 """Files are in the Trace Event Format, as its document and Perfetto's own reader demand it."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The first call of torch.distributed at which ranks parted is named from what torch recorded."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """In a collective ranks wait for the last one to enter it; what it did for longer is the reason."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

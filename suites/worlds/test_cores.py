@@ -1,7 +1,5 @@
 """A machine is asked how many ranks it has room for, before hundreds of processes are started."""
 
-from __future__ import annotations
-
 import subprocess
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A world whose ranks may be lost: the others go on, and all that is left ends in bounded time."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

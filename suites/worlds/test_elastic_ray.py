@@ -1,7 +1,5 @@
 """An elastic evaluation on Ray: nodes are lost and added, and the answer stays."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

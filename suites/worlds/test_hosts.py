@@ -3,8 +3,6 @@
 Each rank is told what a launcher tells its ranks. Real launchers are in ``test_hosts_launched``.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

@@ -1,7 +1,5 @@
 """``disteval eval`` over two hosts whose network is cut while it evaluates."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Launchers over two hosts: what a user types there evaluates each sample once."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """SLURM over two hosts: what ``srun -N 2`` starts is led, and evaluates each sample once."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

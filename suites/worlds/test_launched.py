@@ -1,7 +1,5 @@
 """The variables of launchers say how many processes there are, or are refused in a sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

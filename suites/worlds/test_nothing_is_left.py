@@ -3,8 +3,6 @@
 Each row runs in a pid namespace with a temporary folder of its own, where all that is left is seen.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json

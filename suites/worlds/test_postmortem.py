@@ -1,7 +1,5 @@
 """The report of a failed world says what a person needs, whatever state its ranks are in."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """A rank is a process as any other, however its launcher has made it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A world on a Ray of this machine is what it is as local processes, and leaves nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

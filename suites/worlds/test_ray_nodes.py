@@ -1,7 +1,5 @@
 """A world over several nodes of a Ray cluster, which here are several on one machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Strangers get in nowhere: not at a world's door, and not by what they plant in its place."""
 
-from __future__ import annotations
-
 import socket
 import stat
 import time

@@ -1,7 +1,5 @@
 """A trace of real ranks says which rank the others waited for, and what that rank did."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

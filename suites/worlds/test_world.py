@@ -1,7 +1,5 @@
 """A world returns what its ranks return, and says who is to blame when they don't."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
