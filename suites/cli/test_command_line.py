@@ -1,5 +1,6 @@
 """All sub-commands of ``disteval`` have common options, errors and exit statuses."""
 
+import errno
 import os
 import re
 import shutil
@@ -77,6 +78,11 @@ def read() -> None:
     raise PermissionError(13, "Permission denied", "trace/closed.json")
 
 
+@falling.command()
+def write() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "out/part.json")
+
+
 ONE_RULE = ["--world-size=2", "--rules=2.1", "--examples=3"]
 
 
@@ -150,7 +156,11 @@ def test_no_text_of_a_backend_commands_the_terminal(disteval: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "status", "words"),
-    [("fall", 1, ("ZeroDivisionError", "by nought", "--verbose")), ("read", 2, ("closed.json",))],
+    [
+        ("fall", 1, ("ZeroDivisionError", "by nought", "--verbose")),
+        ("read", 2, ("closed.json",)),
+        ("write", 1, ("out/part.json", "space")),
+    ],
 )
 def test_an_error_that_nobody_expected_is_one_line(
     name: str, status: int, words: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -105,6 +106,11 @@ class Commands(click.Group):
                 what = f"{error.filename}: permission denied; correct its mode, or name another"
                 print_error(ctx.invoked_subcommand, what, error)
                 ctx.exit(2)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                where = f"{error.filename}: " if error.filename else ""
+                what = f"{where}no space is left; free some, or name a folder on another disk"
+                print_error(ctx.invoked_subcommand, what, error)
+                ctx.exit(1)
             hint = "" if is_verbose() else " Add --verbose to see where it was raised."
             reason = f"unexpected {type(error).__name__}: {error}".rstrip(".")
             print_error(ctx.invoked_subcommand, f"{reason}.{hint}", error)
