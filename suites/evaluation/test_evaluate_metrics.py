@@ -1,6 +1,5 @@
 """Outputs and batches of each form reach the metrics, at little cost for a sample."""
 
-import time
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,8 +8,6 @@ import numpy as np
 import pytest
 from disteval import evaluate
 from disteval.metrics import Mean
-
-from suites.evaluation.test_evaluate_anything import Made
 
 
 class Pair(NamedTuple):
@@ -50,24 +47,3 @@ def test_outputs_keep_their_form_where_a_batch_was_filled_up(kind: str) -> None:
     found = evaluate(make, data, {"mean": Mean()}, "non_dist", 7, update=update)
     assert found.metrics["mean"]["mean"] == data.mean()
     assert len(set(seen)) == 1
-
-
-def test_a_sample_costs_little_more_than_the_dict_that_holds_it() -> None:
-    size = 10_000
-    data = Made(size)
-
-    def seconds(work: Callable[[], Any]) -> float:
-        begin = time.process_time()
-        work()
-        return time.process_time() - begin
-
-    def bare() -> None:
-        for number in range(size):
-            data[number]
-
-    def ours() -> None:
-        evaluate(lambda batch: batch["x"], data, {"mean": Mean()}, "non_dist")
-
-    assert (
-        min(seconds(ours) / seconds(bare) for _ in range(5)) < 30
-    )  # 9 to 13 without digests, 14 to 21 with

@@ -142,6 +142,6 @@ class DeclaresWhatItCannot(ThreadsDist):
         try:
             return super().all_gather_object(obj)
         except RankError as error:
-            if error.rank == self.rank:
+            if error.rank == self.rank or "serialise" not in error.what:
                 raise
             return [None] * self.world_size

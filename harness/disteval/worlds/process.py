@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from disteval.worlds.environment import detect_outer_world, leave_pmi
@@ -73,6 +74,7 @@ def become_rank(
         printed: Output of this process from before it was a rank.
     """
     _redirect_output(rank_file(directory, rank, "out"))
+    import_module("disteval.evaluation")  # which forked ranks have, too
     os.write(1, printed)
     faulthandler.enable()
     return serve(directory, rank, on_lost=on_lost)
